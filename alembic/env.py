@@ -1,4 +1,4 @@
-"""Alembic's entry: `app.db.migration.migrate` hands it a connection; the command line opens DATABASE_URL."""
+"""Alembic's entry: `learnloop_service.app.db.migration.migrate` hands it a connection; the command line opens DATABASE_URL."""
 
 import asyncio
 from typing import Any, Literal
@@ -7,10 +7,10 @@ from alembic import context
 from alembic.autogenerate.api import AutogenContext
 from sqlalchemy import Connection
 
-from app.db.database import make_engine, parse_url
-from app.db.json_text import StorableText
-from app.db.tables import Base
-from app.settings import load_settings
+from learnloop_service.app.db.database import make_engine, parse_url
+from learnloop_service.app.db.json_text import StorableText
+from learnloop_service.app.db.tables import Base
+from learnloop_service.app.settings import load_settings
 
 
 def _as_plain_text(kind: str, item: Any, autogen_context: AutogenContext) -> str | Literal[False]:

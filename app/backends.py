@@ -7,21 +7,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from app.aio.event_loops import run_on_loop
-from app.domain.names import TINY_BASE
-from app.errors import Unavailable
-from app.processes.engine import Engine, EngineProcess, EngineState, EngineUnavailable
-from app.settings import BACKENDS, Settings
-from training.backends import added, embedded, serverless
-from training.backends.added import BackendTraits
-from training.backends.base import Backend, BackendRefused, BackendUnavailable
-from training.backends.local import backend as local
-from training.backends.local.backend import missing, model_config
-from training.backends.serverless import KEY_SETTING, ServerlessAccess
-from training.base_defaults import Base
-from training.base_model_files import base_model_fault, parameter_count
-from training.base_verdicts import BaseVerdicts
-from training.tuning import Tuning, usual_tuning
+from learnloop_service.app.aio.event_loops import run_on_loop
+from learnloop_service.app.domain.names import TINY_BASE
+from learnloop_service.app.errors import Unavailable
+from learnloop_service.app.processes.engine import Engine, EngineProcess, EngineState, EngineUnavailable
+from learnloop_service.app.settings import BACKENDS, Settings
+from learnloop_service.training.backends import added, embedded, serverless
+from learnloop_service.training.backends.added import BackendTraits
+from learnloop_service.training.backends.base import Backend, BackendRefused, BackendUnavailable
+from learnloop_service.training.backends.local import backend as local
+from learnloop_service.training.backends.local.backend import missing, model_config
+from learnloop_service.training.backends.serverless import KEY_SETTING, ServerlessAccess
+from learnloop_service.training.base_defaults import Base
+from learnloop_service.training.base_model_files import base_model_fault, parameter_count
+from learnloop_service.training.base_verdicts import BaseVerdicts
+from learnloop_service.training.tuning import Tuning, usual_tuning
 
 OWN_TRAITS: Mapping[str, BackendTraits] = {
     embedded.NAME: embedded.TRAITS,
@@ -169,6 +169,12 @@ def access(settings: Settings) -> ServerlessAccess:
 def local_process(settings: Settings) -> EngineProcess:
     """Return ART's local backend as a process supervised like the engine, in a separate directory."""
     config = model_config(settings.local_trainer_gpus, settings.local_inference_gpus, settings.local_arguments)
-    command = (sys.executable, "-m", "training.backends.local.server", "--model-config", json.dumps(config))
+    command = (
+        sys.executable,
+        "-m",
+        "learnloop_service.training.backends.local.server",
+        "--model-config",
+        json.dumps(config),
+    )
     own_directory = settings.model_copy(update={"data_dir": settings.data_dir / local.NAME})
     return EngineProcess(own_directory, command, watched=False)  # loading a model blocks the process for minutes

@@ -14,13 +14,13 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from app.logs import RepeatedLog
-from environment import plugins
-from environment.first_line import first_line
-from environment.plugins import PluginFault
-from training.protocol.meant_path import meant_path
-from training.protocol.validation_message import message_of
-from training.rollout.fork import ReplayDiffers
+from learnloop_service.app.logs import RepeatedLog
+from learnloop_service.environment import plugins
+from learnloop_service.environment.first_line import first_line
+from learnloop_service.environment.plugins import PluginFault
+from learnloop_service.training.protocol.meant_path import meant_path
+from learnloop_service.training.protocol.validation_message import message_of
+from learnloop_service.training.rollout.fork import ReplayDiffers
 
 Found = TypeVar("Found")
 

@@ -17,8 +17,8 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from app.domain.release_state import Arm
-from app.domain.run_state import TERMINAL, RunStatus
+from learnloop_service.app.domain.release_state import Arm
+from learnloop_service.app.domain.run_state import TERMINAL, RunStatus
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series
 RELEASED: Final = "released"

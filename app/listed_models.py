@@ -10,18 +10,18 @@ from functools import partial
 import httpx
 import structlog
 
-from app.domain.listed_model import ListedModel
-from app.errors import InvalidRequest
-from app.security.address_guard import AddressGuard, guarded_transport
-from app.settings import Settings
-from judges.base import JudgeModel, Models, NoRateLimit, RateLimit, UnknownModel
-from judges.providers import PROVIDERS, provider_of
+from learnloop_service.app.domain.listed_model import ListedModel
+from learnloop_service.app.errors import InvalidRequest
+from learnloop_service.app.security.address_guard import AddressGuard, guarded_transport
+from learnloop_service.app.settings import Settings
+from learnloop_service.judges.base import JudgeModel, Models, NoRateLimit, RateLimit, UnknownModel
+from learnloop_service.judges.providers import PROVIDERS, provider_of
 
 log = structlog.get_logger(__name__)
 
 
 class ListedModels:
-    """`judges.base.Models` from the settings."""
+    """`learnloop_service.judges.base.Models` from the settings."""
 
     def __init__(self, settings: Settings, rate: RateLimit | None = None) -> None:
         self._settings = settings
@@ -80,7 +80,7 @@ class ListedModels:
 
 
 class NotedModels:
-    """`judges.base.Models` that notes which models were asked for, so that the reply to a request can warn about
+    """`learnloop_service.judges.base.Models` that notes which models were asked for, so that the reply to a request can warn about
     them."""
 
     def __init__(self, models: Models) -> None:

@@ -14,9 +14,9 @@ from fastapi.middleware.gzip import GZipMiddleware
 from fastapi_offline import FastAPIOffline
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES
 
-from app import errors
-from app.aio.periodic import every
-from app.api import (
+from learnloop_service.app import errors
+from learnloop_service.app.aio.periodic import every
+from learnloop_service.app.api import (
     agent_sessions,
     agent_tasks,
     ask,
@@ -55,40 +55,40 @@ from app.api import (
     webhooks,
     what_ifs,
 )
-from app.api.added_routes import added_routes
-from app.api.heavy_reads import HeavyReads
-from app.api.run_documents import open_run_documents
-from app.api.stored_texts import StoredTexts
-from app.auth.callers import open_callers
-from app.auth.failed_keys import FailedKeys
-from app.auth.guard import Guard
-from app.auth.rate_limit import RateLimit
-from app.auth.tenancy import KnownRuns
-from app.backends import Connect
-from app.dashboard import routes as dashboard
-from app.gateway.gateway import open_session_gateway
-from app.http import idempotency
-from app.http import openapi as api_file
-from app.http.body_limit import BodyLimit
-from app.http.connections import Connections, most_connections
-from app.http.idempotency import Idempotency
-from app.http.measured_requests import MeasuredRequests
-from app.http.openai_errors import ModelErrors
-from app.http.protocol import BoundedHttp
-from app.http.response_headers import ResponseHeaders
-from app.http.traced_requests import TracedRequests
-from app.metrics.page import MetricsPage
-from app.model_registry.proxy import open_proxy
-from app.model_registry.trainable import KnownJobs
-from app.operations.prune import prune
-from app.processes.engine import Engine
-from app.resources import Resources
-from app.runs.claims import Limits
-from app.schedules.scheduler import looking, scheduler_of
-from app.service import Service, open_service
-from app.settings import Settings
-from app.worker.drive import LearnLoop
-from training.learn_loop import learn_loop
+from learnloop_service.app.api.added_routes import added_routes
+from learnloop_service.app.api.heavy_reads import HeavyReads
+from learnloop_service.app.api.run_documents import open_run_documents
+from learnloop_service.app.api.stored_texts import StoredTexts
+from learnloop_service.app.auth.callers import open_callers
+from learnloop_service.app.auth.failed_keys import FailedKeys
+from learnloop_service.app.auth.guard import Guard
+from learnloop_service.app.auth.rate_limit import RateLimit
+from learnloop_service.app.auth.tenancy import KnownRuns
+from learnloop_service.app.backends import Connect
+from learnloop_service.app.dashboard import routes as dashboard
+from learnloop_service.app.gateway.gateway import open_session_gateway
+from learnloop_service.app.http import idempotency
+from learnloop_service.app.http import openapi as api_file
+from learnloop_service.app.http.body_limit import BodyLimit
+from learnloop_service.app.http.connections import Connections, most_connections
+from learnloop_service.app.http.idempotency import Idempotency
+from learnloop_service.app.http.measured_requests import MeasuredRequests
+from learnloop_service.app.http.openai_errors import ModelErrors
+from learnloop_service.app.http.protocol import BoundedHttp
+from learnloop_service.app.http.response_headers import ResponseHeaders
+from learnloop_service.app.http.traced_requests import TracedRequests
+from learnloop_service.app.metrics.page import MetricsPage
+from learnloop_service.app.model_registry.proxy import open_proxy
+from learnloop_service.app.model_registry.trainable import KnownJobs
+from learnloop_service.app.operations.prune import prune
+from learnloop_service.app.processes.engine import Engine
+from learnloop_service.app.resources import Resources
+from learnloop_service.app.runs.claims import Limits
+from learnloop_service.app.schedules.scheduler import looking, scheduler_of
+from learnloop_service.app.service import Service, open_service
+from learnloop_service.app.settings import Settings
+from learnloop_service.app.worker.drive import LearnLoop
+from learnloop_service.training.learn_loop import learn_loop
 
 MAX_BODY_BYTES = 1_000_000
 _PARTS = (
@@ -191,7 +191,7 @@ async def _opened(
     app: FastAPI, settings: Settings, service: AbstractAsyncContextManager[Service]
 ) -> AsyncIterator[None]:
     """Open what the handlers use, in the application's state."""
-    from app.datasets.store import index_inboxes_anew
+    from learnloop_service.app.datasets.store import index_inboxes_anew
 
     state = app.state
     limits = Limits(settings.max_runs_per_project, settings.max_runs_per_backend)

@@ -11,21 +11,21 @@ import structlog
 from sqlalchemy import URL, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.aio.pulse import Pulse
-from app.auth.keys import Keys
-from app.backends import Backends, Connect
-from app.db.database import Database, make_database, make_engine, parse_url
-from app.db.migration import migrate_when_up
-from app.db.reachable import connect_once
-from app.db.tables import EvaluationJob, Run
-from app.processes.data_directory import DataDirectoryError
-from app.processes.engine import Engine, held_engine
-from app.processes.postgres import EmbeddedPostgres
-from app.processes.state_file import DamagedFile, read_line, write_line
-from app.results.folders import remove_leftovers
-from app.settings import Settings
-from app.tracing.tracer import Tracing, open_tracing
-from training.garbage import freeze_gc
+from learnloop_service.app.aio.pulse import Pulse
+from learnloop_service.app.auth.keys import Keys
+from learnloop_service.app.backends import Backends, Connect
+from learnloop_service.app.db.database import Database, make_database, make_engine, parse_url
+from learnloop_service.app.db.migration import migrate_when_up
+from learnloop_service.app.db.reachable import connect_once
+from learnloop_service.app.db.tables import EvaluationJob, Run
+from learnloop_service.app.processes.data_directory import DataDirectoryError
+from learnloop_service.app.processes.engine import Engine, held_engine
+from learnloop_service.app.processes.postgres import EmbeddedPostgres
+from learnloop_service.app.processes.state_file import DamagedFile, read_line, write_line
+from learnloop_service.app.results.folders import remove_leftovers
+from learnloop_service.app.settings import Settings
+from learnloop_service.app.tracing.tracer import Tracing, open_tracing
+from learnloop_service.training.garbage import freeze_gc
 
 log = structlog.get_logger(__name__)
 
@@ -155,7 +155,7 @@ def _database_url(settings: Settings) -> URL | None:
 
 def _warm_up() -> None:
     """Import ART while Postgres and the engine start: the import takes seconds, and the first run needs it."""
-    from training.backends.art_import import import_art
+    from learnloop_service.training.backends.art_import import import_art
 
     with freeze_gc():
         import_art()

@@ -19,12 +19,12 @@ import psutil
 import structlog
 import uvloop
 
-from app.http.connections import raise_file_limit
-from app.logs import configure_logs
-from app.processes.engine import Engine, held_engine
-from app.processes.listening import taken_port
-from app.settings import Settings
-from training.garbage import freeze_gc, look_seldom_at_everything
+from learnloop_service.app.http.connections import raise_file_limit
+from learnloop_service.app.logs import configure_logs
+from learnloop_service.app.processes.engine import Engine, held_engine
+from learnloop_service.app.processes.listening import taken_port
+from learnloop_service.app.settings import Settings
+from learnloop_service.training.garbage import freeze_gc, look_seldom_at_everything
 
 if TYPE_CHECKING:
     import uvicorn
@@ -98,7 +98,7 @@ class _StopLimit:
 
 def _kill_everything(settings: Settings) -> None:
     """Kill all our child processes, frozen or not, and this process. Committed work is not lost."""
-    from app.processes.postgres import kill_server  # importing it takes a while at the start
+    from learnloop_service.app.processes.postgres import kill_server  # importing it takes a while at the start
 
     log.error("the stop took too long: killing everything that was started", timeout_s=settings.stop_timeout_s)
     for child in psutil.Process().children(recursive=True):
@@ -110,7 +110,7 @@ def _kill_everything(settings: Settings) -> None:
 
 
 async def _serve(sockets: Sequence[socket], settings: Settings, engine: Engine, limit: _StopLimit) -> None:
-    main = await asyncio.to_thread(_import, "app.main")
+    main = await asyncio.to_thread(_import, "learnloop_service.app.main")
     app = main.create_app(settings, engine=engine)
     async with app.router.lifespan_context(app):
 
@@ -142,14 +142,14 @@ async def _serve_http(
 
 
 async def _work(sockets: Sequence[socket] | None, settings: Settings, engine: Engine, limit: _StopLimit) -> None:
-    service = await asyncio.to_thread(_import, "app.service")
+    service = await asyncio.to_thread(_import, "learnloop_service.app.service")
     async with service.open_worker(settings, engine=engine) as resources:
         if sockets is None:
             stop = asyncio.Event()
             _on_stop_signals(limit.begin, stop.set)
             await stop.wait()
         else:
-            main = await asyncio.to_thread(_import, "app.main")
+            main = await asyncio.to_thread(_import, "learnloop_service.app.main")
             async with main.open_worker_app(resources) as app:
                 await _serve_http(main.server_config(app, settings), sockets, limit)
 

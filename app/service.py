@@ -13,41 +13,41 @@ from typing import Any
 
 import structlog
 
-from app.aio.periodic import every
-from app.backends import Connect, usable
-from app.claims.claims import Claims
-from app.db.database import Database, DatabaseUrlError, make_database, make_engine, parse_url
-from app.evaluations.claims import EvaluationClaims
-from app.evaluations.publications import Publications
-from app.evaluations.store import EvaluationStore
-from app.events.feed import EventFeed
-from app.listed_models import log_listed_models
-from app.processes.engine import Engine
-from app.processes.state_file import DamagedFile, read_line, write_line
-from app.releases.watcher import EVERY_S, ReleaseWatcher
-from app.resources import Resources, open_resources
-from app.results.files import ResultsFiles
-from app.runs.claims import Limits, RunClaims
-from app.runs.environment_access import EnvironmentAccess
-from app.runs.queries import RunQueries
-from app.runs.store import RunStore
-from app.security.address_guard import AddressGuard
-from app.security.secret_box import secret_box, service_key
-from app.security.user_hash import UserHasher
-from app.settings import Settings
-from app.webhooks.dispatcher import Dispatcher
-from app.webhooks.endpoints import Endpoints
-from app.webhooks.frontend import keep_frontend_endpoint
-from app.webhooks.sender import Sender
-from app.worker.drive import Driver, LearnLoop
-from app.worker.evaluations.driver import EvaluationDriver
-from app.worker.evaluations.jobs import EvaluationJobs
-from app.worker.evaluations.publisher import EvaluationPublisher
-from app.worker.judge_services import judge_services
-from app.worker.own_agents import OwnAgents
-from app.worker.run_jobs import RunJobs
-from app.worker.runner import Runner
-from training.learn_loop import learn_loop
+from learnloop_service.app.aio.periodic import every
+from learnloop_service.app.backends import Connect, usable
+from learnloop_service.app.claims.claims import Claims
+from learnloop_service.app.db.database import Database, DatabaseUrlError, make_database, make_engine, parse_url
+from learnloop_service.app.evaluations.claims import EvaluationClaims
+from learnloop_service.app.evaluations.publications import Publications
+from learnloop_service.app.evaluations.store import EvaluationStore
+from learnloop_service.app.events.feed import EventFeed
+from learnloop_service.app.listed_models import log_listed_models
+from learnloop_service.app.processes.engine import Engine
+from learnloop_service.app.processes.state_file import DamagedFile, read_line, write_line
+from learnloop_service.app.releases.watcher import EVERY_S, ReleaseWatcher
+from learnloop_service.app.resources import Resources, open_resources
+from learnloop_service.app.results.files import ResultsFiles
+from learnloop_service.app.runs.claims import Limits, RunClaims
+from learnloop_service.app.runs.environment_access import EnvironmentAccess
+from learnloop_service.app.runs.queries import RunQueries
+from learnloop_service.app.runs.store import RunStore
+from learnloop_service.app.security.address_guard import AddressGuard
+from learnloop_service.app.security.secret_box import secret_box, service_key
+from learnloop_service.app.security.user_hash import UserHasher
+from learnloop_service.app.settings import Settings
+from learnloop_service.app.webhooks.dispatcher import Dispatcher
+from learnloop_service.app.webhooks.endpoints import Endpoints
+from learnloop_service.app.webhooks.frontend import keep_frontend_endpoint
+from learnloop_service.app.webhooks.sender import Sender
+from learnloop_service.app.worker.drive import Driver, LearnLoop
+from learnloop_service.app.worker.evaluations.driver import EvaluationDriver
+from learnloop_service.app.worker.evaluations.jobs import EvaluationJobs
+from learnloop_service.app.worker.evaluations.publisher import EvaluationPublisher
+from learnloop_service.app.worker.judge_services import judge_services
+from learnloop_service.app.worker.own_agents import OwnAgents
+from learnloop_service.app.worker.run_jobs import RunJobs
+from learnloop_service.app.worker.runner import Runner
+from learnloop_service.training.learn_loop import learn_loop
 
 _EVALUATIONS = 2
 """Minimum number of evaluations that a worker drives concurrently. They mostly wait for models, and one with a slow

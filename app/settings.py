@@ -27,17 +27,17 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from app.domain.listed_model import ListedModel, server_url
-from app.domain.names import MODEL_PATTERN, NAME_PATTERN, PATH_PATTERN, REPO_PATTERN, TINY_BASE, Name
-from app.domain.unknown_name import similar
-from app.security.address_guard import is_admissible
-from app.security.webhook_signing import is_secret
-from judges.providers import Provider, provider_of
-from training.backends import added, embedded, serverless
-from training.backends.local import backend as local
-from training.base_model_files import added_base_models
-from training.engine_flags import is_loopback, parse_open
-from training.protocol.validation_message import message_of
+from learnloop_service.app.domain.listed_model import ListedModel, server_url
+from learnloop_service.app.domain.names import MODEL_PATTERN, NAME_PATTERN, PATH_PATTERN, REPO_PATTERN, TINY_BASE, Name
+from learnloop_service.app.domain.unknown_name import similar
+from learnloop_service.app.security.address_guard import is_admissible
+from learnloop_service.app.security.webhook_signing import is_secret
+from learnloop_service.judges.providers import Provider, provider_of
+from learnloop_service.training.backends import added, embedded, serverless
+from learnloop_service.training.backends.local import backend as local
+from learnloop_service.training.base_model_files import added_base_models
+from learnloop_service.training.engine_flags import is_loopback, parse_open
+from learnloop_service.training.protocol.validation_message import message_of
 
 _HOST = r"(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])"
 _ORIGIN_PATTERN = rf"http://{_HOST}(?::(?!80$)\d{{1,5}})?|https://{_HOST}(?::(?!443$)\d{{1,5}})?"

@@ -9,10 +9,10 @@ from hashlib import sha256
 from pathlib import Path
 
 from benchmarks.frozen_code import ROOT
-from environment.base import Json, Scenario
-from judges.base import Candidate, Judge, Judgement, JudgeServices, Score
-from judges.reference import ReferenceJudge, dates_in
-from judges.registry import GROUP
+from learnloop_service.environment.base import Json, Scenario
+from learnloop_service.judges.base import Candidate, Judge, Judgement, JudgeServices, Score
+from learnloop_service.judges.reference import ReferenceJudge, dates_in
+from learnloop_service.judges.registry import GROUP
 from tests.fakes.installed import installed
 
 _BUILDERS = {"dates": f"{__name__}:build_dates", "slow": f"{__name__}:build_slow"}

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from app.cli.client import Service, ServiceUnreachable
+from learnloop_service.app.cli.client import Service, ServiceUnreachable
 
 _START_S = 120.0
 _STOP_S = 30.0
@@ -23,7 +23,7 @@ def engine(data_dir: Path, *flags: str) -> Iterator[str]:
     """Run an engine with its data in `data_dir` and yield its OpenAI base URL. It logs to `engine.log` there."""
     ready = data_dir / "ready.json"
     where = ("--data-dir", str(data_dir), "--ready-file", str(ready))
-    command = ["training.engine", *where, *flags, "--die-with-parent"]
+    command = ["learnloop_service.training.engine", *where, *flags, "--die-with-parent"]
     with _child(command, data_dir / "engine.log") as child:
         wait_for(child, ready.exists)
         yield f"http://127.0.0.1:{json.loads(ready.read_text())['port']}/v1"
@@ -35,7 +35,7 @@ def service(data_dir: Path, port: int, **settings: str) -> Iterator["subprocess.
 
     `settings` are environment variables.
     """
-    command = ["app.cli", "serve", "--port", str(port), "--data-dir", str(data_dir)]
+    command = ["learnloop_service.app.cli", "serve", "--port", str(port), "--data-dir", str(data_dir)]
     with _child(command, data_dir / "service.log", settings) as child:
         yield child
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from environment.json_type import Json as Json
+from learnloop_service.environment.json_type import Json as Json
 
 Outcome = Mapping[str, Json]
 """Facts about one finished episode. Each environment defines and documents its own keys."""

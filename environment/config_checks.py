@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from environment.base import Json
-from environment.given_scenarios import check_keys
+from learnloop_service.environment.base import Json
+from learnloop_service.environment.given_scenarios import check_keys
 
 MAX_CHARACTERS = 20_000
 _MAX_RESULT_CHARACTERS = 200_000

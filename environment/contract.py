@@ -10,7 +10,7 @@ import reprlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from environment.base import (
+from learnloop_service.environment.base import (
     Ending,
     Environment,
     Episode,
@@ -32,7 +32,7 @@ from environment.base import (
     ToolResult,
     UnknownScenario,
 )
-from environment.plugins import PluginFault
+from learnloop_service.environment.plugins import PluginFault
 
 _ATTRIBUTES: Mapping[str, type] = {"name": str, "default_max_turns": int, "default_judge": str, "rubric": str}
 _METHODS = ("scenarios", "ask", "episode", "reward", "success", "answer", "close")

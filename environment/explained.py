@@ -1,6 +1,6 @@
 """Why an outcome is not a success, in a clause, as far as its environment says so."""
 
-from environment.base import Environment, Explained, Outcome, Scenario
+from learnloop_service.environment.base import Environment, Explained, Outcome, Scenario
 
 _MOST = 300
 """Maximum number of characters of a clause."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from opentelemetry.trace import SpanKind
 
-from environment.base import Json
-from environment.trace import INPUT, OUTPUT, Attributes, Span, attributes_of, encoded, recorded
+from learnloop_service.environment.base import Json
+from learnloop_service.environment.trace import INPUT, OUTPUT, Attributes, Span, attributes_of, encoded, recorded
 
 _PARAMETERS = ("temperature", "max_tokens", "seed")
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import get_args
 
-from environment.base import Json, Scenario, Split
-from environment.scenario_order import splits_of
+from learnloop_service.environment.base import Json, Scenario, Split
+from learnloop_service.environment.scenario_order import splits_of
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TypeVar
 
-from environment.base import Split
+from learnloop_service.environment.base import Split
 
 _ONSETS = ("b", "d", "f", "g", "h", "j", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "z", "br", "dr", "kr", "tr")
 _VOWELS = ("a", "e", "i", "o", "u")

@@ -8,11 +8,11 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from environment import plugins
-from environment.access import Access, NeedsAccess
-from environment.base import Environment, Json
-from environment.contract import checked
-from environment.traits import Document, Traits
+from learnloop_service.environment import plugins
+from learnloop_service.environment.access import Access, NeedsAccess
+from learnloop_service.environment.base import Environment, Json
+from learnloop_service.environment.contract import checked
+from learnloop_service.environment.traits import Document, Traits
 
 GROUP = "learnloop.environments"
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from environment.base import Scenario, Split
+from learnloop_service.environment.base import Scenario, Split
 
 
 def draw(pool: Sequence[Scenario], count: int, seed: int, start: int) -> Iterator[Scenario]:

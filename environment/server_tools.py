@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from environment.base import EpisodeFailed, Json, Tool
+from learnloop_service.environment.base import EpisodeFailed, Json, Tool
 
 MAX_TOOLS = 128
 """OpenAI's limit on the number of tools."""

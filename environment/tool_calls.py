@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from environment.base import Json, Tool, ToolError
+from learnloop_service.environment.base import Json, Tool, ToolError
 
 ABSENT = (None, "")
 """Values that policies give for an argument they do not want to set."""

@@ -21,7 +21,7 @@ from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.trace import Span as OtelSpan
 from opentelemetry.trace import SpanKind, StatusCode, Tracer, set_span_in_context
 
-from environment.base import Json
+from learnloop_service.environment.base import Json
 
 Attributes = dict[str, str | int | float | bool | list[str]]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from environment.base import Json
+from learnloop_service.environment.base import Json
 
 
 @dataclass(frozen=True, slots=True)

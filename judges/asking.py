@@ -8,10 +8,10 @@ from weakref import WeakKeyDictionary
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from environment.base import Json
-from environment.genai_spans import Reply, chat
-from judges.base import JudgeCall, JudgeModel
-from judges.llm import Completion, JudgeUnavailable, complete
+from learnloop_service.environment.base import Json
+from learnloop_service.environment.genai_spans import Reply, chat
+from learnloop_service.judges.base import JudgeCall, JudgeModel
+from learnloop_service.judges.llm import Completion, JudgeUnavailable, complete
 
 MAX_REQUESTS = 5
 """Of one request, while the model is away or says that it is asked too often."""

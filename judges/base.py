@@ -11,8 +11,8 @@ from typing import Protocol, runtime_checkable
 
 import httpx
 
-from environment.base import REPORTED_REWARD, Json, Outcome, Scenario
-from judges.prices import Price
+from learnloop_service.environment.base import REPORTED_REWARD, Json, Outcome, Scenario
+from learnloop_service.judges.prices import Price
 
 
 @dataclass(frozen=True, slots=True)

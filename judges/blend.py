@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from environment.base import Json, Outcome, Scenario
-from judges import registry
-from judges.base import (
+from learnloop_service.environment.base import Json, Outcome, Scenario
+from learnloop_service.judges import registry
+from learnloop_service.judges.base import (
     SIMULATOR,
     AskingJudge,
     Candidate,

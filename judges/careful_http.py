@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 
-from environment.base import Json
-from environment.bounded_http import AnswerLimits, BoundedTransport
+from learnloop_service.environment.base import Json
+from learnloop_service.environment.bounded_http import AnswerLimits, BoundedTransport
 
 MAX_ANSWER_BYTES = 1_000_000
 

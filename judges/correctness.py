@@ -12,9 +12,9 @@ from importlib.resources import files
 
 import structlog
 
-from environment.base import Json, Outcome, Scenario
-from judges.asking import Asker, CallUsage, Sleep, call_of
-from judges.base import (
+from learnloop_service.environment.base import Json, Outcome, Scenario
+from learnloop_service.judges.asking import Asker, CallUsage, Sleep, call_of
+from learnloop_service.judges.base import (
     Candidate,
     Judge,
     JudgeCall,
@@ -26,13 +26,13 @@ from judges.base import (
     Score,
     VerdictCache,
 )
-from judges.injection import addresses_judge, asks_for_form, quoted
-from judges.json_answer import UnusableAnswer, object_in
-from judges.llm import Completion, JudgeUnavailable
-from judges.model_settings import ModelSettings, check_names
-from judges.reference import NO_REFERENCE
-from judges.ruler.material import canonical, digest
-from judges.shortening import SHORTENINGS, shortened, without_middle
+from learnloop_service.judges.injection import addresses_judge, asks_for_form, quoted
+from learnloop_service.judges.json_answer import UnusableAnswer, object_in
+from learnloop_service.judges.llm import Completion, JudgeUnavailable
+from learnloop_service.judges.model_settings import ModelSettings, check_names
+from learnloop_service.judges.reference import NO_REFERENCE
+from learnloop_service.judges.ruler.material import canonical, digest
+from learnloop_service.judges.shortening import SHORTENINGS, shortened, without_middle
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +40,7 @@ NAME = "correctness"
 REPAIRS = 2
 """Of an answer that cannot be used, each with the error shown to the model."""
 _KNOWN = ("model", "fallback", "temperature", "timeout_s")
-_PROMPTS = files("judges") / "prompts"
+_PROMPTS = files("learnloop_service.judges") / "prompts"
 _SYSTEM = (_PROMPTS / "correctness_system.txt").read_text(encoding="utf-8").strip()
 _REPAIR = (_PROMPTS / "correctness_repair.txt").read_text(encoding="utf-8").strip()
 _VERSION = digest([_SYSTEM, _REPAIR])[:16]

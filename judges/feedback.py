@@ -18,9 +18,18 @@ market, and named as such wherever it shows.
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from environment.base import Json, Outcome, Scenario
-from judges.base import SIMULATOR, Candidate, Evidence, FeedbackSource, Judge, Judgement, JudgeServices, Score
-from judges.markets import Market, market
+from learnloop_service.environment.base import Json, Outcome, Scenario
+from learnloop_service.judges.base import (
+    SIMULATOR,
+    Candidate,
+    Evidence,
+    FeedbackSource,
+    Judge,
+    Judgement,
+    JudgeServices,
+    Score,
+)
+from learnloop_service.judges.markets import Market, market
 
 NAME = "feedback"
 ONLINE: Mapping[str, float] = {

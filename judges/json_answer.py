@@ -4,8 +4,8 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from environment.base import Json
-from judges.llm import Completion
+from learnloop_service.environment.base import Json
+from learnloop_service.judges.llm import Completion
 
 _START = re.compile(r'\{\s*"')
 _MAX_WORK_CHARACTERS = 20_000_000

@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from environment.base import Json
-from environment.bounded_http import AnswerRefused, parse_retry_after
-from environment.full_context import is_full_context
-from judges.base import JudgeModel
-from judges.careful_http import Reply, UnusableReply, post
+from learnloop_service.environment.base import Json
+from learnloop_service.environment.bounded_http import AnswerRefused, parse_retry_after
+from learnloop_service.environment.full_context import is_full_context
+from learnloop_service.judges.base import JudgeModel
+from learnloop_service.judges.careful_http import Reply, UnusableReply, post
 
 _MAX_ERROR_CHARACTERS = 300
 _HIDDEN = "[key]"

@@ -6,8 +6,8 @@ A package registers one with a callable that takes a seed and returns a Market.
 from collections.abc import Mapping, Sequence
 from typing import Protocol, cast
 
-from environment import plugins
-from environment.base import Json, Outcome
+from learnloop_service.environment import plugins
+from learnloop_service.environment.base import Json, Outcome
 
 GROUP = "learnloop.markets"
 

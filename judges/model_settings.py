@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from environment.base import Json
-from judges import registry
-from judges.base import JudgeModel, JudgeServices, UnknownModel
+from learnloop_service.environment.base import Json
+from learnloop_service.judges import registry
+from learnloop_service.judges.base import JudgeModel, JudgeServices, UnknownModel
 
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9._:@-]+)*")
 """The service's settings have the same pattern."""

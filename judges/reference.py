@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from functools import cache
 
-from environment.base import Json, Outcome, Scenario
-from judges.base import Candidate, Judge, Judgement, JudgeServices, Score
-from judges.model_settings import check_names
-from judges.traits import JudgeTraits
+from learnloop_service.environment.base import Json, Outcome, Scenario
+from learnloop_service.judges.base import Candidate, Judge, Judgement, JudgeServices, Score
+from learnloop_service.judges.model_settings import check_names
+from learnloop_service.judges.traits import JudgeTraits
 
 NAME = "reference"
 TRAITS = JudgeTraits(repeatable=True, checks=True)

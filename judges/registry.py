@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from environment import plugins
-from environment.base import Json
-from judges.base import Judge, JudgeServices
-from judges.traits import JudgeTraits
+from learnloop_service.environment import plugins
+from learnloop_service.environment.base import Json
+from learnloop_service.judges.base import Judge, JudgeServices
+from learnloop_service.judges.traits import JudgeTraits
 
 GROUP = "learnloop.judges"
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from environment.base import Json, Outcome, Scenario
-from judges.base import Candidate, Judge, Judgement, JudgeServices, Score, take_no_settings
-from judges.traits import JudgeTraits
+from learnloop_service.environment.base import Json, Outcome, Scenario
+from learnloop_service.judges.base import Candidate, Judge, Judgement, JudgeServices, Score, take_no_settings
+from learnloop_service.judges.traits import JudgeTraits
 
 NAME = "reported"
 TRAITS = JudgeTraits(repeatable=True)

@@ -1,7 +1,7 @@
 """What is left out of a question that is too long for the judge model's context."""
 
-from environment.full_context import read_full_context
-from judges.llm import JudgeUnavailable
+from learnloop_service.environment.full_context import read_full_context
+from learnloop_service.judges.llm import JudgeUnavailable
 
 SHORTENINGS = 5
 """Number of times that a question is asked again in fewer characters."""

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import httpx
 
-from app.dashboard.bundle import CORE
-from app.dashboard.files import dashboard
-from app.http.typescript import client_types
-from app.main import create_app
-from app.settings import load_settings
+from learnloop_service.app.dashboard.bundle import CORE
+from learnloop_service.app.dashboard.files import dashboard
+from learnloop_service.app.http.typescript import client_types
+from learnloop_service.app.main import create_app
+from learnloop_service.app.settings import load_settings
 from scripts.dashboard_elements import faults
 
 VERSION = "7.0.2"

@@ -14,9 +14,9 @@ from typing import Any
 from fastapi.routing import APIRoute
 from jsonschema import Draft202012Validator
 
-from app.main import create_app
-from app.settings import load_settings
-from environment.json_type import Json
+from learnloop_service.app.main import create_app
+from learnloop_service.app.settings import load_settings
+from learnloop_service.environment.json_type import Json
 
 LONGEST_SUMMARY = 80
 """Most characters of a summary, because API references show summaries in their side bar."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from posixpath import dirname, join, normpath
 
-from app.dashboard.bundle import CORE
+from learnloop_service.app.dashboard.bundle import CORE
 
 _USE = re.compile(r"<\$\{([A-Z]\w*)\}")
 _ATTRIBUTE = re.compile(r"[\w:-]+")

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.http.typescript import declared, reached
-from app.main import create_app
-from app.settings import load_settings
-from environment.json_type import Json
+from learnloop_service.app.http.typescript import declared, reached
+from learnloop_service.app.main import create_app
+from learnloop_service.app.settings import load_settings
+from learnloop_service.environment.json_type import Json
 
 FOLDER = Path(__file__).resolve().parent.parent / "app" / "dashboard" / "static"
 USED = (

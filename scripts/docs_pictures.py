@@ -13,10 +13,10 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.cli.client import PATIENCE_S, Service
-from app.cli.report import write_report
-from app.cli.service_process import own_service
-from environment.json_type import Json
+from learnloop_service.app.cli.client import PATIENCE_S, Service
+from learnloop_service.app.cli.report import write_report
+from learnloop_service.app.cli.service_process import own_service
+from learnloop_service.environment.json_type import Json
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
@@ -104,7 +104,15 @@ def main() -> None:
     with own_service(given.data_dir, waiting=lambda what: None) as service:
         run = completed_run(service)
     if run is None:
-        command = [sys.executable, "-m", "app.cli", "demo", "--no-keep", "--data-dir", str(given.data_dir)]
+        command = [
+            sys.executable,
+            "-m",
+            "learnloop_service.app.cli",
+            "demo",
+            "--no-keep",
+            "--data-dir",
+            str(given.data_dir),
+        ]
         subprocess.run(command, check=True)
     with own_service(given.data_dir, waiting=lambda what: None) as service:
         run = completed_run(service)

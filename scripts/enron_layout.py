@@ -17,10 +17,10 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from environment.base import Split
-from environment.email_search.inbox import Email
-from environment.email_search.synthetic import World, address_of, make_world
 from learnloop_mail.preparation.enron import KNOWN_BAD_QUESTIONS
+from learnloop_service.environment.base import Split
+from learnloop_service.environment.email_search.inbox import Email
+from learnloop_service.environment.email_search.synthetic import World, address_of, make_world
 
 Row = dict[str, Any]
 _TEXTS = pa.list_(pa.string())

@@ -26,7 +26,7 @@ from urllib.request import Request, urlopen
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # nothing is installed yet
 
-from environment.installation import CPU_INDEX, has_nvidia_gpu  # noqa: E402
+from learnloop_service.environment.installation import CPU_INDEX, has_nvidia_gpu  # noqa: E402
 
 VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from training.best_checkpoint import BestCheckpoint, Validation
-from training.scoring import successes
-from training.types import IterationResult
+from learnloop_service.training.best_checkpoint import BestCheckpoint, Validation
+from learnloop_service.training.scoring import successes
+from learnloop_service.training.types import IterationResult
 
 
 def best_of(results: Sequence[IterationResult]) -> BestCheckpoint:

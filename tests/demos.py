@@ -4,11 +4,11 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from app.cli.client import Service
-from app.cli.demo.document import demo_document
-from app.cli.demo.job import DemoJob
-from app.cli.demo.report import print_figures, print_introduction, print_links, print_report
-from app.cli.terminal import Terminal
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.demo.document import demo_document
+from learnloop_service.app.cli.demo.job import DemoJob
+from learnloop_service.app.cli.demo.report import print_figures, print_introduction, print_links, print_report
+from learnloop_service.app.cli.terminal import Terminal
 from tests.fakes.scripted_service import RUN_ID, ScriptedService
 
 FIGURES = {

@@ -23,13 +23,13 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialectAsync_psycopg
 from sqlalchemy.ext.asyncio import create_async_engine
 from ulid import ULID
 
-import app.db.database
-from app.db.database import make_engine
-from app.db.migration import migrate
-from app.processes.postgres import EmbeddedPostgres
+import learnloop_service.app.db.database
+from learnloop_service.app.db.database import make_engine
+from learnloop_service.app.db.migration import migrate
+from learnloop_service.app.processes.postgres import EmbeddedPostgres
+from learnloop_service.training.engine.cpu_mode import set_cpu_mode
 from tests.fakes import forked_learnloop
 from tests.fakes.forked_engine import start_fork_server
-from training.engine.cpu_mode import set_cpu_mode
 
 os.umask(_UMASK := os.umask(0o022))
 _MEMORY_DISK = Path("/dev/shm")
@@ -129,7 +129,7 @@ def one_cache_of_statements() -> Iterator[None]:
         # Dialects are part of the cache's keys, and these are all alike.
         patch.setattr(dialect, "__hash__", lambda self: hash(type(self)))
         patch.setattr(dialect, "__eq__", lambda self, other: type(self) is type(other))
-        patch.setattr(app.db.database, "create_async_engine", make)
+        patch.setattr(learnloop_service.app.db.database, "create_async_engine", make)
         yield
 
 

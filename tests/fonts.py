@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.plots.png import NoRenderer, png
+from learnloop_service.app.plots.png import NoRenderer, png
 
 
 def _can_draw() -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from app.db.database import Database, make_database, make_engine, parse_url
+from learnloop_service.app.db.database import Database, make_database, make_engine, parse_url
 
 
 @asynccontextmanager

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from environment.base import Json
-from training.backends.art_import import import_art
-from training.backends.base import Policy, TrainOutcome, TrainRequest
-from training.rollout.chat import open_chat
+from learnloop_service.environment.base import Json
+from learnloop_service.training.backends.art_import import import_art
+from learnloop_service.training.backends.base import Policy, TrainOutcome, TrainRequest
+from learnloop_service.training.rollout.chat import open_chat
 
 
 async def train(

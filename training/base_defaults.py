@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from training.collapse import OnCollapse
-from training.types import RunConfig, WarmStartConfig
+from learnloop_service.training.collapse import OnCollapse
+from learnloop_service.training.types import RunConfig, WarmStartConfig
 
 TINY_BASE = "learnloop/tiny"
 """The base model that ships with Learnloop."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from training.base_model_files import parameter_count, tensor_shapes
-from training.tuning import Tuning, usual_tuning
+from learnloop_service.training.base_model_files import parameter_count, tensor_shapes
+from learnloop_service.training.tuning import Tuning, usual_tuning
 
 PROGRAM_BYTES = 1.5e9
 """For the program, its libraries, the activations of a small batch and a small cache of conversations."""

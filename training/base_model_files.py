@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 MAX_TOKENS = 1_000_000
 """Maximum size of a vocabulary. Real ones have up to 300,000 tokens."""

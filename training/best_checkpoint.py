@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Literal
 
-from training.statistics.difference import MIN_CHANGED, difference
+from learnloop_service.training.statistics.difference import MIN_CHANGED, difference
 
 
 @dataclass(frozen=True, slots=True)

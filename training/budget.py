@@ -14,12 +14,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from environment.base import Environment, Json, ReportedEpisode, Scenario
-from judges.base import JudgeCall, Judgement
-from training.journal import EntryName
-from training.phases import Phase
-from training.recorded_calls import usages_of
-from training.types import Rollout, RunConfig
+from learnloop_service.environment.base import Environment, Json, ReportedEpisode, Scenario
+from learnloop_service.judges.base import JudgeCall, Judgement
+from learnloop_service.training.journal import EntryName
+from learnloop_service.training.phases import Phase
+from learnloop_service.training.recorded_calls import usages_of
+from learnloop_service.training.types import Rollout, RunConfig
 
 
 class BudgetReached(Exception):

@@ -8,10 +8,10 @@ from functools import partial
 
 from ulid import ULID
 
-from environment.base import Environment, Scenario
-from judges.base import Judge, Judgement
-from training.backends.base import BackendUnavailable, Endpoint
-from training.budget import (
+from learnloop_service.environment.base import Environment, Scenario
+from learnloop_service.judges.base import Judge, Judgement
+from learnloop_service.training.backends.base import BackendUnavailable, Endpoint
+from learnloop_service.training.budget import (
     BudgetReached,
     Estimates,
     IterationBudget,
@@ -20,7 +20,7 @@ from training.budget import (
     usage_of_calls,
     usage_of_entries,
 )
-from training.journal import (
+from learnloop_service.training.journal import (
     EntryName,
     IterationJournal,
     Journal,
@@ -29,18 +29,18 @@ from training.journal import (
     load_judgements,
     load_rollout,
 )
-from training.phases import Phase, Purpose
-from training.recorded_calls import RecordedCalls
-from training.rollout.agents.remote import RolloutName
-from training.rollout.chat import Chat, open_chat
-from training.rollout.environment_calls import off_loop
-from training.rollout.rollout import Player, RolloutLimits, failed, rollout
-from training.rollout_gate import RolloutGate
-from training.rollout_progress import FailureCount, Report, RolloutProgress
-from training.rollout_tasks import RolloutTask
-from training.scoring import assign_rewards, judge_group
-from training.task_errors import all_of, first_of_several
-from training.types import FailureKind, Group, Progress, Rollout, RunConfig
+from learnloop_service.training.phases import Phase, Purpose
+from learnloop_service.training.recorded_calls import RecordedCalls
+from learnloop_service.training.rollout.agents.remote import RolloutName
+from learnloop_service.training.rollout.chat import Chat, open_chat
+from learnloop_service.training.rollout.environment_calls import off_loop
+from learnloop_service.training.rollout.rollout import Player, RolloutLimits, failed, rollout
+from learnloop_service.training.rollout_gate import RolloutGate
+from learnloop_service.training.rollout_progress import FailureCount, Report, RolloutProgress
+from learnloop_service.training.rollout_tasks import RolloutTask
+from learnloop_service.training.scoring import assign_rewards, judge_group
+from learnloop_service.training.task_errors import all_of, first_of_several
+from learnloop_service.training.types import FailureKind, Group, Progress, Rollout, RunConfig
 
 
 class RolloutsFailed(Exception):

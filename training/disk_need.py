@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.base_model_files import tensor_shapes
-from training.tuning import Tuning
+from learnloop_service.training.base_model_files import tensor_shapes
+from learnloop_service.training.tuning import Tuning
 
 ROLLOUT_BYTES = 30_000
 """Bytes of the database for a rollout with its messages, tokens and log-probabilities. A run of a 1.5B base on the

@@ -1,4 +1,4 @@
-"""The engine's flags, shared by `learnloop engine`, `python -m training.engine` and LEARNLOOP_ENGINE_ARGS.
+"""The engine's flags, shared by `learnloop engine`, `python -m learnloop_service.training.engine` and LEARNLOOP_ENGINE_ARGS.
 
 They are parsed outside the engine's package so that the service can check them without importing the engine.
 """

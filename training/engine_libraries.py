@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from environment.installation import install_command
+from learnloop_service.environment.installation import install_command
 
 EXTRA = "embedded"
 _MODULES = ("torch", "transformers", "tokenizers", "safetensors")

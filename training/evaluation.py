@@ -5,20 +5,20 @@ from random import Random
 from statistics import fmean
 from typing import Literal, get_args
 
-from environment.base import Scenario
-from environment.scenario_order import different
-from environment.trace import span
-from training.backends.base import Policy
-from training.best_checkpoint import BestCheckpoint, Validation
-from training.collector import RolloutCollector, RunContext
-from training.phases import Phase, Purpose
-from training.rollout.environment_calls import off_loop
-from training.rollout.rollout import total
-from training.rollout_tasks import rollout_tasks
-from training.scoring import held_out_figures, successes
-from training.statistics.shares import wilson
-from training.task_errors import all_of
-from training.types import Evaluation, Group, Resume
+from learnloop_service.environment.base import Scenario
+from learnloop_service.environment.scenario_order import different
+from learnloop_service.environment.trace import span
+from learnloop_service.training.backends.base import Policy
+from learnloop_service.training.best_checkpoint import BestCheckpoint, Validation
+from learnloop_service.training.collector import RolloutCollector, RunContext
+from learnloop_service.training.phases import Phase, Purpose
+from learnloop_service.training.rollout.environment_calls import off_loop
+from learnloop_service.training.rollout.rollout import total
+from learnloop_service.training.rollout_tasks import rollout_tasks
+from learnloop_service.training.scoring import held_out_figures, successes
+from learnloop_service.training.statistics.shares import wilson
+from learnloop_service.training.task_errors import all_of
+from learnloop_service.training.types import Evaluation, Group, Resume
 
 HeldOut = Literal["validation", "test"]
 Mode = Literal["sampled", "greedy"]

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from environment.base import Scenario
-from environment.scenario_order import different
-from training.types import Group, ScoredRollout
+from learnloop_service.environment.base import Scenario
+from learnloop_service.environment.scenario_order import different
+from learnloop_service.training.types import Group, ScoredRollout
 
 
 def weight(rollout: ScoredRollout) -> float:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from training.phases import Phase
-from training.rollout.rollout import failed, lost, total
-from training.rollout_schedule import JudgedRollouts
-from training.scoring import malformed_share, success_rate, summarise
-from training.types import Evaluation, Group, IterationResult, Reflection, Timing
+from learnloop_service.training.phases import Phase
+from learnloop_service.training.rollout.rollout import failed, lost, total
+from learnloop_service.training.rollout_schedule import JudgedRollouts
+from learnloop_service.training.scoring import malformed_share, success_rate, summarise
+from learnloop_service.training.types import Evaluation, Group, IterationResult, Reflection, Timing
 
 
 @dataclass

@@ -12,11 +12,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from environment.base import Json, Scenario
-from judges.base import JudgeCall, Judgement, Score
-from training.backends.art_import import import_art
-from training.phases import Phase, Purpose
-from training.types import Failure, FailureKind, Rollout
+from learnloop_service.environment.base import Json, Scenario
+from learnloop_service.judges.base import JudgeCall, Judgement, Score
+from learnloop_service.training.backends.art_import import import_art
+from learnloop_service.training.phases import Phase, Purpose
+from learnloop_service.training.types import Failure, FailureKind, Rollout
 
 if TYPE_CHECKING:
     from art import Trajectory

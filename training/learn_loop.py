@@ -11,33 +11,39 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapp
 from dataclasses import replace
 from typing import Any
 
-from environment.base import Environment, Json, Reflective
-from environment.trace import span
-from judges.base import Judge
-from training.backends.art_import import import_art
-from training.backends.base import BackendUnavailable, OnTrained, Policy, RestoringPolicy, TrainOutcome
-from training.budget import BudgetReached, Estimates, RunBudget, Unlimited
-from training.collapse import OUTDATED, CollapseWatch, RolledOut
-from training.collector import RolloutCollector, RunContext
-from training.diagnosis.collapses import shares_of
-from training.diagnosis.count_group import count_group
-from training.diagnosis.facts import GroupFacts
-from training.diagnosis.scenarios import easy_groups, is_learned
-from training.evaluation import Evaluator
-from training.inclusion import taught_nothing
-from training.iteration_record import IterationRecord
-from training.journal import HeldJournal, Journal, NoJournal
-from training.phases import Phase, Purpose
-from training.rollout.environment_calls import off_loop
-from training.rollout.rollout import Player
-from training.rollout_gate import RolloutGate
-from training.rollout_progress import Report
-from training.rollout_schedule import JudgedRollouts, RolloutSchedule
-from training.rollout_tasks import RolloutTask, seed_of
-from training.scoring import rewarded
-from training.train_step import TrainStep
-from training.types import Group, IterationResult, Progress, Reflection, Resume, RunConfig, Snapshot
-from training.warm_start import Demonstrations, WarmStart, warm_start_of
+from learnloop_service.environment.base import Environment, Json, Reflective
+from learnloop_service.environment.trace import span
+from learnloop_service.judges.base import Judge
+from learnloop_service.training.backends.art_import import import_art
+from learnloop_service.training.backends.base import (
+    BackendUnavailable,
+    OnTrained,
+    Policy,
+    RestoringPolicy,
+    TrainOutcome,
+)
+from learnloop_service.training.budget import BudgetReached, Estimates, RunBudget, Unlimited
+from learnloop_service.training.collapse import OUTDATED, CollapseWatch, RolledOut
+from learnloop_service.training.collector import RolloutCollector, RunContext
+from learnloop_service.training.diagnosis.collapses import shares_of
+from learnloop_service.training.diagnosis.count_group import count_group
+from learnloop_service.training.diagnosis.facts import GroupFacts
+from learnloop_service.training.diagnosis.scenarios import easy_groups, is_learned
+from learnloop_service.training.evaluation import Evaluator
+from learnloop_service.training.inclusion import taught_nothing
+from learnloop_service.training.iteration_record import IterationRecord
+from learnloop_service.training.journal import HeldJournal, Journal, NoJournal
+from learnloop_service.training.phases import Phase, Purpose
+from learnloop_service.training.rollout.environment_calls import off_loop
+from learnloop_service.training.rollout.rollout import Player
+from learnloop_service.training.rollout_gate import RolloutGate
+from learnloop_service.training.rollout_progress import Report
+from learnloop_service.training.rollout_schedule import JudgedRollouts, RolloutSchedule
+from learnloop_service.training.rollout_tasks import RolloutTask, seed_of
+from learnloop_service.training.scoring import rewarded
+from learnloop_service.training.train_step import TrainStep
+from learnloop_service.training.types import Group, IterationResult, Progress, Reflection, Resume, RunConfig, Snapshot
+from learnloop_service.training.warm_start import Demonstrations, WarmStart, warm_start_of
 
 LEFT_OUT = "overlong_demonstrations"
 """Training metric: the number of an iteration's demonstrations that are longer than the model's context."""

@@ -13,7 +13,7 @@ from secrets import token_hex
 import httpx
 
 from learnloop.http_settings import tls
-from training.protocol.underway import HEADER, PATH
+from learnloop_service.training.protocol.underway import HEADER, PATH
 
 _FIRST_CHECK_S = 8.0
 _CHECK_S = 4.0

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from enum import StrEnum
 
-from training.advantages import differ
-from training.types import Group
+from learnloop_service.training.advantages import differ
+from learnloop_service.training.types import Group
 
 
 class NoSignal(StrEnum):

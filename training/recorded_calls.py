@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from environment.base import Json
+from learnloop_service.environment.base import Json
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Callable
 
-from environment.first_line import last_line
-from training.phases import Phase
-from training.types import Progress, RolloutFailures
+from learnloop_service.environment.first_line import last_line
+from learnloop_service.training.phases import Phase
+from learnloop_service.training.types import Progress, RolloutFailures
 
 Report = Callable[[Progress], None]
 

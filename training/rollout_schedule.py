@@ -17,16 +17,16 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from environment.base import Environment, Reflective, Scenario
-from environment.trace import span
-from training.backends.base import Policy
-from training.collector import RolloutCollector, RunContext
-from training.inclusion import others, replacement
-from training.phases import Phase, Purpose
-from training.rollout.environment_calls import off_loop
-from training.rollout_tasks import rollout_tasks
-from training.task_errors import all_of
-from training.types import Group, Progress, Rollout, RunConfig, Snapshot
+from learnloop_service.environment.base import Environment, Reflective, Scenario
+from learnloop_service.environment.trace import span
+from learnloop_service.training.backends.base import Policy
+from learnloop_service.training.collector import RolloutCollector, RunContext
+from learnloop_service.training.inclusion import others, replacement
+from learnloop_service.training.phases import Phase, Purpose
+from learnloop_service.training.rollout.environment_calls import off_loop
+from learnloop_service.training.rollout_tasks import rollout_tasks
+from learnloop_service.training.task_errors import all_of
+from learnloop_service.training.types import Group, Progress, Rollout, RunConfig, Snapshot
 
 
 def sampled_after(config: RunConfig, iteration: int) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from environment.base import Scenario
+from learnloop_service.environment.base import Scenario
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,15 @@ from itertools import accumulate
 from math import fsum
 from statistics import fmean
 
-from environment.base import CUT_OFF, Environment, Rewarded, Scenario
-from environment.explained import why_no_success
-from environment.trace import span
-from judges.base import Candidate, Judge, Judgement, Score, checked
 from learnloop.outcome import MAX_REWARD
-from training.advantages import advantages, differ
-from training.inclusion import weight
-from training.rollout.histories import transcript_of
-from training.types import Group, RewardSummary, Rollout, ScoredRollout
+from learnloop_service.environment.base import CUT_OFF, Environment, Rewarded, Scenario
+from learnloop_service.environment.explained import why_no_success
+from learnloop_service.environment.trace import span
+from learnloop_service.judges.base import Candidate, Judge, Judgement, Score, checked
+from learnloop_service.training.advantages import advantages, differ
+from learnloop_service.training.inclusion import weight
+from learnloop_service.training.rollout.histories import transcript_of
+from learnloop_service.training.types import Group, RewardSummary, Rollout, ScoredRollout
 
 
 def assign_rewards(

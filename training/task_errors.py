@@ -5,9 +5,9 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from environment.plugins import PluginFault
-from training.backends.base import BackendUnavailable
-from training.budget import BudgetReached
+from learnloop_service.environment.plugins import PluginFault
+from learnloop_service.training.backends.base import BackendUnavailable
+from learnloop_service.training.budget import BudgetReached
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 
-from environment.trace import span
-from training.backends.art_import import import_art
-from training.backends.base import (
+from learnloop_service.environment.trace import span
+from learnloop_service.training.backends.art_import import import_art
+from learnloop_service.training.backends.base import (
     BackendRefused,
     EarlyPolicy,
     JobForgotten,
@@ -30,8 +30,8 @@ from training.backends.base import (
     TrainOutcome,
     TrainRequest,
 )
-from training.journal import TRAIN_INTENT, TRAINED, IterationJournal
-from training.types import Group, RunConfig
+from learnloop_service.training.journal import TRAIN_INTENT, TRAINED, IterationJournal
+from learnloop_service.training.types import Group, RunConfig
 
 if TYPE_CHECKING:  # importing art takes seconds
     from art import TrajectoryGroup

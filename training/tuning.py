@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 FULL_TUNING_BELOW = 1_000_000_000
 """Models with fewer parameters than this are trained in full unless a LoRA is requested."""

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
-from environment.base import Json, Outcome, Scenario, Split
-from judges.base import JudgeCall, Score
-from training.best_checkpoint import BestCheckpoint
-from training.collapse import OnCollapse, RolledOut
-from training.phases import Phase
+from learnloop_service.environment.base import Json, Outcome, Scenario, Split
+from learnloop_service.judges.base import JudgeCall, Score
+from learnloop_service.training.best_checkpoint import BestCheckpoint
+from learnloop_service.training.collapse import OnCollapse, RolledOut
+from learnloop_service.training.phases import Phase
 
 if TYPE_CHECKING:  # importing art takes seconds
     from art import Trajectory
@@ -53,7 +53,7 @@ class WarmStartConfig:
     """Supervised iterations on demonstrations, before the iterations of reinforcement learning."""
 
     iterations: int
-    """Number of iterations, from `training.warm_start.iterations_of`."""
+    """Number of iterations, from `learnloop_service.training.warm_start.iterations_of`."""
     epochs: int = 2
     batch_size: int = 8
     """Number of demonstrations per optimizer step."""

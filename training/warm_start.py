@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from itertools import chain
 from random import Random
 
-from environment.base import Environment, Json, Solvable
-from training.backends.base import CountingPolicy, Overlong, Policy, SupervisedRequest
-from training.environment_check.agents import play_turns
-from training.environment_check.play import Played, play
-from training.rollout_tasks import seed_of
-from training.types import RunConfig, WarmStartConfig
+from learnloop_service.environment.base import Environment, Json, Solvable
+from learnloop_service.training.backends.base import CountingPolicy, Overlong, Policy, SupervisedRequest
+from learnloop_service.training.environment_check.agents import play_turns
+from learnloop_service.training.environment_check.play import Played, play
+from learnloop_service.training.rollout_tasks import seed_of
+from learnloop_service.training.types import RunConfig, WarmStartConfig
 
 _WARMUP_SHARE = 0.1
 """Share of the optimizer steps during which the learning rate rises."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.direct_connection import DirectConnection, GroupedStatement, arrays
+from learnloop_service.app.db.direct_connection import DirectConnection, GroupedStatement, arrays
 
 Use = tuple[str, int, str, int]
 """A request of an attempt: session id, attempt, digest and occurrence."""

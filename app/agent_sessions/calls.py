@@ -19,9 +19,17 @@ import structlog
 from sqlalchemy import and_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.agent_sessions.batched_calls import HELD, BatchedCalls, NewAnswer, NewCall, Use, answer_in, delivered_in
-from app.agent_sessions.canonical import CallSeeds, CanonicalRequest, seeds_of_call
-from app.agent_sessions.records import (
+from learnloop_service.app.agent_sessions.batched_calls import (
+    HELD,
+    BatchedCalls,
+    NewAnswer,
+    NewCall,
+    Use,
+    answer_in,
+    delivered_in,
+)
+from learnloop_service.app.agent_sessions.canonical import CallSeeds, CanonicalRequest, seeds_of_call
+from learnloop_service.app.agent_sessions.records import (
     KeptCall,
     KeptRequest,
     answered_call,
@@ -31,18 +39,26 @@ from app.agent_sessions.records import (
     unpack_request,
     usage_of,
 )
-from app.agent_sessions.replay import Answered, Holder, RecordedCall, Repetition, Wait, decide, restarts
-from app.aio.event_loops import shielded
-from app.aio.periodic import every
-from app.aio.retry import retry_while_database_is_down
-from app.db.database import Database
-from app.db.json_text import storable_text
-from app.db.tables import AgentSession, SessionCall, SessionUse
-from app.domain.agent_session_state import AgentSessionState
-from app.errors import DATABASE_DOWN, Forbidden, InvalidRequest
-from environment.first_line import first_line
-from environment.json_type import Json
-from training.rollout.model_calls import AnsweredCall
+from learnloop_service.app.agent_sessions.replay import (
+    Answered,
+    Holder,
+    RecordedCall,
+    Repetition,
+    Wait,
+    decide,
+    restarts,
+)
+from learnloop_service.app.aio.event_loops import shielded
+from learnloop_service.app.aio.periodic import every
+from learnloop_service.app.aio.retry import retry_while_database_is_down
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.json_text import storable_text
+from learnloop_service.app.db.tables import AgentSession, SessionCall, SessionUse
+from learnloop_service.app.domain.agent_session_state import AgentSessionState
+from learnloop_service.app.errors import DATABASE_DOWN, Forbidden, InvalidRequest
+from learnloop_service.environment.first_line import first_line
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.rollout.model_calls import AnsweredCall
 
 CallKey = tuple[str, str, int]
 """Session id, digest and occurrence."""

@@ -12,13 +12,13 @@ from hashlib import blake2b, sha256
 from random import Random
 from typing import NamedTuple
 
-from app.db.json_text import flaw
-from app.errors import InvalidRequest
-from environment.json_type import Json
-from training.protocol.chat_reader import read_messages, read_tool_choice
-from training.protocol.responses.parameters import NO_EFFECT
-from training.rollout.chat import identity
-from training.rollout.model_calls import Message, Sampling, seed_of_call
+from learnloop_service.app.db.json_text import flaw
+from learnloop_service.app.errors import InvalidRequest
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.chat_reader import read_messages, read_tool_choice
+from learnloop_service.training.protocol.responses.parameters import NO_EFFECT
+from learnloop_service.training.rollout.chat import identity
+from learnloop_service.training.rollout.model_calls import Message, Sampling, seed_of_call
 
 _SERVER_HINTS = frozenset({"reasoning_effort", "verbosity"})
 """Hints that are passed on, because the servers of other backends can honour them; the engine does not."""

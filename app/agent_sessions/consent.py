@@ -5,8 +5,8 @@ A request consents by `"train": true`, or by saying nothing in a project of LEAR
 
 from sqlalchemy import ColumnElement, and_, func, not_
 
-from app.db.tables import AgentSession, Run, Trajectory
-from app.domain.agent_session_state import AgentSessionState
+from learnloop_service.app.db.tables import AgentSession, Run, Trajectory
+from learnloop_service.app.domain.agent_session_state import AgentSessionState
 
 
 def consented_sessions(project: str) -> ColumnElement[bool]:

@@ -13,14 +13,20 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Interval, Select, and_, cast, false, func, literal, select, true, union_all
 
-from app.agent_sessions.calls import SessionCalls
-from app.agent_sessions.consent import consented_asks, consented_sessions
-from app.agent_sessions.task_draw import Candidate, draw_tasks, split_of
-from app.agent_sessions.traffic import REWARD, SessionFilter, fits_rewards, task_of_calls, tool_results
-from app.db.database import Database
-from app.db.tables import AgentSession, Feedback, Run, Trajectory
-from app.feedback.session_opinions import have, summed_opinions
-from environment.json_type import Json
+from learnloop_service.app.agent_sessions.calls import SessionCalls
+from learnloop_service.app.agent_sessions.consent import consented_asks, consented_sessions
+from learnloop_service.app.agent_sessions.task_draw import Candidate, draw_tasks, split_of
+from learnloop_service.app.agent_sessions.traffic import (
+    REWARD,
+    SessionFilter,
+    fits_rewards,
+    task_of_calls,
+    tool_results,
+)
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import AgentSession, Feedback, Run, Trajectory
+from learnloop_service.app.feedback.session_opinions import have, summed_opinions
+from learnloop_service.environment.json_type import Json
 
 _SESSION, _ASK = "session", "ask"
 

@@ -6,11 +6,11 @@ from collections.abc import Collection
 
 import structlog
 
-from app.agent_sessions.store import AgentSessions
-from app.errors import DATABASE_DOWN
-from app.logs import RepeatedLog
-from environment.first_line import first_line
-from training.rollout.agents.sessions import SessionEnd
+from learnloop_service.app.agent_sessions.store import AgentSessions
+from learnloop_service.app.errors import DATABASE_DOWN
+from learnloop_service.app.logs import RepeatedLog
+from learnloop_service.environment.first_line import first_line
+from learnloop_service.training.rollout.agents.sessions import SessionEnd
 
 _LOOK_EVERY_S = 0.1
 _ERROR_DELAY_S = 1.0

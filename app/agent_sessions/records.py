@@ -8,10 +8,10 @@ from datetime import datetime
 
 import orjson
 
-from app.agent_sessions.canonical import CanonicalRequest
-from environment.json_type import Json
-from training.budget import Usage
-from training.rollout.model_calls import AnsweredCall, Message
+from learnloop_service.app.agent_sessions.canonical import CanonicalRequest
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.budget import Usage
+from learnloop_service.training.rollout.model_calls import AnsweredCall, Message
 
 _MOST_TOKENS = 2**31 - 1
 _LEVEL = 1

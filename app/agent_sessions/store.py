@@ -11,19 +11,19 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.auth.agent_session_keys import new_session_key
-from app.auth.caller import Caller, SessionKey
-from app.auth.keys import hash_of
-from app.db.database import Database
-from app.db.newest_first import newest_first
-from app.db.tables import AgentSession, AgentSessionKey, ApiKey
-from app.domain.agent_session_state import AgentSessionState
-from app.errors import Conflict, InvalidRequest, NotFound, TooManyRequests
-from app.releases.exposures import record_in
-from app.releases.split import Exposure
-from environment.json_type import Json
-from training.rollout.agents.sessions import Outcome, SessionLimits
-from training.rollout.model_calls import Sampling
+from learnloop_service.app.auth.agent_session_keys import new_session_key
+from learnloop_service.app.auth.caller import Caller, SessionKey
+from learnloop_service.app.auth.keys import hash_of
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.newest_first import newest_first
+from learnloop_service.app.db.tables import AgentSession, AgentSessionKey, ApiKey
+from learnloop_service.app.domain.agent_session_state import AgentSessionState
+from learnloop_service.app.errors import Conflict, InvalidRequest, NotFound, TooManyRequests
+from learnloop_service.app.releases.exposures import record_in
+from learnloop_service.app.releases.split import Exposure
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.rollout.agents.sessions import Outcome, SessionLimits
+from learnloop_service.training.rollout.model_calls import Sampling
 
 _SEED_BITS = 53
 _RETRY_AFTER_S = 60

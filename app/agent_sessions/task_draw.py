@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
 
-from environment.base import Split
+from learnloop_service.environment.base import Split
 
 _HELD_OUT = 0.2
 """Share of the users in each held-out split."""

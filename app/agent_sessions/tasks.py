@@ -13,15 +13,15 @@ from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.agent_sessions.store import AgentSessions, ClaimLost, end_row
-from app.auth.caller import Caller
-from app.claims.lease import lapsed, until
-from app.db.database import Database
-from app.db.tables import AgentSession, AgentTask, SessionCall
-from app.domain.agent_session_state import AgentSessionState
-from app.errors import NotFound
-from environment.json_type import Json
-from training.rollout.agents.sessions import Outcome
+from learnloop_service.app.agent_sessions.store import AgentSessions, ClaimLost, end_row
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.claims.lease import lapsed, until
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import AgentSession, AgentTask, SessionCall
+from learnloop_service.app.domain.agent_session_state import AgentSessionState
+from learnloop_service.app.errors import NotFound
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.rollout.agents.sessions import Outcome
 
 MAX_LOSSES = 3
 """Number of losses in a row after which a task is given up. That many are not by chance."""

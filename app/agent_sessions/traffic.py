@@ -13,14 +13,14 @@ from typing import Any
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from sqlalchemy import ColumnElement, Float, Select, cast, func, select
 
-from app.agent_sessions.calls import SessionCalls
-from app.agent_sessions.consent import consented_sessions, refused_sessions
-from app.agent_sessions.records import KeptCall
-from app.db.database import Database
-from app.db.tables import AgentSession, Feedback
-from app.feedback.session_opinions import Opinions, comments_on, have, opinions_of, summed_opinions
-from app.schemas.agent_sessions import AgentSessionOpinions
-from environment.json_type import Json
+from learnloop_service.app.agent_sessions.calls import SessionCalls
+from learnloop_service.app.agent_sessions.consent import consented_sessions, refused_sessions
+from learnloop_service.app.agent_sessions.records import KeptCall
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import AgentSession, Feedback
+from learnloop_service.app.feedback.session_opinions import Opinions, comments_on, have, opinions_of, summed_opinions
+from learnloop_service.app.schemas.agent_sessions import AgentSessionOpinions
+from learnloop_service.environment.json_type import Json
 
 NOT_REPLAYED = (
     "Scenarios from sessions hold the first request of each and the answers of its tools that were recorded: other "

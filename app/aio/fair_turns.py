@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from app.errors import TooManyRequests
+from learnloop_service.app.errors import TooManyRequests
 
 _RETRY_AFTER_S = 5
 

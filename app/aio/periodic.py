@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from app.errors import DATABASE_DOWN
-from app.logs import RepeatedLog
-from environment.first_line import first_line
+from learnloop_service.app.errors import DATABASE_DOWN
+from learnloop_service.app.logs import RepeatedLog
+from learnloop_service.environment.first_line import first_line
 
 log = structlog.get_logger(__name__)
 

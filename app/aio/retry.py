@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from app.errors import DATABASE_DOWN
+from learnloop_service.app.errors import DATABASE_DOWN
 
 Result = TypeVar("Result")
 LONG_S = 3600.0

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import structlog
 from fastapi import APIRouter
 
-from app.settings import Settings
-from environment import plugins
+from learnloop_service.app.settings import Settings
+from learnloop_service.environment import plugins
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +39,7 @@ class AddedRoutes:
     """The routes of a package."""
 
     router: APIRouter
-    """A router that `app.api.routers.keyed_router` made. Its tag is one of the API's."""
+    """A router that `learnloop_service.app.api.routers.keyed_router` made. Its tag is one of the API's."""
     uploads: Mapping[str, AddedUpload] = field(default_factory=dict)
     """Uploads by their paths."""
 

@@ -6,26 +6,26 @@ from typing import Annotated
 from fastapi import Depends, Query
 from ulid import ULID
 
-from app.agent_sessions.calls import SessionCalls
-from app.agent_sessions.records import KeptCall
-from app.agent_sessions.store import AgentSessions, OpenedSession, SessionSpec, outcome_of
-from app.api.dependencies import (
+from learnloop_service.app.agent_sessions.calls import SessionCalls
+from learnloop_service.app.agent_sessions.records import KeptCall
+from learnloop_service.app.agent_sessions.store import AgentSessions, OpenedSession, SessionSpec, outcome_of
+from learnloop_service.app.api.dependencies import (
     CurrentCaller,
     CurrentDatabase,
     CurrentSettings,
     ServiceUrl,
 )
-from app.api.engine import CurrentEngine, CurrentModels
-from app.api.pages import ById, ByNumber
-from app.api.routers import keyed_router
-from app.api.session_models import CurrentGateway, SessionId
-from app.api.users import CurrentUsers
-from app.db.tables import AgentSession
-from app.domain.agent_session_state import AgentSessionState
-from app.feedback.session_opinions import opinions_of
-from app.gateway.pinning import pinned
-from app.releases.split import Requester
-from app.schemas.agent_sessions import (
+from learnloop_service.app.api.engine import CurrentEngine, CurrentModels
+from learnloop_service.app.api.pages import ById, ByNumber
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.api.session_models import CurrentGateway, SessionId
+from learnloop_service.app.api.users import CurrentUsers
+from learnloop_service.app.db.tables import AgentSession
+from learnloop_service.app.domain.agent_session_state import AgentSessionState
+from learnloop_service.app.feedback.session_opinions import opinions_of
+from learnloop_service.app.gateway.pinning import pinned
+from learnloop_service.app.releases.split import Requester
+from learnloop_service.app.schemas.agent_sessions import (
     AgentSessionAccess,
     AgentSessionCallOut,
     AgentSessionOpinions,
@@ -34,9 +34,9 @@ from app.schemas.agent_sessions import (
     AgentSessionRequest,
     OutcomeRequest,
 )
-from app.schemas.base import Page
-from training.protocol.model_name import ModelName
-from training.rollout.agents.sessions import Outcome, SessionLimits
+from learnloop_service.app.schemas.base import Page
+from learnloop_service.training.protocol.model_name import ModelName
+from learnloop_service.training.rollout.agents.sessions import Outcome, SessionLimits
 
 router = keyed_router("sessions", prefix="/sessions")
 

@@ -5,11 +5,18 @@ import time
 
 from fastapi import Request, Response
 
-from app.agent_sessions.tasks import AgentTasks, ClaimedTask
-from app.api.dependencies import CurrentCaller, CurrentDatabase, ServiceUrl
-from app.api.routers import keyed_router
-from app.api.session_models import SessionId
-from app.schemas.agent_tasks import ClaimOut, ClaimRequest, HeartbeatOut, HeartbeatRequest, ReleaseRequest, TaskSession
+from learnloop_service.app.agent_sessions.tasks import AgentTasks, ClaimedTask
+from learnloop_service.app.api.dependencies import CurrentCaller, CurrentDatabase, ServiceUrl
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.api.session_models import SessionId
+from learnloop_service.app.schemas.agent_tasks import (
+    ClaimOut,
+    ClaimRequest,
+    HeartbeatOut,
+    HeartbeatRequest,
+    ReleaseRequest,
+    TaskSession,
+)
 
 router = keyed_router("sessions")
 _LOOK_EVERY_S = 0.5

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 
-from app.api.dependencies import CurrentCaller, CurrentService
-from app.api.engine import CurrentModels
-from app.api.routers import keyed_router
-from app.api.users import CurrentUsers
-from app.errors import ServiceError
-from app.operations import ask as asking
-from app.operations.ask import Tell
-from app.schemas.ask import AskOut, AskRequest, InvokeOut, InvokeRequest
+from learnloop_service.app.api.dependencies import CurrentCaller, CurrentService
+from learnloop_service.app.api.engine import CurrentModels
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.api.users import CurrentUsers
+from learnloop_service.app.errors import ServiceError
+from learnloop_service.app.operations import ask as asking
+from learnloop_service.app.operations.ask import Tell
+from learnloop_service.app.schemas.ask import AskOut, AskRequest, InvokeOut, InvokeRequest
 
 router = keyed_router("ask")
 _STREAM = "text/event-stream"

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from fastapi import Request
 from pydantic import Field
 
-import environment.registry
-import judges.registry
-import training.rollout.agents.registry
-from app.api.added_routes import AddedUpload
-from app.api.dependencies import CurrentService, CurrentSettings, RunIdQuery
-from app.api.routers import keyed_router
-from app.backends import choices, unusable_base_models
-from app.listed_models import ListedModels
-from app.operations.fitting_judges import examined, unfit_judges
-from app.schemas.base import ResponseModel
-from environment.base import Json
-from training.backends import embedded
+import learnloop_service.environment.registry
+import learnloop_service.judges.registry
+import learnloop_service.training.rollout.agents.registry
+from learnloop_service.app.api.added_routes import AddedUpload
+from learnloop_service.app.api.dependencies import CurrentService, CurrentSettings, RunIdQuery
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.backends import choices, unusable_base_models
+from learnloop_service.app.listed_models import ListedModels
+from learnloop_service.app.operations.fitting_judges import examined, unfit_judges
+from learnloop_service.app.schemas.base import ResponseModel
+from learnloop_service.environment.base import Json
+from learnloop_service.training.backends import embedded
 
 router = keyed_router("catalogue")
 
@@ -175,7 +175,7 @@ async def list_environments() -> EnvironmentCatalogue:
 
 
 def _environments() -> list[EnvironmentOut]:
-    found = environment.registry
+    found = learnloop_service.environment.registry
     return [
         EnvironmentOut(
             name=name,
@@ -203,10 +203,12 @@ async def list_judges(service: CurrentService, run_id: RunIdQuery = None) -> Jud
         await service.queries.require_run(run_id)
         rollouts = await examined(service.database, run_id)
         found = await asyncio.to_thread(unfit_judges, rollouts, ListedModels(service.settings))
-    return JudgeCatalogue(items=[JudgeOut(name=name, unfit=found.get(name)) for name in judges.registry.names()])
+    return JudgeCatalogue(
+        items=[JudgeOut(name=name, unfit=found.get(name)) for name in learnloop_service.judges.registry.names()]
+    )
 
 
 @router.get("/agents")
 async def list_agents() -> Catalogue:
     """List the agents that own their loop. Each can replace the built-in loop."""
-    return Catalogue(items=[Named(name=name) for name in training.rollout.agents.registry.names()])
+    return Catalogue(items=[Named(name=name) for name in learnloop_service.training.rollout.agents.registry.names()])

@@ -4,11 +4,11 @@ from typing import Annotated
 
 from fastapi import Query
 
-from app.api.dependencies import NO_NUL, CurrentCaller, CurrentDatabase, CurrentQueries, RunId
-from app.api.routers import keyed_router
-from app.auth.tenancy import RUN, require
-from app.operations.compare_runs import compare_runs
-from app.schemas.comparison import RunComparison
+from learnloop_service.app.api.dependencies import NO_NUL, CurrentCaller, CurrentDatabase, CurrentQueries, RunId
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.auth.tenancy import RUN, require
+from learnloop_service.app.operations.compare_runs import compare_runs
+from learnloop_service.app.schemas.comparison import RunComparison
 
 router = keyed_router("runs")
 

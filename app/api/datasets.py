@@ -4,17 +4,17 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query
 
-from app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentSettings
-from app.api.documents import Hash
-from app.api.pages import ById
-from app.api.routers import keyed_router
-from app.datasets import removal, rows
-from app.datasets.store import DatasetStore
-from app.db.database import Database
-from app.db.tables import DatasetVersion
-from app.domain.names import DATASET_PATTERN
-from app.schemas.base import Page
-from app.schemas.datasets import (
+from learnloop_service.app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentSettings
+from learnloop_service.app.api.documents import Hash
+from learnloop_service.app.api.pages import ById
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.datasets import removal, rows
+from learnloop_service.app.datasets.store import DatasetStore
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import DatasetVersion
+from learnloop_service.app.domain.names import DATASET_PATTERN
+from learnloop_service.app.schemas.base import Page
+from learnloop_service.app.schemas.datasets import (
     InboxesDeleted,
     InboxOut,
     ScenariosDeleted,

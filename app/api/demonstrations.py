@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from fastapi import Query, Request
 from fastapi.responses import StreamingResponse
 
-from app.api.datasets import NamedOnly
-from app.api.dependencies import (
+from learnloop_service.app.api.datasets import NamedOnly
+from learnloop_service.app.api.dependencies import (
     CurrentCaller,
     CurrentDatabase,
     CurrentHeavyReads,
@@ -17,22 +17,27 @@ from app.api.dependencies import (
     CurrentStoredTexts,
     RunId,
 )
-from app.api.documents import Hash, stored
-from app.api.pages import ById
-from app.api.raw_bodies import file_body
-from app.api.routers import keyed_router
-from app.datasets import removal, rows
-from app.datasets.demonstrations import BadDemonstrations, read_demonstrations
-from app.datasets.rows import NewVersion
-from app.db.database import Database
-from app.db.tables import DatasetVersion
-from app.domain.names import DATASET_PATTERN
-from app.errors import InvalidRequest
-from app.operations.rejection_sampling import best_rollouts
-from app.runs import documents
-from app.runs.documents import NewDocument
-from app.schemas.base import Page
-from app.schemas.datasets import BestRollouts, BestRolloutsStored, DemonstrationsDeleted, DemonstrationsOut
+from learnloop_service.app.api.documents import Hash, stored
+from learnloop_service.app.api.pages import ById
+from learnloop_service.app.api.raw_bodies import file_body
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.datasets import removal, rows
+from learnloop_service.app.datasets.demonstrations import BadDemonstrations, read_demonstrations
+from learnloop_service.app.datasets.rows import NewVersion
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import DatasetVersion
+from learnloop_service.app.domain.names import DATASET_PATTERN
+from learnloop_service.app.errors import InvalidRequest
+from learnloop_service.app.operations.rejection_sampling import best_rollouts
+from learnloop_service.app.runs import documents
+from learnloop_service.app.runs.documents import NewDocument
+from learnloop_service.app.schemas.base import Page
+from learnloop_service.app.schemas.datasets import (
+    BestRollouts,
+    BestRolloutsStored,
+    DemonstrationsDeleted,
+    DemonstrationsOut,
+)
 
 router = keyed_router("documents")
 _CONVERSATION = '{"messages": [{"role": "user", "content": "ping"}, {"role": "assistant", "content": "pong"}]}\n'

@@ -4,19 +4,19 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query, Request
 
-from app.api.heavy_reads import HeavyReads
-from app.api.run_documents import RunDocuments
-from app.api.stored_texts import StoredTexts
-from app.auth.caller import Caller
-from app.auth.callers import Callers
-from app.db.database import Database
-from app.events.feed import EventFeed
-from app.runs.queries import RunQueries
-from app.runs.store import RunStore
-from app.service import Service
-from app.settings import Settings
-from app.webhooks.endpoints import Endpoints
-from app.worker.runner import Runner
+from learnloop_service.app.api.heavy_reads import HeavyReads
+from learnloop_service.app.api.run_documents import RunDocuments
+from learnloop_service.app.api.stored_texts import StoredTexts
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.auth.callers import Callers
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.events.feed import EventFeed
+from learnloop_service.app.runs.queries import RunQueries
+from learnloop_service.app.runs.store import RunStore
+from learnloop_service.app.service import Service
+from learnloop_service.app.settings import Settings
+from learnloop_service.app.webhooks.endpoints import Endpoints
+from learnloop_service.app.worker.runner import Runner
 
 # All dependencies are coroutines: FastAPI runs plain functions in a thread, which costs more than the rest of a
 # request.

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from fastapi import Path
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-import environment.registry
-from app.api.dependencies import (
+import learnloop_service.environment.registry
+from learnloop_service.app.api.dependencies import (
     CurrentCaller,
     CurrentDatabase,
     CurrentQueries,
@@ -18,23 +18,30 @@ from app.api.dependencies import (
     CurrentStoredTexts,
     RunId,
 )
-from app.api.large_bodies import BigBodyRoute, GraphBody, ScenariosBody
-from app.api.routers import keyed_router
-from app.api.stored_texts import StoredTexts
-from app.auth.caller import Caller
-from app.datasets import rows
-from app.datasets.references import UnknownDataset, pin
-from app.datasets.rows import NewVersion
-from app.db.database import Database
-from app.db.tables import Run
-from app.domain.stored_request import Choice
-from app.errors import InvalidRequest, NotFound
-from app.runs import documents
-from app.runs.documents import Kind, NewDocument, UnknownDocument
-from app.runs.queries import RunQueries
-from app.schemas.documents import GraphListed, GraphRequest, GraphsOut, GraphStored, ScenariosRequest, ScenariosStored
-from environment.plugins import PluginFault
-from environment.registry import UnknownEnvironment
+from learnloop_service.app.api.large_bodies import BigBodyRoute, GraphBody, ScenariosBody
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.api.stored_texts import StoredTexts
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.datasets import rows
+from learnloop_service.app.datasets.references import UnknownDataset, pin
+from learnloop_service.app.datasets.rows import NewVersion
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Run
+from learnloop_service.app.domain.stored_request import Choice
+from learnloop_service.app.errors import InvalidRequest, NotFound
+from learnloop_service.app.runs import documents
+from learnloop_service.app.runs.documents import Kind, NewDocument, UnknownDocument
+from learnloop_service.app.runs.queries import RunQueries
+from learnloop_service.app.schemas.documents import (
+    GraphListed,
+    GraphRequest,
+    GraphsOut,
+    GraphStored,
+    ScenariosRequest,
+    ScenariosStored,
+)
+from learnloop_service.environment.plugins import PluginFault
+from learnloop_service.environment.registry import UnknownEnvironment
 
 router = keyed_router("documents", route_class=BigBodyRoute)
 _LISTED = 200
@@ -135,7 +142,7 @@ async def get_run_graph(
 
 async def _invented_graph(queries: RunQueries, run: Run) -> list[Any]:
     """Return the nodes of the invented graph that the run scores. Raises NotFound."""
-    graphs = environment.registry.traits(run.environment).documents.get("graph")
+    graphs = learnloop_service.environment.registry.traits(run.environment).documents.get("graph")
     nodes = graphs.learned_on((await queries.reflection(run.id, None)).state) if graphs else None
     if nodes is not None:
         return list(nodes)
@@ -144,7 +151,7 @@ async def _invented_graph(queries: RunQueries, run: Run) -> list[Any]:
 
 def _checked_graph(caller: Caller, request: GraphRequest) -> NewDocument:
     try:
-        _, graphs = environment.registry.document("graph")
+        _, graphs = learnloop_service.environment.registry.document("graph")
         graphs.check(request.graph)
         return documents.document(caller.namespace, "graph", request.graph)
     except (UnknownEnvironment, ValueError) as error:
@@ -163,9 +170,9 @@ def _checked_scenarios(caller: Caller, choice: Choice, data_dir: FilePath) -> Ne
     about = {key: value for key, value in config.items() if key != "scenarios"}
     field = next(iter(about), "scenarios")
     try:
-        environment.registry.build(name, about, data_dir).close()
+        learnloop_service.environment.registry.build(name, about, data_dir).close()
         field = "scenarios"
-        environment.registry.build(name, config, data_dir).close()
+        learnloop_service.environment.registry.build(name, config, data_dir).close()
         return documents.document(caller.namespace, "scenarios", config["scenarios"])
     except (UnknownEnvironment, PluginFault) as error:
         raise InvalidRequest(("body", "environment"), str(error)) from error

@@ -1,9 +1,9 @@
 """What the engine is doing."""
 
-from app.api.dependencies import CurrentService
-from app.api.routers import keyed_router
-from app.processes.engine import EngineState
-from app.schemas.base import ResponseModel
+from learnloop_service.app.api.dependencies import CurrentService
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.processes.engine import EngineState
+from learnloop_service.app.schemas.base import ResponseModel
 
 router = keyed_router("health")
 

@@ -6,20 +6,20 @@ from fastapi import Depends, Path, Query, Response
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.api.dependencies import NO_NUL, CurrentCaller, CurrentService
-from app.api.engine import CurrentEvaluations
-from app.api.pages import ById, ByNumber
-from app.api.presentation import evaluation_accepted, evaluation_brief, evaluation_figures
-from app.api.routers import keyed_router
-from app.db.tables import EvaluationJob
-from app.domain.stored_evaluation import RejudgingEvaluation, parse_evaluation
-from app.errors import Conflict
-from app.evaluations import rendering
-from app.evaluations.store import EvaluationStore
-from app.http import idempotency
-from app.operations.start_evaluation import StartedEvaluation, check_new_budget
-from app.schemas.base import Page
-from app.schemas.evaluations import (
+from learnloop_service.app.api.dependencies import NO_NUL, CurrentCaller, CurrentService
+from learnloop_service.app.api.engine import CurrentEvaluations
+from learnloop_service.app.api.pages import ById, ByNumber
+from learnloop_service.app.api.presentation import evaluation_accepted, evaluation_brief, evaluation_figures
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.db.tables import EvaluationJob
+from learnloop_service.app.domain.stored_evaluation import RejudgingEvaluation, parse_evaluation
+from learnloop_service.app.errors import Conflict
+from learnloop_service.app.evaluations import rendering
+from learnloop_service.app.evaluations.store import EvaluationStore
+from learnloop_service.app.http import idempotency
+from learnloop_service.app.operations.start_evaluation import StartedEvaluation, check_new_budget
+from learnloop_service.app.schemas.base import Page
+from learnloop_service.app.schemas.evaluations import (
     EvaluationAccepted,
     EvaluationBrief,
     EvaluationEventOut,
@@ -27,7 +27,7 @@ from app.schemas.evaluations import (
     EvaluationRequest,
     ResumeEvaluation,
 )
-from app.schemas.trajectories import TrajectoryBrief
+from learnloop_service.app.schemas.trajectories import TrajectoryBrief
 
 router = keyed_router("evaluations")
 

@@ -10,18 +10,18 @@ from fastapi import Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from app.api.dependencies import CurrentCaller, CurrentFeed, CurrentStore, RunId
-from app.api.pages import ByNumber
-from app.api.routers import keyed_router
-from app.auth.caller import LOCAL, Caller
-from app.auth.credentials import credential_of
-from app.domain.event_types import EventType
-from app.domain.run_state import TERMINAL, RunStatus
-from app.errors import DATABASE_DOWN, NotFound, Unauthorized
-from app.events.feed import EventFeed, parsed
-from app.events.progress import Moved
-from app.runs.store import RunStore
-from app.schemas.base import Page, ResponseModel
+from learnloop_service.app.api.dependencies import CurrentCaller, CurrentFeed, CurrentStore, RunId
+from learnloop_service.app.api.pages import ByNumber
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.auth.caller import LOCAL, Caller
+from learnloop_service.app.auth.credentials import credential_of
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.domain.run_state import TERMINAL, RunStatus
+from learnloop_service.app.errors import DATABASE_DOWN, NotFound, Unauthorized
+from learnloop_service.app.events.feed import EventFeed, parsed
+from learnloop_service.app.events.progress import Moved
+from learnloop_service.app.runs.store import RunStore
+from learnloop_service.app.schemas.base import Page, ResponseModel
 
 router = keyed_router("events")
 _STREAM = "text/event-stream"

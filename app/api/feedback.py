@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 from fastapi import Query
 
-from app.agent_sessions.store import AgentSessions
-from app.api.dependencies import (
+from learnloop_service.app.agent_sessions.store import AgentSessions
+from learnloop_service.app.api.dependencies import (
     NO_NUL,
     CurrentCaller,
     CurrentDatabase,
@@ -14,13 +14,13 @@ from app.api.dependencies import (
     CurrentService,
     RunId,
 )
-from app.api.pages import ById, ByNumber
-from app.api.routers import keyed_router
-from app.api.session_models import SessionId
-from app.db.tables import Feedback
-from app.feedback import evidence, store
-from app.schemas.base import Page
-from app.schemas.feedback import (
+from learnloop_service.app.api.pages import ById, ByNumber
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.api.session_models import SessionId
+from learnloop_service.app.db.tables import Feedback
+from learnloop_service.app.feedback import evidence, store
+from learnloop_service.app.schemas.base import Page
+from learnloop_service.app.schemas.feedback import (
     EmailFeedbackOut,
     FeedbackBatch,
     FeedbackBody,

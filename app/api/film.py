@@ -4,11 +4,11 @@ from typing import Annotated
 
 from fastapi import Query
 
-from app.api.dependencies import CurrentCaller, CurrentHeavyReads, CurrentQueries, RunId
-from app.api.routers import keyed_router
-from app.runs.film import film
-from app.schemas.film import FilmOut
-from app.schemas.trajectories import Mode, Split
+from learnloop_service.app.api.dependencies import CurrentCaller, CurrentHeavyReads, CurrentQueries, RunId
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.runs.film import film
+from learnloop_service.app.schemas.film import FilmOut
+from learnloop_service.app.schemas.trajectories import Mode, Split
 
 router = keyed_router("runs")
 

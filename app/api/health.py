@@ -7,12 +7,12 @@ from typing import Literal
 
 from fastapi import Response
 
-from app.aio.pulse import Trouble
-from app.api.dependencies import CurrentService
-from app.api.routers import public_router
-from app.backends import unusable_base_models
-from app.processes.engine import EngineState
-from app.schemas.base import ResponseModel
+from learnloop_service.app.aio.pulse import Trouble
+from learnloop_service.app.api.dependencies import CurrentService
+from learnloop_service.app.api.routers import public_router
+from learnloop_service.app.backends import unusable_base_models
+from learnloop_service.app.processes.engine import EngineState
+from learnloop_service.app.schemas.base import ResponseModel
 
 router = public_router("health", prefix="/health")
 

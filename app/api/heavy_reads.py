@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from sqlalchemy import URL
 
-from app.aio.event_loops import run_in_thread
-from app.aio.fair_turns import FairTurns
-from app.db.database import Database, make_database, make_engine
+from learnloop_service.app.aio.event_loops import run_in_thread
+from learnloop_service.app.aio.fair_turns import FairTurns
+from learnloop_service.app.db.database import Database, make_database, make_engine
 
 Result = TypeVar("Result")
 Read = Callable[[Database], Coroutine[Any, Any, Result]]

@@ -8,21 +8,21 @@ from typing import Annotated, Any, Literal
 from fastapi import Query, Request, Response
 from sqlalchemy import func, select
 
-from app.api.dependencies import CurrentCaller, CurrentService
-from app.api.raw_bodies import file_body
-from app.api.routers import keyed_router
-from app.datasets import rows
-from app.datasets.rows import NewVersion
-from app.db.database import Database
-from app.db.tables import DatasetVersion, Document
-from app.errors import InvalidRequest
-from app.operations.import_conversations import IDS, Wanted, holds_conversations, read_conversations
-from app.operations.import_questions import Part, read_questions
-from app.operations.imported import SPLITS, Imported, NothingToImport
-from app.runs import documents
-from app.runs.documents import NewDocument
-from app.schemas.imports import FileImported, ImportParameters
-from environment.json_type import Json
+from learnloop_service.app.api.dependencies import CurrentCaller, CurrentService
+from learnloop_service.app.api.raw_bodies import file_body
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.datasets import rows
+from learnloop_service.app.datasets.rows import NewVersion
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import DatasetVersion, Document
+from learnloop_service.app.errors import InvalidRequest
+from learnloop_service.app.operations.import_conversations import IDS, Wanted, holds_conversations, read_conversations
+from learnloop_service.app.operations.import_questions import Part, read_questions
+from learnloop_service.app.operations.imported import SPLITS, Imported, NothingToImport
+from learnloop_service.app.runs import documents
+from learnloop_service.app.runs.documents import NewDocument
+from learnloop_service.app.schemas.imports import FileImported, ImportParameters
+from learnloop_service.environment.json_type import Json
 
 router = keyed_router("documents")
 _QUESTIONS = (

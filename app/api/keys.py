@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 from fastapi import Path
 from pydantic import ConfigDict, Field
 
-from app.api.dependencies import CurrentCaller, CurrentCallers, CurrentDatabase
-from app.api.pages import ById
-from app.api.routers import keyed_router
-from app.auth.caller import ANY_PROJECT, Caller
-from app.auth.keys import Keys
-from app.auth.scopes import Scope
-from app.errors import Forbidden, InvalidRequest
-from app.schemas.base import Name, Page, RequestBody, ResponseModel
+from learnloop_service.app.api.dependencies import CurrentCaller, CurrentCallers, CurrentDatabase
+from learnloop_service.app.api.pages import ById
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.auth.caller import ANY_PROJECT, Caller
+from learnloop_service.app.auth.keys import Keys
+from learnloop_service.app.auth.scopes import Scope
+from learnloop_service.app.errors import Forbidden, InvalidRequest
+from learnloop_service.app.schemas.base import Name, Page, RequestBody, ResponseModel
 
 router = keyed_router("keys")
 KeyId = Annotated[str, Path(pattern=r"^[0-9A-HJKMNP-TV-Z]{26}$", description="Id of the API key")]

@@ -12,8 +12,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, SkipValidation, ValidationError
 
-from app.schemas.documents import GraphRequest, ScenariosRequest
-from app.schemas.run_request import LearnLoopRequest
+from learnloop_service.app.schemas.documents import GraphRequest, ScenariosRequest
+from learnloop_service.app.schemas.run_request import LearnLoopRequest
 
 _Model = TypeVar("_Model", bound=BaseModel)
 

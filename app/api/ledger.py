@@ -4,13 +4,20 @@ from dataclasses import asdict
 
 from sqlalchemy import select
 
-from app.api.dependencies import CurrentDatabase, CurrentSettings, CurrentStore, Limit, NumberCursor, RunId
-from app.api.presentation import ledger_totals
-from app.api.routers import keyed_router
-from app.db.tables import LedgerEntry, Run
-from app.domain.stored_request import Budget
-from app.runs.ledger import Totals, machine_usd, totals
-from app.schemas.results import BudgetState, Ledger, LedgerRow
+from learnloop_service.app.api.dependencies import (
+    CurrentDatabase,
+    CurrentSettings,
+    CurrentStore,
+    Limit,
+    NumberCursor,
+    RunId,
+)
+from learnloop_service.app.api.presentation import ledger_totals
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.db.tables import LedgerEntry, Run
+from learnloop_service.app.domain.stored_request import Budget
+from learnloop_service.app.runs.ledger import Totals, machine_usd, totals
+from learnloop_service.app.schemas.results import BudgetState, Ledger, LedgerRow
 
 router = keyed_router("results")
 

@@ -2,10 +2,10 @@
 
 from fastapi import Request, Response
 
-from app.api.dependencies import CurrentCaller
-from app.api.routers import keyed_router
-from app.errors import Forbidden
-from app.metrics.page import MetricsPage
+from learnloop_service.app.api.dependencies import CurrentCaller
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.errors import Forbidden
+from learnloop_service.app.metrics.page import MetricsPage
 
 router = keyed_router("health")
 _TEXT = {"text/plain": {"schema": {"type": "string"}}, "application/openmetrics-text": {"schema": {"type": "string"}}}

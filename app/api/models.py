@@ -12,25 +12,25 @@ from fastapi import Depends, Path, Query
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import ConfigDict, Field, model_validator
 
-from app.api.dependencies import CurrentCaller, CurrentService
-from app.api.engine import CurrentEngine, CurrentEvaluations, CurrentModels
-from app.api.evaluations import save_evaluation_reply
-from app.api.presentation import evaluation_accepted
-from app.api.promotions import NAME_PART, SINGLE_PAGE, ProjectPart, PromotionOut, promotion_out
-from app.api.routers import keyed_router
-from app.backends import unusable_base_models
-from app.domain.names import PATH_PATTERN, REPO_PATTERN
-from app.model_registry.checkpoints import Checkpoints
-from app.model_registry.listing import listed
-from app.model_registry.promotions import Promotions
-from app.model_registry.pushes.targets import Target, hub_target, s3_target
-from app.operations.challenge import Challenge, challenge
-from app.operations.end_release import after_overtaken
-from app.schemas.base import Name, RequestPart, ResponseModel
-from app.schemas.evaluations import EvaluationAccepted
-from app.schemas.run_request import EnvironmentChoice, JudgeChoice
-from training.protocol.model_name import ModelName
-from training.statistics.sequential import Rule
+from learnloop_service.app.api.dependencies import CurrentCaller, CurrentService
+from learnloop_service.app.api.engine import CurrentEngine, CurrentEvaluations, CurrentModels
+from learnloop_service.app.api.evaluations import save_evaluation_reply
+from learnloop_service.app.api.presentation import evaluation_accepted
+from learnloop_service.app.api.promotions import NAME_PART, SINGLE_PAGE, ProjectPart, PromotionOut, promotion_out
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.backends import unusable_base_models
+from learnloop_service.app.domain.names import PATH_PATTERN, REPO_PATTERN
+from learnloop_service.app.model_registry.checkpoints import Checkpoints
+from learnloop_service.app.model_registry.listing import listed
+from learnloop_service.app.model_registry.promotions import Promotions
+from learnloop_service.app.model_registry.pushes.targets import Target, hub_target, s3_target
+from learnloop_service.app.operations.challenge import Challenge, challenge
+from learnloop_service.app.operations.end_release import after_overtaken
+from learnloop_service.app.schemas.base import Name, RequestPart, ResponseModel
+from learnloop_service.app.schemas.evaluations import EvaluationAccepted
+from learnloop_service.app.schemas.run_request import EnvironmentChoice, JudgeChoice
+from learnloop_service.training.protocol.model_name import ModelName
+from learnloop_service.training.statistics.sequential import Rule
 
 router = keyed_router("models")
 

@@ -4,11 +4,11 @@ from typing import Annotated
 
 from fastapi import Path, Request, Response
 
-from app.api.dependencies import CurrentCaller, CurrentService
-from app.api.engine import CurrentEngine, CurrentModels, CurrentProxy
-from app.api.raw_bodies import BadBody, described_body, json_object
-from app.api.routers import openai_router
-from app.api.session_models import (
+from learnloop_service.app.api.dependencies import CurrentCaller, CurrentService
+from learnloop_service.app.api.engine import CurrentEngine, CurrentModels, CurrentProxy
+from learnloop_service.app.api.raw_bodies import BadBody, described_body, json_object
+from learnloop_service.app.api.routers import openai_router
+from learnloop_service.app.api.session_models import (
     COMPLETION,
     MESSAGE,
     RESPONSE,
@@ -20,26 +20,26 @@ from app.api.session_models import (
     model_in_session,
     response_in_session,
 )
-from app.api.users import CurrentUsers
-from app.gateway import anthropic_messages
-from app.gateway.chat import ChatAsked
-from app.gateway.forms import Asked, begun
-from app.gateway.gateway import SessionGateway
-from app.gateway.observed import ObservedExchange, observed_response
-from app.gateway.unrecorded import UnrecordedExchange
-from app.model_registry.listing import listed, one
-from app.model_registry.resolver import ModelResolver, ResolvedModel
-from app.releases.exposures import failure_recorded
-from app.releases.split import Exposure
-from app.schemas.anthropic import CountTokensRequest, MessagesRequest, TokenCount
-from app.schemas.openai import (
+from learnloop_service.app.api.users import CurrentUsers
+from learnloop_service.app.gateway import anthropic_messages
+from learnloop_service.app.gateway.chat import ChatAsked
+from learnloop_service.app.gateway.forms import Asked, begun
+from learnloop_service.app.gateway.gateway import SessionGateway
+from learnloop_service.app.gateway.observed import ObservedExchange, observed_response
+from learnloop_service.app.gateway.unrecorded import UnrecordedExchange
+from learnloop_service.app.model_registry.listing import listed, one
+from learnloop_service.app.model_registry.resolver import ModelResolver, ResolvedModel
+from learnloop_service.app.releases.exposures import failure_recorded
+from learnloop_service.app.releases.split import Exposure
+from learnloop_service.app.schemas.anthropic import CountTokensRequest, MessagesRequest, TokenCount
+from learnloop_service.app.schemas.openai import (
     ChatRequest,
     ModelObject,
     ModelObjects,
     ResponseRequest,
 )
-from environment.json_type import Json
-from training.backends import embedded
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.backends import embedded
 
 router = openai_router("openai", prefix="/v1")
 RELEASE_HEADER = "Learnloop-Release"

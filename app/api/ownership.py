@@ -2,12 +2,12 @@
 
 from fastapi import Request
 
-from app.auth.caller import Caller
-from app.auth.scopes import route_path
-from app.auth.tenancy import OWNED, RUN, KnownRuns, require
-from app.db.database import Database
-from app.errors import Forbidden
-from app.schemas.run_request import LearnLoopRequest
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.auth.scopes import route_path
+from learnloop_service.app.auth.tenancy import OWNED, RUN, KnownRuns, require
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.errors import Forbidden
+from learnloop_service.app.schemas.run_request import LearnLoopRequest
 
 
 async def own_only(request: Request) -> None:

@@ -6,8 +6,8 @@ from typing import Annotated, TypeVar
 
 from fastapi import Depends
 
-from app.api.dependencies import IdCursor, Limit, NumberCursor
-from app.schemas.base import Page
+from learnloop_service.app.api.dependencies import IdCursor, Limit, NumberCursor
+from learnloop_service.app.schemas.base import Page
 
 Source = TypeVar("Source")
 Shown = TypeVar("Shown")

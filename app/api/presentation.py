@@ -4,24 +4,24 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from app.api.links import results_path, run_links
-from app.db.tables import EvaluationJob, Reflection, Run
-from app.domain.run_state import RunStatus
-from app.domain.supervised import supervised_figures
-from app.errors import NotFound
-from app.operations.start_evaluation import StartedEvaluation
-from app.operations.start_run import Started
-from app.results.showcase import showcase_email, shows_email
-from app.runs.diagnoses import causes_of
-from app.runs.ledger import Totals, machine_usd
-from app.runs.lost_rollouts import lost_warnings
-from app.runs.no_signal import warnings_of
-from app.runs.queries import RunFigures, ShownIteration
-from app.runs.queue_position import QueuePosition
-from app.runs.run_list import Listed
-from app.schemas.evaluations import EvaluationAccepted, EvaluationBrief
-from app.schemas.results import LedgerTotals, NodeScores
-from app.schemas.runs import (
+from learnloop_service.app.api.links import results_path, run_links
+from learnloop_service.app.db.tables import EvaluationJob, Reflection, Run
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.domain.supervised import supervised_figures
+from learnloop_service.app.errors import NotFound
+from learnloop_service.app.operations.start_evaluation import StartedEvaluation
+from learnloop_service.app.operations.start_run import Started
+from learnloop_service.app.results.showcase import showcase_email, shows_email
+from learnloop_service.app.runs.diagnoses import causes_of
+from learnloop_service.app.runs.ledger import Totals, machine_usd
+from learnloop_service.app.runs.lost_rollouts import lost_warnings
+from learnloop_service.app.runs.no_signal import warnings_of
+from learnloop_service.app.runs.queries import RunFigures, ShownIteration
+from learnloop_service.app.runs.queue_position import QueuePosition
+from learnloop_service.app.runs.run_list import Listed
+from learnloop_service.app.schemas.evaluations import EvaluationAccepted, EvaluationBrief
+from learnloop_service.app.schemas.results import LedgerTotals, NodeScores
+from learnloop_service.app.schemas.runs import (
     DefaultOut,
     ExpectedWork,
     IterationOut,
@@ -33,8 +33,8 @@ from app.schemas.runs import (
     RunWebhookCreated,
     SupervisedFigures,
 )
-from app.statistics.verdict import Verdict, verdict
-from training.statistics.shares import wilson
+from learnloop_service.app.statistics.verdict import Verdict, verdict
+from learnloop_service.training.statistics.shares import wilson
 
 
 def accepted(run_id: str, started: Started) -> LearnLoopAccepted:

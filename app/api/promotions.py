@@ -8,23 +8,23 @@ from typing import Annotated, Any
 from fastapi import Path, Query
 from pydantic import Field
 
-from app.api.dependencies import CurrentCaller, CurrentService, Limit
-from app.api.engine import CurrentModels, CurrentProxy
-from app.api.pages import ByNumber
-from app.api.release_views import release_brief
-from app.api.routers import keyed_router
-from app.auth.caller import Caller
-from app.db.tables import Promotion
-from app.errors import NotFound
-from app.model_registry.promotions import Promotions
-from app.operations.check_promotion import check
-from app.operations.end_release import after_overtaken
-from app.releases.store import ReleaseStore
-from app.schemas.base import Page, ResponseModel
-from app.schemas.releases import ReleaseBrief
-from app.schemas.trajectories import TrajectoryBrief
-from environment.json_type import Json
-from training.protocol.model_name import ModelName
+from learnloop_service.app.api.dependencies import CurrentCaller, CurrentService, Limit
+from learnloop_service.app.api.engine import CurrentModels, CurrentProxy
+from learnloop_service.app.api.pages import ByNumber
+from learnloop_service.app.api.release_views import release_brief
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.db.tables import Promotion
+from learnloop_service.app.errors import NotFound
+from learnloop_service.app.model_registry.promotions import Promotions
+from learnloop_service.app.operations.check_promotion import check
+from learnloop_service.app.operations.end_release import after_overtaken
+from learnloop_service.app.releases.store import ReleaseStore
+from learnloop_service.app.schemas.base import Page, ResponseModel
+from learnloop_service.app.schemas.releases import ReleaseBrief
+from learnloop_service.app.schemas.trajectories import TrajectoryBrief
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.model_name import ModelName
 
 router = keyed_router("models")
 

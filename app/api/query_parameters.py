@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from app.domain.unknown_name import unknown
+from learnloop_service.app.domain.unknown_name import unknown
 
 _EXPLAINED = 10
 

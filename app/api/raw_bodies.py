@@ -2,10 +2,10 @@
 
 from pydantic import BaseModel
 
-from app.db.json_text import nesting_flaw
-from app.errors import InvalidRequest
-from environment.json_type import Json
-from training.protocol import strict_json
+from learnloop_service.app.db.json_text import nesting_flaw
+from learnloop_service.app.errors import InvalidRequest
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol import strict_json
 
 
 class BadBody(InvalidRequest):

@@ -3,18 +3,18 @@
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.api.dependencies import CurrentCaller, CurrentQueries, CurrentService, CurrentStore, RunId
-from app.api.engine import CurrentEvaluations
-from app.api.pages import ById
-from app.api.presentation import evaluation_figures
-from app.api.routers import keyed_router
-from app.db.tables import EvaluationJob
-from app.evaluations.store import EvaluationStore
-from app.http import idempotency
-from app.operations.start_evaluation import StartedEvaluation
-from app.operations.start_rejudging import Planned, RejudgingStarter
-from app.schemas.base import Page
-from app.schemas.rejudgings import RejudgeRequest, RejudgingAccepted, RejudgingBrief
+from learnloop_service.app.api.dependencies import CurrentCaller, CurrentQueries, CurrentService, CurrentStore, RunId
+from learnloop_service.app.api.engine import CurrentEvaluations
+from learnloop_service.app.api.pages import ById
+from learnloop_service.app.api.presentation import evaluation_figures
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.db.tables import EvaluationJob
+from learnloop_service.app.evaluations.store import EvaluationStore
+from learnloop_service.app.http import idempotency
+from learnloop_service.app.operations.start_evaluation import StartedEvaluation
+from learnloop_service.app.operations.start_rejudging import Planned, RejudgingStarter
+from learnloop_service.app.schemas.base import Page
+from learnloop_service.app.schemas.rejudgings import RejudgeRequest, RejudgingAccepted, RejudgingBrief
 
 router = keyed_router("runs")
 

@@ -4,17 +4,25 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from app.db.tables import Promotion, Release
-from app.domain.release_rules import KINDS, Guardrail, ReleaseRules
-from app.domain.release_state import LIVE, SPLITTING, Arm, ReleaseReason, ReleaseState
-from app.operations.start_release import StartedRelease
-from app.releases import words
-from app.releases.decision import GuardrailEvidence, weigh
-from app.releases.evidence import Evidence
-from app.releases.forecast import forecast
-from app.releases.store import ArmFigures, WholeRelease
-from app.schemas.releases import ArmOut, ForecastOut, GuardrailOut, ReleaseAccepted, ReleaseBrief, ReleaseOut, RulesOut
-from training.protocol.model_name import ModelName
+from learnloop_service.app.db.tables import Promotion, Release
+from learnloop_service.app.domain.release_rules import KINDS, Guardrail, ReleaseRules
+from learnloop_service.app.domain.release_state import LIVE, SPLITTING, Arm, ReleaseReason, ReleaseState
+from learnloop_service.app.operations.start_release import StartedRelease
+from learnloop_service.app.releases import words
+from learnloop_service.app.releases.decision import GuardrailEvidence, weigh
+from learnloop_service.app.releases.evidence import Evidence
+from learnloop_service.app.releases.forecast import forecast
+from learnloop_service.app.releases.store import ArmFigures, WholeRelease
+from learnloop_service.app.schemas.releases import (
+    ArmOut,
+    ForecastOut,
+    GuardrailOut,
+    ReleaseAccepted,
+    ReleaseBrief,
+    ReleaseOut,
+    RulesOut,
+)
+from learnloop_service.training.protocol.model_name import ModelName
 
 
 def release_brief(row: Release, stable: Promotion) -> ReleaseBrief:

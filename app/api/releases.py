@@ -5,20 +5,20 @@ from typing import Annotated
 from fastapi import Depends, Path, Query
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.dependencies import NO_NUL, CurrentCaller, CurrentService, Limit
-from app.api.engine import CurrentEngine, CurrentEvaluations
-from app.api.pages import ById, ByNumber, Paging
-from app.api.promotions import ProjectPart, PromotedPart
-from app.api.release_views import release_accepted, release_brief, release_out
-from app.api.routers import keyed_router
-from app.auth.caller import Caller
-from app.errors import NotFound
-from app.http import idempotency
-from app.operations.end_release import cancel_trial
-from app.operations.start_release import ReleaseStarter, StartedRelease
-from app.releases.store import ReleaseStore, Verb
-from app.schemas.base import Page
-from app.schemas.releases import (
+from learnloop_service.app.api.dependencies import NO_NUL, CurrentCaller, CurrentService, Limit
+from learnloop_service.app.api.engine import CurrentEngine, CurrentEvaluations
+from learnloop_service.app.api.pages import ById, ByNumber, Paging
+from learnloop_service.app.api.promotions import ProjectPart, PromotedPart
+from learnloop_service.app.api.release_views import release_accepted, release_brief, release_out
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.errors import NotFound
+from learnloop_service.app.http import idempotency
+from learnloop_service.app.operations.end_release import cancel_trial
+from learnloop_service.app.operations.start_release import ReleaseStarter, StartedRelease
+from learnloop_service.app.releases.store import ReleaseStore, Verb
+from learnloop_service.app.schemas.base import Page
+from learnloop_service.app.schemas.releases import (
     ReleaseAccepted,
     ReleaseBrief,
     ReleaseEventOut,

@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-from app.api.dependencies import CurrentSettings
-from app.api.routers import public_router
-from app.reports.signature import public_text, signing_key
-from app.schemas.base import ResponseModel
-from app.security.secret_box import service_key
+from learnloop_service.app.api.dependencies import CurrentSettings
+from learnloop_service.app.api.routers import public_router
+from learnloop_service.app.reports.signature import public_text, signing_key
+from learnloop_service.app.schemas.base import ResponseModel
+from learnloop_service.app.security.secret_box import service_key
 
 router = public_router("results", prefix="/.well-known")
 

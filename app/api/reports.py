@@ -8,19 +8,26 @@ from typing import Annotated, Literal
 from fastapi import Path, Query, Response
 from fastapi.responses import StreamingResponse
 
-from app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentHeavyReads, CurrentSettings, CurrentStore, RunId
-from app.api.routers import keyed_router
-from app.db.json_text import dumps
-from app.errors import Conflict
-from app.plots.png import NoRenderer, png
-from app.reports.card import card
-from app.reports.collect import collect
-from app.reports.page import page
-from app.reports.signature import sign, signing_key
-from app.results.tables import RolloutTable, Table, Tables
-from app.security.secret_box import service_key
-from app.settings import Settings
-from environment.json_type import Json
+from learnloop_service.app.api.dependencies import (
+    CurrentCaller,
+    CurrentDatabase,
+    CurrentHeavyReads,
+    CurrentSettings,
+    CurrentStore,
+    RunId,
+)
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.db.json_text import dumps
+from learnloop_service.app.errors import Conflict
+from learnloop_service.app.plots.png import NoRenderer, png
+from learnloop_service.app.reports.card import card
+from learnloop_service.app.reports.collect import collect
+from learnloop_service.app.reports.page import page
+from learnloop_service.app.reports.signature import sign, signing_key
+from learnloop_service.app.results.tables import RolloutTable, Table, Tables
+from learnloop_service.app.security.secret_box import service_key
+from learnloop_service.app.settings import Settings
+from learnloop_service.environment.json_type import Json
 
 router = keyed_router("results")
 ReportForm = Literal["html", "json", "svg", "png"]

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import Path, Query
 from fastapi.responses import StreamingResponse
 
-from app.api.dependencies import (
+from learnloop_service.app.api.dependencies import (
     CurrentCaller,
     CurrentDatabase,
     CurrentHeavyReads,
@@ -18,17 +18,17 @@ from app.api.dependencies import (
     NumberCursor,
     RunId,
 )
-from app.api.links import results_path
-from app.api.pages import ByNumber
-from app.api.presentation import node_scores
-from app.api.routers import keyed_router
-from app.operations.judge_agreement import agreement_of
-from app.operations.verify_run import verify
-from app.results.documents import Results, content_type
-from app.results.files import results_folder, sizes
-from app.schemas.agreement import Agreement, AgreementRequest
-from app.schemas.base import Page
-from app.schemas.results import JudgeCallOut, NodeScores, ResultItem, RunResults, Verification
+from learnloop_service.app.api.links import results_path
+from learnloop_service.app.api.pages import ByNumber
+from learnloop_service.app.api.presentation import node_scores
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.operations.judge_agreement import agreement_of
+from learnloop_service.app.operations.verify_run import verify
+from learnloop_service.app.results.documents import Results, content_type
+from learnloop_service.app.results.files import results_folder, sizes
+from learnloop_service.app.schemas.agreement import Agreement, AgreementRequest
+from learnloop_service.app.schemas.base import Page
+from learnloop_service.app.schemas.results import JudgeCallOut, NodeScores, ResultItem, RunResults, Verification
 
 router = keyed_router("results")
 Iteration = Annotated[int | None, Query(ge=0, lt=2**31, description="Iteration to show, from 0. Default: the latest")]

@@ -10,9 +10,9 @@ from typing import Any
 from fastapi import APIRouter, Depends
 from fastapi.security import HTTPBearer
 
-from app.api.ownership import own_only
-from app.api.query_parameters import known_only
-from app.http.openapi import operation_id
+from learnloop_service.app.api.ownership import own_only
+from learnloop_service.app.api.query_parameters import known_only
+from learnloop_service.app.http.openapi import operation_id
 
 BEARER = HTTPBearer(auto_error=False, description="An API key. Required unless the service listens on loopback only.")
 """Only documents the scheme in the OpenAPI file; the Guard checks the key."""

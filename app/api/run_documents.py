@@ -3,13 +3,13 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from app.aio.coalesced_reads import CoalescedReads
-from app.api.presentation import run_whole
-from app.db.database import Database
-from app.errors import existing
-from app.runs.claims import Limits
-from app.runs.queries import RunFigures, RunQueries
-from app.runs.queue_position import queue_position
+from learnloop_service.app.aio.coalesced_reads import CoalescedReads
+from learnloop_service.app.api.presentation import run_whole
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.errors import existing
+from learnloop_service.app.runs.claims import Limits
+from learnloop_service.app.runs.queries import RunFigures, RunQueries
+from learnloop_service.app.runs.queue_position import queue_position
 
 
 class RunDocuments:

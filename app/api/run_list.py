@@ -7,16 +7,16 @@ from typing import Annotated, Any
 
 from fastapi import Query
 
-from app.api import presentation
-from app.api.dependencies import NO_NUL, CurrentCaller, CurrentQueries, CurrentService, Limit
-from app.api.pages import Paging
-from app.api.routers import keyed_router
-from app.db.json_text import flaw
-from app.domain.run_state import RunStatus
-from app.errors import InvalidRequest
-from app.runs.run_list import Filters, Listed, Order, Place, RunList, SortBy
-from app.schemas.base import Page
-from app.schemas.runs import RunListed
+from learnloop_service.app.api import presentation
+from learnloop_service.app.api.dependencies import NO_NUL, CurrentCaller, CurrentQueries, CurrentService, Limit
+from learnloop_service.app.api.pages import Paging
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.db.json_text import flaw
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.errors import InvalidRequest
+from learnloop_service.app.runs.run_list import Filters, Listed, Order, Place, RunList, SortBy
+from learnloop_service.app.schemas.base import Page
+from learnloop_service.app.schemas.runs import RunListed
 
 router = keyed_router("runs")
 

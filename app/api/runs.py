@@ -3,8 +3,8 @@
 from fastapi import Response
 from ulid import ULID
 
-from app.api import presentation
-from app.api.dependencies import (
+from learnloop_service.app.api import presentation
+from learnloop_service.app.api.dependencies import (
     CurrentCaller,
     CurrentHeavyReads,
     CurrentQueries,
@@ -14,21 +14,21 @@ from app.api.dependencies import (
     CurrentStore,
     RunId,
 )
-from app.api.links import results_path, run_links
-from app.api.pages import ByNumber, Paging
-from app.api.routers import keyed_router
-from app.api.start import saved_reply
-from app.db.tables import Run
-from app.domain.run_state import RunStatus
-from app.operations.delete_run import remove
-from app.operations.diagnose_run import diagnosis
-from app.operations.fork_run import fork
-from app.operations.start_evaluation import check_new_budget
-from app.runs.reward_histogram import reward_histogram
-from app.schemas.base import Page
-from app.schemas.diagnosis import RunDiagnosis
-from app.schemas.run_request import ForkRequest, ResumeRequest, RunEdit
-from app.schemas.runs import (
+from learnloop_service.app.api.links import results_path, run_links
+from learnloop_service.app.api.pages import ByNumber, Paging
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.api.start import saved_reply
+from learnloop_service.app.db.tables import Run
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.operations.delete_run import remove
+from learnloop_service.app.operations.diagnose_run import diagnosis
+from learnloop_service.app.operations.fork_run import fork
+from learnloop_service.app.operations.start_evaluation import check_new_budget
+from learnloop_service.app.runs.reward_histogram import reward_histogram
+from learnloop_service.app.schemas.base import Page
+from learnloop_service.app.schemas.diagnosis import RunDiagnosis
+from learnloop_service.app.schemas.run_request import ForkRequest, ResumeRequest, RunEdit
+from learnloop_service.app.schemas.runs import (
     Accepted,
     CheckpointOut,
     IterationOut,
@@ -37,7 +37,7 @@ from app.schemas.runs import (
     RunBrief,
     RunOut,
 )
-from app.worker.runner import Runner
+from learnloop_service.app.worker.runner import Runner
 
 router = keyed_router("runs")
 

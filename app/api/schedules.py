@@ -7,7 +7,7 @@ from fastapi import Depends, Path, Query
 from sqlalchemy import Row
 from ulid import ULID
 
-from app.api.dependencies import (
+from learnloop_service.app.api.dependencies import (
     NO_NUL,
     CurrentCaller,
     CurrentDatabase,
@@ -15,18 +15,18 @@ from app.api.dependencies import (
     CurrentSettings,
     Limit,
 )
-from app.api.engine import CurrentProxy
-from app.api.pages import ById, Paging
-from app.api.routers import keyed_router
-from app.domain.cron import next_times
-from app.domain.schedule_state import DueReason, DueState, Then
-from app.errors import Conflict
-from app.schedules.requests import new_schedule
-from app.schedules.scheduler import Scheduler, scheduler_of
-from app.schedules.store import DueTimeTaken, Record, ScheduleStore
-from app.schemas.base import Page
-from app.schemas.schedules import ScheduleOut, ScheduleRequest, ScheduleRunOut
-from training.protocol.model_name import ModelName
+from learnloop_service.app.api.engine import CurrentProxy
+from learnloop_service.app.api.pages import ById, Paging
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.domain.cron import next_times
+from learnloop_service.app.domain.schedule_state import DueReason, DueState, Then
+from learnloop_service.app.errors import Conflict
+from learnloop_service.app.schedules.requests import new_schedule
+from learnloop_service.app.schedules.scheduler import Scheduler, scheduler_of
+from learnloop_service.app.schedules.store import DueTimeTaken, Record, ScheduleStore
+from learnloop_service.app.schemas.base import Page
+from learnloop_service.app.schemas.schedules import ScheduleOut, ScheduleRequest, ScheduleRunOut
+from learnloop_service.training.protocol.model_name import ModelName
 
 router = keyed_router("schedules", prefix="/schedules")
 

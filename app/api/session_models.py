@@ -6,19 +6,26 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.routing import APIRoute
 
-from app.agent_sessions.calls import Asker
-from app.agent_sessions.store import AgentSessions
-from app.api.dependencies import NO_NUL, CurrentCaller, CurrentDatabase, of_app
-from app.api.raw_bodies import described_body, json_object
-from app.api.routers import openai_router
-from app.auth.caller import Caller
-from app.db.database import Database
-from app.gateway import anthropic_messages, chat, responses
-from app.gateway.forms import AgentRequest, Asked, reply
-from app.gateway.gateway import SessionGateway
-from app.schemas.anthropic import CountTokensRequest, MessageObject, MessagesRequest, TokenCount
-from app.schemas.openai import ChatCompletion, ChatRequest, ModelObject, ModelObjects, ResponseObject, ResponseRequest
-from environment.json_type import Json
+from learnloop_service.app.agent_sessions.calls import Asker
+from learnloop_service.app.agent_sessions.store import AgentSessions
+from learnloop_service.app.api.dependencies import NO_NUL, CurrentCaller, CurrentDatabase, of_app
+from learnloop_service.app.api.raw_bodies import described_body, json_object
+from learnloop_service.app.api.routers import openai_router
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.gateway import anthropic_messages, chat, responses
+from learnloop_service.app.gateway.forms import AgentRequest, Asked, reply
+from learnloop_service.app.gateway.gateway import SessionGateway
+from learnloop_service.app.schemas.anthropic import CountTokensRequest, MessageObject, MessagesRequest, TokenCount
+from learnloop_service.app.schemas.openai import (
+    ChatCompletion,
+    ChatRequest,
+    ModelObject,
+    ModelObjects,
+    ResponseObject,
+    ResponseRequest,
+)
+from learnloop_service.environment.json_type import Json
 
 router = openai_router("sessions", prefix="/sessions/{id}/v1")
 

@@ -5,12 +5,12 @@ from datetime import datetime
 from fastapi import Request, Response
 from pydantic import Field
 
-from app.api.dependencies import CurrentCaller, CurrentCallers
-from app.api.routers import keyed_router
-from app.auth.caller import ANY_PROJECT, LOCAL, Caller
-from app.auth.credentials import credential_of, is_https, key_of, removed_cookies, sign_in_cookie
-from app.auth.scopes import SESSION, Scope
-from app.schemas.base import ResponseModel
+from learnloop_service.app.api.dependencies import CurrentCaller, CurrentCallers
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.auth.caller import ANY_PROJECT, LOCAL, Caller
+from learnloop_service.app.auth.credentials import credential_of, is_https, key_of, removed_cookies, sign_in_cookie
+from learnloop_service.app.auth.scopes import SESSION, Scope
+from learnloop_service.app.schemas.base import ResponseModel
 
 router = keyed_router("session")
 

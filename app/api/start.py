@@ -3,14 +3,14 @@
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.api.dependencies import CurrentCaller, CurrentService
-from app.api.large_bodies import BigBodyRoute, LearnLoopBody
-from app.api.ownership import in_project
-from app.api.presentation import accepted
-from app.api.routers import keyed_router
-from app.http import idempotency
-from app.operations.start_run import SaveReply, Started, start_run
-from app.schemas.runs import LearnLoopAccepted
+from learnloop_service.app.api.dependencies import CurrentCaller, CurrentService
+from learnloop_service.app.api.large_bodies import BigBodyRoute, LearnLoopBody
+from learnloop_service.app.api.ownership import in_project
+from learnloop_service.app.api.presentation import accepted
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.http import idempotency
+from learnloop_service.app.operations.start_run import SaveReply, Started, start_run
+from learnloop_service.app.schemas.runs import LearnLoopAccepted
 
 router = keyed_router("runs", route_class=BigBodyRoute)
 

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
-from app.api.heavy_reads import HeavyReads
-from app.db.database import Database
-from app.runs.documents import Kind, stored_text, version_of
+from learnloop_service.app.api.heavy_reads import HeavyReads
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.runs.documents import Kind, stored_text, version_of
 
 _PART_CHARACTERS = 262_144
 _HOLD_S = 5.0

@@ -5,15 +5,15 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request, Response
 
-from app.api.dependencies import CurrentCaller, CurrentService
-from app.api.engine import CurrentEngine, CurrentModels, CurrentProxy
-from app.api.raw_bodies import BadBody, json_object
-from app.api.routers import openai_router
-from app.model_registry.engine_client import EngineClient
-from app.model_registry.proxy import ChatProxy
-from app.model_registry.trainable import TrainableModels
-from environment.json_type import Json
-from training.backends.base import Endpoint
+from learnloop_service.app.api.dependencies import CurrentCaller, CurrentService
+from learnloop_service.app.api.engine import CurrentEngine, CurrentModels, CurrentProxy
+from learnloop_service.app.api.raw_bodies import BadBody, json_object
+from learnloop_service.app.api.routers import openai_router
+from learnloop_service.app.model_registry.engine_client import EngineClient
+from learnloop_service.app.model_registry.proxy import ChatProxy
+from learnloop_service.app.model_registry.trainable import TrainableModels
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.backends.base import Endpoint
 
 router = openai_router("training", prefix="/v1/preview", include_in_schema=False)
 """Excluded from our OpenAPI file, because the protocol and its errors are ART's."""

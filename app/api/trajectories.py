@@ -7,7 +7,7 @@ from fastapi import Query
 from pydantic import Field
 from sqlalchemy import Row
 
-from app.api.dependencies import (
+from learnloop_service.app.api.dependencies import (
     NO_NUL,
     CurrentCaller,
     CurrentHeavyReads,
@@ -20,18 +20,18 @@ from app.api.dependencies import (
     ScenarioId,
     TrajectoryId,
 )
-from app.api.pages import ByNumber
-from app.api.routers import keyed_router
-from app.db.database import Database
-from app.operations.judge_questions import questions_about
-from app.operations.likelihood import likelihood
-from app.runs.finished_rollouts import finished_rollouts
-from app.runs.outcomes import outcomes
-from app.runs.queries import RunQueries
-from app.runs.rollout_filters import conditions
-from app.schemas.base import Page
-from app.schemas.likelihood import Likelihood, LikelihoodRequest
-from app.schemas.trajectories import (
+from learnloop_service.app.api.pages import ByNumber
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.operations.judge_questions import questions_about
+from learnloop_service.app.operations.likelihood import likelihood
+from learnloop_service.app.runs.finished_rollouts import finished_rollouts
+from learnloop_service.app.runs.outcomes import outcomes
+from learnloop_service.app.runs.queries import RunQueries
+from learnloop_service.app.runs.rollout_filters import conditions
+from learnloop_service.app.schemas.base import Page
+from learnloop_service.app.schemas.likelihood import Likelihood, LikelihoodRequest
+from learnloop_service.app.schemas.trajectories import (
     FinishedRollouts,
     JudgeQuestionOut,
     JudgeQuestions,

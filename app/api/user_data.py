@@ -1,9 +1,9 @@
 """Deletes the data of a user."""
 
-from app.api.dependencies import CurrentCaller, CurrentService
-from app.api.routers import keyed_router
-from app.operations.delete_user import UserDeletion as Deletion
-from app.schemas.user_data import UserDeleted, UserDeletion
+from learnloop_service.app.api.dependencies import CurrentCaller, CurrentService
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.operations.delete_user import UserDeletion as Deletion
+from learnloop_service.app.schemas.user_data import UserDeleted, UserDeletion
 
 router = keyed_router("users")
 

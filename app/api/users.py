@@ -4,10 +4,10 @@ from typing import Annotated
 
 from fastapi import Depends, Header
 
-from app.api.dependencies import CurrentService
-from app.api.raw_bodies import BadBody
-from app.releases.split import Requester
-from environment.json_type import Json
+from learnloop_service.app.api.dependencies import CurrentService
+from learnloop_service.app.api.raw_bodies import BadBody
+from learnloop_service.app.releases.split import Requester
+from learnloop_service.environment.json_type import Json
 
 MAX_USER = 256
 """Maximum length of a user's key, in characters."""

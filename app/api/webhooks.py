@@ -4,20 +4,20 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query
 
-from app.api.dependencies import (
+from learnloop_service.app.api.dependencies import (
     NO_NUL,
     CurrentCaller,
     CurrentDatabase,
     CurrentEndpoints,
     CurrentSettings,
 )
-from app.api.pages import ById, ByNumber
-from app.api.routers import keyed_router
-from app.auth.tenancy import RUN, require
-from app.db.tables import WebhookEndpoint
-from app.domain.delivery_state import DeliveryState
-from app.schemas.base import Page
-from app.schemas.webhooks import (
+from learnloop_service.app.api.pages import ById, ByNumber
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.auth.tenancy import RUN, require
+from learnloop_service.app.db.tables import WebhookEndpoint
+from learnloop_service.app.domain.delivery_state import DeliveryState
+from learnloop_service.app.schemas.base import Page
+from learnloop_service.app.schemas.webhooks import (
     AttemptOut,
     DeliveryBrief,
     DeliveryOut,
@@ -30,8 +30,8 @@ from app.schemas.webhooks import (
     RotateRequest,
     TestResult,
 )
-from app.webhooks.deliveries import Deliveries
-from app.webhooks.endpoints import NewEndpoint
+from learnloop_service.app.webhooks.deliveries import Deliveries
+from learnloop_service.app.webhooks.endpoints import NewEndpoint
 
 router = keyed_router("webhooks", prefix="/webhooks")
 

@@ -4,22 +4,22 @@ from collections.abc import Mapping
 
 from ulid import ULID
 
-from app.api.dependencies import CurrentCaller, CurrentQueries, CurrentService, TrajectoryId
-from app.api.engine import CurrentEvaluations
-from app.api.evaluations import save_evaluation_reply
-from app.api.pages import ById
-from app.api.presentation import evaluation_accepted, evaluation_figures
-from app.api.routers import keyed_router
-from app.db.tables import EvaluationJob, Trajectory
-from app.evaluations.store import EvaluationStore
-from app.evaluations.what_ifs import StateValue, turn_values_of
-from app.operations.start_what_if import WhatIfStarter
-from app.schemas.base import Page
-from app.schemas.evaluations import EvaluationAccepted
-from app.schemas.intervals import IntervalOut
-from app.schemas.what_ifs import TurnCredit, TurnValue, TurnValues, WhatIfBrief, WhatIfRequest
-from training.statistics.shares import wilson
-from training.statistics.turn_values import Credit, Verdict, credits, sentence, verdict
+from learnloop_service.app.api.dependencies import CurrentCaller, CurrentQueries, CurrentService, TrajectoryId
+from learnloop_service.app.api.engine import CurrentEvaluations
+from learnloop_service.app.api.evaluations import save_evaluation_reply
+from learnloop_service.app.api.pages import ById
+from learnloop_service.app.api.presentation import evaluation_accepted, evaluation_figures
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.db.tables import EvaluationJob, Trajectory
+from learnloop_service.app.evaluations.store import EvaluationStore
+from learnloop_service.app.evaluations.what_ifs import StateValue, turn_values_of
+from learnloop_service.app.operations.start_what_if import WhatIfStarter
+from learnloop_service.app.schemas.base import Page
+from learnloop_service.app.schemas.evaluations import EvaluationAccepted
+from learnloop_service.app.schemas.intervals import IntervalOut
+from learnloop_service.app.schemas.what_ifs import TurnCredit, TurnValue, TurnValues, WhatIfBrief, WhatIfRequest
+from learnloop_service.training.statistics.shares import wilson
+from learnloop_service.training.statistics.turn_values import Credit, Verdict, credits, sentence, verdict
 
 router = keyed_router("trajectories")
 

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 from sqlalchemy import select
 
-from app.auth.caller import Caller, SessionKey
-from app.auth.key_cache import KeyCache
-from app.auth.keys import hash_of
-from app.auth.scopes import Scope
-from app.db.database import Database
-from app.db.tables import AgentSession, AgentSessionKey
-from app.errors import Unauthorized
+from learnloop_service.app.auth.caller import Caller, SessionKey
+from learnloop_service.app.auth.key_cache import KeyCache
+from learnloop_service.app.auth.keys import hash_of
+from learnloop_service.app.auth.scopes import Scope
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import AgentSession, AgentSessionKey
+from learnloop_service.app.errors import Unauthorized
 
 _FORM = re.compile(r"las_[A-Za-z0-9_-]{43}")
 _RANDOM_BYTES = 32

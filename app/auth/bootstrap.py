@@ -4,14 +4,14 @@ from contextlib import AsyncExitStack
 
 from sqlalchemy import URL
 
-from app.auth.caller import ANY_PROJECT
-from app.auth.keys import Keys, NewKey
-from app.auth.scopes import Scope
-from app.db.database import make_database, make_engine, parse_url
-from app.db.migration import migrate
-from app.processes.data_directory import DataDirectory
-from app.processes.postgres import EmbeddedPostgres
-from app.settings import Settings
+from learnloop_service.app.auth.caller import ANY_PROJECT
+from learnloop_service.app.auth.keys import Keys, NewKey
+from learnloop_service.app.auth.scopes import Scope
+from learnloop_service.app.db.database import make_database, make_engine, parse_url
+from learnloop_service.app.db.migration import migrate
+from learnloop_service.app.processes.data_directory import DataDirectory
+from learnloop_service.app.processes.postgres import EmbeddedPostgres
+from learnloop_service.app.settings import Settings
 
 
 async def first_key(settings: Settings, name: str) -> NewKey:

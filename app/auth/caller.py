@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from app.auth.scopes import Scope
-from app.errors import Forbidden
+from learnloop_service.app.auth.scopes import Scope
+from learnloop_service.app.errors import Forbidden
 
 ANY_PROJECT = "*"
 """The project of keys that see all projects. No project can have this name."""

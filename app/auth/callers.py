@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from app.auth.agent_session_keys import AgentSessionKeys, is_session_key
-from app.auth.caller import Caller
-from app.auth.credentials import Credential
-from app.auth.key_cache import KEPT_S, KeyCache, open_key_cache
-from app.auth.keys import hash_of
-from app.auth.sign_ins import FoundSignIn, NewSignIn, SignIns
-from app.db.database import Database
-from app.errors import Unauthorized
-from app.settings import Settings
+from learnloop_service.app.auth.agent_session_keys import AgentSessionKeys, is_session_key
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.auth.credentials import Credential
+from learnloop_service.app.auth.key_cache import KEPT_S, KeyCache, open_key_cache
+from learnloop_service.app.auth.keys import hash_of
+from learnloop_service.app.auth.sign_ins import FoundSignIn, NewSignIn, SignIns
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.errors import Unauthorized
+from learnloop_service.app.settings import Settings
 
 _MOST_CACHED = 10_000
 

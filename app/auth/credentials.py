@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from starlette.types import Scope
 
-from app.auth.agent_session_keys import is_session_key
-from app.auth.scopes import ANTHROPIC, model_path, route_path
-from app.errors import Unauthorized
+from learnloop_service.app.auth.agent_session_keys import is_session_key
+from learnloop_service.app.auth.scopes import ANTHROPIC, model_path, route_path
+from learnloop_service.app.errors import Unauthorized
 
 _PLAIN_COOKIE = "learnloop_session"
 _SECURE_COOKIE = "__Host-learnloop_session"

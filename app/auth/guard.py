@@ -6,16 +6,23 @@ from collections.abc import Collection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.auth import scopes
-from app.auth.caller import LOCAL, Caller
-from app.auth.callers import Callers
-from app.auth.credentials import Credential, credential_of, removed_cookies, session_key_of
-from app.auth.failed_keys import FailedKeys
-from app.auth.origin_check import refuse_foreign_pages, refuse_other_origins
-from app.auth.rate_limit import RateLimit
-from app.errors import DATABASE_DOWN, Forbidden, ServiceError, TooManyRequests, Unauthorized, problem_of
-from app.security.client_address import client_of
-from training.protocol.meant_path import tidy
+from learnloop_service.app.auth import scopes
+from learnloop_service.app.auth.caller import LOCAL, Caller
+from learnloop_service.app.auth.callers import Callers
+from learnloop_service.app.auth.credentials import Credential, credential_of, removed_cookies, session_key_of
+from learnloop_service.app.auth.failed_keys import FailedKeys
+from learnloop_service.app.auth.origin_check import refuse_foreign_pages, refuse_other_origins
+from learnloop_service.app.auth.rate_limit import RateLimit
+from learnloop_service.app.errors import (
+    DATABASE_DOWN,
+    Forbidden,
+    ServiceError,
+    TooManyRequests,
+    Unauthorized,
+    problem_of,
+)
+from learnloop_service.app.security.client_address import client_of
+from learnloop_service.training.protocol.meant_path import tidy
 
 
 class Guard:

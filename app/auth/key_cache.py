@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import SecretStr
 
-from app.aio.periodic import every
-from app.auth.caller import Caller
-from app.auth.keys import Keys, caller_with, hash_of, well_formed
-from app.auth.scopes import Scope
-from app.db.database import Database
-from app.db.tables import ApiKey
-from app.errors import DATABASE_DOWN, Unauthorized
+from learnloop_service.app.aio.periodic import every
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.auth.keys import Keys, caller_with, hash_of, well_formed
+from learnloop_service.app.auth.scopes import Scope
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import ApiKey
+from learnloop_service.app.errors import DATABASE_DOWN, Unauthorized
 
 KEPT_S = 4.0
 """How long a key is cached; revocation is guaranteed within 5 s."""

@@ -10,13 +10,13 @@ from datetime import timedelta
 from sqlalchemy import ColumnElement, Update, and_, func, or_, select, update
 from ulid import ULID
 
-from app.auth.caller import ANY_PROJECT, Caller
-from app.auth.scopes import Scope
-from app.db.database import Database
-from app.db.newest_first import newest_first
-from app.db.tables import AgentSession, ApiKey
-from app.domain.agent_session_state import AgentSessionState
-from app.errors import existing
+from learnloop_service.app.auth.caller import ANY_PROJECT, Caller
+from learnloop_service.app.auth.scopes import Scope
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.newest_first import newest_first
+from learnloop_service.app.db.tables import AgentSession, ApiKey
+from learnloop_service.app.domain.agent_session_state import AgentSessionState
+from learnloop_service.app.errors import existing
 
 _FORM = re.compile(r"ll_[A-Za-z0-9_-]{43}")
 _RANDOM_BYTES = 32

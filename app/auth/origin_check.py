@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from starlette.types import Scope
 
-from app.auth.scopes import READING
-from app.errors import Forbidden
+from learnloop_service.app.auth.scopes import READING
+from learnloop_service.app.errors import Forbidden
 
 _FORWARDED = ("forwarded", "x-forwarded-", "x-real-ip")
 """Beginnings of the names of headers that proxies add."""

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, delete, func, or_, select
 from ulid import ULID
 
-from app.auth.keys import hash_of, holds
-from app.db.database import Database
-from app.db.tables import ApiKey, SignIn
+from learnloop_service.app.auth.keys import hash_of, holds
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import ApiKey, SignIn
 
 _FORM = re.compile(r"ls_[A-Za-z0-9_-]{43}")
 _RANDOM_BYTES = 32

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Select, func, select
 
-from app.auth.caller import Caller
-from app.db.database import Database
-from app.db.tables import (
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import (
     AgentSession,
     EvaluationJob,
     Release,
@@ -20,7 +20,7 @@ from app.db.tables import (
     WebhookDelivery,
     WebhookEndpoint,
 )
-from app.errors import NotFound
+from learnloop_service.app.errors import NotFound
 
 _MOST_KNOWN = 10_000
 

@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Generic
 from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.claims.lease import Lease, Row, lapsed, until
-from app.claims.moves import move_held, move_locked
-from app.claims.turns import in_turn, turns
-from app.db.database import Database
-from app.domain.event_types import EventType
-from app.domain.run_state import Move, RunStatus
+from learnloop_service.app.claims.lease import Lease, Row, lapsed, until
+from learnloop_service.app.claims.moves import move_held, move_locked
+from learnloop_service.app.claims.turns import in_turn, turns
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.domain.run_state import Move, RunStatus
 
 MAX_CLAIMS = 5
 """Maximum number of claims without any progress before the work fails."""

@@ -8,12 +8,12 @@ from typing import Any
 import structlog
 from sqlalchemy import URL, create_engine, tuple_, update
 
-from app.claims.lease import Lease, until
-from app.db.connecting import connect_blocking
-from app.domain.run_state import RunStatus
-from app.errors import DATABASE_DOWN
-from app.logs import RepeatedLog
-from environment.first_line import first_line
+from learnloop_service.app.claims.lease import Lease, until
+from learnloop_service.app.db.connecting import connect_blocking
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.errors import DATABASE_DOWN
+from learnloop_service.app.logs import RepeatedLog
+from learnloop_service.environment.first_line import first_line
 
 _GIVE_UP_FRACTION = 0.8
 """Fraction of a lease's time without renewal after which the work stops, before another worker can claim it."""

@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import ColumnElement, SQLColumnExpression, and_, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.tables.claimable import Claimable
-from app.domain.run_state import RunStatus
+from learnloop_service.app.db.tables.claimable import Claimable
+from learnloop_service.app.domain.run_state import RunStatus
 
 Row = TypeVar("Row", bound=Claimable)
 

@@ -5,9 +5,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Update, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.claims.lease import Lease
-from app.db.tables.claimable import Claimable
-from app.domain.run_state import Move
+from learnloop_service.app.claims.lease import Lease
+from learnloop_service.app.db.tables.claimable import Claimable
+from learnloop_service.app.domain.run_state import Move
 
 
 def moving(table: type[Claimable], move: Move, *where: ColumnElement[bool], **values: Any) -> Update:

@@ -5,8 +5,8 @@ from typing import Any
 from sqlalchemy import SQLColumnExpression, Subquery, func, select
 from sqlalchemy.orm import aliased
 
-from app.db.tables.claimable import Claimable
-from app.domain.run_state import RunStatus
+from learnloop_service.app.db.tables.claimable import Claimable
+from learnloop_service.app.domain.run_state import RunStatus
 
 
 def turns(table: type[Claimable]) -> Subquery:

@@ -1,5 +1,5 @@
-"""`python -m app.cli`: the same as the command `learnloop`."""
+"""`python -m learnloop_service.app.cli`: the same as the command `learnloop`."""
 
-from app.cli.main import main
+from learnloop_service.app.cli.main import main
 
 main()

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from app.cli.client import HERE, ServiceAt
-from app.cli.options import AsJson
-from app.cli.run_request import overlay, parse_settings
-from app.cli.task_options import takes_task_fields, task_of
-from app.cli.terminal import Failure, plain, print_json, results, say
+from learnloop_service.app.cli.client import HERE, ServiceAt
+from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.run_request import overlay, parse_settings
+from learnloop_service.app.cli.task_options import takes_task_fields, task_of
+from learnloop_service.app.cli.terminal import Failure, plain, print_json, results, say
 
 _Question = Annotated[str | None, typer.Argument(help="The question, for an agent that answers questions.")]
 _Input = Annotated[

@@ -3,9 +3,9 @@
 from rich.console import Console
 from rich.table import Table
 
-from app.cli.terminal import folded, print_finding, results, table
-from training.base_report import FormatCount, Report
-from training.base_verdicts import Verdict
+from learnloop_service.app.cli.terminal import folded, print_finding, results, table
+from learnloop_service.training.base_report import FormatCount, Report
+from learnloop_service.training.base_verdicts import Verdict
 
 _REASONS = 2
 

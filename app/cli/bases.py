@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.base_reports import print_verdict, state_of
-from app.cli.options import AsJson, DataDir
-from app.cli.phase_bar import PhaseBar
-from app.cli.serve import data_directory, settings_with
-from app.cli.terminal import Failure, failing_on, folded, print_json, print_list, progress, results
-from app.datasets.hub import HUB_ID, is_hub_id
-from training.base_model_files import added_base_models, base_model_fault, data_dir_of, place_of_added
-from training.base_report import Severity, written
-from training.base_verdicts import BaseVerdicts, Verdict
-from training.engine_libraries import missing_libraries
+from learnloop_service.app.cli.base_reports import print_verdict, state_of
+from learnloop_service.app.cli.options import AsJson, DataDir
+from learnloop_service.app.cli.phase_bar import PhaseBar
+from learnloop_service.app.cli.serve import data_directory, settings_with
+from learnloop_service.app.cli.terminal import Failure, failing_on, folded, print_json, print_list, progress, results
+from learnloop_service.app.datasets.hub import HUB_ID, is_hub_id
+from learnloop_service.training.base_model_files import added_base_models, base_model_fault, data_dir_of, place_of_added
+from learnloop_service.training.base_report import Severity, written
+from learnloop_service.training.base_verdicts import BaseVerdicts, Verdict
+from learnloop_service.training.engine_libraries import missing_libraries
 
 if TYPE_CHECKING:  # importing pydantic is slow
-    from app.settings import Settings
+    from learnloop_service.app.settings import Settings
 
 app = typer.Typer(
     no_args_is_help=True, help="Add base models that others made to the data directory, examine, list and remove them."
@@ -133,7 +133,7 @@ def _on_this_machine(name: str, source: str | None, settings: "Settings") -> Ite
         return
     _require_new(name, settings.data_dir)
     _require_libraries()
-    from app.datasets.hub import HubError, download_whole
+    from learnloop_service.app.datasets.hub import HubError, download_whole
 
     token = settings.hf_token.get_secret_value() if settings.hf_token else None
     settings.data_dir.mkdir(parents=True, exist_ok=True)
@@ -162,7 +162,7 @@ def add_base(
     place = place_of_added(data_dir, name)
     _require_libraries()
     with PhaseBar() as bar:
-        from training.engine.registry import base_examination, base_model_import
+        from learnloop_service.training.engine.registry import base_examination, base_model_import
 
         with failing_on(base_model_import.CannotAdd):
             verdict = base_model_import.add(source or base_model_import.packaged(name), place, bar)
@@ -204,7 +204,7 @@ def _is_faulty(verdict: Verdict) -> bool:
 def _examined(base: _Base, prompts: int, device: _Device) -> Verdict:
     _require_libraries()
     with PhaseBar() as bar:
-        from training.engine.registry import base_examination
+        from learnloop_service.training.engine.registry import base_examination
 
         try:
             return base_examination.examine(base.place, base.data_dir, prompts=prompts, device=device, progress=bar)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from app.cli.charts import figure, percent
-from app.cli.options import AsJson, DataDir
-from app.cli.terminal import Failure, number, plain, print_finding, print_json, results, say, table
+from learnloop_service.app.cli.charts import figure, percent
+from learnloop_service.app.cli.options import AsJson, DataDir
+from learnloop_service.app.cli.terminal import Failure, number, plain, print_finding, print_json, results, say, table
 
 if TYPE_CHECKING:
-    from training.environment_check.report import Report
+    from learnloop_service.training.environment_check.report import Report
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -36,10 +36,10 @@ def environment(
     Exits with 1 if something is broken: leaked answers, held-out scenarios that are trained on, outcomes that vary,
     rewards that cheating earns.
     """
-    from app.cli.serve import settings_with
-    from app.runs.environment_access import EnvironmentAccess
-    from environment.registry import UnknownEnvironment
-    from training.environment_check.check import check
+    from learnloop_service.app.cli.serve import settings_with
+    from learnloop_service.app.runs.environment_access import EnvironmentAccess
+    from learnloop_service.environment.registry import UnknownEnvironment
+    from learnloop_service.training.environment_check.check import check
 
     settings = settings_with(data_dir=data_dir)
     access = EnvironmentAccess(settings)

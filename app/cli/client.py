@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 import httpx
 import typer
 
-from app.cli.terminal import Failure, failing_on
-from environment.json_type import Json
 from learnloop import APIError, Unreachable, operations
 from learnloop.http_settings import DEFAULT_URL, URL_VARIABLE, http_settings
 from learnloop.operations import segment
 from learnloop.steps import SyncSteps
+from learnloop_service.app.cli.terminal import Failure, failing_on
+from learnloop_service.environment.json_type import Json
 
 Documents = Literal["scenarios", "demonstrations"]
 PATIENCE_S = 600.0

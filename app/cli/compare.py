@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from app.cli.client import HERE, ServiceAt
-from app.cli.options import AsJson
-from app.cli.terminal import plain, print_result
-from environment.json_type import Json
 from learnloop.operations import segment
+from learnloop_service.app.cli.client import HERE, ServiceAt
+from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.terminal import plain, print_result
+from learnloop_service.environment.json_type import Json
 
 _SHOWN = 5
 """Number of scenarios that are printed for each run."""

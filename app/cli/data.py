@@ -11,16 +11,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from app.cli import imports
-from app.cli.client import HERE, ServiceAt
-from app.cli.options import AsJson, DataDir
-from app.cli.serve import data_directory, settings_with
-from app.cli.stage_bar import stage_bar
-from app.cli.terminal import Failure, failing_on, plain, print_deleted, print_json, print_list, results
 from learnloop.operations import segment
+from learnloop_service.app.cli import imports
+from learnloop_service.app.cli.client import HERE, ServiceAt
+from learnloop_service.app.cli.options import AsJson, DataDir
+from learnloop_service.app.cli.serve import data_directory, settings_with
+from learnloop_service.app.cli.stage_bar import stage_bar
+from learnloop_service.app.cli.terminal import (
+    Failure,
+    failing_on,
+    plain,
+    print_deleted,
+    print_json,
+    print_list,
+    results,
+)
 
 if TYPE_CHECKING:
-    from app.datasets.store import DatasetStore, Version
+    from learnloop_service.app.datasets.store import DatasetStore, Version
 
 app = typer.Typer(no_args_is_help=True, help="Prepare data that agents learn from, list and delete it.")
 app.command("import")(imports.import_file)
@@ -45,14 +53,14 @@ def tasks(
     """Have a language model write tasks for the tools of an MCP server, for the environment mcp."""
     import httpx
 
-    from app.datasets.model_writer import NotWritten
-    from app.datasets.task_writer import write_tasks
-    from app.listed_models import ListedModels
-    from app.runs.environment_access import EnvironmentAccess
-    from environment.base import EpisodeFailed
-    from environment.mcp.config import HttpServer, StdioServer
-    from environment.mcp.session import tools_of
-    from judges.base import UnknownModel
+    from learnloop_service.app.datasets.model_writer import NotWritten
+    from learnloop_service.app.datasets.task_writer import write_tasks
+    from learnloop_service.app.listed_models import ListedModels
+    from learnloop_service.app.runs.environment_access import EnvironmentAccess
+    from learnloop_service.environment.base import EpisodeFailed
+    from learnloop_service.environment.mcp.config import HttpServer, StdioServer
+    from learnloop_service.environment.mcp.session import tools_of
+    from learnloop_service.judges.base import UnknownModel
 
     if (command is None) == (url is None):
         raise Failure("give either --command or --url")
@@ -76,7 +84,7 @@ def tasks(
 @app.command("list")
 def list_(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List the prepared data of the data directory: the newest version of each name."""
-    from app.datasets.store import StoreError
+    from learnloop_service.app.datasets.store import StoreError
 
     store = _store(data_dir)
     with failing_on(StoreError):
@@ -94,7 +102,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a version of prepared data: what it was made from, what was left out, and some of its questions."""
-    from app.datasets.store import StoreError
+    from learnloop_service.app.datasets.store import StoreError
 
     store = _store(data_dir)
     with failing_on(StoreError):
@@ -147,7 +155,7 @@ def _missing(name: str, version: int | None, versions: "list[Version]", store: "
 
 
 def _store(data_dir: Path | None) -> "DatasetStore":
-    from app.datasets.store import DatasetStore
+    from learnloop_service.app.datasets.store import DatasetStore
 
     return DatasetStore(data_directory(data_dir))
 

@@ -10,14 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from app.cli.terminal import Failure, failing_on
-from environment import plugins
+from learnloop_service.app.cli.terminal import Failure, failing_on
+from learnloop_service.environment import plugins
 
 if TYPE_CHECKING:  # importing pydantic is slow
     from pydantic import BaseModel
 
-    from app.datasets.store import Prepared
-    from app.settings import Settings
+    from learnloop_service.app.datasets.store import Prepared
+    from learnloop_service.app.settings import Settings
 
 GROUP = "learnloop.data_sources"
 

@@ -4,12 +4,12 @@ from typing import Annotated
 
 import typer
 
-from app.cli.client import HERE, PATIENCE_S, ServiceAt, ServiceRefused
-from app.cli.options import AsJson
-from app.cli.runs import RunId
-from app.cli.terminal import print_deleted, print_list, print_result
-from environment.json_type import Json
 from learnloop.operations import segment
+from learnloop_service.app.cli.client import HERE, PATIENCE_S, ServiceAt, ServiceRefused
+from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.runs import RunId
+from learnloop_service.app.cli.terminal import print_deleted, print_list, print_result
+from learnloop_service.environment.json_type import Json
 
 app = typer.Typer(
     no_args_is_help=True, help="Store, list and delete demonstrations: conversations that runs learn from first."

@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 from rich.table import Column, Table
 
-from app.cli.client import HERE, Service, ServiceAt
-from app.cli.options import AsJson, EndRelease, named_model
-from app.cli.terminal import confirm, folded, plain, print_json, print_list, print_result, results
-from environment.json_type import Json
+from learnloop_service.app.cli.client import HERE, Service, ServiceAt
+from learnloop_service.app.cli.options import AsJson, EndRelease, named_model
+from learnloop_service.app.cli.terminal import confirm, folded, plain, print_json, print_list, print_result, results
+from learnloop_service.environment.json_type import Json
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.client import HERE, ServiceAt
-from app.cli.options import AsJson
-from app.cli.terminal import Failure, print_json, results, say
+from learnloop_service.app.cli.client import HERE, ServiceAt
+from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.terminal import Failure, print_json, results, say
 
 _STYLES = {"fault": "red", "warning": "yellow", "note": "dim"}
 _DIAGNOSED = 2

@@ -10,12 +10,13 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from app.cli.charts import bar, figure, percent
-from app.cli.client import HERE, Service, ServiceAt
-from app.cli.options import AsJson, DataDir, config_file, own_url, setting
-from app.cli.run_request import overlay, parse_settings, read_run_file
-from app.cli.service_process import service_at
-from app.cli.terminal import (
+from learnloop.operations import segment
+from learnloop_service.app.cli.charts import bar, figure, percent
+from learnloop_service.app.cli.client import HERE, Service, ServiceAt
+from learnloop_service.app.cli.options import AsJson, DataDir, config_file, own_url, setting
+from learnloop_service.app.cli.run_request import overlay, parse_settings, read_run_file
+from learnloop_service.app.cli.service_process import service_at
+from learnloop_service.app.cli.terminal import (
     Failure,
     folded,
     number,
@@ -30,8 +31,7 @@ from app.cli.terminal import (
     table,
     whole,
 )
-from environment.json_type import Json
-from learnloop.operations import segment
+from learnloop_service.environment.json_type import Json
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and control evaluations.")
 
@@ -189,7 +189,7 @@ def trial_decision(evaluation: Json) -> str | None:
 
 
 def _write(service: Service, found: Json, out: Path) -> None:
-    from app.plots.png import NoRenderer, png
+    from learnloop_service.app.plots.png import NoRenderer, png
 
     if found["report"] is None:
         raise Failure(f"evaluation {found['evaluation_id']} has no report: it is {found['status']}")

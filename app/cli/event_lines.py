@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 
 def event_line(event: Json) -> str:

@@ -9,11 +9,12 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from app.cli.charts import figure
-from app.cli.client import HERE, Service, ServiceAt
-from app.cli.options import AsJson
-from app.cli.runs import RunId
-from app.cli.terminal import (
+from learnloop.operations import segment
+from learnloop_service.app.cli.charts import figure
+from learnloop_service.app.cli.client import HERE, Service, ServiceAt
+from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.runs import RunId
+from learnloop_service.app.cli.terminal import (
     Failure,
     folded,
     number,
@@ -25,12 +26,11 @@ from app.cli.terminal import (
     results,
     whole,
 )
-from environment.json_type import Json
-from environment.plugins import PluginFault
-from judges.base import SIMULATOR
-from judges.feedback import ONLINE
-from judges.markets import UnknownMarket, market
-from learnloop.operations import segment
+from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.plugins import PluginFault
+from learnloop_service.judges.base import SIMULATOR
+from learnloop_service.judges.feedback import ONLINE
+from learnloop_service.judges.markets import UnknownMarket, market
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.charts import figure, percent
-from app.statistics.verdict import headline, on_same_scenarios
-from environment.json_type import Json
+from learnloop_service.app.cli.charts import figure, percent
+from learnloop_service.app.statistics.verdict import headline, on_same_scenarios
+from learnloop_service.environment.json_type import Json
 
 Pair = dict[str, float | None]
 """Values `before` and `after` training, None without an evaluation."""

@@ -8,10 +8,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from app.cli.client import HERE, PATIENCE_S, ServiceAt, ServiceRefused
-from app.cli.options import AsJson
-from app.cli.terminal import plain, print_json, results, say
-from environment.json_type import Json
+from learnloop_service.app.cli.client import HERE, PATIENCE_S, ServiceAt, ServiceRefused
+from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.terminal import plain, print_json, results, say
+from learnloop_service.environment.json_type import Json
 
 _NO_EVALUATION = "--iterations 0 --set evaluation.scenarios=0 --set evaluation.test_scenarios=0"
 _USUAL = "\\[default: one with a usual name]"

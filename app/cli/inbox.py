@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 from rich.table import Table
 
-from app.cli.options import AsJson, DataDir
-from app.cli.serve import data_directory
-from app.cli.terminal import Failure, failing_on, print_json, results
+from learnloop_service.app.cli.options import AsJson, DataDir
+from learnloop_service.app.cli.serve import data_directory
+from learnloop_service.app.cli.terminal import Failure, failing_on, print_json, results
 
 if TYPE_CHECKING:
-    from environment.base import Split
-    from environment.email_search.synthetic import World
+    from learnloop_service.environment.base import Split
+    from learnloop_service.environment.email_search.synthetic import World
 
 MAX_WORLDS = 50
 
@@ -40,8 +40,8 @@ def make(
     as_json: AsJson = False,
 ) -> None:
     """Generate an invented inbox with questions and answers, as an example of the format."""
-    from environment.email_search.environment import questions_path
-    from environment.email_search.inbox import InboxError, write_inbox
+    from learnloop_service.environment.email_search.environment import questions_path
+    from learnloop_service.environment.email_search.inbox import InboxError, write_inbox
 
     path = path_of(name, data_dir)
     if path.exists():
@@ -66,7 +66,7 @@ def make(
 @app.command()
 def stats(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show how many emails, people and questions an inbox has, and check that the questions' sources exist."""
-    from environment.email_search.inbox import Inbox, InboxError
+    from learnloop_service.environment.email_search.inbox import Inbox, InboxError
 
     path = path_of(name, data_dir)
     if not path.is_file():
@@ -88,8 +88,8 @@ def stats(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None
 def question_sizes(name: str, path: Path) -> "dict[Split, int] | None":
     """Return the number of questions in each split, or None if the inbox has no question file. Raises Failure if a
     question is not usable."""
-    from environment.email_search.environment import ImportedEmailSearch, questions_path
-    from environment.email_search.questions import split_sizes
+    from learnloop_service.environment.email_search.environment import ImportedEmailSearch, questions_path
+    from learnloop_service.environment.email_search.questions import split_sizes
 
     if not questions_path(path).is_file():
         return None
@@ -107,7 +107,7 @@ def question_figures(sizes: "dict[Split, int] | None") -> dict[str, str]:
 def path_of(name: str, data_dir: Path | None) -> Path:
     """Return the path of the inbox of that name. Raises Failure."""
 
-    from environment.email_search.environment import inbox_path
+    from learnloop_service.environment.email_search.environment import inbox_path
 
     with failing_on(ValueError):
         return inbox_path(data_directory(data_dir), name)
@@ -116,9 +116,9 @@ def path_of(name: str, data_dir: Path | None) -> Path:
 def _distinct_worlds(seed: int, worlds: int) -> "Iterator[World]":
     """Yield worlds whose emails share no id, so that they fit into one inbox. The first three questions cover the three
     splits, so that a run can learn from them."""
-    from environment.base import Split
-    from environment.email_search.synthetic import make_world
-    from environment.invented_names import split_of
+    from learnloop_service.environment.base import Split
+    from learnloop_service.environment.email_search.synthetic import make_world
+    from learnloop_service.environment.invented_names import split_of
 
     taken: set[str] = set()
     wanted: list[Split] = list(get_args(Split))[:worlds]

@@ -7,13 +7,13 @@ import typer
 from rich.table import Column
 from rich.text import Text
 
-from app.cli.charts import figure
-from app.cli.client import HERE, ServiceAt
-from app.cli.options import AsJson
-from app.cli.runs import RunId
-from app.cli.terminal import number, plain, print_json, results, say, table, whole
-from environment.json_type import Json
 from learnloop.operations import segment
+from learnloop_service.app.cli.charts import figure
+from learnloop_service.app.cli.client import HERE, ServiceAt
+from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.runs import RunId
+from learnloop_service.app.cli.terminal import number, plain, print_json, results, say, table, whole
+from learnloop_service.environment.json_type import Json
 
 app = typer.Typer(no_args_is_help=True, help="List judges, and see whether two of them agree.")
 

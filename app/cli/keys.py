@@ -6,12 +6,12 @@ from typing import Annotated, Any
 import typer
 from rich.table import Column
 
-from app.cli.client import HERE, ServiceAt
-from app.cli.options import AsJson, DataDir
-from app.cli.serve import settings_with
-from app.cli.terminal import Failure, print_json, print_list, print_result, progress, say, whole
-from environment.json_type import Json
 from learnloop.operations import segment
+from learnloop_service.app.cli.client import HERE, ServiceAt
+from learnloop_service.app.cli.options import AsJson, DataDir
+from learnloop_service.app.cli.serve import settings_with
+from learnloop_service.app.cli.terminal import Failure, print_json, print_list, print_result, progress, say, whole
+from learnloop_service.environment.json_type import Json
 
 app = typer.Typer(no_args_is_help=True, help="Create, list and revoke API keys.")
 
@@ -77,12 +77,12 @@ def revoke(
 def _bootstrap(settings: Any, name: str) -> Json:
     import asyncio
 
-    from app.auth.bootstrap import first_key
-    from app.db.database import DatabaseUrlError
-    from app.db.migration import SchemaError
-    from app.logs import configure_logs
-    from app.processes.data_directory import DataDirectoryError
-    from app.processes.postgres import EmbeddedPostgresError
+    from learnloop_service.app.auth.bootstrap import first_key
+    from learnloop_service.app.db.database import DatabaseUrlError
+    from learnloop_service.app.db.migration import SchemaError
+    from learnloop_service.app.logs import configure_logs
+    from learnloop_service.app.processes.data_directory import DataDirectoryError
+    from learnloop_service.app.processes.postgres import EmbeddedPostgresError
 
     configure_logs("warning", settings.log_format)  # logs go to stderr, because stdout is for the key
     try:

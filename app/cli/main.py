@@ -15,43 +15,43 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-from app.cli.terminal import Failure, print_failure, results
-from environment import plugins
 from learnloop.http_settings import spare_loopback
+from learnloop_service.app.cli.terminal import Failure, print_failure, results
+from learnloop_service.environment import plugins
 
 GROUP = "learnloop.commands"
 COMMANDS = {
-    "demo": "app.cli.demo.command:demo",
-    "serve": "app.cli.serve:serve",
-    "worker": "app.cli.worker:worker",
-    "migrate": "app.cli.migrate:migrate",
-    "engine": "app.cli.engine:engine",
-    "preflight": "app.cli.preflight.command:preflight",
-    "train": "app.cli.train:train",
-    "pipeline": "app.cli.pipeline.command:pipeline",
-    "ask": "app.cli.ask:ask",
-    "openapi": "app.cli.openapi:openapi",
-    "runs": "app.cli.runs:app",
-    "agent": "app.cli.agent:agent",
-    "bases": "app.cli.bases:app",
-    "check": "app.cli.check:app",
-    "data": "app.cli.data:app",
-    "demonstrations": "app.cli.demonstrations:app",
-    "deployments": "app.cli.deployments:app",
-    "eval": "app.cli.evaluations:evaluate",
-    "evaluations": "app.cli.evaluations:app",
-    "feedback": "app.cli.feedback:app",
-    "inbox": "app.cli.inbox:app",
-    "judges": "app.cli.judges:app",
-    "keys": "app.cli.keys:app",
-    "models": "app.cli.models:app",
-    "new": "app.cli.new:app",
-    "releases": "app.cli.releases:app",
-    "report": "app.cli.report:app",
-    "schedules": "app.cli.schedules:app",
-    "trajectories": "app.cli.trajectories:app",
-    "users": "app.cli.users:app",
-    "webhooks": "app.cli.webhooks:app",
+    "demo": "learnloop_service.app.cli.demo.command:demo",
+    "serve": "learnloop_service.app.cli.serve:serve",
+    "worker": "learnloop_service.app.cli.worker:worker",
+    "migrate": "learnloop_service.app.cli.migrate:migrate",
+    "engine": "learnloop_service.app.cli.engine:engine",
+    "preflight": "learnloop_service.app.cli.preflight.command:preflight",
+    "train": "learnloop_service.app.cli.train:train",
+    "pipeline": "learnloop_service.app.cli.pipeline.command:pipeline",
+    "ask": "learnloop_service.app.cli.ask:ask",
+    "openapi": "learnloop_service.app.cli.openapi:openapi",
+    "runs": "learnloop_service.app.cli.runs:app",
+    "agent": "learnloop_service.app.cli.agent:agent",
+    "bases": "learnloop_service.app.cli.bases:app",
+    "check": "learnloop_service.app.cli.check:app",
+    "data": "learnloop_service.app.cli.data:app",
+    "demonstrations": "learnloop_service.app.cli.demonstrations:app",
+    "deployments": "learnloop_service.app.cli.deployments:app",
+    "eval": "learnloop_service.app.cli.evaluations:evaluate",
+    "evaluations": "learnloop_service.app.cli.evaluations:app",
+    "feedback": "learnloop_service.app.cli.feedback:app",
+    "inbox": "learnloop_service.app.cli.inbox:app",
+    "judges": "learnloop_service.app.cli.judges:app",
+    "keys": "learnloop_service.app.cli.keys:app",
+    "models": "learnloop_service.app.cli.models:app",
+    "new": "learnloop_service.app.cli.new:app",
+    "releases": "learnloop_service.app.cli.releases:app",
+    "report": "learnloop_service.app.cli.report:app",
+    "schedules": "learnloop_service.app.cli.schedules:app",
+    "trajectories": "learnloop_service.app.cli.trajectories:app",
+    "users": "learnloop_service.app.cli.users:app",
+    "webhooks": "learnloop_service.app.cli.webhooks:app",
 }
 """Location of each command: a function, or a Typer with several commands. Only the command that runs is imported, so
 that a service that was killed is back quickly."""

@@ -3,8 +3,8 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from app.cli.serve import plainly, settings_with
-from app.cli.terminal import Failure, results
+from learnloop_service.app.cli.serve import plainly, settings_with
+from learnloop_service.app.cli.terminal import Failure, results
 
 if TYPE_CHECKING:  # importing SQLAlchemy is slow
     from sqlalchemy import URL
@@ -20,15 +20,15 @@ def migrate() -> None:
     if settings.database_url is None:
         raise Failure("DATABASE_URL is not set; `learnloop serve` brings its embedded database up to date itself")
     with plainly():
-        from app.db.database import parse_url
+        from learnloop_service.app.db.database import parse_url
 
         asyncio.run(_migrate(parse_url(settings.database_url.get_secret_value())))
     results.print("the database has the schema of this version")
 
 
 async def _migrate(url: "URL") -> None:
-    from app.db.database import make_engine
-    from app.db.migration import migrate_when_up
+    from learnloop_service.app.db.database import make_engine
+    from learnloop_service.app.db.migration import migrate_when_up
 
     database_engine = make_engine(url)
     try:

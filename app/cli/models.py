@@ -7,13 +7,13 @@ from typing import Annotated
 import httpx
 import typer
 
-from app.cli.charts import percent
-from app.cli.client import HERE, PATIENCE_S, Service, ServiceAt, ServiceRefused, ServiceUnreachable
-from app.cli.evaluations import trial_decision, watch_evaluation
-from app.cli.options import AsJson, EndRelease, named_model
-from app.cli.terminal import Failure, print_json, print_list, print_result, results, say, table, whole
-from environment.json_type import Json
-from training.protocol.model_name import ModelName
+from learnloop_service.app.cli.charts import percent
+from learnloop_service.app.cli.client import HERE, PATIENCE_S, Service, ServiceAt, ServiceRefused, ServiceUnreachable
+from learnloop_service.app.cli.evaluations import trial_decision, watch_evaluation
+from learnloop_service.app.cli.options import AsJson, EndRelease, named_model
+from learnloop_service.app.cli.terminal import Failure, print_json, print_list, print_result, results, say, table, whole
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.model_name import ModelName
 
 app = typer.Typer(no_args_is_help=True, help="List models, and promote, export, push and delete their checkpoints.")
 

@@ -12,12 +12,12 @@ from typing import Annotated
 
 import typer
 
-from app.cli.terminal import Failure, results
+from learnloop_service.app.cli.terminal import Failure, results
 
 app = typer.Typer(no_args_is_help=True)
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,49}")
-_TEMPLATES = files("app.cli") / "templates"
+_TEMPLATES = files("learnloop_service.app.cli") / "templates"
 ENVIRONMENT = {
     "pyproject.toml": "environment/pyproject.toml.txt",
     "README.md": "environment/README.md.txt",

@@ -5,16 +5,16 @@ from typing import Annotated
 
 import typer
 
-from app.cli.terminal import print_json, results
+from learnloop_service.app.cli.terminal import print_json, results
 
 
 def openapi(
     typescript: Annotated[bool, typer.Option("--typescript", help="Print TypeScript types instead.")] = False,
 ) -> None:
     """Print the OpenAPI document of this version; no service is needed."""
-    from app.http.typescript import client_types
-    from app.main import create_app
-    from app.settings import load_settings
+    from learnloop_service.app.http.typescript import client_types
+    from learnloop_service.app.main import create_app
+    from learnloop_service.app.settings import load_settings
 
     api = create_app(load_settings(_env_file=None, data_dir=Path("nowhere"))).openapi()
     if typescript:

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.terminal import Failure, failing_on, progress
-from environment.installation import shipped
 from learnloop.http_settings import URL_VARIABLE
-from training.protocol.model_name import ModelName
+from learnloop_service.app.cli.terminal import Failure, failing_on, progress
+from learnloop_service.environment.installation import shipped
+from learnloop_service.training.protocol.model_name import ModelName
 
 
 def config_file(given: str) -> Path:

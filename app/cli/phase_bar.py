@@ -7,7 +7,7 @@ from types import TracebackType
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from app.cli.terminal import plain, progress
+from learnloop_service.app.cli.terminal import plain, progress
 
 
 class PhaseBar:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from app.cli.terminal import Failure
+from learnloop_service.app.cli.terminal import Failure
 
 
 def check_ending(file: Path) -> None:
@@ -16,7 +16,7 @@ def write_plot(svg: str, file: Path, scale: float | None = None) -> None:
 
     `scale` is the number of pixels for each unit of the SVG.
     """
-    from app.plots.png import SCALE, NoRenderer, png
+    from learnloop_service.app.plots.png import SCALE, NoRenderer, png
 
     check_ending(file)
     try:

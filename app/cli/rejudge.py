@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from app.cli.charts import figure, percent
-from app.cli.client import HERE, ServiceAt
-from app.cli.evaluations import watch_evaluation
-from app.cli.options import AsJson
-from app.cli.run_request import overlay
-from app.cli.terminal import plain, print_result, print_warnings, progress
-from environment.json_type import Json
 from learnloop.operations import segment
+from learnloop_service.app.cli.charts import figure, percent
+from learnloop_service.app.cli.client import HERE, ServiceAt
+from learnloop_service.app.cli.evaluations import watch_evaluation
+from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.run_request import overlay
+from learnloop_service.app.cli.terminal import plain, print_result, print_warnings, progress
+from learnloop_service.environment.json_type import Json
 
 
 def rejudge(

@@ -7,13 +7,22 @@ from typing import Annotated
 import typer
 from rich.table import Column
 
-from app.cli.charts import figure
-from app.cli.client import HERE, Service, ServiceAt
-from app.cli.options import AsJson, named_model, setting
-from app.cli.run_request import overlay, parse_settings
-from app.cli.terminal import confirm, print_json, print_list, print_result, print_warnings, results, say, table
-from environment.json_type import Json
 from learnloop.operations import segment
+from learnloop_service.app.cli.charts import figure
+from learnloop_service.app.cli.client import HERE, Service, ServiceAt
+from learnloop_service.app.cli.options import AsJson, named_model, setting
+from learnloop_service.app.cli.run_request import overlay, parse_settings
+from learnloop_service.app.cli.terminal import (
+    confirm,
+    print_json,
+    print_list,
+    print_result,
+    print_warnings,
+    results,
+    say,
+    table,
+)
+from learnloop_service.environment.json_type import Json
 
 app = typer.Typer(
     no_args_is_help=True,

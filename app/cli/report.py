@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.cli.client import HERE, PATIENCE_S, Service, ServiceAt, explained_if_missing
-from app.cli.options import AsJson
-from app.cli.plot_files import check_ending, write_plot
-from app.cli.terminal import Failure, print_json, results, say
-from environment.json_type import Json
 from learnloop.operations import segment
+from learnloop_service.app.cli.client import HERE, PATIENCE_S, Service, ServiceAt, explained_if_missing
+from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.plot_files import check_ending, write_plot
+from learnloop_service.app.cli.terminal import Failure, print_json, results, say
+from learnloop_service.environment.json_type import Json
 
 if TYPE_CHECKING:
-    from app.reports.verify import Difference, Verification
+    from learnloop_service.app.reports.verify import Difference, Verification
 
 _WRITE = "write"
 _SHOWN = 100
@@ -102,7 +102,7 @@ def verify(
 ) -> None:
     """Recompute a report's figures from its rollouts, check the service's signature, and compare all of it with the
     service. The exit code is 1 if anything differs. The first line says what was not verified."""
-    from app.reports.verify import DamagedReport, read_report, verified
+    from learnloop_service.app.reports.verify import DamagedReport, read_report, verified
 
     try:
         content = file.read_bytes().decode()

@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from app.cli.client import HERE, ServiceAt
-from app.cli.options import AsJson
-from app.cli.terminal import Failure, print_result
-from environment.json_type import Json
 from learnloop.operations import segment
+from learnloop_service.app.cli.client import HERE, ServiceAt
+from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.terminal import Failure, print_result
+from learnloop_service.environment.json_type import Json
 
 
 def edit(

@@ -6,10 +6,10 @@ from datetime import datetime
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.charts import duration, figure, percent, sparkline
-from app.cli.held_out import held_out_table
-from app.cli.terminal import plain, results
-from environment.json_type import Json
+from learnloop_service.app.cli.charts import duration, figure, percent, sparkline
+from learnloop_service.app.cli.held_out import held_out_table
+from learnloop_service.app.cli.terminal import plain, results
+from learnloop_service.environment.json_type import Json
 
 _STYLES = {
     "learned": "green",

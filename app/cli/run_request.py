@@ -7,8 +7,8 @@ from pathlib import Path
 import typer
 import yaml
 
-from app.domain.yaml_file import BadYamlFile, parse_yaml, read_object
-from environment.json_type import Json
+from learnloop_service.app.domain.yaml_file import BadYamlFile, parse_yaml, read_object
+from learnloop_service.environment.json_type import Json
 
 
 class BadRunFile(typer.BadParameter):

@@ -8,18 +8,19 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.charts import percent
-from app.cli.client import HERE, PATIENCE_S, ServiceAt
-from app.cli.compare import compare
-from app.cli.diagnose import diagnose
-from app.cli.event_lines import event_line
-from app.cli.options import AsJson, setting
-from app.cli.plot_files import check_ending, write_plot
-from app.cli.rejudge import rejudge
-from app.cli.run_edit import edit
-from app.cli.run_report import print_run, verdict_text
-from app.cli.run_request import BadRunFile, overlay, parse_settings
-from app.cli.terminal import (
+from learnloop.operations import segment
+from learnloop_service.app.cli.charts import percent
+from learnloop_service.app.cli.client import HERE, PATIENCE_S, ServiceAt
+from learnloop_service.app.cli.compare import compare
+from learnloop_service.app.cli.diagnose import diagnose
+from learnloop_service.app.cli.event_lines import event_line
+from learnloop_service.app.cli.options import AsJson, setting
+from learnloop_service.app.cli.plot_files import check_ending, write_plot
+from learnloop_service.app.cli.rejudge import rejudge
+from learnloop_service.app.cli.run_edit import edit
+from learnloop_service.app.cli.run_report import print_run, verdict_text
+from learnloop_service.app.cli.run_request import BadRunFile, overlay, parse_settings
+from learnloop_service.app.cli.terminal import (
     failing_on,
     json_text,
     number,
@@ -31,8 +32,7 @@ from app.cli.terminal import (
     say,
     whole,
 )
-from app.cli.watching import ENDED, RunDisplay, follow
-from learnloop.operations import segment
+from learnloop_service.app.cli.watching import ENDED, RunDisplay, follow
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and control runs.")
 
@@ -84,7 +84,7 @@ def plot(
     """Draw a run: rewards with their spread, and held-out success with its intervals, by iteration."""
     check_ending(out)
     run = service.run(run_id)
-    from app.plots.run import run_svg
+    from learnloop_service.app.plots.run import run_svg
 
     write_plot(run_svg(run), out)
     say(f"wrote {out}")

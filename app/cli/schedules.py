@@ -7,11 +7,21 @@ from typing import Annotated, Literal
 import typer
 from rich.table import Table
 
-from app.cli.client import HERE, Service, ServiceAt
-from app.cli.options import AsJson
-from app.cli.run_request import BadRunFile, overlay, read_run_file
-from app.cli.terminal import Failure, confirm, failing_on, folded, print_json, print_list, print_result, results, say
-from environment.json_type import Json
+from learnloop_service.app.cli.client import HERE, Service, ServiceAt
+from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.run_request import BadRunFile, overlay, read_run_file
+from learnloop_service.app.cli.terminal import (
+    Failure,
+    confirm,
+    failing_on,
+    folded,
+    print_json,
+    print_list,
+    print_result,
+    results,
+    say,
+)
+from learnloop_service.environment.json_type import Json
 
 app = typer.Typer(
     no_args_is_help=True, help="Start runs at fixed times, from what users asked and consented to train on."

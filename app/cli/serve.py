@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.options import DataDir
-from app.cli.terminal import Failure, failing_on
-from training.engine_libraries import missing_libraries
-from training.private_directory import keep_private
+from learnloop_service.app.cli.options import DataDir
+from learnloop_service.app.cli.terminal import Failure, failing_on
+from learnloop_service.training.engine_libraries import missing_libraries
+from learnloop_service.training.private_directory import keep_private
 
 if TYPE_CHECKING:  # importing pydantic is slow
-    from app.settings import Settings
+    from learnloop_service.app.settings import Settings
 
 
 def serve(
@@ -28,7 +28,7 @@ def serve(
     """Run the service until Ctrl-C. Settings come from the environment and .env; flags take precedence."""
     require_engine(data_dir)
     settings = settings_with(host=host, port=port, data_dir=data_dir)
-    from app.server import serve as serve_until_stopped
+    from learnloop_service.app.server import serve as serve_until_stopped
 
     with plainly():
         serve_until_stopped(settings)
@@ -39,7 +39,7 @@ def require_engine(data_dir: Path | None = None) -> None:
     missing = missing_libraries()
     if missing is None:
         return
-    from training.backends import embedded
+    from learnloop_service.training.backends import embedded
 
     settings = settings_with(data_dir=data_dir)
     if settings.engine_url is None and settings.backend == embedded.NAME:
@@ -52,11 +52,11 @@ def plainly() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        from app.db.database import DatabaseUrlError
-        from app.db.migration import SchemaError
-        from app.processes.data_directory import DataDirectoryError
-        from app.processes.listening import CannotListen
-        from app.processes.postgres import EmbeddedPostgresError
+        from learnloop_service.app.db.database import DatabaseUrlError
+        from learnloop_service.app.db.migration import SchemaError
+        from learnloop_service.app.processes.data_directory import DataDirectoryError
+        from learnloop_service.app.processes.listening import CannotListen
+        from learnloop_service.app.processes.postgres import EmbeddedPostgresError
 
         foreseen = DataDirectoryError | DatabaseUrlError | SchemaError | EmbeddedPostgresError | CannotListen
         if isinstance(error, foreseen):
@@ -69,7 +69,7 @@ def settings_with(**flags: Any) -> "Settings":
 
     Raises Failure.
     """
-    from app.settings import SettingsError, load_settings
+    from learnloop_service.app.settings import SettingsError, load_settings
 
     with failing_on(SettingsError):
         found = load_settings(**{name: value for name, value in flags.items() if value is not None})

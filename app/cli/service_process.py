@@ -14,9 +14,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from app.cli.client import Service, ServiceUnreachable
-from app.cli.serve import data_directory, require_engine, settings_with
-from app.cli.terminal import Failure, progress
+from learnloop_service.app.cli.client import Service, ServiceUnreachable
+from learnloop_service.app.cli.serve import data_directory, require_engine, settings_with
+from learnloop_service.app.cli.terminal import Failure, progress
 
 _PR_SET_PDEATHSIG = 1
 _UNASSIGNED_PORTS = range(20_000, 32_768)
@@ -78,7 +78,17 @@ class Waiting:
 
 def _start(data_dir: Path, log_path: Path, port: int, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     # -P ignores a directory `app` that happens to be in the working directory.
-    command = [sys.executable, "-P", "-m", "app.cli", "serve", "--host", "127.0.0.1", "--port", str(port)]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "learnloop_service.app.cli",
+        "serve",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     command += ["--data-dir", str(data_dir)]
     if not os.environ.get("LEARNLOOP_API_KEY") and settings_with(data_dir=data_dir).require_keys == "auto":
         variables = {"LEARNLOOP_REQUIRE_KEYS": "never", **variables}  # the data directory can hold keys

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from app.cli.terminal import progress
+from learnloop_service.app.cli.terminal import progress
 
 Advance = Callable[[str, int, int | None], None]
 """Reports progress: the stage, the amount done, and the total if it is known."""

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.run_request import parse_settings
-from environment import registry
-from environment.json_type import Json
+from learnloop_service.app.cli.run_request import parse_settings
+from learnloop_service.environment import registry
+from learnloop_service.environment.json_type import Json
 
 
 def takes_task_fields(command: Callable[..., None]) -> Callable[..., None]:

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.client import Service
-from app.cli.options import AsJson, DataDir, config_file, own_url, setting
-from app.cli.run_report import expected_text, print_defaults, print_run
-from app.cli.run_request import overlay, parse_settings, read_graph_file, read_run_file
-from app.cli.service_process import service_at
-from app.cli.terminal import print_json, progress, results, say
-from app.cli.watching import RunDisplay, run_to_end
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.options import AsJson, DataDir, config_file, own_url, setting
+from learnloop_service.app.cli.run_report import expected_text, print_defaults, print_run
+from learnloop_service.app.cli.run_request import overlay, parse_settings, read_graph_file, read_run_file
+from learnloop_service.app.cli.service_process import service_at
+from learnloop_service.app.cli.terminal import print_json, progress, results, say
+from learnloop_service.app.cli.watching import RunDisplay, run_to_end
 
 _File = Annotated[
     Path | None,

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from app.cli.charts import figure
-from app.cli.client import HERE, ServiceAt, explained_if_missing
-from app.cli.options import AsJson
-from app.cli.terminal import plain, print_result
-from app.cli.what_if import turn_values, what_if
-from environment.json_type import Json
+from learnloop_service.app.cli.charts import figure
+from learnloop_service.app.cli.client import HERE, ServiceAt, explained_if_missing
+from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.terminal import plain, print_result
+from learnloop_service.app.cli.what_if import turn_values, what_if
+from learnloop_service.environment.json_type import Json
 
 app = typer.Typer(no_args_is_help=True, help="Show the records of rollouts, and continue them.")
 

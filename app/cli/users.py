@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from app.cli.client import HERE, ServiceAt
-from app.cli.options import AsJson
-from app.cli.terminal import confirm, plain, print_json, results, say
+from learnloop_service.app.cli.client import HERE, ServiceAt
+from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.terminal import confirm, plain, print_json, results, say
 
 app = typer.Typer(no_args_is_help=True, help="Delete the data of users.")
 

@@ -9,13 +9,13 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from app.cli.charts import bar, duration, figure, percent, sparkline
-from app.cli.client import Service, ServiceRefused, ServiceUnreachable
-from app.cli.event_lines import event_line
-from app.cli.run_report import expected_text, failures_text, verdict_text
-from app.cli.terminal import plain
-from environment.json_type import Json
-from training.statistics.shares import wilson
+from learnloop_service.app.cli.charts import bar, duration, figure, percent, sparkline
+from learnloop_service.app.cli.client import Service, ServiceRefused, ServiceUnreachable
+from learnloop_service.app.cli.event_lines import event_line
+from learnloop_service.app.cli.run_report import expected_text, failures_text, verdict_text
+from learnloop_service.app.cli.terminal import plain
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.statistics.shares import wilson
 
 ENDED = {"completed", "failed", "cancelled"}
 _FIRST_POLL_S, _POLL_S = 0.05, 0.5

@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from app.cli.client import HERE, Service, ServiceAt
-from app.cli.options import AsJson
-from app.cli.terminal import folded, plain, print_json, print_list, print_result, results, whole
-from environment.json_type import Json
 from learnloop.operations import segment
+from learnloop_service.app.cli.client import HERE, Service, ServiceAt
+from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.terminal import folded, plain, print_json, print_list, print_result, results, whole
+from learnloop_service.environment.json_type import Json
 
 app = typer.Typer(no_args_is_help=True, help="Manage webhook endpoints and inspect deliveries.")
 

@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 import typer
 from rich.text import Text
 
-from app.cli.charts import figure, percent
-from app.cli.client import HERE, Service, ServiceAt, explained_if_missing
-from app.cli.evaluations import Prompted, chosen_models, watch_evaluation
-from app.cli.options import AsJson
-from app.cli.terminal import plain, print_result, print_warnings
-from environment.json_type import Json
 from learnloop.operations import segment
+from learnloop_service.app.cli.charts import figure, percent
+from learnloop_service.app.cli.client import HERE, Service, ServiceAt, explained_if_missing
+from learnloop_service.app.cli.evaluations import Prompted, chosen_models, watch_evaluation
+from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.terminal import plain, print_result, print_warnings
+from learnloop_service.environment.json_type import Json
 
 TrajectoryId = Annotated[str, typer.Argument(metavar="TRAJECTORY_ID")]
 _Search = Annotated[

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import DataDir
-from app.cli.serve import plainly, require_engine, settings_with
-from app.cli.terminal import Failure
+from learnloop_service.app.cli.options import DataDir
+from learnloop_service.app.cli.serve import plainly, require_engine, settings_with
+from learnloop_service.app.cli.terminal import Failure
 
 
 def worker(
@@ -26,7 +26,7 @@ def worker(
     if settings.max_concurrent_runs == 0:
         raise Failure("LEARNLOOP_MAX_CONCURRENT_RUNS is 0, which is only for API processes; a worker needs at least 1")
     require_engine(data_dir)
-    from app.server import work
+    from learnloop_service.app.server import work
 
     with plainly():
         work(settings)

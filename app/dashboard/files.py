@@ -16,9 +16,9 @@ from importlib.resources.abc import Traversable
 
 import structlog
 
-from app.dashboard.bundle import UnknownForm, added, in_core, joined
-from environment import registry
-from environment.traits import RunPage
+from learnloop_service.app.dashboard.bundle import UnknownForm, added, in_core, joined
+from learnloop_service.environment import registry
+from learnloop_service.environment.traits import RunPage
 
 log = structlog.get_logger(__name__)
 _PAGE, _MAIN = "index.html", "main.js"
@@ -50,7 +50,7 @@ class Dashboard:
 @cache
 def dashboard() -> Dashboard:
     """Read the files on first use, so that they do not delay the start of the service."""
-    root = files("app.dashboard").joinpath("static")
+    root = files("learnloop_service.app.dashboard").joinpath("static")
     modules = {name: file.read_text(encoding="utf-8") for name, file in _below(root) if name.endswith(".js")}
     found = {name: _file(root.joinpath(name).read_bytes(), media_type) for name, media_type in _UNJOINED.items()}
     script = joined(modules, _MAIN)

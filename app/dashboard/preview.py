@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
-from app.api.run_documents import RunDocuments
-from app.auth.caller import Caller
-from app.auth.scopes import PAGES, route_path
-from app.auth.tenancy import RUN, require
-from app.errors import DATABASE_DOWN, NotFound
+from learnloop_service.app.api.run_documents import RunDocuments
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.auth.scopes import PAGES, route_path
+from learnloop_service.app.auth.tenancy import RUN, require
+from learnloop_service.app.errors import DATABASE_DOWN, NotFound
 
 _RUNS = f"{PAGES}/runs/"
 _LONGEST_ID = 64

@@ -9,11 +9,11 @@ from html import escape
 from fastapi import Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
-from app.api.routers import public_router
-from app.auth.scopes import PAGES, route_path
-from app.dashboard.files import dashboard
-from app.dashboard.preview import Preview, preview_of
-from app.errors import NotFound
+from learnloop_service.app.api.routers import public_router
+from learnloop_service.app.auth.scopes import PAGES, route_path
+from learnloop_service.app.dashboard.files import dashboard
+from learnloop_service.app.dashboard.preview import Preview, preview_of
+from learnloop_service.app.errors import NotFound
 
 router = public_router("health")
 _LINKS = {

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from environment.json_type import Json
-from training.protocol import strict_json
-from training.protocol.chat_reader import TEXT_PARTS, arguments_text
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol import strict_json
+from learnloop_service.training.protocol.chat_reader import TEXT_PARTS, arguments_text
 
 _ROLES = {
     "system": "system",

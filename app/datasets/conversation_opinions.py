@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 _UP = "👍 ❤ 💯 🎉 up thumbs_up thumbsup like liked positive good yes true upvote helpful"
 _DOWN = "👎 💔 down thumbs_down thumbsdown dislike disliked negative bad no false downvote unhelpful"

@@ -5,12 +5,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
-from app.db.json_text import flaw
-from app.schemas.base import RequestPart
-from environment.json_type import Json
-from training.protocol import strict_json
-from training.protocol.chat_reader import arguments_text, read_messages
-from training.protocol.validation_message import message_of
+from learnloop_service.app.db.json_text import flaw
+from learnloop_service.app.schemas.base import RequestPart
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol import strict_json
+from learnloop_service.training.protocol.chat_reader import arguments_text, read_messages
+from learnloop_service.training.protocol.validation_message import message_of
 
 _NAMED_FAULTS = 5
 _LOGGED = frozenset({"annotations", "index", "parsed", "provider_specific_fields"})

@@ -8,9 +8,9 @@ from pathlib import Path
 from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.datasets.store import DatasetStore
-from app.db.database import Database
-from app.db.tables import InboxPart
+from learnloop_service.app.datasets.store import DatasetStore
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import InboxPart
 
 _PART_BYTES = 4 << 20
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from environment.json_type import Json
-from judges.base import JudgeModel
-from judges.llm import Completion, JudgeUnavailable, complete
+from learnloop_service.environment.json_type import Json
+from learnloop_service.judges.base import JudgeModel
+from learnloop_service.judges.llm import Completion, JudgeUnavailable, complete
 
 _TIMEOUT_S = 120.0
 _REQUESTS = 5

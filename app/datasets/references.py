@@ -7,14 +7,14 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from app.datasets import inbox_parts, rows
-from app.datasets.rows import Kind
-from app.datasets.store import DatasetStore
-from app.db.database import Database
-from app.db.tables import DatasetVersion
-from app.domain.stored_request import Choice
-from environment.json_type import Json
-from environment.registry import traits
+from learnloop_service.app.datasets import inbox_parts, rows
+from learnloop_service.app.datasets.rows import Kind
+from learnloop_service.app.datasets.store import DatasetStore
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import DatasetVersion
+from learnloop_service.app.domain.stored_request import Choice
+from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.registry import traits
 
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,62})(?:@(?P<version>[0-9]{1,9}))?")
 

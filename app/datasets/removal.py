@@ -10,12 +10,12 @@ from typing import Any, Literal
 from sqlalchemy import ColumnElement, delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.auth.caller import ANY_PROJECT
-from app.datasets.rows import Kind
-from app.datasets.store import DatasetStore
-from app.db.database import Database
-from app.db.tables import DatasetVersion, Document, EvaluationJob, InboxPart, Run
-from app.errors import Conflict, NotFound
+from learnloop_service.app.auth.caller import ANY_PROJECT
+from learnloop_service.app.datasets.rows import Kind
+from learnloop_service.app.datasets.store import DatasetStore
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import DatasetVersion, Document, EvaluationJob, InboxPart, Run
+from learnloop_service.app.errors import Conflict, NotFound
 
 _OPEN = ("queued", "running", "paused", "failed")
 """States in which a run or evaluation still needs its data, or can need it again."""

@@ -16,13 +16,13 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.auth.caller import ANY_PROJECT
-from app.datasets.hub import is_hub_id
-from app.datasets.store import DatasetStore, StoreError, Version, canonical
-from app.db.database import Database
-from app.db.newest_first import newest_first
-from app.db.tables import DatasetVersion, Document
-from environment.json_type import Json
+from learnloop_service.app.auth.caller import ANY_PROJECT
+from learnloop_service.app.datasets.hub import is_hub_id
+from learnloop_service.app.datasets.store import DatasetStore, StoreError, Version, canonical
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.newest_first import newest_first
+from learnloop_service.app.db.tables import DatasetVersion, Document
+from learnloop_service.environment.json_type import Json
 
 log = structlog.get_logger(__name__)
 Kind = Literal["inbox", "scenarios", "demonstrations"]

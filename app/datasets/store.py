@@ -17,9 +17,9 @@ from typing import Any
 
 from ulid import ULID
 
-from environment.email_search.environment import version_path
-from environment.email_search.inbox import index_anew
-from environment.json_type import Json
+from learnloop_service.environment.email_search.environment import version_path
+from learnloop_service.environment.email_search.inbox import index_anew
+from learnloop_service.environment.json_type import Json
 
 canonical = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
 

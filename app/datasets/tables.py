@@ -14,9 +14,9 @@ from datetime import datetime, time
 from itertools import islice
 from zipfile import ZipFile
 
-from app.db.json_text import flaw
-from environment.json_type import Json
-from training.protocol import strict_json
+from learnloop_service.app.db.json_text import flaw
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol import strict_json
 
 MAX_ROWS, _MAX_COLUMNS, _MAX_UNCLOSED = 200_000, 200, 100
 _MAX_UNPACKED = 128 << 20

@@ -4,14 +4,14 @@ import json
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 
-from app.datasets.model_writer import NotWritten, completed, listed
-from environment.base import Tool
-from environment.json_type import Json
-from environment.words import words_of
-from judges.base import JudgeModel
-from judges.llm import JudgeUnavailable
+from learnloop_service.app.datasets.model_writer import NotWritten, completed, listed
+from learnloop_service.environment.base import Tool
+from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.words import words_of
+from learnloop_service.judges.base import JudgeModel
+from learnloop_service.judges.llm import JudgeUnavailable
 
-_PROMPT = files("app.datasets").joinpath("prompts/tasks.txt").read_text(encoding="utf-8")
+_PROMPT = files("learnloop_service.app.datasets").joinpath("prompts/tasks.txt").read_text(encoding="utf-8")
 _AT_A_TIME = 10
 _SHOWN = 40
 _MAX_CHARACTERS = 2_000

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import func, select
 
-from app.db.database import Database
+from learnloop_service.app.db.database import Database
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from sqlalchemy.event import listen
 from sqlalchemy.exc import ArgumentError, InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
-from app.db import json_text
-from app.db.connecting import connect, is_pooled, settings_of_transaction
+from learnloop_service.app.db import json_text
+from learnloop_service.app.db.connecting import connect, is_pooled, settings_of_transaction
 
 if TYPE_CHECKING:  # loaded with the first connection
     import psycopg

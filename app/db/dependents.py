@@ -8,7 +8,7 @@ waits for no row afterwards.
 from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.tables import AgentSession, EvaluationJob, Run, Trajectory
+from learnloop_service.app.db.tables import AgentSession, EvaluationJob, Run, Trajectory
 
 
 async def lock_dependents(tx: AsyncSession, run_id: str) -> None:

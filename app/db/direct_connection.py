@@ -15,9 +15,9 @@ import psycopg
 import structlog
 from sqlalchemy import URL
 
-from app.db.connecting import SERVER_SETTINGS, connect
-from app.db.database import has_ended
-from environment.first_line import first_line
+from learnloop_service.app.db.connecting import SERVER_SETTINGS, connect
+from learnloop_service.app.db.database import has_ended
+from learnloop_service.environment.first_line import first_line
 
 Row = Sequence[Any]
 _BACKOFF_S = 1.0

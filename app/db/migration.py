@@ -10,11 +10,11 @@ from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from app.db.database import DatabaseUrlError
-from app.errors import DATABASE_DOWN
-from app.logs import RepeatedLog
-from environment.first_line import first_line
-from environment.installation import shipped
+from learnloop_service.app.db.database import DatabaseUrlError
+from learnloop_service.app.errors import DATABASE_DOWN
+from learnloop_service.app.logs import RepeatedLog
+from learnloop_service.environment.first_line import first_line
+from learnloop_service.environment.installation import shipped
 
 if TYPE_CHECKING:
     from alembic.config import Config

@@ -3,7 +3,7 @@
 import psycopg
 from sqlalchemy import URL
 
-from app.db.connecting import connection_parameters
+from learnloop_service.app.db.connecting import connection_parameters
 
 
 class NoConnection(Exception):

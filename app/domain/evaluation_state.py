@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from enum import StrEnum
 
-from app.domain.run_state import Move
+from learnloop_service.app.domain.run_state import Move
 
 
 class EvaluationStatus(StrEnum):

@@ -5,9 +5,9 @@ from typing import Annotated, Self
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from app.domain.names import MODEL_PATTERN
-from judges.prices import Price, listed_price
-from judges.providers import provider_of
+from learnloop_service.app.domain.names import MODEL_PATTERN
+from learnloop_service.judges.prices import Price, listed_price
+from learnloop_service.judges.providers import provider_of
 
 _MILLION = 1e6
 _Dollars = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from training import base_defaults
+from learnloop_service.training import base_defaults
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 """Name of a project or model, which is also used as a directory name."""

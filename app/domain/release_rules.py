@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 
 class Guardrail(StrEnum):

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from app.domain.stored_request import Budget, Choice, Stored
-from environment.base import Split
-from environment.json_type import Json
-from training.rollout.fork import Edit
-from training.statistics.turn_values import most_probes
+from learnloop_service.app.domain.stored_request import Budget, Choice, Stored
+from learnloop_service.environment.base import Split
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.rollout.fork import Edit
+from learnloop_service.training.statistics.turn_values import most_probes
 
 
 class Contestant(Stored):

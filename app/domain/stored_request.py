@@ -6,9 +6,9 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from environment.json_type import Json
-from training.tuning import Tuning
-from training.types import RunConfig
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.tuning import Tuning
+from learnloop_service.training.types import RunConfig
 
 
 class Stored(BaseModel):

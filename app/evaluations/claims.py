@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.claims.claims import Claims
-from app.db.tables import EvaluationJob
-from app.domain.event_types import EventType
-from app.events.log import append_to_evaluation
+from learnloop_service.app.claims.claims import Claims
+from learnloop_service.app.db.tables import EvaluationJob
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.events.log import append_to_evaluation
 
 UNOWNED: Mapping[str, Any] = {"owner": None, "lease_until": None, "wait_reason": None}
 """Columns to set on an evaluation that no worker drives."""

@@ -1,8 +1,8 @@
 """A hash of the code that decides a judge's verdicts."""
 
-from environment import plugins
-from judges.registry import GROUP
-from training.source_code import source_hash
+from learnloop_service.environment import plugins
+from learnloop_service.judges.registry import GROUP
+from learnloop_service.training.source_code import source_hash
 
 
 def judging_code(judge: str) -> str:

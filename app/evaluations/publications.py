@@ -11,8 +11,8 @@ from typing import Any
 
 from sqlalchemy import DateTime, cast, func, select, update
 
-from app.db.database import Database
-from app.db.tables import EvaluationJob
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import EvaluationJob
 
 MAX_ATTEMPTS = 5
 NEW = {"state": "due", "attempts": 0, "next_at": "-infinity"}

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
-from app.domain.stored_evaluation import Rejudge
-from app.evaluations.rejudgings import RejudgingStore, StoredGroup
-from environment.json_type import Json
-from training.best_checkpoint import BestCheckpoint, Validation
-from training.statistics.rejudging import (
+from learnloop_service.app.domain.stored_evaluation import Rejudge
+from learnloop_service.app.evaluations.rejudgings import RejudgingStore, StoredGroup
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.best_checkpoint import BestCheckpoint, Validation
+from learnloop_service.training.statistics.rejudging import (
     MATTERS,
     Changes,
     Noise,

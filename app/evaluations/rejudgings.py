@@ -8,14 +8,14 @@ from typing import Any
 from sqlalchemy import Row, func, select
 from sqlalchemy.dialects.postgresql import insert
 
-from app.claims.lease import Lease, require
-from app.db.database import Database
-from app.db.tables import EvaluationJob, RejudgedRollout, Run, Trajectory
-from app.domain.stored_evaluation import Rejudge
-from app.errors import NotFound
-from app.evaluations.store import count_verdicts
-from judges.base import JudgeCall
-from training.types import RunConfig
+from learnloop_service.app.claims.lease import Lease, require
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import EvaluationJob, RejudgedRollout, Run, Trajectory
+from learnloop_service.app.domain.stored_evaluation import Rejudge
+from learnloop_service.app.errors import NotFound
+from learnloop_service.app.evaluations.store import count_verdicts
+from learnloop_service.judges.base import JudgeCall
+from learnloop_service.training.types import RunConfig
 
 _FIGURES = (
     Trajectory.id,

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from app.evaluations.report import models_without_figures
-from app.plots import svg as plot
-from environment.json_type import Json
+from learnloop_service.app.evaluations.report import models_without_figures
+from learnloop_service.app.plots import svg as plot
+from learnloop_service.environment.json_type import Json
 
 _WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 720, 200, 90, 34, 48
 

@@ -6,10 +6,10 @@ from dataclasses import asdict
 from statistics import fmean, median
 from typing import Any
 
-from app.domain.stored_evaluation import Slot, StoredEvaluation
-from environment.json_type import Json
-from training.statistics.bootstrap import DRAWS, LEVEL, intervals
-from training.statistics.shares import wilson
+from learnloop_service.app.domain.stored_evaluation import Slot, StoredEvaluation
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.statistics.bootstrap import DRAWS, LEVEL, intervals
+from learnloop_service.training.statistics.shares import wilson
 
 _PAIRED = ("success", "reward", "sources", "turns")
 """Figures that have intervals."""

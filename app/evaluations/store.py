@@ -7,26 +7,33 @@ from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, select, u
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.claims.lease import Lease, LeaseLost, require
-from app.claims.moves import move_held, move_locked
-from app.db.database import Database
-from app.db.dependents import lock_what_ifs
-from app.db.newest_first import newest_first
-from app.db.promotion_lock import lock_promotions
-from app.db.tables import EvaluationEvent, EvaluationJob, Promotion, RejudgedRollout, Release, Trajectory
-from app.domain.evaluation_state import RESUMING, TERMINAL, EvaluationStatus
-from app.domain.event_types import EventType
-from app.domain.release_state import LIVE as LIVE_RELEASE
-from app.domain.run_state import Move
-from app.domain.stored_evaluation import Comparison, Slot, Trial, TrialEvaluation, parse_evaluation
-from app.errors import Conflict, NotAllowed, existing
-from app.evaluations.claims import UNOWNED
-from app.evaluations.publications import NEW
-from app.evaluations.report import models_without_figures
-from app.events.log import append_to_evaluation
-from judges.base import JudgeCall
-from training.rollout.histories import transcript
-from training.statistics.sequential import Decision
+from learnloop_service.app.claims.lease import Lease, LeaseLost, require
+from learnloop_service.app.claims.moves import move_held, move_locked
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.dependents import lock_what_ifs
+from learnloop_service.app.db.newest_first import newest_first
+from learnloop_service.app.db.promotion_lock import lock_promotions
+from learnloop_service.app.db.tables import (
+    EvaluationEvent,
+    EvaluationJob,
+    Promotion,
+    RejudgedRollout,
+    Release,
+    Trajectory,
+)
+from learnloop_service.app.domain.evaluation_state import RESUMING, TERMINAL, EvaluationStatus
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.domain.release_state import LIVE as LIVE_RELEASE
+from learnloop_service.app.domain.run_state import Move
+from learnloop_service.app.domain.stored_evaluation import Comparison, Slot, Trial, TrialEvaluation, parse_evaluation
+from learnloop_service.app.errors import Conflict, NotAllowed, existing
+from learnloop_service.app.evaluations.claims import UNOWNED
+from learnloop_service.app.evaluations.publications import NEW
+from learnloop_service.app.evaluations.report import models_without_figures
+from learnloop_service.app.events.log import append_to_evaluation
+from learnloop_service.judges.base import JudgeCall
+from learnloop_service.training.rollout.histories import transcript
+from learnloop_service.training.statistics.sequential import Decision
 
 _ENDINGS = {
     EvaluationStatus.COMPLETED: (Move.COMPLETE, EventType.EVALUATION_COMPLETED),

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 _SETTINGS = {"print_call_link": False, "capture_code": False, "implicitly_patch_integrations": False}
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from sqlalchemy import select
 
-from app.db.database import Database
-from app.db.tables import EvaluationJob, Trajectory
-from app.domain.stored_evaluation import Slot, WhatIfEvaluation
-from environment.json_type import Json
-from training.statistics.shares import wilson
-from training.statistics.turn_values import Sampled
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import EvaluationJob, Trajectory
+from learnloop_service.app.domain.stored_evaluation import Slot, WhatIfEvaluation
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.statistics.shares import wilson
+from learnloop_service.training.statistics.turn_values import Sampled
 
 _LONGEST_ACTION = 200
 

@@ -17,16 +17,16 @@ import psycopg
 import structlog
 from sqlalchemy import URL, select
 
-from app.db.connecting import connect, is_pooled
-from app.db.database import Database
-from app.db.json_text import dumps
-from app.db.tables import Event
-from app.errors import DATABASE_DOWN
-from app.events.log import CHANNEL
-from app.events.progress import Moved, Position, positions_of
-from app.events.stream_limit import StreamPlaces
-from app.logs import RepeatedLog
-from environment.first_line import first_line
+from learnloop_service.app.db.connecting import connect, is_pooled
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.json_text import dumps
+from learnloop_service.app.db.tables import Event
+from learnloop_service.app.errors import DATABASE_DOWN
+from learnloop_service.app.events.log import CHANNEL
+from learnloop_service.app.events.progress import Moved, Position, positions_of
+from learnloop_service.app.events.stream_limit import StreamPlaces
+from learnloop_service.app.logs import RepeatedLog
+from learnloop_service.environment.first_line import first_line
 
 LOOK_S = 1.0
 """Polling interval: longest time that an event goes unseen after a lost notification.

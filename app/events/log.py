@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from sqlalchemy import Insert, bindparam, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.tables import EvaluationEvent, EvaluationJob, Event, Release, ReleaseEvent, Run
-from app.domain.event_types import EventType
-from app.webhooks.outbox import enqueue
+from learnloop_service.app.db.tables import EvaluationEvent, EvaluationJob, Event, Release, ReleaseEvent, Run
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.webhooks.outbox import enqueue
 
 CHANNEL = "learnloop_events"
 """NOTIFY channel. A notification is a hint with a run's id: listeners read by sequence number, and also poll."""

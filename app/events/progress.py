@@ -6,10 +6,10 @@ from typing import Any
 
 from sqlalchemy import Row, select
 
-from app.db.database import Database
-from app.db.json_text import dumps
-from app.db.tables import Run
-from app.domain.run_state import RunStatus
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.json_text import dumps
+from learnloop_service.app.db.tables import Run
+from learnloop_service.app.domain.run_state import RunStatus
 
 _FIGURES = (Run.phase_iteration, Run.phase, Run.phase_done, Run.phase_total, Run.rollout_failures)
 

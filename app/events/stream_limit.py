@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from app.errors import TooManyRequests
+from learnloop_service.app.errors import TooManyRequests
 
 STREAMS_PER_KEY = 100
 _RETRY_AFTER_S = 5

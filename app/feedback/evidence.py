@@ -9,14 +9,14 @@ import structlog
 from sqlalchemy import ColumnElement, Row, Select, case, func, literal, null, select
 from sqlalchemy.dialects.postgresql import JSONB
 
-from app.aio.event_loops import run_on_loop
-from app.db.database import Database
-from app.db.tables import Feedback, Run, Trajectory
-from app.errors import DATABASE_DOWN
-from app.feedback.sums import events_about, sums_of
-from environment.first_line import first_line
-from judges.base import Evidence
-from judges.feedback import ONLINE
+from learnloop_service.app.aio.event_loops import run_on_loop
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Feedback, Run, Trajectory
+from learnloop_service.app.errors import DATABASE_DOWN
+from learnloop_service.app.feedback.sums import events_about, sums_of
+from learnloop_service.environment.first_line import first_line
+from learnloop_service.judges.base import Evidence
+from learnloop_service.judges.feedback import ONLINE
 
 _NEWEST = 2_000
 """Maximum number of emails used as evidence."""

@@ -6,11 +6,11 @@ from enum import StrEnum
 
 from sqlalchemy import ColumnElement, Subquery, func, select
 
-from app.db.database import Database
-from app.db.tables import Feedback
-from app.feedback.sums import events_about, sums_of
-from app.feedback.withdrawals import in_force
-from app.schemas.agent_sessions import AgentSessionOpinions
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Feedback
+from learnloop_service.app.feedback.sums import events_about, sums_of
+from learnloop_service.app.feedback.withdrawals import in_force
+from learnloop_service.app.schemas.agent_sessions import AgentSessionOpinions
 
 _MOST_COMMENTS = 10
 

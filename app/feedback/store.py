@@ -11,14 +11,14 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.db.database import Database
-from app.db.newest_first import newest_first
-from app.db.tables import Feedback, Trajectory
-from app.errors import Conflict, InvalidRequest, ServiceError
-from app.feedback.subjects import AGAINST, SUBJECT, Subjects
-from app.feedback.withdrawals import in_force
-from app.schemas.feedback import FeedbackEvent
-from app.security.user_hash import UserHasher
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.newest_first import newest_first
+from learnloop_service.app.db.tables import Feedback, Trajectory
+from learnloop_service.app.errors import Conflict, InvalidRequest, ServiceError
+from learnloop_service.app.feedback.subjects import AGAINST, SUBJECT, Subjects
+from learnloop_service.app.feedback.withdrawals import in_force
+from learnloop_service.app.schemas.feedback import FeedbackEvent
+from learnloop_service.app.security.user_hash import UserHasher
 
 _AHEAD = timedelta(minutes=5)
 """How far a sender's clock can be ahead of the database's."""

@@ -7,12 +7,12 @@ from typing import Any
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.tables import AgentSession, Promotion, Reflection, Run, Trajectory
-from app.errors import InvalidRequest, NotFound, existing
-from app.schemas.feedback import FeedbackEvent
-from app.security.user_hash import UserHasher
-from judges.feedback import ONLINE
-from training.protocol.model_name import ModelName
+from learnloop_service.app.db.tables import AgentSession, Promotion, Reflection, Run, Trajectory
+from learnloop_service.app.errors import InvalidRequest, NotFound, existing
+from learnloop_service.app.schemas.feedback import FeedbackEvent
+from learnloop_service.app.security.user_hash import UserHasher
+from learnloop_service.judges.feedback import ONLINE
+from learnloop_service.training.protocol.model_name import ModelName
 
 SUBJECT = ("trajectory_id", "session_id", "user_hash", "asked_as")
 AGAINST = ("against_id", "against_session_id")

@@ -6,9 +6,9 @@ from sqlalchemy import ColumnElement, Label, Subquery, func, literal, select, un
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import InstrumentedAttribute
 
-from app.db.tables import Feedback
-from app.feedback.withdrawals import in_force
-from judges.feedback import LOSSES, WINS
+from learnloop_service.app.db.tables import Feedback
+from learnloop_service.app.feedback.withdrawals import in_force
+from learnloop_service.judges.feedback import LOSSES, WINS
 
 _BEATEN = "beaten"
 """Event type for the losing side of a preference."""

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, SQLColumnExpression, and_, exists, or_
 from sqlalchemy.orm import aliased
 
-from app.db.tables import Feedback
+from learnloop_service.app.db.tables import Feedback
 
 _CONTENT = ("type", "occurred_at", "source")
 _OPTIONAL_CONTENT = ("against_id", "against_session_id", "outcome_name", "value", "confidence", "comment")

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from app.agent_sessions.canonical import BadRequestBody
-from app.gateway.chunks import Chunk
-from app.gateway.stream_errors import STREAM_ERRORS, status_of
-from app.http.anthropic_errors import error_document
-from environment.json_type import Json
-from training.protocol.responses.parameters import hint_warnings, hosted_tool_warnings
-from training.protocol.stop_reason import stop_string
+from learnloop_service.app.agent_sessions.canonical import BadRequestBody
+from learnloop_service.app.gateway.chunks import Chunk
+from learnloop_service.app.gateway.stream_errors import STREAM_ERRORS, status_of
+from learnloop_service.app.http.anthropic_errors import error_document
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.responses.parameters import hint_warnings, hosted_tool_warnings
+from learnloop_service.training.protocol.stop_reason import stop_string
 
 Block = Mapping[str, Json]
 

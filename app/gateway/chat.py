@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import orjson
 
-from app.gateway.chunks import Chunk
-from app.gateway.stream_errors import STREAM_ERRORS, status_of
-from app.http.openai_errors import openai_error
-from environment.json_type import Json
+from learnloop_service.app.gateway.chunks import Chunk
+from learnloop_service.app.gateway.stream_errors import STREAM_ERRORS, status_of
+from learnloop_service.app.http.openai_errors import openai_error
+from learnloop_service.environment.json_type import Json
 
 NAME = "chat"
 

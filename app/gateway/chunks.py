@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from environment.json_type import Json
-from training.protocol.malformed_calls import MALFORMED
-from training.protocol.stop_reason import STOP_REASON
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.malformed_calls import MALFORMED
+from learnloop_service.training.protocol.stop_reason import STOP_REASON
 
 Chunk = dict[str, Json]
 _EXACT = "prompt_token_ids"

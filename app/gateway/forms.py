@@ -6,14 +6,14 @@ from typing import Any, Protocol
 
 from fastapi import Request, Response
 
-from app.agent_sessions.calls import Asker
-from app.agent_sessions.replay import Repetition
-from app.aio.event_loops import shielded
-from app.gateway.chunks import Chunk
-from app.gateway.gateway import SessionGateway
-from app.gateway.replies import Exchange, StreamedReply, WholeReply
-from app.model_registry.proxy import CLIENT_DISCONNECTED, unless_disconnected
-from environment.json_type import Json
+from learnloop_service.app.agent_sessions.calls import Asker
+from learnloop_service.app.agent_sessions.replay import Repetition
+from learnloop_service.app.aio.event_loops import shielded
+from learnloop_service.app.gateway.chunks import Chunk
+from learnloop_service.app.gateway.gateway import SessionGateway
+from learnloop_service.app.gateway.replies import Exchange, StreamedReply, WholeReply
+from learnloop_service.app.model_registry.proxy import CLIENT_DISCONNECTED, unless_disconnected
+from learnloop_service.environment.json_type import Json
 
 
 class Asked(Protocol):

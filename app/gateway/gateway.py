@@ -19,31 +19,31 @@ from typing import Any, TypeVar
 
 import structlog
 
-from app.agent_sessions.calls import Asker, BegunCall, SessionCalls
-from app.agent_sessions.canonical import CanonicalRequest, canonical, seeds_of_call
-from app.agent_sessions.replay import Repetition
-from app.agent_sessions.store import AgentSessions
-from app.aio.event_loops import shielded
-from app.aio.periodic import every
-from app.db.database import Database
-from app.db.tables import AgentSession, Release, Run
-from app.domain.release_state import SPLITTING, Arm
-from app.errors import NotFound
-from app.gateway import responses
-from app.gateway.chunks import AnotherReply, Assembly, Chunk, chunks_of
-from app.gateway.known_replies import KnownReplies
-from app.gateway.upstream import ServerAway, Upstream
-from app.model_registry.resolver import ModelResolver, ResolvedModel, base_models
-from app.releases.exposures import Observed, failure_recorded, record
-from app.releases.split import Exposure, Split
-from app.resources import Resources
-from environment.json_type import Json
-from training.backends import embedded
-from training.backends.base import Endpoint
-from training.protocol.malformed_calls import is_malformed
-from training.protocol.responses.items import Item
-from training.protocol.responses.parameters import hint_warnings
-from training.rollout.model_calls import Sampling
+from learnloop_service.app.agent_sessions.calls import Asker, BegunCall, SessionCalls
+from learnloop_service.app.agent_sessions.canonical import CanonicalRequest, canonical, seeds_of_call
+from learnloop_service.app.agent_sessions.replay import Repetition
+from learnloop_service.app.agent_sessions.store import AgentSessions
+from learnloop_service.app.aio.event_loops import shielded
+from learnloop_service.app.aio.periodic import every
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import AgentSession, Release, Run
+from learnloop_service.app.domain.release_state import SPLITTING, Arm
+from learnloop_service.app.errors import NotFound
+from learnloop_service.app.gateway import responses
+from learnloop_service.app.gateway.chunks import AnotherReply, Assembly, Chunk, chunks_of
+from learnloop_service.app.gateway.known_replies import KnownReplies
+from learnloop_service.app.gateway.upstream import ServerAway, Upstream
+from learnloop_service.app.model_registry.resolver import ModelResolver, ResolvedModel, base_models
+from learnloop_service.app.releases.exposures import Observed, failure_recorded, record
+from learnloop_service.app.releases.split import Exposure, Split
+from learnloop_service.app.resources import Resources
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.backends import embedded
+from learnloop_service.training.backends.base import Endpoint
+from learnloop_service.training.protocol.malformed_calls import is_malformed
+from learnloop_service.training.protocol.responses.items import Item
+from learnloop_service.training.protocol.responses.parameters import hint_warnings
+from learnloop_service.training.rollout.model_calls import Sampling
 
 Result = TypeVar("Result")
 _MAX_RETRY_S = 60.0

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import select, tuple_
 
-from app.agent_sessions.canonical import CanonicalRequest, conversation_with, conversations
-from app.agent_sessions.records import unpack_answer, unpack_request
-from app.db.database import Database
-from app.db.tables import SessionCall
-from environment.json_type import Json
+from learnloop_service.app.agent_sessions.canonical import CanonicalRequest, conversation_with, conversations
+from learnloop_service.app.agent_sessions.records import unpack_answer, unpack_request
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import SessionCall
+from learnloop_service.environment.json_type import Json
 
 _MOST_SESSIONS = 2_000
 _MOST_IDS = 10_000_000

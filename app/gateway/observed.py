@@ -12,14 +12,14 @@ from typing import Any
 from fastapi import Response
 from fastapi.responses import StreamingResponse
 
-from app.db.database import Database
-from app.gateway.chunks import Assembly, Chunk
-from app.gateway.unrecorded import UnrecordedExchange
-from app.model_registry.proxy import CLIENT_DISCONNECTED
-from app.releases.exposures import Observed, failure_recorded, record
-from app.releases.split import Exposure
-from environment.json_type import Json
-from training.protocol.malformed_calls import is_malformed, is_malformed_response
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.gateway.chunks import Assembly, Chunk
+from learnloop_service.app.gateway.unrecorded import UnrecordedExchange
+from learnloop_service.app.model_registry.proxy import CLIENT_DISCONNECTED
+from learnloop_service.app.releases.exposures import Observed, failure_recorded, record
+from learnloop_service.app.releases.split import Exposure
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.malformed_calls import is_malformed, is_malformed_response
 
 _NO_ANSWER = (HTTPStatus.NOT_FOUND, CLIENT_DISCONNECTED)
 """Statuses below 500 of requests without an answer: the checkpoint is gone, or the client has left."""

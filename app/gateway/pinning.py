@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from app.agent_sessions.store import PinnedModel
-from app.auth.caller import Caller
-from app.errors import Conflict, NotFound
-from app.model_registry.engine_client import EngineClient
-from app.model_registry.resolver import ModelResolver, ResolvedModel, UnknownModelName
-from app.releases.exposures import failure_recorded
-from app.releases.split import Requester
-from training.backends import embedded
-from training.protocol.model_name import ModelName
+from learnloop_service.app.agent_sessions.store import PinnedModel
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.errors import Conflict, NotFound
+from learnloop_service.app.model_registry.engine_client import EngineClient
+from learnloop_service.app.model_registry.resolver import ModelResolver, ResolvedModel, UnknownModelName
+from learnloop_service.app.releases.exposures import failure_recorded
+from learnloop_service.app.releases.split import Requester
+from learnloop_service.training.backends import embedded
+from learnloop_service.training.protocol.model_name import ModelName
 
 
 async def pinned(

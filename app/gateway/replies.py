@@ -9,10 +9,10 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from app.aio.event_loops import shielded
-from app.gateway.chunks import Chunk
-from app.model_registry.proxy import unless_disconnected
-from environment.json_type import Json
+from learnloop_service.app.aio.event_loops import shielded
+from learnloop_service.app.gateway.chunks import Chunk
+from learnloop_service.app.model_registry.proxy import unless_disconnected
+from learnloop_service.environment.json_type import Json
 
 _REPLAYED = {"Idempotency-Replayed": "true"}
 

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 import orjson
 from pydantic import ValidationError
 
-from app.agent_sessions.canonical import BadRequestBody
-from app.gateway.chunks import Assembly, Chunk
-from app.gateway.stream_errors import STREAM_ERRORS
-from environment.json_type import Json
-from training.protocol.malformed_calls import MALFORMED
-from training.protocol.responses.events import Event, ResponseEvents
-from training.protocol.responses.items import Item, reference_in
-from training.protocol.responses.parameters import BadParameter, hint_warnings
-from training.protocol.responses.reply import Reply, output_of, status_of
-from training.protocol.responses.request import ResponsesRequest
-from training.protocol.responses.tools import OfferedTools
-from training.protocol.validation_message import message_of
+from learnloop_service.app.agent_sessions.canonical import BadRequestBody
+from learnloop_service.app.gateway.chunks import Assembly, Chunk
+from learnloop_service.app.gateway.stream_errors import STREAM_ERRORS
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.malformed_calls import MALFORMED
+from learnloop_service.training.protocol.responses.events import Event, ResponseEvents
+from learnloop_service.training.protocol.responses.items import Item, reference_in
+from learnloop_service.training.protocol.responses.parameters import BadParameter, hint_warnings
+from learnloop_service.training.protocol.responses.reply import Reply, output_of, status_of
+from learnloop_service.training.protocol.responses.request import ResponsesRequest
+from learnloop_service.training.protocol.responses.tools import OfferedTools
+from learnloop_service.training.protocol.validation_message import message_of
 
 NAME = "responses"
 

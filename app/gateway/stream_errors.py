@@ -1,7 +1,7 @@
 """Errors that can occur while a reply is streamed, after its HTTP status has been sent."""
 
-from app.errors import DATABASE_DOWN, ServiceError
-from app.gateway.chunks import AnotherReply
+from learnloop_service.app.errors import DATABASE_DOWN, ServiceError
+from learnloop_service.app.gateway.chunks import AnotherReply
 
 STREAM_ERRORS = (ServiceError, AnotherReply, *DATABASE_DOWN)
 

@@ -3,10 +3,10 @@
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
-from app.gateway.chunks import Chunk
-from app.gateway.upstream import Upstream
-from environment.json_type import Json
-from training.backends.base import Endpoint
+from learnloop_service.app.gateway.chunks import Chunk
+from learnloop_service.app.gateway.upstream import Upstream
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.backends.base import Endpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import structlog
 
-from app.errors import BadGateway, InvalidRequest, ServiceError, Unavailable
-from app.model_registry.proxy import DEADLINE_S, NoAnswerInTime
-from environment.full_context import CODE as FULL_CONTEXT
-from environment.full_context import read_full_context
-from environment.json_type import Json
 from learnloop.http_settings import proxy_of, tls
-from training.backends.base import Endpoint
-from training.protocol import strict_json
-from training.protocol.lines import lines_of
-from training.rollout.http_transport import client_session
+from learnloop_service.app.errors import BadGateway, InvalidRequest, ServiceError, Unavailable
+from learnloop_service.app.model_registry.proxy import DEADLINE_S, NoAnswerInTime
+from learnloop_service.environment.full_context import CODE as FULL_CONTEXT
+from learnloop_service.environment.full_context import read_full_context
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.backends.base import Endpoint
+from learnloop_service.training.protocol import strict_json
+from learnloop_service.training.protocol.lines import lines_of
+from learnloop_service.training.rollout.http_transport import client_session
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession

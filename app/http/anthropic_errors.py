@@ -5,7 +5,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from environment.full_context import read_full_context
+from learnloop_service.environment.full_context import read_full_context
 
 _KINDS: Mapping[int, str] = {
     401: "authentication_error",

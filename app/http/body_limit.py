@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.aio.fair_turns import FairTurns
-from app.auth.scopes import is_public, route_path
-from app.errors import ServiceError, TooManyRequests, Unavailable, problem_of
-from app.http.json_values import has_more_values
+from learnloop_service.app.aio.fair_turns import FairTurns
+from learnloop_service.app.auth.scopes import is_public, route_path
+from learnloop_service.app.errors import ServiceError, TooManyRequests, Unavailable, problem_of
+from learnloop_service.app.http.json_values import has_more_values
 
 MAX_VALUES = 20_000
 """Maximum number of values in an ordinary body. As Python objects they take a few megabytes."""

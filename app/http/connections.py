@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from app.security.client_address import client_of
+from learnloop_service.app.security.client_address import client_of
 
 RESERVE = 16
 """Number of connections beyond the limit, for health checks."""

@@ -25,12 +25,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.aio.periodic import every
-from app.auth.scopes import SESSIONS, model_path, route_path
-from app.db.database import Database
-from app.db.tables import IdempotencyKey
-from app.errors import DATABASE_DOWN, Conflict, InvalidRequest, ServiceError, StillRunning, problem_of
-from environment.first_line import first_line
+from learnloop_service.app.aio.periodic import every
+from learnloop_service.app.auth.scopes import SESSIONS, model_path, route_path
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import IdempotencyKey
+from learnloop_service.app.errors import DATABASE_DOWN, Conflict, InvalidRequest, ServiceError, StillRunning, problem_of
+from learnloop_service.environment.first_line import first_line
 
 KEPT = timedelta(hours=24)
 _LEASE = timedelta(seconds=60)

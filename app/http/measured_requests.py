@@ -4,7 +4,7 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.instruments import EVENT_STREAMS, HTTP_REQUESTS, HTTP_SECONDS
+from learnloop_service.app.instruments import EVENT_STREAMS, HTTP_REQUESTS, HTTP_SECONDS
 
 _METHODS = {"GET", "HEAD", "OPTIONS", "POST", "PATCH", "PUT", "DELETE"}
 _NO_ROUTE = "none"

@@ -9,11 +9,11 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.auth.scopes import ANTHROPIC, model_path, route_path
-from app.errors import MEDIA_TYPE
-from app.http.anthropic_errors import anthropic_error
-from environment.json_type import Json
-from training.protocol.meant_path import tidy
+from learnloop_service.app.auth.scopes import ANTHROPIC, model_path, route_path
+from learnloop_service.app.errors import MEDIA_TYPE
+from learnloop_service.app.http.anthropic_errors import anthropic_error
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.meant_path import tidy
 
 _KINDS: Mapping[int, tuple[str, str | None]] = {
     401: ("invalid_request_error", "invalid_api_key"),

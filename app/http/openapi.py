@@ -14,11 +14,11 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 
-from app.auth.scopes import ANTHROPIC, DOCUMENTATION_FILES, is_public, model_path
-from app.errors import MEDIA_TYPE
-from environment.json_type import Json
+from learnloop_service.app.auth.scopes import ANTHROPIC, DOCUMENTATION_FILES, is_public, model_path
+from learnloop_service.app.errors import MEDIA_TYPE
+from learnloop_service.environment.json_type import Json
 
-_INTRODUCTION = files("app.http").joinpath("introduction.md").read_text(encoding="utf-8").strip()
+_INTRODUCTION = files("learnloop_service.app.http").joinpath("introduction.md").read_text(encoding="utf-8").strip()
 _TAGS = {
     "runs": "Start learn-loops, follow them and control them.",
     "documents": "Graphs, scenarios and demonstrations that are stored once and used by many runs.",

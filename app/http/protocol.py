@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import service_unavailable
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from app.http.connections import Connections
+from learnloop_service.app.http.connections import Connections
 
 MAX_HEAD_BYTES = 65_536
 """Maximum size of the request line and headers together. Trailers and the framing of chunks can take as much again."""

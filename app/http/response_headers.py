@@ -6,7 +6,7 @@ from secrets import token_hex
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.auth.scopes import DOCUMENTATION_FILES, route_path
+from learnloop_service.app.auth.scopes import DOCUMENTATION_FILES, route_path
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _FOR_BROWSERS = {

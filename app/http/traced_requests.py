@@ -8,7 +8,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.auth.scopes import route_path
+from learnloop_service.app.auth.scopes import route_path
 
 _UNTRACED = ("/health/", "/metrics", "/static")
 """Paths that are polled by machines, and static files."""

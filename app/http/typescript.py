@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 _PLAIN = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean", "null": "null"}
 _HEAD = "// Types of Learnloop's API, from its OpenAPI document. Replies have every field; requests need few.\n"

@@ -12,14 +12,14 @@ from sqlalchemy import and_, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
-from app.claims.lease import lapsed
-from app.db.database import Database
-from app.db.tables import Diagnosis, EvaluationJob, Event, Release, Run, WebhookDelivery
-from app.domain.delivery_state import DeliveryState
-from app.domain.evaluation_state import EvaluationStatus
-from app.domain.release_state import ReleaseState
-from app.domain.run_state import LIVE, RunStatus
-from training.diagnosis.diagnosis import Severity
+from learnloop_service.app.claims.lease import lapsed
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Diagnosis, EvaluationJob, Event, Release, Run, WebhookDelivery
+from learnloop_service.app.domain.delivery_state import DeliveryState
+from learnloop_service.app.domain.evaluation_state import EvaluationStatus
+from learnloop_service.app.domain.release_state import ReleaseState
+from learnloop_service.app.domain.run_state import LIVE, RunStatus
+from learnloop_service.training.diagnosis.diagnosis import Severity
 
 
 @dataclass(frozen=True, slots=True)

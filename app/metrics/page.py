@@ -11,13 +11,13 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 from sqlalchemy.pool import QueuePool
 
-from app.errors import DATABASE_DOWN
-from app.instruments import REGISTRY
-from app.metrics import database, engine
-from app.metrics.database import DatabaseFigures
-from app.processes.engine import EngineState
-from app.resources import Resources
-from environment.first_line import first_line
+from learnloop_service.app.errors import DATABASE_DOWN
+from learnloop_service.app.instruments import REGISTRY
+from learnloop_service.app.metrics import database, engine
+from learnloop_service.app.metrics.database import DatabaseFigures
+from learnloop_service.app.processes.engine import EngineState
+from learnloop_service.app.resources import Resources
+from learnloop_service.environment.first_line import first_line
 
 _TIMEOUT_S = 2.0
 """Timeout of the database's figures. It leaves time to reply without them, because Prometheus waits for 10 s."""

@@ -7,25 +7,25 @@ from typing import Any
 import structlog
 from sqlalchemy import func, select, update
 
-from app.auth.caller import Caller
-from app.backends import Connect, connected
-from app.db.database import Database
-from app.db.tables import Checkpoint, Promotion, Release, Run
-from app.domain.event_types import EventType
-from app.domain.run_state import LIVE
-from app.errors import Conflict, NotFound
-from app.events.log import append
-from app.model_registry.engine_client import EngineClient
-from app.model_registry.promotions import Promotions
-from app.model_registry.pushes.push import Pushed, Source, push
-from app.model_registry.pushes.targets import Target
-from app.model_registry.resolver import UnknownModelName
-from app.releases.live import needed_checkpoints
-from app.runs.resume_point import sampled_steps
-from app.settings import Settings
-from environment.json_type import Json
-from training.backends import embedded
-from training.protocol.model_name import ModelName
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.backends import Connect, connected
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Checkpoint, Promotion, Release, Run
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.domain.run_state import LIVE
+from learnloop_service.app.errors import Conflict, NotFound
+from learnloop_service.app.events.log import append
+from learnloop_service.app.model_registry.engine_client import EngineClient
+from learnloop_service.app.model_registry.promotions import Promotions
+from learnloop_service.app.model_registry.pushes.push import Pushed, Source, push
+from learnloop_service.app.model_registry.pushes.targets import Target
+from learnloop_service.app.model_registry.resolver import UnknownModelName
+from learnloop_service.app.releases.live import needed_checkpoints
+from learnloop_service.app.runs.resume_point import sampled_steps
+from learnloop_service.app.settings import Settings
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.backends import embedded
+from learnloop_service.training.protocol.model_name import ModelName
 
 log = structlog.get_logger(__name__)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 
-from app.errors import BadGateway, Conflict, NotFound, Unavailable
-from app.processes.engine import Engine
-from environment.json_type import Json
-from training.protocol.model_name import ModelName
+from learnloop_service.app.errors import BadGateway, Conflict, NotFound, Unavailable
+from learnloop_service.app.processes.engine import Engine
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.model_name import ModelName
 
 _TIMEOUT_S = 60.0
 _ERRORS = {404: NotFound, 409: Conflict, 410: Conflict}

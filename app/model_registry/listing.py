@@ -5,15 +5,15 @@ from collections.abc import Collection
 from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import distinct_on
 
-from app.auth.caller import Caller
-from app.db.database import Database
-from app.db.tables import Run
-from app.model_registry.engine_client import EngineClient
-from app.model_registry.promotions import Promotions
-from app.model_registry.resolver import ModelResolver, UnknownModelName
-from environment.json_type import Json
-from training.backends import embedded
-from training.protocol.model_name import ModelName
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Run
+from learnloop_service.app.model_registry.engine_client import EngineClient
+from learnloop_service.app.model_registry.promotions import Promotions
+from learnloop_service.app.model_registry.resolver import ModelResolver, UnknownModelName
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.backends import embedded
+from learnloop_service.training.protocol.model_name import ModelName
 
 
 async def listed(

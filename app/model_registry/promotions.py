@@ -7,11 +7,11 @@ from sqlalchemy import Select, and_, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import aliased, load_only
 
-from app.db.database import Database
-from app.db.tables import Promotion, Release, Run
-from app.domain.release_state import SPLITTING
-from app.releases.live import give_way
-from app.releases.split import Split
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Promotion, Release, Run
+from learnloop_service.app.domain.release_state import SPLITTING
+from learnloop_service.app.releases.live import give_way
+from learnloop_service.app.releases.split import Split
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,14 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from app.aio.event_loops import shielded
-from app.errors import BadGateway, Unavailable
-from app.http.openai_errors import openai_error
-from environment.json_type import Json
 from learnloop.http_settings import tls
-from training.backends.base import Endpoint
-from training.lost_connections import WatchedTransport, keepalive
-from training.rollout.http_transport import AiohttpTransport
+from learnloop_service.app.aio.event_loops import shielded
+from learnloop_service.app.errors import BadGateway, Unavailable
+from learnloop_service.app.http.openai_errors import openai_error
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.backends.base import Endpoint
+from learnloop_service.training.lost_connections import WatchedTransport, keepalive
+from learnloop_service.training.rollout.http_transport import AiohttpTransport
 
 Result = TypeVar("Result")
 DEADLINE_S = 600.0

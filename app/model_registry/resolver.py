@@ -15,21 +15,21 @@ from typing import Any
 
 from sqlalchemy import select
 
-from app.auth.caller import Caller
-from app.backends import Connect, connected
-from app.db.database import Database
-from app.db.tables import Promotion, Run
-from app.domain.names import TINY_BASE
-from app.errors import Conflict, NotFound
-from app.model_registry.promotions import Promotions
-from app.processes.engine import Engine
-from app.releases.exposures import count
-from app.releases.split import Exposure, Requester, Split
-from app.runs.configuration import model_spec
-from app.settings import Settings
-from training.backends import embedded
-from training.backends.base import Endpoint
-from training.protocol.model_name import ModelName
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.backends import Connect, connected
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Promotion, Run
+from learnloop_service.app.domain.names import TINY_BASE
+from learnloop_service.app.errors import Conflict, NotFound
+from learnloop_service.app.model_registry.promotions import Promotions
+from learnloop_service.app.processes.engine import Engine
+from learnloop_service.app.releases.exposures import count
+from learnloop_service.app.releases.split import Exposure, Requester, Split
+from learnloop_service.app.runs.configuration import model_spec
+from learnloop_service.app.settings import Settings
+from learnloop_service.training.backends import embedded
+from learnloop_service.training.backends.base import Endpoint
+from learnloop_service.training.protocol.model_name import ModelName
 
 _RUN_ID = re.compile(r"(?P<id>[0-9A-HJKMNP-TV-Z]{26})(?:@(?P<step>[0-9]{1,9}))?")
 _ARTIFACT = re.compile(r"wandb-artifact:///[^/]+/(?P<model>[^/]+/[^/:@]+)(?::step(?P<step>[0-9]{1,9}))?")

@@ -11,19 +11,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.auth.caller import Caller
-from app.backends import Connect
-from app.db.database import Database
-from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from app.model_registry.checkpoints import Checkpoints
-from app.model_registry.engine_client import EngineClient
-from app.model_registry.promotions import Promotions
-from app.model_registry.resolver import ModelResolver
-from app.releases.live import require_unneeded
-from app.runs.store import RunStore
-from environment.json_type import Json
-from training.backends import embedded
-from training.protocol.model_name import ModelName
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.backends import Connect
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from learnloop_service.app.model_registry.checkpoints import Checkpoints
+from learnloop_service.app.model_registry.engine_client import EngineClient
+from learnloop_service.app.model_registry.promotions import Promotions
+from learnloop_service.app.model_registry.resolver import ModelResolver
+from learnloop_service.app.releases.live import require_unneeded
+from learnloop_service.app.runs.store import RunStore
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.backends import embedded
+from learnloop_service.training.protocol.model_name import ModelName
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _KNOWN_JOBS = 10_000

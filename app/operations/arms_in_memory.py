@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.errors import Conflict
-from app.model_registry.engine_client import EngineClient
-from environment.json_type import Json
-from training.protocol.model_name import ModelName
+from learnloop_service.app.errors import Conflict
+from learnloop_service.app.model_registry.engine_client import EngineClient
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.model_name import ModelName
 
 WEIGHTS_SHARE = 0.6
 """Share of a GPU's memory that weights can have, so that caches and training have room. The engine has the same."""

@@ -10,38 +10,38 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import func, insert, select
 from ulid import ULID
 
-from app.auth.caller import Caller
-from app.auth.tenancy import RUN, require
-from app.datasets.references import pin
-from app.db.clock import database_time
-from app.db.database import Database
-from app.db.tables import Checkpoint, Reflection, Run, Trajectory
-from app.domain.stored_request import Choice
-from app.errors import BadGateway, InvalidRequest, NotFound
-from app.model_registry.promotions import Promotions
-from app.model_registry.resolver import ModelResolver, of_run
-from app.operations.named import ENVIRONMENT, built_environment, faults_at, rebuilding
-from app.releases.exposures import Observed, failure_recorded, record, record_in
-from app.releases.split import Exposure, Requester
-from app.runs.configuration import make_player
-from app.runs.environment_access import EnvironmentAccess
-from app.runs.resume_point import begin_with
-from app.schemas.ask import AskOut, AskRequest, InvokeOut, InvokeParameters
-from app.schemas.run_request import EnvironmentChoice
-from app.service import Service
-from app.settings import Settings
-from app.worker.measures import count_rollouts
-from app.worker.save_iteration import rollout_row
-from environment.base import REPORTED_REWARD, Environment, Json, Scenario, UnknownScenario
-from environment.explained import why_no_success
-from environment.registry import traits
-from environment.trace import span, tracing
-from judges.reference import same_answer
-from training.backends.base import Endpoint
-from training.protocol.model_name import ModelName
-from training.rollout.chat import Chat, identity, message_of, open_chat
-from training.rollout.rollout import Player, RolloutLimits, rollout
-from training.types import FailureKind, Rollout, RunConfig
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.auth.tenancy import RUN, require
+from learnloop_service.app.datasets.references import pin
+from learnloop_service.app.db.clock import database_time
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Checkpoint, Reflection, Run, Trajectory
+from learnloop_service.app.domain.stored_request import Choice
+from learnloop_service.app.errors import BadGateway, InvalidRequest, NotFound
+from learnloop_service.app.model_registry.promotions import Promotions
+from learnloop_service.app.model_registry.resolver import ModelResolver, of_run
+from learnloop_service.app.operations.named import ENVIRONMENT, built_environment, faults_at, rebuilding
+from learnloop_service.app.releases.exposures import Observed, failure_recorded, record, record_in
+from learnloop_service.app.releases.split import Exposure, Requester
+from learnloop_service.app.runs.configuration import make_player
+from learnloop_service.app.runs.environment_access import EnvironmentAccess
+from learnloop_service.app.runs.resume_point import begin_with
+from learnloop_service.app.schemas.ask import AskOut, AskRequest, InvokeOut, InvokeParameters
+from learnloop_service.app.schemas.run_request import EnvironmentChoice
+from learnloop_service.app.service import Service
+from learnloop_service.app.settings import Settings
+from learnloop_service.app.worker.measures import count_rollouts
+from learnloop_service.app.worker.save_iteration import rollout_row
+from learnloop_service.environment.base import REPORTED_REWARD, Environment, Json, Scenario, UnknownScenario
+from learnloop_service.environment.explained import why_no_success
+from learnloop_service.environment.registry import traits
+from learnloop_service.environment.trace import span, tracing
+from learnloop_service.judges.reference import same_answer
+from learnloop_service.training.backends.base import Endpoint
+from learnloop_service.training.protocol.model_name import ModelName
+from learnloop_service.training.rollout.chat import Chat, identity, message_of, open_chat
+from learnloop_service.training.rollout.rollout import Player, RolloutLimits, rollout
+from learnloop_service.training.types import FailureKind, Rollout, RunConfig
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion

@@ -6,20 +6,20 @@ from contextlib import asynccontextmanager
 
 from sqlalchemy import ScalarSelect
 
-from app.backends import OWN_TRAITS, connected, refusal, traits, unusable_base_models
-from app.domain.names import TINY_BASE
-from app.errors import InvalidRequest
-from app.model_registry.resolver import base_models
-from app.operations.base_model import checkpoint_of, missing_modules
-from app.operations.run_plan import RunPlan
-from app.resources import Resources
-from app.runs.queries import RunQueries, selected_engine
-from app.settings import Settings
-from training.backends.base import Backend, TuningBackend
-from training.backends.embedded import NAME as EMBEDDED
-from training.base_model_files import TIED, tied_modules
-from training.protocol.model_name import ModelName
-from training.protocol.tool_formats.chosen import template_text
+from learnloop_service.app.backends import OWN_TRAITS, connected, refusal, traits, unusable_base_models
+from learnloop_service.app.domain.names import TINY_BASE
+from learnloop_service.app.errors import InvalidRequest
+from learnloop_service.app.model_registry.resolver import base_models
+from learnloop_service.app.operations.base_model import checkpoint_of, missing_modules
+from learnloop_service.app.operations.run_plan import RunPlan
+from learnloop_service.app.resources import Resources
+from learnloop_service.app.runs.queries import RunQueries, selected_engine
+from learnloop_service.app.settings import Settings
+from learnloop_service.training.backends.base import Backend, TuningBackend
+from learnloop_service.training.backends.embedded import NAME as EMBEDDED
+from learnloop_service.training.base_model_files import TIED, tied_modules
+from learnloop_service.training.protocol.model_name import ModelName
+from learnloop_service.training.protocol.tool_formats.chosen import template_text
 
 _MODEL = ("body", "model")
 

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.backends import base_of
-from app.model_registry.resolver import base_models
-from app.operations.run_plan import RunPlan
-from app.resources import Resources
-from app.runs.queries import RunQueries
-from training.base_defaults import Base
-from training.base_model_files import tensor_shapes
-from training.protocol.model_name import ModelName
-from training.tuning import Tuning
+from learnloop_service.app.backends import base_of
+from learnloop_service.app.model_registry.resolver import base_models
+from learnloop_service.app.operations.run_plan import RunPlan
+from learnloop_service.app.resources import Resources
+from learnloop_service.app.runs.queries import RunQueries
+from learnloop_service.training.base_defaults import Base
+from learnloop_service.training.base_model_files import tensor_shapes
+from learnloop_service.training.protocol.model_name import ModelName
+from learnloop_service.training.tuning import Tuning
 
 _LONGEST_CHAIN = 100
 """Maximum number of runs that are followed from a checkpoint to its base model."""

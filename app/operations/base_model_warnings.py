@@ -1,13 +1,13 @@
 """Reasons why a run may learn nothing: its base model, that model's stored examination, and what the request sets."""
 
-from app.domain.names import TINY_BASE
-from app.operations.run_plan import RunPlan
-from app.schemas.run_request import LearnLoopRequest
-from app.settings import Settings
-from training.backends import embedded
-from training.base_defaults import Base, factor_from_usual, usual_rate
-from training.base_report import CALLS, Finding, Severity
-from training.base_verdicts import BaseVerdicts
+from learnloop_service.app.domain.names import TINY_BASE
+from learnloop_service.app.operations.run_plan import RunPlan
+from learnloop_service.app.schemas.run_request import LearnLoopRequest
+from learnloop_service.app.settings import Settings
+from learnloop_service.training.backends import embedded
+from learnloop_service.training.base_defaults import Base, factor_from_usual, usual_rate
+from learnloop_service.training.base_report import CALLS, Finding, Severity
+from learnloop_service.training.base_verdicts import BaseVerdicts
 
 
 def base_model_findings(settings: Settings, backend: str, base_model: str) -> list[Finding]:

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.auth.caller import Caller
-from app.db.tables import Promotion, Release
-from app.domain.stored_evaluation import Trial, TrialEvaluation
-from app.errors import Conflict
-from app.model_registry.checkpoints import Checkpoints
-from app.model_registry.promotions import Promotions
-from app.operations.start_evaluation import EvaluationStarter, SaveReply, StartedEvaluation
-from app.releases.live import give_way
-from app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
-from app.schemas.run_request import EnvironmentChoice, JudgeChoice
-from training.protocol.model_name import ModelName
-from training.statistics.sequential import Rule
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.db.tables import Promotion, Release
+from learnloop_service.app.domain.stored_evaluation import Trial, TrialEvaluation
+from learnloop_service.app.errors import Conflict
+from learnloop_service.app.model_registry.checkpoints import Checkpoints
+from learnloop_service.app.model_registry.promotions import Promotions
+from learnloop_service.app.operations.start_evaluation import EvaluationStarter, SaveReply, StartedEvaluation
+from learnloop_service.app.releases.live import give_way
+from learnloop_service.app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
+from learnloop_service.app.schemas.run_request import EnvironmentChoice, JudgeChoice
+from learnloop_service.training.protocol.model_name import ModelName
+from learnloop_service.training.statistics.sequential import Rule
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import httpx
 
-from app.auth.caller import Caller
-from app.errors import Unavailable
-from app.model_registry.resolver import ModelResolver
-from training.backends.base import Endpoint
-from training.protocol.model_name import ModelName
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.errors import Unavailable
+from learnloop_service.app.model_registry.resolver import ModelResolver
+from learnloop_service.training.backends.base import Endpoint
+from learnloop_service.training.protocol.model_name import ModelName
 
 _TIMEOUT_S = 60.0
 _QUESTION = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1, "temperature": 0}

@@ -7,12 +7,12 @@ from sqlalchemy import Integer, Row, cast, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.database import Database
-from app.db.tables import Evaluation, Trajectory
-from app.runs.resume_point import evaluated_successes
-from app.schemas.comparison import ComparedKindOut, DecidedScenarioOut, RunDifference, SideOut
-from environment.json_type import Json
-from training.statistics.difference import difference
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Evaluation, Trajectory
+from learnloop_service.app.runs.resume_point import evaluated_successes
+from learnloop_service.app.schemas.comparison import ComparedKindOut, DecidedScenarioOut, RunDifference, SideOut
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.statistics.difference import difference
 
 MAX_SCENARIOS = 200
 """Maximum number of scenarios that are listed for each of the two runs."""

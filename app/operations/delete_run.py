@@ -2,17 +2,17 @@
 
 import asyncio
 
-from app.backends import connected
-from app.db.tables import Run
-from app.domain.run_state import Verb
-from app.errors import Unavailable
-from app.model_registry.promotions import Promotions
-from app.releases.live import require_unneeded
-from app.resources import Resources
-from app.results.folders import remove_folder
-from app.runs.configuration import model_spec
-from app.runs.store import RunStore, require_verb
-from training.protocol.model_name import ModelName
+from learnloop_service.app.backends import connected
+from learnloop_service.app.db.tables import Run
+from learnloop_service.app.domain.run_state import Verb
+from learnloop_service.app.errors import Unavailable
+from learnloop_service.app.model_registry.promotions import Promotions
+from learnloop_service.app.releases.live import require_unneeded
+from learnloop_service.app.resources import Resources
+from learnloop_service.app.results.folders import remove_folder
+from learnloop_service.app.runs.configuration import model_spec
+from learnloop_service.app.runs.store import RunStore, require_verb
+from learnloop_service.training.protocol.model_name import ModelName
 
 _ENGINE_TIMEOUT_S = 20.0
 """Time limit for deleting the model, because the run's row is locked meanwhile."""

@@ -16,10 +16,10 @@ from sqlalchemy.dialects.postgresql import JSONB, JSONPATH
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
-from app.auth.caller import ANY_PROJECT
-from app.db.database import Database
-from app.db.dependents import lock_what_ifs
-from app.db.tables import (
+from learnloop_service.app.auth.caller import ANY_PROJECT
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.dependents import lock_what_ifs
+from learnloop_service.app.db.tables import (
     AgentSession,
     Base,
     Checkpoint,
@@ -35,10 +35,10 @@ from app.db.tables import (
     Trajectory,
     UserScenario,
 )
-from app.domain.run_state import LIVE
-from app.operations.import_conversations import IDS
-from app.results.folders import remove_folder
-from app.schemas.user_data import UserDeleted
+from learnloop_service.app.domain.run_state import LIVE
+from learnloop_service.app.operations.import_conversations import IDS
+from learnloop_service.app.results.folders import remove_folder
+from learnloop_service.app.schemas.user_data import UserDeleted
 
 _BATCH = 1_000
 """Number of rows to delete in one transaction."""

@@ -1,11 +1,11 @@
 """Shows why a run does not learn."""
 
-from app.db.database import Database
-from app.db.tables import Run
-from app.runs.diagnoses import causes_of, diagnoses_of, facts_of
-from app.schemas.diagnosis import DiagnosisOut, NotExaminedOut, RunDiagnosis
-from training.diagnosis.diagnose import not_examined
-from training.diagnosis.diagnosis import Cause, DiagnosisSettings
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Run
+from learnloop_service.app.runs.diagnoses import causes_of, diagnoses_of, facts_of
+from learnloop_service.app.schemas.diagnosis import DiagnosisOut, NotExaminedOut, RunDiagnosis
+from learnloop_service.training.diagnosis.diagnose import not_examined
+from learnloop_service.training.diagnosis.diagnosis import Cause, DiagnosisSettings
 
 
 async def diagnosis(database: Database, run: Run) -> RunDiagnosis:

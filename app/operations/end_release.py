@@ -2,12 +2,12 @@
 
 from contextlib import suppress
 
-from app.db.tables import Release
-from app.domain.event_types import EventType
-from app.errors import NotAllowed
-from app.evaluations.store import EvaluationStore
-from app.instruments import RELEASE_DECISIONS
-from app.service import Service
+from learnloop_service.app.db.tables import Release
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.errors import NotAllowed
+from learnloop_service.app.evaluations.store import EvaluationStore
+from learnloop_service.app.instruments import RELEASE_DECISIONS
+from learnloop_service.app.service import Service
 
 
 async def after_overtaken(service: Service, release: Release | None, actor: str) -> None:

@@ -4,15 +4,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sqlalchemy import select
 
-import judges.registry
-from app.db.database import Database
-from app.db.tables import Trajectory
-from app.domain.stored_request import Choice
-from app.runs.configuration import make_judge
-from app.runs.stored_rollouts import scenario_of
-from environment.base import REPORTED_REWARD, Environment, Outcome, Scenario
-from environment.plugins import PluginFault
-from judges.base import Judge, JudgeServices, Models, lacking
+import learnloop_service.judges.registry
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Trajectory
+from learnloop_service.app.domain.stored_request import Choice
+from learnloop_service.app.runs.configuration import make_judge
+from learnloop_service.app.runs.stored_rollouts import scenario_of
+from learnloop_service.environment.base import REPORTED_REWARD, Environment, Outcome, Scenario
+from learnloop_service.environment.plugins import PluginFault
+from learnloop_service.judges.base import Judge, JudgeServices, Models, lacking
 
 _MOST_EXAMINED = 20
 
@@ -54,7 +54,7 @@ def unfit_judges(rollouts: Sequence[Examined], models: Models) -> Mapping[str, s
     """Return the judges that can score none of these rollouts, with the reasons. A judge that cannot be built without
     settings is not among them, because its fit depends on these."""
     found: dict[str, str] = {}
-    for name in judges.registry.names():
+    for name in learnloop_service.judges.registry.names():
         try:
             judge = make_judge(Choice(name=name, config={}), JudgeServices(models=models))
         except (ValueError, PluginFault):

@@ -6,15 +6,15 @@ from typing import Any
 from sqlalchemy import select
 from ulid import ULID
 
-from app.db.database import Database
-from app.db.tables import Checkpoint, Reflection, Run
-from app.domain.run_state import Verb
-from app.errors import Conflict, InvalidRequest, NotFound
-from app.operations.start_run import Parent, SaveReply, Started, start_run
-from app.runs.store import require_verb
-from app.schemas.run_request import ForkRequest, LearnLoopRequest
-from app.service import Service
-from training.protocol.model_name import ModelName
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Checkpoint, Reflection, Run
+from learnloop_service.app.domain.run_state import Verb
+from learnloop_service.app.errors import Conflict, InvalidRequest, NotFound
+from learnloop_service.app.operations.start_run import Parent, SaveReply, Started, start_run
+from learnloop_service.app.runs.store import require_verb
+from learnloop_service.app.schemas.run_request import ForkRequest, LearnLoopRequest
+from learnloop_service.app.service import Service
+from learnloop_service.training.protocol.model_name import ModelName
 
 _PARTLY = ("environment", "evaluation", "train_options")
 """Fields that a fork can change in part. All other given fields replace the parent's as a whole."""

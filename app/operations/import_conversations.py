@@ -14,16 +14,16 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from app.agent_sessions.traffic import tool_results
-from app.datasets.conversation_forms import Conversation, Unusable, conversation
-from app.datasets.conversation_opinions import NoThreshold, Opinion, Scale, opinions
-from app.datasets.demonstrations import checked, said
-from app.datasets.tables import BadTable, json_lines, json_rows, json_text
-from app.db.json_text import canonical
-from app.operations.imported import SPLITS, Imported, NothingToImport, splits_of
-from environment.base import Split
-from environment.json_type import Json
-from environment.own_agent.environment import NAME as OWN_AGENT
+from learnloop_service.app.agent_sessions.traffic import tool_results
+from learnloop_service.app.datasets.conversation_forms import Conversation, Unusable, conversation
+from learnloop_service.app.datasets.conversation_opinions import NoThreshold, Opinion, Scale, opinions
+from learnloop_service.app.datasets.demonstrations import checked, said
+from learnloop_service.app.datasets.tables import BadTable, json_lines, json_rows, json_text
+from learnloop_service.app.db.json_text import canonical
+from learnloop_service.app.operations.imported import SPLITS, Imported, NothingToImport, splits_of
+from learnloop_service.environment.base import Split
+from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.own_agent.environment import NAME as OWN_AGENT
 
 Unrated = Literal["leave_out", "demonstrations", "tasks"]
 IDS = {"demonstrations": "demonstration.", "scenarios": "task."}

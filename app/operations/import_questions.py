@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Literal, get_args
 
-from app.datasets import near_duplicates
-from app.datasets.tables import BadTable, Table, read_table
-from app.operations.imported import SPLITS, Imported, NothingToImport, splits_of
-from environment.answers.environment import NAME as ANSWERS
-from environment.config_checks import MAX_CHARACTERS
-from environment.json_type import Json
-from judges.reference import words
+from learnloop_service.app.datasets import near_duplicates
+from learnloop_service.app.datasets.tables import BadTable, Table, read_table
+from learnloop_service.app.operations.imported import SPLITS, Imported, NothingToImport, splits_of
+from learnloop_service.environment.answers.environment import NAME as ANSWERS
+from learnloop_service.environment.config_checks import MAX_CHARACTERS
+from learnloop_service.environment.json_type import Json
+from learnloop_service.judges.reference import words
 
 Part = Literal["question", "answer", "facts"]
 PARTS: Sequence[Part] = get_args(Part)

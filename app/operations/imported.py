@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Literal, get_args
 
-from app.agent_sessions.task_draw import split_of
-from environment.base import Split
-from environment.json_type import Json
+from learnloop_service.app.agent_sessions.task_draw import split_of
+from learnloop_service.environment.base import Split
+from learnloop_service.environment.json_type import Json
 
 SPLITS: Sequence[Split] = get_args(Split)
 _NAMED_LINES = 5

@@ -9,18 +9,18 @@ from statistics import fmean
 
 from sqlalchemy import select
 
-from app.db.database import Database
-from app.db.tables import Run, Trajectory
-from app.domain.stored_request import Choice
-from app.errors import Conflict
-from app.operations.named import built_environment, built_judge, rebuilding
-from app.runs.stored_rollouts import judged_rollout
-from app.schemas.agreement import AgreeingJudge, Agreement, AgreementRequest, Disagreement
-from app.settings import Settings
-from app.worker.judge_services import judge_services
-from judges import agreement
-from judges.base import Judge, JudgeCall, Judgement, JudgeServices, Score
-from training.scoring import judge_group
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Run, Trajectory
+from learnloop_service.app.domain.stored_request import Choice
+from learnloop_service.app.errors import Conflict
+from learnloop_service.app.operations.named import built_environment, built_judge, rebuilding
+from learnloop_service.app.runs.stored_rollouts import judged_rollout
+from learnloop_service.app.schemas.agreement import AgreeingJudge, Agreement, AgreementRequest, Disagreement
+from learnloop_service.app.settings import Settings
+from learnloop_service.app.worker.judge_services import judge_services
+from learnloop_service.judges import agreement
+from learnloop_service.judges.base import Judge, JudgeCall, Judgement, JudgeServices, Score
+from learnloop_service.training.scoring import judge_group
 
 _STORED = "stored"
 _SHOWN = 100

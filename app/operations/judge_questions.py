@@ -5,16 +5,16 @@ from collections.abc import Sequence
 
 from sqlalchemy import Select, select
 
-from app.db.database import Database
-from app.db.tables import Run, Trajectory
-from app.errors import Conflict
-from app.operations.judge_agreement import services_of
-from app.operations.named import rebuilding
-from app.runs.configuration import make_judge
-from app.runs.stored_rollouts import candidate_of, scenario_of
-from app.settings import Settings
-from environment.base import REPORTED_REWARD
-from judges.base import AskingJudge, JudgeQuestion
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Run, Trajectory
+from learnloop_service.app.errors import Conflict
+from learnloop_service.app.operations.judge_agreement import services_of
+from learnloop_service.app.operations.named import rebuilding
+from learnloop_service.app.runs.configuration import make_judge
+from learnloop_service.app.runs.stored_rollouts import candidate_of, scenario_of
+from learnloop_service.app.settings import Settings
+from learnloop_service.environment.base import REPORTED_REWARD
+from learnloop_service.judges.base import AskingJudge, JudgeQuestion
 
 _LARGEST_GROUP = 256
 

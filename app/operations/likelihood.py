@@ -4,18 +4,18 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from app.backends import Connect, connected
-from app.db.database import Database
-from app.db.tables import Checkpoint, Run, Trajectory
-from app.errors import Conflict, InvalidRequest
-from app.runs.configuration import model_spec
-from app.runs.queries import RunQueries
-from app.runs.recorded_rollouts import RecordedRollout, recorded_rollout
-from app.schemas.likelihood import MAX_TOKENS, Likelihood, LikelihoodRequest, ScoredTurn
-from environment.json_type import Json
-from training.backends.base import ScoringPolicy
-from training.rollout.chat import sampled_ids
-from training.rollout.fork import Message
+from learnloop_service.app.backends import Connect, connected
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Checkpoint, Run, Trajectory
+from learnloop_service.app.errors import Conflict, InvalidRequest
+from learnloop_service.app.runs.configuration import model_spec
+from learnloop_service.app.runs.queries import RunQueries
+from learnloop_service.app.runs.recorded_rollouts import RecordedRollout, recorded_rollout
+from learnloop_service.app.schemas.likelihood import MAX_TOKENS, Likelihood, LikelihoodRequest, ScoredTurn
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.backends.base import ScoringPolicy
+from learnloop_service.training.rollout.chat import sampled_ids
+from learnloop_service.training.rollout.fork import Message
 
 if TYPE_CHECKING:
     from openai.types.chat.chat_completion import Choice

@@ -5,21 +5,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.datasets.references import UnknownDataset, pin
-from app.db.database import Database
-from app.domain.stored_request import Choice
-from app.errors import Conflict, InvalidRequest, Location
-from app.operations.own_agent_requests import OwnAgentRequests
-from app.runs.configuration import make_agent, make_environment, make_judge, make_own_agent
-from app.runs.documents import UnknownDocument, resolve_references
-from app.settings import Settings
-from environment.access import Access
-from environment.base import Environment
-from environment.plugins import PluginFault
-from environment.registry import UnknownEnvironment
-from judges.base import Judge, JudgeServices
-from judges.registry import UnknownJudge
-from training.rollout.agents.registry import UnknownAgent
+from learnloop_service.app.datasets.references import UnknownDataset, pin
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.domain.stored_request import Choice
+from learnloop_service.app.errors import Conflict, InvalidRequest, Location
+from learnloop_service.app.operations.own_agent_requests import OwnAgentRequests
+from learnloop_service.app.runs.configuration import make_agent, make_environment, make_judge, make_own_agent
+from learnloop_service.app.runs.documents import UnknownDocument, resolve_references
+from learnloop_service.app.settings import Settings
+from learnloop_service.environment.access import Access
+from learnloop_service.environment.base import Environment
+from learnloop_service.environment.plugins import PluginFault
+from learnloop_service.environment.registry import UnknownEnvironment
+from learnloop_service.judges.base import Judge, JudgeServices
+from learnloop_service.judges.registry import UnknownJudge
+from learnloop_service.training.rollout.agents.registry import UnknownAgent
 
 ENVIRONMENT: Location = ("body", "environment")
 _UNKNOWN = (UnknownEnvironment, UnknownJudge, UnknownAgent, PluginFault)

@@ -8,24 +8,24 @@ from dataclasses import dataclass
 import httpx
 from pydantic import ValidationError
 
-from app.agent_sessions.traffic import SessionFilter, scenarios_of_sessions
-from app.db.database import Database
-from app.domain.stored_request import Choice
-from app.errors import InvalidRequest
-from app.http.body_limit import MAX_VALUES_OF_BIG
-from app.http.json_values import has_more_values
-from app.runs import documents
-from app.runs.configuration import runner_of
-from app.security.address_guard import AddressGuard, AddressRefused, guarded_transport, parse
-from app.security.secret_box import secret_box
-from app.security.webhook_signing import is_secret
-from app.settings import Settings
-from app.worker.own_agents import opened, sealed
-from environment.bounded_http import AnswerLimits, AnswerTooLarge, BoundedTransport
-from environment.json_type import Json
-from environment.own_agent.environment import NAME as OWN_AGENT
-from environment.own_agent.runner import Push
-from training.protocol.validation_message import message_of
+from learnloop_service.app.agent_sessions.traffic import SessionFilter, scenarios_of_sessions
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.domain.stored_request import Choice
+from learnloop_service.app.errors import InvalidRequest
+from learnloop_service.app.http.body_limit import MAX_VALUES_OF_BIG
+from learnloop_service.app.http.json_values import has_more_values
+from learnloop_service.app.runs import documents
+from learnloop_service.app.runs.configuration import runner_of
+from learnloop_service.app.security.address_guard import AddressGuard, AddressRefused, guarded_transport, parse
+from learnloop_service.app.security.secret_box import secret_box
+from learnloop_service.app.security.webhook_signing import is_secret
+from learnloop_service.app.settings import Settings
+from learnloop_service.app.worker.own_agents import opened, sealed
+from learnloop_service.environment.bounded_http import AnswerLimits, AnswerTooLarge, BoundedTransport
+from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.own_agent.environment import NAME as OWN_AGENT
+from learnloop_service.environment.own_agent.runner import Push
+from learnloop_service.training.protocol.validation_message import message_of
 
 _CONFIG = ("body", "environment", "config")
 _FETCH_TIMEOUT_S = 30.0

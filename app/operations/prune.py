@@ -14,9 +14,9 @@ from sqlalchemy import ColumnElement, DateTime, Select, and_, cast, delete, exis
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
-from app.db.database import Database
-from app.db.dependents import lock_what_ifs
-from app.db.tables import (
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.dependents import lock_what_ifs
+from learnloop_service.app.db.tables import (
     AgentSession,
     Base,
     DatasetVersion,
@@ -36,13 +36,13 @@ from app.db.tables import (
     Verdict,
     WebhookDelivery,
 )
-from app.domain.agent_session_state import AgentSessionState
-from app.domain.delivery_state import DeliveryState
-from app.domain.evaluation_state import TERMINAL as EVALUATION_ENDED
-from app.domain.release_state import LIVE
-from app.domain.run_state import TERMINAL as RUN_ENDED
-from app.feedback.withdrawals import in_force
-from app.settings import Settings
+from learnloop_service.app.domain.agent_session_state import AgentSessionState
+from learnloop_service.app.domain.delivery_state import DeliveryState
+from learnloop_service.app.domain.evaluation_state import TERMINAL as EVALUATION_ENDED
+from learnloop_service.app.domain.release_state import LIVE
+from learnloop_service.app.domain.run_state import TERMINAL as RUN_ENDED
+from learnloop_service.app.feedback.withdrawals import in_force
+from learnloop_service.app.settings import Settings
 
 _BATCH = 1_000
 """Number of rows to delete in one transaction."""

@@ -13,17 +13,17 @@ from sqlalchemy import Row, Select, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
-from app.datasets.demonstrations import BadDemonstrations, read_demonstrations
-from app.db.database import Database
-from app.db.tables import EvaluationJob, RejudgedRollout, Run, Trajectory
-from app.domain.evaluation_state import EvaluationStatus
-from app.domain.run_state import TERMINAL
-from app.errors import Conflict
-from app.operations.import_conversations import IDS
-from app.runs.documents import reference, users_of
-from app.schemas.datasets import BestRollouts
-from environment.json_type import Json
-from training.rollout.chat import identity
+from learnloop_service.app.datasets.demonstrations import BadDemonstrations, read_demonstrations
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import EvaluationJob, RejudgedRollout, Run, Trajectory
+from learnloop_service.app.domain.evaluation_state import EvaluationStatus
+from learnloop_service.app.domain.run_state import TERMINAL
+from learnloop_service.app.errors import Conflict
+from learnloop_service.app.operations.import_conversations import IDS
+from learnloop_service.app.runs.documents import reference, users_of
+from learnloop_service.app.schemas.datasets import BestRollouts
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.rollout.chat import identity
 
 _AT_ONCE = 50
 """Number of rollouts to read from the database at a time."""

@@ -2,12 +2,12 @@
 
 import shutil
 
-from app.operations.run_plan import RunPlan
-from app.runs.expected_work import expected_rollouts
-from app.settings import Settings
-from training.base_memory import usual_tuning_of
-from training.disk_need import DiskNeed, disk_need
-from training.tuning import Tuning
+from learnloop_service.app.operations.run_plan import RunPlan
+from learnloop_service.app.runs.expected_work import expected_rollouts
+from learnloop_service.app.settings import Settings
+from learnloop_service.training.base_memory import usual_tuning_of
+from learnloop_service.training.disk_need import DiskNeed, disk_need
+from learnloop_service.training.tuning import Tuning
 
 GB = 1e9
 REMEDY = (

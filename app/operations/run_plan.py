@@ -6,10 +6,10 @@ from functools import reduce
 from operator import getitem
 from typing import Any
 
-from app.backends import base_of
-from app.domain.stored_request import Choice, StoredModel
-from app.errors import InvalidRequest, Location
-from app.schemas.run_request import (
+from learnloop_service.app.backends import base_of
+from learnloop_service.app.domain.stored_request import Choice, StoredModel
+from learnloop_service.app.errors import InvalidRequest, Location
+from learnloop_service.app.schemas.run_request import (
     CheckpointsChoice,
     Judges,
     LearnLoopRequest,
@@ -17,13 +17,13 @@ from app.schemas.run_request import (
     SourceChoice,
     WarmStartChoice,
 )
-from app.settings import Settings
-from environment.json_type import Json
-from environment.registry import UnknownEnvironment, document
-from training.backends.embedded import NAME as EMBEDDED
-from training.base_defaults import Base, Default, defaults_of, demonstrations, on_collapse
-from training.protocol.model_name import ModelName
-from training.warm_start import iterations_of
+from learnloop_service.app.settings import Settings
+from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.registry import UnknownEnvironment, document
+from learnloop_service.training.backends.embedded import NAME as EMBEDDED
+from learnloop_service.training.base_defaults import Base, Default, defaults_of, demonstrations, on_collapse
+from learnloop_service.training.protocol.model_name import ModelName
+from learnloop_service.training.warm_start import iterations_of
 
 _OF_SESSIONS = "agent"
 """The environment whose scenarios can come from sessions."""

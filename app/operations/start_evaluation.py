@@ -8,33 +8,40 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.auth.caller import Caller
-from app.auth.tenancy import RUN, require
-from app.backends import Connect, connected
-from app.db.tables import EvaluationJob, Run
-from app.domain.evaluation_state import EvaluationStatus
-from app.domain.event_types import EventType
-from app.domain.stored_evaluation import Comparison, Contestant, Evaluation, StoredEvaluation
-from app.domain.stored_request import Budget, Choice
-from app.errors import InvalidRequest
-from app.events.log import append_to_evaluation
-from app.listed_models import ListedModels, NotedModels
-from app.model_registry.resolver import ModelResolver, ResolvedModel
-from app.operations.named import ENVIRONMENT, built_environment, built_judge, check_agents, faults_at, pinned
-from app.operations.run_plan import judge_with_defaults
-from app.resources import Resources
-from app.runs.configuration import model_spec
-from app.runs.environment_access import EnvironmentAccess
-from app.runs.store import RunStore
-from app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
-from app.schemas.run_request import EnvironmentChoice
-from app.settings import Settings
-from environment.base import Synthetic
-from environment.scenario_order import different
-from judges.base import Judge, JudgeServices, Models, UnknownModel
-from training.backends import embedded
-from training.protocol.model_name import ModelName
-from training.types import HELD_OUT_SEED, RunConfig
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.auth.tenancy import RUN, require
+from learnloop_service.app.backends import Connect, connected
+from learnloop_service.app.db.tables import EvaluationJob, Run
+from learnloop_service.app.domain.evaluation_state import EvaluationStatus
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.domain.stored_evaluation import Comparison, Contestant, Evaluation, StoredEvaluation
+from learnloop_service.app.domain.stored_request import Budget, Choice
+from learnloop_service.app.errors import InvalidRequest
+from learnloop_service.app.events.log import append_to_evaluation
+from learnloop_service.app.listed_models import ListedModels, NotedModels
+from learnloop_service.app.model_registry.resolver import ModelResolver, ResolvedModel
+from learnloop_service.app.operations.named import (
+    ENVIRONMENT,
+    built_environment,
+    built_judge,
+    check_agents,
+    faults_at,
+    pinned,
+)
+from learnloop_service.app.operations.run_plan import judge_with_defaults
+from learnloop_service.app.resources import Resources
+from learnloop_service.app.runs.configuration import model_spec
+from learnloop_service.app.runs.environment_access import EnvironmentAccess
+from learnloop_service.app.runs.store import RunStore
+from learnloop_service.app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
+from learnloop_service.app.schemas.run_request import EnvironmentChoice
+from learnloop_service.app.settings import Settings
+from learnloop_service.environment.base import Synthetic
+from learnloop_service.environment.scenario_order import different
+from learnloop_service.judges.base import Judge, JudgeServices, Models, UnknownModel
+from learnloop_service.training.backends import embedded
+from learnloop_service.training.protocol.model_name import ModelName
+from learnloop_service.training.types import HELD_OUT_SEED, RunConfig
 
 _DEFAULTS = RunConfig()
 SaveReply = Callable[[AsyncSession, "StartedEvaluation"], Awaitable[None]]

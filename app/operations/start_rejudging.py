@@ -7,21 +7,27 @@ from statistics import NormalDist, fmean, stdev
 
 from sqlalchemy import select
 
-from app.auth.caller import Caller
-from app.db.database import Database
-from app.db.tables import EvaluationJob, JudgeCall, Run
-from app.domain.stored_evaluation import Rejudge, RejudgingEvaluation
-from app.domain.stored_request import Choice
-from app.errors import Conflict, InvalidRequest
-from app.evaluations.judging_code import judging_code
-from app.evaluations.rejudgings import RejudgingStore
-from app.listed_models import ListedModels, NotedModels
-from app.operations.fitting_judges import examined, unfit
-from app.operations.run_plan import judge_with_defaults
-from app.operations.start_evaluation import Basis, EvaluationStarter, SaveReply, StartedEvaluation, check_judge
-from app.schemas.evaluations import EvaluationRequest
-from app.schemas.rejudgings import ExpectedCost, RejudgeRequest
-from environment.registry import traits
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import EvaluationJob, JudgeCall, Run
+from learnloop_service.app.domain.stored_evaluation import Rejudge, RejudgingEvaluation
+from learnloop_service.app.domain.stored_request import Choice
+from learnloop_service.app.errors import Conflict, InvalidRequest
+from learnloop_service.app.evaluations.judging_code import judging_code
+from learnloop_service.app.evaluations.rejudgings import RejudgingStore
+from learnloop_service.app.listed_models import ListedModels, NotedModels
+from learnloop_service.app.operations.fitting_judges import examined, unfit
+from learnloop_service.app.operations.run_plan import judge_with_defaults
+from learnloop_service.app.operations.start_evaluation import (
+    Basis,
+    EvaluationStarter,
+    SaveReply,
+    StartedEvaluation,
+    check_judge,
+)
+from learnloop_service.app.schemas.evaluations import EvaluationRequest
+from learnloop_service.app.schemas.rejudgings import ExpectedCost, RejudgeRequest
+from learnloop_service.environment.registry import traits
 
 _RANGE = 0.9
 _MOST_SCORES = 200_000

@@ -11,26 +11,26 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.auth.caller import Caller
-from app.db.database import Database
-from app.db.tables import AgentSession, Promotion, Release, Trajectory
-from app.domain.release_rules import KINDS, Guardrail, ReleaseRules
-from app.domain.release_state import ReleaseState
-from app.errors import InvalidRequest, NotFound
-from app.model_registry.checkpoints import Checkpoints
-from app.model_registry.engine_client import EngineClient
-from app.model_registry.promotions import Promotions
-from app.model_registry.resolver import UnknownModelName
-from app.operations.arms_in_memory import check_room
-from app.operations.challenge import Challenge, challenge
-from app.operations.start_evaluation import EvaluationStarter, StartedEvaluation
-from app.releases import moves
-from app.releases.live import LiveRelease
-from app.releases.store import ReleaseStore
-from app.schemas.releases import ReleaseRequest, outcome_json
-from training.backends import embedded
-from training.protocol.model_name import ModelName
-from training.statistics.sequential import Rule
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import AgentSession, Promotion, Release, Trajectory
+from learnloop_service.app.domain.release_rules import KINDS, Guardrail, ReleaseRules
+from learnloop_service.app.domain.release_state import ReleaseState
+from learnloop_service.app.errors import InvalidRequest, NotFound
+from learnloop_service.app.model_registry.checkpoints import Checkpoints
+from learnloop_service.app.model_registry.engine_client import EngineClient
+from learnloop_service.app.model_registry.promotions import Promotions
+from learnloop_service.app.model_registry.resolver import UnknownModelName
+from learnloop_service.app.operations.arms_in_memory import check_room
+from learnloop_service.app.operations.challenge import Challenge, challenge
+from learnloop_service.app.operations.start_evaluation import EvaluationStarter, StartedEvaluation
+from learnloop_service.app.releases import moves
+from learnloop_service.app.releases.live import LiveRelease
+from learnloop_service.app.releases.store import ReleaseStore
+from learnloop_service.app.schemas.releases import ReleaseRequest, outcome_json
+from learnloop_service.training.backends import embedded
+from learnloop_service.training.protocol.model_name import ModelName
+from learnloop_service.training.statistics.sequential import Rule
 
 _BEFORE = timedelta(days=14)
 """Time before a release whose requests say what is usual."""

@@ -8,27 +8,27 @@ import structlog
 from sqlalchemy import ScalarSelect, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.tables import Reflection, Run
-from app.domain.event_types import EventType
-from app.domain.run_state import RunStatus
-from app.errors import InvalidRequest, Unavailable
-from app.events.log import append
-from app.operations.backend_checks import engine_for, reached
-from app.operations.base_model import Root, root_of
-from app.operations.named import pinned
-from app.operations.run_disk import REMEDY, need_of, why_too_little
-from app.operations.run_plan import RunPlan, plan_of
-from app.operations.validation import validated
-from app.operations.warm_start import with_warm_start
-from app.runs.expected_work import ExpectedWork, expected_work
-from app.runs.resume_point import INHERITED
-from app.schemas.run_request import LearnLoopRequest
-from app.service import Service
-from app.webhooks.endpoints import NewEndpoint
-from training.backends.base import StoringBackend
-from training.backends.embedded import NAME as EMBEDDED
-from training.base_defaults import Default, usual_rate
-from training.disk_need import DiskNeed
+from learnloop_service.app.db.tables import Reflection, Run
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.errors import InvalidRequest, Unavailable
+from learnloop_service.app.events.log import append
+from learnloop_service.app.operations.backend_checks import engine_for, reached
+from learnloop_service.app.operations.base_model import Root, root_of
+from learnloop_service.app.operations.named import pinned
+from learnloop_service.app.operations.run_disk import REMEDY, need_of, why_too_little
+from learnloop_service.app.operations.run_plan import RunPlan, plan_of
+from learnloop_service.app.operations.validation import validated
+from learnloop_service.app.operations.warm_start import with_warm_start
+from learnloop_service.app.runs.expected_work import ExpectedWork, expected_work
+from learnloop_service.app.runs.resume_point import INHERITED
+from learnloop_service.app.schemas.run_request import LearnLoopRequest
+from learnloop_service.app.service import Service
+from learnloop_service.app.webhooks.endpoints import NewEndpoint
+from learnloop_service.training.backends.base import StoringBackend
+from learnloop_service.training.backends.embedded import NAME as EMBEDDED
+from learnloop_service.training.base_defaults import Default, usual_rate
+from learnloop_service.training.disk_need import DiskNeed
 
 log = structlog.get_logger(__name__)
 

@@ -5,24 +5,24 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from app.auth.caller import Caller
-from app.db.tables import Checkpoint, EvaluationJob, Iteration, Run, Trajectory
-from app.domain.stored_evaluation import Slot, WhatIf, WhatIfEvaluation, parse_evaluation
-from app.errors import Conflict, EnvironmentChanged, InvalidRequest
-from app.operations.named import built_environment, rebuilding
-from app.operations.start_evaluation import Basis, EvaluationStarter, SaveReply, StartedEvaluation
-from app.runs.configuration import make_player
-from app.runs.environment_access import EnvironmentAccess
-from app.runs.recorded_rollouts import RecordedRollout, purpose_of, recorded_rollout
-from app.runs.resume_point import INHERITED, begin_with, state_after
-from app.schemas.evaluations import MAX_ROLLOUTS, EvaluationRequest, ModelToEvaluate
-from app.schemas.what_ifs import MessageEdit, WhatIfRequest
-from environment.base import EpisodeFailed, ToolError
-from environment.registry import traits
-from training.rollout.agents.remote import RemoteRollouts
-from training.rollout.fork import Edit, Fork, ReplayDiffers
-from training.rollout.rollout import RolloutLimits, replay
-from training.rollout_tasks import seed_of
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.db.tables import Checkpoint, EvaluationJob, Iteration, Run, Trajectory
+from learnloop_service.app.domain.stored_evaluation import Slot, WhatIf, WhatIfEvaluation, parse_evaluation
+from learnloop_service.app.errors import Conflict, EnvironmentChanged, InvalidRequest
+from learnloop_service.app.operations.named import built_environment, rebuilding
+from learnloop_service.app.operations.start_evaluation import Basis, EvaluationStarter, SaveReply, StartedEvaluation
+from learnloop_service.app.runs.configuration import make_player
+from learnloop_service.app.runs.environment_access import EnvironmentAccess
+from learnloop_service.app.runs.recorded_rollouts import RecordedRollout, purpose_of, recorded_rollout
+from learnloop_service.app.runs.resume_point import INHERITED, begin_with, state_after
+from learnloop_service.app.schemas.evaluations import MAX_ROLLOUTS, EvaluationRequest, ModelToEvaluate
+from learnloop_service.app.schemas.what_ifs import MessageEdit, WhatIfRequest
+from learnloop_service.environment.base import EpisodeFailed, ToolError
+from learnloop_service.environment.registry import traits
+from learnloop_service.training.rollout.agents.remote import RemoteRollouts
+from learnloop_service.training.rollout.fork import Edit, Fork, ReplayDiffers
+from learnloop_service.training.rollout.rollout import RolloutLimits, replay
+from learnloop_service.training.rollout_tasks import seed_of
 
 _REPLAY_TIMEOUT_S = 60.0
 

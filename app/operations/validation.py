@@ -7,33 +7,33 @@ from dataclasses import replace
 from functools import partial
 from typing import get_args
 
-from app.domain.names import TINY_BASE
-from app.domain.stored_request import Choice
-from app.errors import InvalidRequest
-from app.listed_models import ListedModels, NotedModels
-from app.operations.base_model import Root
-from app.operations.base_model_warnings import run_warnings
-from app.operations.fitting_judges import Examined, unattempted, unfit
-from app.operations.named import ENVIRONMENT, built_judge, check_agents, faults_at
-from app.operations.run_plan import (
+from learnloop_service.app.domain.names import TINY_BASE
+from learnloop_service.app.domain.stored_request import Choice
+from learnloop_service.app.errors import InvalidRequest
+from learnloop_service.app.listed_models import ListedModels, NotedModels
+from learnloop_service.app.operations.base_model import Root
+from learnloop_service.app.operations.base_model_warnings import run_warnings
+from learnloop_service.app.operations.fitting_judges import Examined, unattempted, unfit
+from learnloop_service.app.operations.named import ENVIRONMENT, built_judge, check_agents, faults_at
+from learnloop_service.app.operations.run_plan import (
     RunPlan,
     WarmStartPlan,
     judge_with_defaults,
     with_defaults,
     with_demonstrations,
 )
-from app.resources import Resources
-from app.runs.configuration import make_environment, make_judge, runner_of
-from app.runs.documents import NewDocument, extract_documents, resolve_references
-from app.runs.environment_access import EnvironmentAccess
-from app.runs.resume_point import begin_with
-from app.schemas.run_request import LearnLoopRequest
-from app.settings import Settings
-from environment.base import Environment, Json, Solvable, Split, Synthetic
-from environment.scenario_order import different
-from judges.base import JudgeServices
-from training.base_defaults import MOST_DEMONSTRATIONS
-from training.warm_start import NoOracle
+from learnloop_service.app.resources import Resources
+from learnloop_service.app.runs.configuration import make_environment, make_judge, runner_of
+from learnloop_service.app.runs.documents import NewDocument, extract_documents, resolve_references
+from learnloop_service.app.runs.environment_access import EnvironmentAccess
+from learnloop_service.app.runs.resume_point import begin_with
+from learnloop_service.app.schemas.run_request import LearnLoopRequest
+from learnloop_service.app.settings import Settings
+from learnloop_service.environment.base import Environment, Json, Solvable, Split, Synthetic
+from learnloop_service.environment.scenario_order import different
+from learnloop_service.judges.base import JudgeServices
+from learnloop_service.training.base_defaults import MOST_DEMONSTRATIONS
+from learnloop_service.training.warm_start import NoOracle
 
 _JUDGE = ("body", "judge")
 

@@ -4,13 +4,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from app.db.tables import Trajectory
-from app.runs.stored_rollouts import scenario_of, stored_rollout
-from app.schemas.results import Difference
-from environment.base import Environment
-from judges.base import Judgement, Score
-from training.scoring import assign_rewards
-from training.types import Group, ScoredRollout
+from learnloop_service.app.db.tables import Trajectory
+from learnloop_service.app.runs.stored_rollouts import scenario_of, stored_rollout
+from learnloop_service.app.schemas.results import Difference
+from learnloop_service.environment.base import Environment
+from learnloop_service.judges.base import Judgement, Score
+from learnloop_service.training.scoring import assign_rewards
+from learnloop_service.training.types import Group, ScoredRollout
 
 MOST_SHOWN = 100
 

@@ -13,25 +13,25 @@ from typing import Any
 
 from sqlalchemy import select
 
-from app.db import json_text
-from app.db.database import Database
-from app.db.tables import EvaluationJob, Run
-from app.domain.evaluation_state import EvaluationStatus
-from app.domain.stored_evaluation import Rejudge, RejudgingEvaluation
-from app.domain.stored_request import Choice
-from app.errors import DATABASE_DOWN
-from app.evaluations.judging_code import judging_code
-from app.evaluations.rejudge_report import stored_rejudge_report
-from app.evaluations.rejudgings import RejudgingStore
-from app.operations.named import built_environment
-from app.operations.verified_figures import VerifiedFigures
-from app.runs.configuration import make_judge
-from app.runs.stored_rollouts import judged_rollout
-from environment.base import Environment
-from judges import registry as judges
-from judges.base import Judge, JudgeServices
-from training.scoring import assign_rewards, judge_group
-from training.types import RunConfig
+from learnloop_service.app.db import json_text
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import EvaluationJob, Run
+from learnloop_service.app.domain.evaluation_state import EvaluationStatus
+from learnloop_service.app.domain.stored_evaluation import Rejudge, RejudgingEvaluation
+from learnloop_service.app.domain.stored_request import Choice
+from learnloop_service.app.errors import DATABASE_DOWN
+from learnloop_service.app.evaluations.judging_code import judging_code
+from learnloop_service.app.evaluations.rejudge_report import stored_rejudge_report
+from learnloop_service.app.evaluations.rejudgings import RejudgingStore
+from learnloop_service.app.operations.named import built_environment
+from learnloop_service.app.operations.verified_figures import VerifiedFigures
+from learnloop_service.app.runs.configuration import make_judge
+from learnloop_service.app.runs.stored_rollouts import judged_rollout
+from learnloop_service.environment.base import Environment
+from learnloop_service.judges import registry as judges
+from learnloop_service.judges.base import Judge, JudgeServices
+from learnloop_service.training.scoring import assign_rewards, judge_group
+from learnloop_service.training.types import RunConfig
 
 
 async def verify_rejudgings(database: Database, data_dir: Path, run: Run, figures: VerifiedFigures) -> int:

@@ -20,23 +20,30 @@ from typing import Any, NamedTuple
 from sqlalchemy import select
 from sqlalchemy.orm import defer
 
-from app.db import json_text
-from app.db.database import Database
-from app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
-from app.errors import Conflict
-from app.operations.named import built_environment, rebuilding
-from app.operations.verified_figures import MOST_SHOWN, VerifiedFigures
-from app.operations.verify_rejudging import verify_rejudgings
-from app.runs.resume_point import begin_with, inherited_state
-from app.runs.stored_rollouts import scenario_of, stored_rollout
-from app.schemas.results import LostRollout, Verification
-from environment.base import Environment, Reflective
-from training.inclusion import replacement, taught_nothing
-from training.rollout.rollout import failed, lost, total
-from training.rollout_schedule import sampled_after
-from training.scoring import held_out_figures, malformed_share, rewarded, success_rate, successes, summarise
-from training.statistics.difference import difference
-from training.types import FailureKind, Group
+from learnloop_service.app.db import json_text
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
+from learnloop_service.app.errors import Conflict
+from learnloop_service.app.operations.named import built_environment, rebuilding
+from learnloop_service.app.operations.verified_figures import MOST_SHOWN, VerifiedFigures
+from learnloop_service.app.operations.verify_rejudging import verify_rejudgings
+from learnloop_service.app.runs.resume_point import begin_with, inherited_state
+from learnloop_service.app.runs.stored_rollouts import scenario_of, stored_rollout
+from learnloop_service.app.schemas.results import LostRollout, Verification
+from learnloop_service.environment.base import Environment, Reflective
+from learnloop_service.training.inclusion import replacement, taught_nothing
+from learnloop_service.training.rollout.rollout import failed, lost, total
+from learnloop_service.training.rollout_schedule import sampled_after
+from learnloop_service.training.scoring import (
+    held_out_figures,
+    malformed_share,
+    rewarded,
+    success_rate,
+    successes,
+    summarise,
+)
+from learnloop_service.training.statistics.difference import difference
+from learnloop_service.training.types import FailureKind, Group
 
 
 class _Stored(NamedTuple):

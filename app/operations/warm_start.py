@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import structlog
 
-from app.datasets.references import UnknownDataset, demonstrations
-from app.errors import InvalidRequest, Unavailable
-from app.operations.backend_checks import reached
-from app.operations.run_plan import RunPlan, WarmStartPlan
-from app.resources import Resources
-from app.runs.documents import stored_text
-from app.schemas.run_request import WarmStartChoice
-from environment.base import Json
-from training.backends.base import CountingBackend, Overlong
-from training.warm_start import AllOverlong, iterations_of
+from learnloop_service.app.datasets.references import UnknownDataset, demonstrations
+from learnloop_service.app.errors import InvalidRequest, Unavailable
+from learnloop_service.app.operations.backend_checks import reached
+from learnloop_service.app.operations.run_plan import RunPlan, WarmStartPlan
+from learnloop_service.app.resources import Resources
+from learnloop_service.app.runs.documents import stored_text
+from learnloop_service.app.schemas.run_request import WarmStartChoice
+from learnloop_service.environment.base import Json
+from learnloop_service.training.backends.base import CountingBackend, Overlong
+from learnloop_service.training.warm_start import AllOverlong, iterations_of
 
 MAX_SUPERVISED_ITERATIONS = 10_000
 _COUNTED_WHEN_POSTED = 2_000

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from app.plots import svg
-from app.statistics.verdict import headline
-from environment.json_type import Json
-from training.statistics.shares import wilson
+from learnloop_service.app.plots import svg
+from learnloop_service.app.statistics.verdict import headline
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.statistics.shares import wilson
 
 LEGEND = "band: 95% interval (Wilson); dashed: greedy; triangles: test split"
 """What `held_out_chart` shows."""

@@ -1,6 +1,6 @@
 """Renders SVG as PNG with resvg: the package `resvg-py`, which the extra `plots` installs."""
 
-from environment.installation import needs_extra
+from learnloop_service.environment.installation import needs_extra
 
 SCALE = 2.0
 """Scale that looks sharp on high-resolution screens."""

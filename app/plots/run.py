@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from app.plots import svg
-from app.plots.charts import LEGEND, Frame, Palette, grid, held_out_chart, iteration_labels, nothing
-from environment.json_type import Json
+from learnloop_service.app.plots import svg
+from learnloop_service.app.plots.charts import LEGEND, Frame, Palette, grid, held_out_chart, iteration_labels, nothing
+from learnloop_service.environment.json_type import Json
 
 _COLORS = Palette(svg.INK, svg.FAINT, svg.GRID, svg.BLUE, svg.GREEN, svg.ORANGE)
 _FRAME = Frame(860, 270, left=64, top=30, bottom=40, text=13)

@@ -1,4 +1,4 @@
-"""Starts and supervises the engine: the child process that samples and trains (`python -m training.engine`).
+"""Starts and supervises the engine: the child process that samples and trains (`python -m learnloop_service.training.engine`).
 
 One engine works in a data directory. It listens on loopback with a key that is new at each start of the service. If it
 dies, it is restarted on the same port. If it keeps dying, callers get an error with its last log lines, and the next
@@ -22,13 +22,13 @@ from typing import Any, Protocol
 
 import structlog
 
-from app.aio.pulse import Pulse, Trouble
-from app.errors import Unavailable
-from app.processes import child as child_process
-from app.processes.cores import usable_cores
-from app.processes.data_directory import DataDirectory
-from app.settings import Settings
 from learnloop.http_settings import route
+from learnloop_service.app.aio.pulse import Pulse, Trouble
+from learnloop_service.app.errors import Unavailable
+from learnloop_service.app.processes import child as child_process
+from learnloop_service.app.processes.cores import usable_cores
+from learnloop_service.app.processes.data_directory import DataDirectory
+from learnloop_service.app.settings import Settings
 
 KEY_VARIABLE = "LEARNLOOP_ENGINE_KEY"
 _QUICK_DEATHS = 5
@@ -220,7 +220,10 @@ class EngineProcess:
         self._pid_file = self._directory / "process.json"
         self._key = secrets.token_urlsafe(32)
         self._variables = _VARIABLES if settings.engine_checkpoint_store is None else (*_VARIABLES, *_OF_STORE)
-        self._command = (*(command or (sys.executable, "-m", "training.engine")), *self._options(settings))
+        self._command = (
+            *(command or (sys.executable, "-m", "learnloop_service.training.engine")),
+            *self._options(settings),
+        )
         self._port = 0
         self.health: Mapping[str, Any] = {}
         self._state = EngineState.STOPPED

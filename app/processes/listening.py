@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from app.settings import is_any
+from learnloop_service.app.settings import is_any
 
 
 class CannotListen(Exception):

@@ -34,9 +34,9 @@ import psycopg
 import structlog
 from sqlalchemy import URL
 
-from app.aio.pulse import Pulse
-from app.logs import RepeatedLog
-from app.processes import child as child_process
+from learnloop_service.app.aio.pulse import Pulse
+from learnloop_service.app.logs import RepeatedLog
+from learnloop_service.app.processes import child as child_process
 
 VERSION = "18"
 SERVER_USER = "learnloop"

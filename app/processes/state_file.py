@@ -5,7 +5,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from app.processes.data_directory import DataDirectoryError
+from learnloop_service.app.processes.data_directory import DataDirectoryError
 
 
 class DamagedFile(DataDirectoryError):

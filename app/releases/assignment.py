@@ -9,7 +9,7 @@ import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.domain.release_state import Arm
+from learnloop_service.app.domain.release_state import Arm
 
 ENROLLED_PROBABILITY = 0.5
 """Probability of either arm for an enrolled unit."""

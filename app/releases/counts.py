@@ -7,13 +7,13 @@ from typing import Any
 from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.tables import ReleaseEvent, ReleaseObservation
-from app.domain.event_types import EventType
-from app.domain.release_rules import Guardrail
-from app.domain.release_state import Arm
-from app.releases.decision import Failures
-from environment.json_type import Json
-from training.statistics.guardrails import Cell, merged
+from learnloop_service.app.db.tables import ReleaseEvent, ReleaseObservation
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.domain.release_rules import Guardrail
+from learnloop_service.app.domain.release_state import Arm
+from learnloop_service.app.releases.decision import Failures
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.statistics.guardrails import Cell, merged
 
 CellCounts = Mapping[Guardrail, Mapping[Cell, int]]
 _NAMES = frozenset(Guardrail)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil, log
 
-from app.domain.release_rules import KINDS, Guardrail, ReleaseRules
-from app.domain.release_state import ReleaseReason, ReleaseState
-from training.statistics.guardrails import ArmMean, Counts, above, arm_mean, below, evidence_of_bias
+from learnloop_service.app.domain.release_rules import KINDS, Guardrail, ReleaseRules
+from learnloop_service.app.domain.release_state import ReleaseReason, ReleaseState
+from learnloop_service.training.statistics.guardrails import ArmMean, Counts, above, arm_mean, below, evidence_of_bias
 
 ALARM_ERROR = 0.01
 """Probability that any guardrail takes a harmless candidate back, however often one looks. They share it equally."""

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from app.domain.release_rules import Guardrail, ReleaseRules
-from app.releases.counts import CellCounts, cells_json, parse_cells
-from app.releases.decision import Decision, Facts, Failures, GuardrailEvidence, weigh
-from environment.json_type import Json
-from training.statistics.guardrails import ArmMean
+from learnloop_service.app.domain.release_rules import Guardrail, ReleaseRules
+from learnloop_service.app.releases.counts import CellCounts, cells_json, parse_cells
+from learnloop_service.app.releases.decision import Decision, Facts, Failures, GuardrailEvidence, weigh
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.statistics.guardrails import ArmMean
 
 
 @dataclass(frozen=True, slots=True)

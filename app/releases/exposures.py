@@ -10,14 +10,14 @@ from sqlalchemy import bindparam, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.aio.event_loops import shielded
-from app.db.database import Database
-from app.domain.release_rules import Guardrail
-from app.errors import DATABASE_DOWN, ServiceError
-from app.instruments import RELEASE_EXPOSURES, UNASSIGNED
-from app.releases.assignment import ENROLLED_PROBABILITY, enrolled, probabilities_after
-from app.releases.split import Exposure
-from environment.json_type import Json
+from learnloop_service.app.aio.event_loops import shielded
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.domain.release_rules import Guardrail
+from learnloop_service.app.errors import DATABASE_DOWN, ServiceError
+from learnloop_service.app.instruments import RELEASE_EXPOSURES, UNASSIGNED
+from learnloop_service.app.releases.assignment import ENROLLED_PROBABILITY, enrolled, probabilities_after
+from learnloop_service.app.releases.split import Exposure
+from learnloop_service.environment.json_type import Json
 
 _COST_SCALE = 4.0
 """An answer with this many times the usual tokens has the cost 1, and so has a longer one."""

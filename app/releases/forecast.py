@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 
-from app.domain.release_rules import KINDS, Guardrail, ReleaseRules
-from app.releases.decision import GATE_ERROR, LEAST_UNITS, level_of
-from training.statistics.guardrails import Cell, below, expected_counts
+from learnloop_service.app.domain.release_rules import KINDS, Guardrail, ReleaseRules
+from learnloop_service.app.releases.decision import GATE_ERROR, LEAST_UNITS, level_of
+from learnloop_service.training.statistics.guardrails import Cell, below, expected_counts
 
 FEW_A_WEEK = 50
 """Below this number of enrolled units a week, traffic can show guardrails only."""

@@ -7,14 +7,14 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.database import Database
-from app.db.promotion_lock import lock_promotions
-from app.db.tables import Release
-from app.domain.release_state import LIVE, Arm
-from app.errors import Conflict
-from app.releases import moves
-from app.releases.store import ReleaseStore
-from training.protocol.model_name import ModelName
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.promotion_lock import lock_promotions
+from learnloop_service.app.db.tables import Release
+from learnloop_service.app.domain.release_state import LIVE, Arm
+from learnloop_service.app.errors import Conflict
+from learnloop_service.app.releases import moves
+from learnloop_service.app.releases.store import ReleaseStore
+from learnloop_service.training.protocol.model_name import ModelName
 
 
 class LiveRelease(Conflict):

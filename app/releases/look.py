@@ -8,19 +8,19 @@ from datetime import datetime, timedelta
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.database import Database
-from app.db.tables import EvaluationJob, Release
-from app.domain.evaluation_state import TERMINAL, EvaluationStatus
-from app.domain.event_types import EventType
-from app.domain.release_rules import ReleaseRules
-from app.domain.release_state import LIVE, ReleaseReason, ReleaseState
-from app.instruments import RELEASE_DECISIONS, RELEASE_OUTCOMES
-from app.releases import counts, moves
-from app.releases.decision import Facts, Verdict, decide
-from app.releases.evidence import Evidence
-from app.releases.outcomes import ClosedWindow, close_windows
-from environment.json_type import Json
-from training.statistics.sequential import Decision as TrialDecision
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import EvaluationJob, Release
+from learnloop_service.app.domain.evaluation_state import TERMINAL, EvaluationStatus
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.domain.release_rules import ReleaseRules
+from learnloop_service.app.domain.release_state import LIVE, ReleaseReason, ReleaseState
+from learnloop_service.app.instruments import RELEASE_DECISIONS, RELEASE_OUTCOMES
+from learnloop_service.app.releases import counts, moves
+from learnloop_service.app.releases.decision import Facts, Verdict, decide
+from learnloop_service.app.releases.evidence import Evidence
+from learnloop_service.app.releases.outcomes import ClosedWindow, close_windows
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.statistics.sequential import Decision as TrialDecision
 
 _FROZEN_S = 5
 """How long a process that is frozen in the middle of a look can keep the release's row."""

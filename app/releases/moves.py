@@ -8,15 +8,15 @@ from typing import Any
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.promotion_lock import lock_promotions
-from app.db.tables import AgentSession, Promotion, Release
-from app.domain.agent_session_state import AgentSessionState
-from app.domain.event_types import EventType
-from app.domain.release_rules import ReleaseRules
-from app.domain.release_state import Arm, ReleaseReason, ReleaseState
-from app.events.log import append_to_release
-from environment.json_type import Json
-from training.protocol.model_name import ModelName
+from learnloop_service.app.db.promotion_lock import lock_promotions
+from learnloop_service.app.db.tables import AgentSession, Promotion, Release
+from learnloop_service.app.domain.agent_session_state import AgentSessionState
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.domain.release_rules import ReleaseRules
+from learnloop_service.app.domain.release_state import Arm, ReleaseReason, ReleaseState
+from learnloop_service.app.events.log import append_to_release
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.model_name import ModelName
 
 SYSTEM = "system"
 """The actor of what the service decides by itself."""

@@ -35,15 +35,15 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.tables import AgentSession, Feedback, Release, ReleaseObservation, ReleaseUnit, Trajectory
-from app.domain.agent_session_state import AgentSessionState
-from app.domain.release_rules import Guardrail, ReleaseRules
-from app.domain.release_state import Arm
-from app.feedback.sums import OUTCOME
-from app.feedback.withdrawals import in_force
-from environment.json_type import Json
-from judges.feedback import ONLINE
-from training.protocol.model_name import ModelName
+from learnloop_service.app.db.tables import AgentSession, Feedback, Release, ReleaseObservation, ReleaseUnit, Trajectory
+from learnloop_service.app.domain.agent_session_state import AgentSessionState
+from learnloop_service.app.domain.release_rules import Guardrail, ReleaseRules
+from learnloop_service.app.domain.release_state import Arm
+from learnloop_service.app.feedback.sums import OUTCOME
+from learnloop_service.app.feedback.withdrawals import in_force
+from learnloop_service.environment.json_type import Json
+from learnloop_service.judges.feedback import ONLINE
+from learnloop_service.training.protocol.model_name import ModelName
 
 _BATCH = 1_000
 """Number of units or observations in one statement."""

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from app.db.tables import Promotion, Release
-from app.domain.release_state import Arm
-from app.releases.assignment import assignment
-from training.protocol.model_name import ModelName
+from learnloop_service.app.db.tables import Promotion, Release
+from learnloop_service.app.domain.release_state import Arm
+from learnloop_service.app.releases.assignment import assignment
+from learnloop_service.training.protocol.model_name import ModelName
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,25 @@ from typing import Literal
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.database import Database
-from app.db.newest_first import newest_first
-from app.db.tables import Checkpoint, Promotion, Release, ReleaseEvent, ReleaseObservation, ReleaseUnit, Run
-from app.domain.release_rules import ReleaseRules
-from app.domain.release_state import LIVE, Arm, ReleaseReason, ReleaseState
-from app.errors import NotAllowed, existing
-from app.instruments import RELEASE_DECISIONS
-from app.releases import counts, moves
-from app.releases.evidence import Evidence
-from app.releases.outcomes import late_events
-from app.schemas.releases import ReleaseVerified
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.newest_first import newest_first
+from learnloop_service.app.db.tables import (
+    Checkpoint,
+    Promotion,
+    Release,
+    ReleaseEvent,
+    ReleaseObservation,
+    ReleaseUnit,
+    Run,
+)
+from learnloop_service.app.domain.release_rules import ReleaseRules
+from learnloop_service.app.domain.release_state import LIVE, Arm, ReleaseReason, ReleaseState
+from learnloop_service.app.errors import NotAllowed, existing
+from learnloop_service.app.instruments import RELEASE_DECISIONS
+from learnloop_service.app.releases import counts, moves
+from learnloop_service.app.releases.evidence import Evidence
+from learnloop_service.app.releases.outcomes import late_events
+from learnloop_service.app.schemas.releases import ReleaseVerified
 
 Verb = Literal["hold", "resume", "rollback", "promote"]
 _ALLOWED: Mapping[str, Sequence[Verb]] = {

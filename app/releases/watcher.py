@@ -11,14 +11,14 @@ from datetime import timedelta
 import structlog
 from sqlalchemy import and_, exists, func, literal_column, or_, select
 
-from app.db.database import Database
-from app.db.tables import EvaluationJob, Release, ReleaseObservation, ReleaseUnit
-from app.domain.evaluation_state import TERMINAL
-from app.domain.release_rules import Guardrail
-from app.domain.release_state import LIVE, SPLITTING, ReleaseState
-from app.errors import DATABASE_DOWN
-from app.logs import RepeatedLog
-from app.releases.look import look
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import EvaluationJob, Release, ReleaseObservation, ReleaseUnit
+from learnloop_service.app.domain.evaluation_state import TERMINAL
+from learnloop_service.app.domain.release_rules import Guardrail
+from learnloop_service.app.domain.release_state import LIVE, SPLITTING, ReleaseState
+from learnloop_service.app.errors import DATABASE_DOWN
+from learnloop_service.app.logs import RepeatedLog
+from learnloop_service.app.releases.look import look
 
 EVERY_S = 1.0
 """Interval at which a process asks which releases are due. A bad candidate meets more users the longer it is."""

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from app.domain.release_rules import KINDS, Guardrail, ReleaseRules
-from app.domain.release_state import ReleaseReason, ReleaseState
-from app.releases.decision import LEAST_UNITS, GuardrailEvidence
-from app.releases.forecast import FEW_A_WEEK, Forecast
-from app.releases.moves import NOTHING_SHOWN
+from learnloop_service.app.domain.release_rules import KINDS, Guardrail, ReleaseRules
+from learnloop_service.app.domain.release_state import ReleaseReason, ReleaseState
+from learnloop_service.app.releases.decision import LEAST_UNITS, GuardrailEvidence
+from learnloop_service.app.releases.forecast import FEW_A_WEEK, Forecast
+from learnloop_service.app.releases.moves import NOTHING_SHOWN
 
 _WHY = {
     ReleaseReason.TRIAL: "the trial on held-out scenarios refused the candidate or failed",

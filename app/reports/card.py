@@ -2,12 +2,12 @@
 
 import textwrap
 
-from app.plots import svg
-from app.plots.charts import Frame, Palette, held_out_chart
-from app.reports.charts import phase_seconds, rewards_chart
-from app.reports.format import duration, percent
-from app.reports.html import visible
-from environment.json_type import Json
+from learnloop_service.app.plots import svg
+from learnloop_service.app.plots.charts import Frame, Palette, held_out_chart
+from learnloop_service.app.reports.charts import phase_seconds, rewards_chart
+from learnloop_service.app.reports.format import duration, percent
+from learnloop_service.app.reports.html import visible
+from learnloop_service.environment.json_type import Json
 
 WIDTH, HEIGHT = 1_200, 630
 _COLORS = Palette("#1b2026", "#59626c", "#e0e0d9", "#1f5fd0", "#b35309", "#7a3fb8")

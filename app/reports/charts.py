@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from app.plots import svg
-from app.plots.charts import Frame, Palette, iteration_labels, nothing
-from app.reports.format import signed
-from app.reports.rollouts import batches_of
-from environment.json_type import Json
+from learnloop_service.app.plots import svg
+from learnloop_service.app.plots.charts import Frame, Palette, iteration_labels, nothing
+from learnloop_service.app.reports.format import signed
+from learnloop_service.app.reports.rollouts import batches_of
+from learnloop_service.environment.json_type import Json
 
 PHASES = ("rollout", "judge", "train", "evaluate", "reflect", "other")
 _BINS = 12

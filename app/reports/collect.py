@@ -10,11 +10,19 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from app.db.database import Database
-from app.db.tables import Checkpoint, Evaluation, EvaluationJob, Iteration, LedgerEntry, Run, Trajectory
-from app.domain.evaluation_state import EvaluationStatus
-from app.processes.cores import usable_cores
-from app.reports.rollouts import (
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import (
+    Checkpoint,
+    Evaluation,
+    EvaluationJob,
+    Iteration,
+    LedgerEntry,
+    Run,
+    Trajectory,
+)
+from learnloop_service.app.domain.evaluation_state import EvaluationStatus
+from learnloop_service.app.processes.cores import usable_cores
+from learnloop_service.app.reports.rollouts import (
     MAX_DIGESTS,
     Batch,
     Listing,
@@ -26,15 +34,15 @@ from app.reports.rollouts import (
     rollout_hash,
     thinned,
 )
-from app.reports.shown_examples import shown_examples
-from app.results.documents import trajectories
-from app.runs.diagnoses import causes_of, diagnoses_of
-from app.runs.verdicts import EVALUATION, LOSSES
-from app.settings import Settings
-from app.statistics.verdict import headline, verdict
-from app.tracing.redaction import Redactor, secrets_of
-from environment.json_type import Json
-from training.source_code import source_hash
+from learnloop_service.app.reports.shown_examples import shown_examples
+from learnloop_service.app.results.documents import trajectories
+from learnloop_service.app.runs.diagnoses import causes_of, diagnoses_of
+from learnloop_service.app.runs.verdicts import EVALUATION, LOSSES
+from learnloop_service.app.settings import Settings
+from learnloop_service.app.statistics.verdict import headline, verdict
+from learnloop_service.app.tracing.redaction import Redactor, secrets_of
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.source_code import source_hash
 
 FORMAT = "learnloop-report/1"
 _MAX_ITERATIONS = 500
@@ -49,7 +57,7 @@ _REWARDS = ("mean", "median", "min", "max", "count")
 
 def renderer() -> str:
     """Return a hash of the code that renders reports. Equal documents give equal files only if it is equal."""
-    return source_hash("app.reports", "app.plots")[:16]
+    return source_hash("learnloop_service.app.reports", "learnloop_service.app.plots")[:16]
 
 
 async def collect(database: Database, settings: Settings, run: Run) -> Json:

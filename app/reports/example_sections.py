@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from itertools import takewhile
 
-from app.db.json_text import canonical
-from app.reports.examples import changes
-from app.reports.format import number
-from app.reports.html import Html, h
-from app.reports.rollouts import compared
-from environment.json_type import Json
+from learnloop_service.app.db.json_text import canonical
+from learnloop_service.app.reports.examples import changes
+from learnloop_service.app.reports.format import number
+from learnloop_service.app.reports.html import Html, h
+from learnloop_service.app.reports.rollouts import compared
+from learnloop_service.environment.json_type import Json
 
 _TITLES = ("question", "goal", "task", "prompt", "input")
 """Fields of a task that say what it is, in order of preference."""

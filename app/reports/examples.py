@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
-from app.reports.rollouts import Row, scored
-from training.scoring import successes
+from learnloop_service.app.reports.rollouts import Row, scored
+from learnloop_service.training.scoring import successes
 
 COUNT = 5
 RULE = (

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from app.plots import svg
-from app.plots.charts import LEGEND, Frame, held_out_chart
-from app.reports.charts import PAGE, PHASES, listed_rewards, phase_seconds, phases_bar, rewards_chart
-from app.reports.format import duration
-from app.reports.html import Html, h, joined
-from environment.json_type import Json
+from learnloop_service.app.plots import svg
+from learnloop_service.app.plots.charts import LEGEND, Frame, held_out_chart
+from learnloop_service.app.reports.charts import PAGE, PHASES, listed_rewards, phase_seconds, phases_bar, rewards_chart
+from learnloop_service.app.reports.format import duration
+from learnloop_service.app.reports.html import Html, h, joined
+from learnloop_service.environment.json_type import Json
 
 _PHASE_NAMES = {
     "rollout": "roll out",

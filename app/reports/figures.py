@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from app.reports.examples import RULE, examples, right_of
-from app.reports.rollouts import FAILED, Batch, Row, batches_of, compared, digest, evaluated, scored
-from app.statistics.verdict import verdict
-from environment.json_type import Json
-from training.scoring import held_out_figures, malformed_share, success_rate, successes, summarise
-from training.statistics.difference import difference
-from training.types import EvaluationConfig
+from learnloop_service.app.reports.examples import RULE, examples, right_of
+from learnloop_service.app.reports.rollouts import FAILED, Batch, Row, batches_of, compared, digest, evaluated, scored
+from learnloop_service.app.statistics.verdict import verdict
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.scoring import held_out_figures, malformed_share, success_rate, successes, summarise
+from learnloop_service.training.statistics.difference import difference
+from learnloop_service.training.types import EvaluationConfig
 
 
 class Figure(NamedTuple):

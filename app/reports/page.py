@@ -9,18 +9,18 @@ import re
 from hashlib import sha256
 from importlib.resources import files
 
-from app.db.json_text import canonical
-from app.reports.example_sections import examples_section
-from app.reports.figure_sections import charts
-from app.reports.figures import figures
-from app.reports.html import UNSEEN, Html, h, joined
-from app.reports.proof import DATA_ID, proof
-from app.reports.summary import STATES, head
-from app.reports.tables import checkpoints, evaluations, facts, iterations
-from environment.json_type import Json
+from learnloop_service.app.db.json_text import canonical
+from learnloop_service.app.reports.example_sections import examples_section
+from learnloop_service.app.reports.figure_sections import charts
+from learnloop_service.app.reports.figures import figures
+from learnloop_service.app.reports.html import UNSEEN, Html, h, joined
+from learnloop_service.app.reports.proof import DATA_ID, proof
+from learnloop_service.app.reports.summary import STATES, head
+from learnloop_service.app.reports.tables import checkpoints, evaluations, facts, iterations
+from learnloop_service.environment.json_type import Json
 
-_STYLE = files("app.reports").joinpath("page.css").read_text(encoding="utf-8").strip()
-_SCRIPT = files("app.reports").joinpath("check.js").read_text(encoding="utf-8").strip()
+_STYLE = files("learnloop_service.app.reports").joinpath("page.css").read_text(encoding="utf-8").strip()
+_SCRIPT = files("learnloop_service.app.reports").joinpath("check.js").read_text(encoding="utf-8").strip()
 _ESCAPED = re.compile(f"[<>&]|{UNSEEN.pattern}")
 
 

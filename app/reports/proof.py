@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from app.reports.figures import Figure
-from app.reports.html import Html, h, joined
-from app.reports.rollouts import HASHED
-from app.reports.tables import MAX_ROWS, section, table_of
-from environment.json_type import Json
+from learnloop_service.app.reports.figures import Figure
+from learnloop_service.app.reports.html import Html, h, joined
+from learnloop_service.app.reports.rollouts import HASHED
+from learnloop_service.app.reports.tables import MAX_ROWS, section, table_of
+from learnloop_service.environment.json_type import Json
 
 _SHOWN = 10
 DATA_ID = "report"

@@ -9,13 +9,13 @@ from hashlib import sha256
 from itertools import count
 from typing import Any, NamedTuple, cast
 
-from app.db.json_text import canonical
-from app.schemas.trajectories import TrajectoryOut
-from app.statistics.verdict import headline
-from environment.base import Scenario
-from environment.json_type import Json
-from judges.base import Score
-from training.types import Failure, FailureKind, Rollout, ScoredRollout
+from learnloop_service.app.db.json_text import canonical
+from learnloop_service.app.schemas.trajectories import TrajectoryOut
+from learnloop_service.app.statistics.verdict import headline
+from learnloop_service.environment.base import Scenario
+from learnloop_service.environment.json_type import Json
+from learnloop_service.judges.base import Score
+from learnloop_service.training.types import Failure, FailureKind, Rollout, ScoredRollout
 
 MAX_LISTED = 2_000
 """Maximum number of listed rollouts: about 250 kB."""

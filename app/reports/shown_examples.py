@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import select
 
-from app.db.database import Database
-from app.db.tables import Trajectory
-from app.reports.examples import RULE, Example, examples, right_of
-from app.reports.rollouts import Row, compared
-from environment.json_type import Json
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Trajectory
+from learnloop_service.app.reports.examples import RULE, Example, examples, right_of
+from learnloop_service.app.reports.rollouts import Row, compared
+from learnloop_service.environment.json_type import Json
 
 _MAX_MESSAGE = 3_000
 _MAX_CONVERSATION = 9_000

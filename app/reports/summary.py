@@ -1,10 +1,10 @@
 """The head of a report: whether the run learned, in words and figures."""
 
-from app.reports.charts import phase_seconds
-from app.reports.format import dollars, duration, moment, percent, points
-from app.reports.html import Html, h, joined
-from app.statistics.verdict import headline, on_same_scenarios
-from environment.json_type import Json
+from learnloop_service.app.reports.charts import phase_seconds
+from learnloop_service.app.reports.format import dollars, duration, moment, percent, points
+from learnloop_service.app.reports.html import Html, h, joined
+from learnloop_service.app.statistics.verdict import headline, on_same_scenarios
+from learnloop_service.environment.json_type import Json
 
 STATES = {
     "learned": "Learned",

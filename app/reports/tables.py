@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from app.db.json_text import canonical
-from app.reports.format import moment, number, percent, points
-from app.reports.html import Html, h, joined
-from app.reports.rollouts import thinned
-from environment.json_type import Json
-from training.statistics.shares import wilson
+from learnloop_service.app.db.json_text import canonical
+from learnloop_service.app.reports.format import moment, number, percent, points
+from learnloop_service.app.reports.html import Html, h, joined
+from learnloop_service.app.reports.rollouts import thinned
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.statistics.shares import wilson
 
 MAX_ROWS = 40
 """Maximum number of rows of a table, besides the first and the last one."""

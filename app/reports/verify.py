@@ -8,13 +8,13 @@ from difflib import SequenceMatcher
 from html.parser import HTMLParser
 from typing import NamedTuple
 
-from app.reports.collect import FORMAT, renderer
-from app.reports.figures import evaluation_name, figures
-from app.reports.page import page
-from app.reports.proof import DATA_ID
-from app.reports.rollouts import Row, batches_of
-from app.reports.signature import opened
-from environment.json_type import Json
+from learnloop_service.app.reports.collect import FORMAT, renderer
+from learnloop_service.app.reports.figures import evaluation_name, figures
+from learnloop_service.app.reports.page import page
+from learnloop_service.app.reports.proof import DATA_ID
+from learnloop_service.app.reports.rollouts import Row, batches_of
+from learnloop_service.app.reports.signature import opened
+from learnloop_service.environment.json_type import Json
 
 _DATA = re.compile(rf'<script type="application/json" id="{DATA_ID}">(.*?)</script>', re.S)
 NOTHING = "(nothing)"

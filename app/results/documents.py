@@ -16,13 +16,13 @@ from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import ColumnElement, select
 
-from app.db.database import Database
-from app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
-from app.domain.run_state import RunStatus
-from app.errors import NotFound, existing
-from app.results.parquet import TrajectoryTable
-from app.results.showcase import showcase_email
-from app.schemas.trajectories import TrajectoryOut
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.errors import NotFound, existing
+from learnloop_service.app.results.parquet import TrajectoryTable
+from learnloop_service.app.results.showcase import showcase_email
+from learnloop_service.app.schemas.trajectories import TrajectoryOut
 
 FINAL_EMAIL = "final_email.json"
 _EMAIL, _NODE_SCORES, _REWARDS = "email.json", "node_scores.json", "rewards.json"

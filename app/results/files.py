@@ -14,10 +14,10 @@ from typing import BinaryIO
 import structlog
 from sqlalchemy import update
 
-from app.db.database import Database
-from app.db.tables import Run
-from app.errors import DATABASE_DOWN
-from app.results.documents import Results
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Run
+from learnloop_service.app.errors import DATABASE_DOWN
+from learnloop_service.app.results.documents import Results
 
 log = structlog.get_logger(__name__)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import structlog
 from sqlalchemy import select
 
-from app.db.database import Database
-from app.db.tables import Run
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Run
 
 _DATABASE_FILE = ".database"
 """Name of the file that names the database of the runs in the sibling folders."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement
 from sqlalchemy.dialects.postgresql import JSONB
 
-from app.db.json_text import StorableText, dumps
-from app.db.tables import Trajectory
-from app.schemas.trajectories import TrajectoryOut
+from learnloop_service.app.db.json_text import StorableText, dumps
+from learnloop_service.app.db.tables import Trajectory
+from learnloop_service.app.schemas.trajectories import TrajectoryOut
 
 if TYPE_CHECKING:  # importing pyarrow is slow
     import pyarrow as pa  # type: ignore[import-untyped]

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.db.tables import Trajectory
-from app.schemas.results import ShowcaseEmail, ShowcaseScenario
+from learnloop_service.app.db.tables import Trajectory
+from learnloop_service.app.schemas.results import ShowcaseEmail, ShowcaseScenario
 
 
 def shows_email(outcome: Mapping[str, Any]) -> bool:

@@ -4,8 +4,8 @@ from typing import Any
 
 from sqlalchemy import select
 
-from app.db.database import Database
-from app.db.tables import Evaluation, Iteration, Run
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Evaluation, Iteration, Run
 
 _FIGURES = ("success", "mean_reward", "malformed", "turns")
 _SPLITS = ("test", "validation")

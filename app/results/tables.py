@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Select, Text, cast, func, select
 
-from app.db.database import Database
-from app.db.json_text import dumps
-from app.db.tables import Evaluation, Iteration, Run, Trajectory
-from app.errors import existing
-from training.statistics.shares import wilson
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.json_text import dumps
+from learnloop_service.app.db.tables import Evaluation, Iteration, Run, Trajectory
+from learnloop_service.app.errors import existing
+from learnloop_service.training.statistics.shares import wilson
 
 Table = Literal["iterations", "evaluations", "rollouts"]
 SmallTable = Literal["iterations", "evaluations"]

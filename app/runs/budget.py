@@ -11,9 +11,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from app.domain.stored_request import Budget
-from training.budget import BudgetReached, Usage
-from training.phases import Phase
+from learnloop_service.app.domain.stored_request import Budget
+from learnloop_service.training.budget import BudgetReached, Usage
+from learnloop_service.training.phases import Phase
 
 Clock = Callable[[], float]
 """A monotonic clock, in seconds."""
@@ -81,7 +81,7 @@ class PriorUsage:
 
 
 class Meter:
-    """Counts what a run uses, and admits only calls that fit its budget (training.budget.RunBudget).
+    """Counts what a run uses, and admits only calls that fit its budget (learnloop_service.training.budget.RunBudget).
 
     Not thread-safe: while the learn loop has rollouts in flight, the meter belongs to their thread.
     """
@@ -152,7 +152,7 @@ class Meter:
     async def reserve(
         self, phase: Phase, most: Callable[[], Usage | None], iteration: int | None = None
     ) -> AsyncIterator["MeterReservation"]:
-        """See training.budget.IterationBudget. Charges `iteration`, by default the next one to finish."""
+        """See learnloop_service.training.budget.IterationBudget. Charges `iteration`, by default the next one to finish."""
         charged = self.iteration if iteration is None else iteration
         reservation = MeterReservation(self, charged, phase, await self._admit(most))
         self._open.append(reservation)
@@ -232,7 +232,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class IterationMeter:
-    """Charges calls to an iteration (training.budget.IterationBudget)."""
+    """Charges calls to an iteration (learnloop_service.training.budget.IterationBudget)."""
 
     meter: Meter
     iteration: int
@@ -245,7 +245,7 @@ class IterationMeter:
 
 @dataclass(eq=False)
 class MeterReservation:
-    """The reservation for one call (training.budget.Reservation)."""
+    """The reservation for one call (learnloop_service.training.budget.Reservation)."""
 
     meter: Meter
     iteration: int

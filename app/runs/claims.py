@@ -8,14 +8,14 @@ from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
-from app.claims.claims import Claims
-from app.db.database import Database
-from app.db.tables import Run
-from app.domain.event_types import EventType
-from app.domain.run_state import RunStatus
-from app.events.log import append
-from app.runs.verdicts import verdict_on
-from training.backends.embedded import NAME as EMBEDDED
+from learnloop_service.app.claims.claims import Claims
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Run
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.events.log import append
+from learnloop_service.app.runs.verdicts import verdict_on
+from learnloop_service.training.backends.embedded import NAME as EMBEDDED
 
 UNOWNED: Mapping[str, Any] = {
     "owner": None,

@@ -3,23 +3,23 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import environment.registry
-import judges.registry
-import training.rollout.agents.registry
-from app.db.tables import Run
-from app.domain.stored_request import Choice
-from environment.access import Access
-from environment.base import Environment
-from environment.own_agent.environment import NAME as OWN_AGENT
-from environment.own_agent.runner import PythonFunction, Runner, parse_runner
-from judges.base import Judge, JudgeServices
-from training.backends.base import ModelSpec
-from training.gyms.verifiers_agent import VerifiersAgent
-from training.gyms.verifiers_loading import NAME as VERIFIERS
-from training.gyms.verifiers_loading import Gym
-from training.rollout.agents.base import Agent
-from training.rollout.agents.python_function import load_function
-from training.rollout.rollout import Player
+import learnloop_service.environment.registry
+import learnloop_service.judges.registry
+import learnloop_service.training.rollout.agents.registry
+from learnloop_service.app.db.tables import Run
+from learnloop_service.app.domain.stored_request import Choice
+from learnloop_service.environment.access import Access
+from learnloop_service.environment.base import Environment
+from learnloop_service.environment.own_agent.environment import NAME as OWN_AGENT
+from learnloop_service.environment.own_agent.runner import PythonFunction, Runner, parse_runner
+from learnloop_service.judges.base import Judge, JudgeServices
+from learnloop_service.training.backends.base import ModelSpec
+from learnloop_service.training.gyms.verifiers_agent import VerifiersAgent
+from learnloop_service.training.gyms.verifiers_loading import NAME as VERIFIERS
+from learnloop_service.training.gyms.verifiers_loading import Gym
+from learnloop_service.training.rollout.agents.base import Agent
+from learnloop_service.training.rollout.agents.python_function import load_function
+from learnloop_service.training.rollout.rollout import Player
 
 
 def make_environment(choice: Choice, data_dir: Path, access: Access | None = None) -> Environment:
@@ -28,17 +28,19 @@ def make_environment(choice: Choice, data_dir: Path, access: Access | None = Non
     Raises UnknownEnvironment, ValueError for a bad config or something that the operator does not allow, or
     PluginFault.
     """
-    return environment.registry.build(choice.name, choice.config, data_dir, access)
+    return learnloop_service.environment.registry.build(choice.name, choice.config, data_dir, access)
 
 
 def make_judge(choice: Choice, services: JudgeServices) -> Judge:
     """Build the judge. Raises UnknownJudge, ValueError for a bad config, or PluginFault."""
-    return judges.registry.build(choice.name, choice.config, services)
+    return learnloop_service.judges.registry.build(choice.name, choice.config, services)
 
 
 def make_agent(choice: Choice | None) -> Agent | None:
     """Build the agent, if any. Raises UnknownAgent, ValueError for a bad config, or PluginFault."""
-    return None if choice is None else training.rollout.agents.registry.build(choice.name, choice.config)
+    return (
+        None if choice is None else learnloop_service.training.rollout.agents.registry.build(choice.name, choice.config)
+    )
 
 
 def make_player(choice: Choice | None, environment: Choice, modules: Sequence[str]) -> Player | None:

@@ -6,16 +6,16 @@ from sqlalchemy import select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.claims.lease import Lease
-from app.db.database import Database
-from app.db.tables import Diagnosis, Iteration, Run
-from app.domain.event_types import EventType
-from app.domain.stored_request import DiagnosisRule
-from app.events.log import append
-from environment.json_type import Json
-from training.diagnosis.diagnosis import Diagnosis as Found
-from training.diagnosis.diagnosis import Severity, current_causes
-from training.diagnosis.facts import Facts
+from learnloop_service.app.claims.lease import Lease
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Diagnosis, Iteration, Run
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.domain.stored_request import DiagnosisRule
+from learnloop_service.app.events.log import append
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.diagnosis.diagnosis import Diagnosis as Found
+from learnloop_service.training.diagnosis.diagnosis import Severity, current_causes
+from learnloop_service.training.diagnosis.facts import Facts
 
 
 class DiagnosisStop(Exception):

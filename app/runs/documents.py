@@ -18,14 +18,14 @@ from sqlalchemy import ColumnElement, Text, cast, func, literal, literal_column,
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.auth.caller import ANY_PROJECT
-from app.datasets.references import make_present
-from app.db.database import Database
-from app.db.json_text import canonical
-from app.db.tables import Document, UserScenario
-from app.domain.stored_request import Choice
-from environment.json_type import Json
-from environment.registry import document as environment_document
+from learnloop_service.app.auth.caller import ANY_PROJECT
+from learnloop_service.app.datasets.references import make_present
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.json_text import canonical
+from learnloop_service.app.db.tables import Document, UserScenario
+from learnloop_service.app.domain.stored_request import Choice
+from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.registry import document as environment_document
 
 Kind = Literal["graph", "scenarios", "demonstrations"]
 KINDS: Sequence[Kind] = ("graph", "scenarios")

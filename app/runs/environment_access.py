@@ -10,15 +10,21 @@ from signal import SIGKILL
 
 import httpx
 
-from app.processes.child import spawn
-from app.security.address_guard import DEFAULT_PORTS, AddressGuard, AddressRefused, guarded_transport, parse
-from app.settings import Settings
+from learnloop_service.app.processes.child import spawn
+from learnloop_service.app.security.address_guard import (
+    DEFAULT_PORTS,
+    AddressGuard,
+    AddressRefused,
+    guarded_transport,
+    parse,
+)
+from learnloop_service.app.settings import Settings
 
 _ANY_ARGUMENTS = "*"
 
 
 class EnvironmentAccess:
-    """`environment.access.Access` according to the settings."""
+    """`learnloop_service.environment.access.Access` according to the settings."""
 
     def __init__(self, settings: Settings) -> None:
         self.max_servers = settings.environment_servers

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import func, select
 
-from app.db.database import Database
-from app.db.tables import LedgerEntry, Run
-from app.domain.run_state import RunStatus
-from environment.json_type import Json
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import LedgerEntry, Run
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.environment.json_type import Json
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,15 +14,15 @@ from sqlalchemy import ColumnElement, and_, func, literal_column, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.database import Database
-from app.db.tables import Checkpoint, Evaluation, Trajectory
-from app.runs.rollout_filters import END
-from app.schemas.film import BehaviourOut, FilmCheckpoint, FilmOut, FilmScenario
-from app.schemas.intervals import IntervalOut
-from app.schemas.trajectories import Mode, Split
-from app.statistics.behaviours import Act, Behaviour, behaviours
-from app.statistics.trends import learned_at, order, trend
-from environment.json_type import Json
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Checkpoint, Evaluation, Trajectory
+from learnloop_service.app.runs.rollout_filters import END
+from learnloop_service.app.schemas.film import BehaviourOut, FilmCheckpoint, FilmOut, FilmScenario
+from learnloop_service.app.schemas.intervals import IntervalOut
+from learnloop_service.app.schemas.trajectories import Mode, Split
+from learnloop_service.app.statistics.behaviours import Act, Behaviour, behaviours
+from learnloop_service.app.statistics.trends import learned_at, order, trend
+from learnloop_service.environment.json_type import Json
 
 MAX_CHECKPOINTS = 24
 MAX_SCENARIOS = 200

@@ -6,13 +6,13 @@ from datetime import datetime
 
 from sqlalchemy import func, select
 
-from app.db.database import Database
-from app.db.tables import Journal
-from app.runs.journal_entries import text_of
-from app.schemas.trajectories import FinishedRollout, FinishedRollouts
-from environment.json_type import Json
-from training.journal import ROLLOUT, EntryName
-from training.rollout.chat import message_of
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Journal
+from learnloop_service.app.runs.journal_entries import text_of
+from learnloop_service.app.schemas.trajectories import FinishedRollout, FinishedRollouts
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.journal import ROLLOUT, EntryName
+from learnloop_service.training.rollout.chat import message_of
 
 
 async def finished_rollouts(database: Database, run_id: str, limit: int) -> FinishedRollouts:

@@ -6,9 +6,9 @@ app/statistics/verdict.py computes the same from the rows of one run.
 from sqlalchemy import ColumnElement, Float, Select, and_, case, cast, func, or_, select, true, tuple_
 from sqlalchemy.orm import InstrumentedAttribute
 
-from app.db.tables import Evaluation, Run
-from app.statistics.verdict import HEADLINES, VerdictState
-from training.statistics.difference import MIN_CHANGED
+from learnloop_service.app.db.tables import Evaluation, Run
+from learnloop_service.app.statistics.verdict import HEADLINES, VerdictState
+from learnloop_service.training.statistics.difference import MIN_CHANGED
 
 _KIND = case(
     *((and_(Evaluation.split == split, Evaluation.mode == mode), rank) for rank, (split, mode) in enumerate(HEADLINES)),

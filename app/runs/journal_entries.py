@@ -6,8 +6,8 @@ from collections import defaultdict
 from sqlalchemy import delete, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.tables import Journal
-from training.journal import TRAIN_INTENT, unscored
+from learnloop_service.app.db.tables import Journal
+from learnloop_service.training.journal import TRAIN_INTENT, unscored
 
 
 def text_of(value: bytes) -> str | None:

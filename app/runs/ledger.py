@@ -13,16 +13,16 @@ from typing import Any
 from sqlalchemy import Float, Select, cast, delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.claims.lease import Lease, require
-from app.db.database import Database
-from app.db.tables import Event, JudgeCall, LedgerEntry, Run, Trajectory
-from app.domain.event_types import EventType
-from app.errors import Conflict
-from app.runs.budget import Meter, PriorUsage, RunUsage, amount
-from judges.base import JudgeCall as JudgeCallResult
-from training.budget import Usage, usage_of_calls, usage_of_rollouts
-from training.phases import Phase
-from training.types import IterationResult, ScoredRollout
+from learnloop_service.app.claims.lease import Lease, require
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Event, JudgeCall, LedgerEntry, Run, Trajectory
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.errors import Conflict
+from learnloop_service.app.runs.budget import Meter, PriorUsage, RunUsage, amount
+from learnloop_service.judges.base import JudgeCall as JudgeCallResult
+from learnloop_service.training.budget import Usage, usage_of_calls, usage_of_rollouts
+from learnloop_service.training.phases import Phase
+from learnloop_service.training.types import IterationResult, ScoredRollout
 
 OTHER = "other"
 """Phase name for driven time outside finished phases: starting, saving, and interrupted work."""

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.db.database import Database
-from app.db.tables import Run
-from app.domain.stored_request import NoSignalRule
-from training.no_signal import NoSignal
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Run
+from learnloop_service.app.domain.stored_request import NoSignalRule
+from learnloop_service.training.no_signal import NoSignal
 
 
 class NoSignalStop(Exception):

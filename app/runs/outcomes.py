@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy import ColumnElement, Float, Select, cast, func, select
 
-from app.db.database import Database
-from app.db.tables import Run, Trajectory
-from app.runs.rollout_filters import END
-from app.schemas.trajectories import EndCounts, Outcomes, PartMeans
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Run, Trajectory
+from learnloop_service.app.runs.rollout_filters import END
+from learnloop_service.app.schemas.trajectories import EndCounts, Outcomes, PartMeans
 
 MAX_COLUMNS = 120
 MAX_NAMES = 8

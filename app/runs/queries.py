@@ -22,16 +22,25 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, aggregate_order_by
 from sqlalchemy.orm import InstrumentedAttribute, defer
 
-from app.db.database import Database
-from app.db.newest_first import newest_first
-from app.db.tables import Checkpoint, Evaluation, Iteration, JudgeCall, Reflection, Run, Trajectory, WebhookDelivery
-from app.domain.stored_request import StoredModel
-from app.domain.supervised import MARK, METRICS
-from app.errors import NotFound, existing
-from app.runs.diagnoses import causes_of
-from app.runs.ledger import SUMS, Totals, sums_of, totals_of
-from app.runs.verdicts import EVALUATION, LOSSES, Judged, verdicts
-from app.statistics.verdict import Verdict
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.newest_first import newest_first
+from learnloop_service.app.db.tables import (
+    Checkpoint,
+    Evaluation,
+    Iteration,
+    JudgeCall,
+    Reflection,
+    Run,
+    Trajectory,
+    WebhookDelivery,
+)
+from learnloop_service.app.domain.stored_request import StoredModel
+from learnloop_service.app.domain.supervised import MARK, METRICS
+from learnloop_service.app.errors import NotFound, existing
+from learnloop_service.app.runs.diagnoses import causes_of
+from learnloop_service.app.runs.ledger import SUMS, Totals, sums_of, totals_of
+from learnloop_service.app.runs.verdicts import EVALUATION, LOSSES, Judged, verdicts
+from learnloop_service.app.statistics.verdict import Verdict
 
 _Entity = TypeVar("_Entity")
 SHOWN_ITERATIONS = 200

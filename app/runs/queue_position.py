@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, ScalarSelect, and_, func, select
 
-from app.claims.turns import turns
-from app.db.database import Database
-from app.db.tables import Run
-from app.domain.run_state import RunStatus
-from app.runs.claims import Limits
+from learnloop_service.app.claims.turns import turns
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Run
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.runs.claims import Limits
 
 
 @dataclass(frozen=True, slots=True)

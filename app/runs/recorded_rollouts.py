@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import select
 
-from app.db.database import Database
-from app.db.tables import RolloutRecord, Trajectory
-from app.runs.journal_entries import text_of
-from app.runs.stored_rollouts import scenario_of
-from environment.base import Scenario
-from environment.json_type import Json
-from training.journal import EntryName, load_rollout
-from training.phases import Purpose
-from training.rollout.fork import Message
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import RolloutRecord, Trajectory
+from learnloop_service.app.runs.journal_entries import text_of
+from learnloop_service.app.runs.stored_rollouts import scenario_of
+from learnloop_service.environment.base import Scenario
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.journal import EntryName, load_rollout
+from learnloop_service.training.phases import Purpose
+from learnloop_service.training.rollout.fork import Message
 
 if TYPE_CHECKING:
     from openai.types.chat.chat_completion import Choice

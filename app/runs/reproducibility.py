@@ -2,10 +2,10 @@
 
 from sqlalchemy import update
 
-from app.claims.lease import Lease
-from app.db.database import Database
-from app.db.tables import Run
-from training.protocol.model_facts import Reproducibility
+from learnloop_service.app.claims.lease import Lease
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Run
+from learnloop_service.training.protocol.model_facts import Reproducibility
 
 
 async def save_reproducibility(database: Database, lease: Lease[Run], found: Reproducibility) -> None:

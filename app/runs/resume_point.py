@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import Integer, and_, cast, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.database import Database
-from app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
-from environment.base import Environment, Reflective
-from training.best_checkpoint import BestCheckpoint, Validation
-from training.rollout_schedule import sampled_after
-from training.types import Resume, Snapshot
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
+from learnloop_service.environment.base import Environment, Reflective
+from learnloop_service.training.best_checkpoint import BestCheckpoint, Validation
+from learnloop_service.training.rollout_schedule import sampled_after
+from learnloop_service.training.types import Resume, Snapshot
 
 INHERITED = -1
 """Iteration number of the reflection that a fork starts with, before its baseline."""

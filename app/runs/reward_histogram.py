@@ -5,8 +5,8 @@ Replacements are left out, as in other figures (training/inclusion.py).
 
 from sqlalchemy import text
 
-from app.db.database import Database
-from app.schemas.runs import IterationRewards, RewardHistograms
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.schemas.runs import IterationRewards, RewardHistograms
 
 BINS = 24
 """Number of equally wide bins between a run's lowest and highest reward."""

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Text, bindparam, case, cast, func, literal
 from sqlalchemy.dialects.postgresql import JSONB, JSONPATH
 
-from app.db.tables import Trajectory
+from learnloop_service.app.db.tables import Trajectory
 
 FAILED = "failed"
 """The end of a rollout that failed; of others it is the `finish` of the outcome."""

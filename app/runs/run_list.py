@@ -23,12 +23,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 
-from app.db.database import Database
-from app.db.tables import Run
-from app.domain.run_state import RunStatus
-from app.runs import headlines
-from app.schemas.runs import SameSettingsOut
-from app.statistics.verdict import VerdictState
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Run
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.runs import headlines
+from learnloop_service.app.schemas.runs import SameSettingsOut
+from learnloop_service.app.statistics.verdict import VerdictState
 
 Value = float | str
 """What a run is sorted by."""

@@ -9,22 +9,22 @@ from sqlalchemy import ColumnElement, Select, Text, and_, bindparam, func, null,
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.claims.lease import Lease, LeaseLost
-from app.claims.moves import move_held, move_locked
-from app.db.database import Database
-from app.db.dependents import lock_dependents
-from app.db.tables import Run
-from app.domain.event_types import EventType
-from app.domain.run_state import LIVE, Move, RunStatus, Verb, allowed
-from app.errors import Conflict, ModelBusy, NotAllowed, existing
-from app.events.log import append
-from app.runs import ledger
-from app.runs.claims import UNOWNED
-from app.runs.documents import NewDocument, save
-from app.runs.journal_entries import drop_unscored
-from app.runs.verdicts import verdict_on
-from training.protocol.model_name import ModelName
-from training.types import Progress
+from learnloop_service.app.claims.lease import Lease, LeaseLost
+from learnloop_service.app.claims.moves import move_held, move_locked
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.dependents import lock_dependents
+from learnloop_service.app.db.tables import Run
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.domain.run_state import LIVE, Move, RunStatus, Verb, allowed
+from learnloop_service.app.errors import Conflict, ModelBusy, NotAllowed, existing
+from learnloop_service.app.events.log import append
+from learnloop_service.app.runs import ledger
+from learnloop_service.app.runs.claims import UNOWNED
+from learnloop_service.app.runs.documents import NewDocument, save
+from learnloop_service.app.runs.journal_entries import drop_unscored
+from learnloop_service.app.runs.verdicts import verdict_on
+from learnloop_service.training.protocol.model_name import ModelName
+from learnloop_service.training.types import Progress
 
 _ENDINGS: Mapping[RunStatus, tuple[Move, EventType]] = {
     RunStatus.COMPLETED: (Move.COMPLETE, EventType.RUN_COMPLETED),

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from environment.base import Scenario
-from environment.json_type import Json
-from judges.base import Candidate
-from training.rollout.histories import transcript
-from training.types import Failure, FailureKind, Rollout
+from learnloop_service.environment.base import Scenario
+from learnloop_service.environment.json_type import Json
+from learnloop_service.judges.base import Candidate
+from learnloop_service.training.rollout.histories import transcript
+from learnloop_service.training.types import Failure, FailureKind, Rollout
 
 
 @dataclass
@@ -18,7 +18,7 @@ class _StoredTrajectory:
     messages_and_choices: Sequence[Json]
     metrics: Mapping[str, float]
     additional_histories: Sequence[Json] = field(default=(), init=False)
-    """Always empty: the messages include them, see `training.rollout.histories.transcript`."""
+    """Always empty: the messages include them, see `learnloop_service.training.rollout.histories.transcript`."""
     reward: float = 0.0
 
 

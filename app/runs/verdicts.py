@@ -8,9 +8,9 @@ from sqlalchemy import ColumnElement, and_, case, func, literal_column, or_, sel
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
-from app.db.tables import Evaluation, Iteration, Run
-from app.domain.supervised import MARK
-from app.statistics.verdict import Verdict, verdict
+from learnloop_service.app.db.tables import Evaluation, Iteration, Run
+from learnloop_service.app.domain.supervised import MARK
+from learnloop_service.app.statistics.verdict import Verdict, verdict
 
 EVALUATION = (
     "iteration",

@@ -5,19 +5,19 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from app.agent_sessions.traffic import SessionFilter
-from app.db.tables import Promotion, Schedule
-from app.domain.stored_request import Choice
-from app.errors import InvalidRequest
-from app.operations.own_agent_requests import OwnAgentRequests
-from app.operations.run_plan import plan_of
-from app.resources import Resources
-from app.schemas.run_request import LearnLoopRequest
-from app.schemas.schedules import ScheduleRequest
-from environment.json_type import Json
-from training.backends.embedded import NAME as EMBEDDED
-from training.protocol.model_name import ModelName
-from training.protocol.validation_message import message_of
+from learnloop_service.app.agent_sessions.traffic import SessionFilter
+from learnloop_service.app.db.tables import Promotion, Schedule
+from learnloop_service.app.domain.stored_request import Choice
+from learnloop_service.app.errors import InvalidRequest
+from learnloop_service.app.operations.own_agent_requests import OwnAgentRequests
+from learnloop_service.app.operations.run_plan import plan_of
+from learnloop_service.app.resources import Resources
+from learnloop_service.app.schemas.run_request import LearnLoopRequest
+from learnloop_service.app.schemas.schedules import ScheduleRequest
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.backends.embedded import NAME as EMBEDDED
+from learnloop_service.training.protocol.model_name import ModelName
+from learnloop_service.training.protocol.validation_message import message_of
 
 _RUN = ("body", "run")
 

@@ -17,32 +17,32 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.agent_sessions.consented import Drawn, Pool, consented_pool, draw_scenarios
-from app.aio.periodic import every
-from app.auth.caller import Caller
-from app.auth.scopes import Scope
-from app.db.tables import Checkpoint, Promotion, Run, Schedule, ScheduleRun
-from app.domain.cron import latest_time
-from app.domain.run_state import RunStatus
-from app.domain.schedule_state import DueReason, DueState, Then
-from app.errors import DATABASE_DOWN, ServiceError, Unavailable
-from app.model_registry.checkpoints import Checkpoints
-from app.model_registry.engine_client import EngineClient
-from app.model_registry.promotions import Promotions
-from app.model_registry.resolver import ModelResolver, base_models
-from app.operations.challenge import Challenge, challenge
-from app.operations.start_evaluation import EvaluationStarter, StartedEvaluation
-from app.operations.start_release import ReleaseStarter, StartedRelease
-from app.operations.start_run import Parent, Started, start_run
-from app.runs import documents
-from app.schedules.requests import checkpoint_name, filter_of, request_for
-from app.schedules.store import DueTimeTaken, ScheduleStore, follow, take
-from app.schemas.releases import ReleaseRequest
-from app.schemas.run_request import LearnLoopRequest
-from app.service import Service
-from environment.json_type import Json
-from training.protocol.model_name import ModelName
-from training.statistics.sequential import Rule
+from learnloop_service.app.agent_sessions.consented import Drawn, Pool, consented_pool, draw_scenarios
+from learnloop_service.app.aio.periodic import every
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.auth.scopes import Scope
+from learnloop_service.app.db.tables import Checkpoint, Promotion, Run, Schedule, ScheduleRun
+from learnloop_service.app.domain.cron import latest_time
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.domain.schedule_state import DueReason, DueState, Then
+from learnloop_service.app.errors import DATABASE_DOWN, ServiceError, Unavailable
+from learnloop_service.app.model_registry.checkpoints import Checkpoints
+from learnloop_service.app.model_registry.engine_client import EngineClient
+from learnloop_service.app.model_registry.promotions import Promotions
+from learnloop_service.app.model_registry.resolver import ModelResolver, base_models
+from learnloop_service.app.operations.challenge import Challenge, challenge
+from learnloop_service.app.operations.start_evaluation import EvaluationStarter, StartedEvaluation
+from learnloop_service.app.operations.start_release import ReleaseStarter, StartedRelease
+from learnloop_service.app.operations.start_run import Parent, Started, start_run
+from learnloop_service.app.runs import documents
+from learnloop_service.app.schedules.requests import checkpoint_name, filter_of, request_for
+from learnloop_service.app.schedules.store import DueTimeTaken, ScheduleStore, follow, take
+from learnloop_service.app.schemas.releases import ReleaseRequest
+from learnloop_service.app.schemas.run_request import LearnLoopRequest
+from learnloop_service.app.service import Service
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.model_name import ModelName
+from learnloop_service.training.statistics.sequential import Rule
 
 LOOK_EVERY_S = 15.0
 LOOK_S = 10.0

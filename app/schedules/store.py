@@ -9,14 +9,14 @@ from sqlalchemy import Row, and_, exists, func, or_, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.database import Database
-from app.db.newest_first import newest_first
-from app.db.tables import EvaluationJob, Release, Run, Schedule, ScheduleRun
-from app.domain.cron import next_times
-from app.domain.release_state import LIVE as RELEASE_LIVE
-from app.domain.run_state import LIVE, TERMINAL
-from app.domain.schedule_state import DueReason, DueState
-from app.errors import Conflict, existing
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.newest_first import newest_first
+from learnloop_service.app.db.tables import EvaluationJob, Release, Run, Schedule, ScheduleRun
+from learnloop_service.app.domain.cron import next_times
+from learnloop_service.app.domain.release_state import LIVE as RELEASE_LIVE
+from learnloop_service.app.domain.run_state import LIVE, TERMINAL
+from learnloop_service.app.domain.schedule_state import DueReason, DueState
+from learnloop_service.app.errors import Conflict, existing
 
 _SETTLE = timedelta(seconds=5)
 """Age of a due time when it is noticed. By then everything that ended before it has been committed."""

@@ -7,10 +7,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from app.domain.agent_session_state import AgentSessionState
-from app.schemas.base import Name, RequestBody, RequestPart, ResponseModel
-from environment.json_type import Json
 from learnloop.outcome import MAX_REWARD
+from learnloop_service.app.domain.agent_session_state import AgentSessionState
+from learnloop_service.app.schemas.base import Name, RequestBody, RequestPart, ResponseModel
+from learnloop_service.environment.json_type import Json
 
 _MOST_PARTS = 100
 Text = Annotated[str, Field(min_length=1, max_length=2_000)]

@@ -4,8 +4,8 @@ from datetime import datetime
 
 from pydantic import ConfigDict, Field
 
-from app.schemas.base import RequestBody, ResponseModel
-from environment.json_type import Json
+from learnloop_service.app.schemas.base import RequestBody, ResponseModel
+from learnloop_service.environment.json_type import Json
 
 
 class ClaimRequest(RequestBody):

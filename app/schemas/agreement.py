@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from app.schemas.base import Name, RequestBody, RequestPart, ResponseModel
-from environment.json_type import Json
+from learnloop_service.app.schemas.base import Name, RequestBody, RequestPart, ResponseModel
+from learnloop_service.environment.json_type import Json
 
 MAX_TRAJECTORIES = 500
 

@@ -4,11 +4,11 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
-from app.db.json_text import flaw
-from app.schemas.base import RequestBody, RequestPart, ResponseModel
-from app.schemas.run_request import EnvironmentChoice
-from app.schemas.task_fields import describe_tasks, task_fields, wrong_field
-from environment.json_type import Json
+from learnloop_service.app.db.json_text import flaw
+from learnloop_service.app.schemas.base import RequestBody, RequestPart, ResponseModel
+from learnloop_service.app.schemas.run_request import EnvironmentChoice
+from learnloop_service.app.schemas.task_fields import describe_tasks, task_fields, wrong_field
+from learnloop_service.environment.json_type import Json
 
 
 class AskRequest(RequestBody):

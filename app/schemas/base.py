@@ -5,10 +5,10 @@ from typing import Annotated, Any, Generic, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from app.db.json_text import flaw
-from app.domain.names import NAME_PATTERN
-from app.domain.unknown_name import unknown
-from training.protocol.validation_message import message_of
+from learnloop_service.app.db.json_text import flaw
+from learnloop_service.app.domain.names import NAME_PATTERN
+from learnloop_service.app.domain.unknown_name import unknown
+from learnloop_service.training.protocol.validation_message import message_of
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Item = TypeVar("Item")

@@ -1,8 +1,8 @@
 """Bodies of the responses that compare two runs."""
 
-from app.schemas.base import ResponseModel
-from app.schemas.trajectories import Mode, Split
-from environment.json_type import Json
+from learnloop_service.app.schemas.base import ResponseModel
+from learnloop_service.app.schemas.trajectories import Mode, Split
+from learnloop_service.environment.json_type import Json
 
 
 class SideOut(ResponseModel):

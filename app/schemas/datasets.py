@@ -4,9 +4,9 @@ from datetime import datetime
 
 from pydantic import ConfigDict, Field
 
-from app.domain.names import DATASET_PATTERN
-from app.schemas.base import RequestBody, ResponseModel
-from environment.json_type import Json
+from learnloop_service.app.domain.names import DATASET_PATTERN
+from learnloop_service.app.schemas.base import RequestBody, ResponseModel
+from learnloop_service.environment.json_type import Json
 
 
 class InboxOut(ResponseModel):

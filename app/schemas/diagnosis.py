@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from app.schemas.base import ResponseModel
-from environment.json_type import Json
-from training.diagnosis.diagnosis import Cause, Severity
+from learnloop_service.app.schemas.base import ResponseModel
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.diagnosis.diagnosis import Cause, Severity
 
 
 class RemedyOut(ResponseModel):

@@ -5,11 +5,11 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
-from app.domain.names import DATASET_PATTERN
-from app.schemas.base import Name, RequestBody, ResponseModel
-from app.schemas.examples import examples_with_graph
-from app.schemas.run_request import GraphSource
-from environment.json_type import Json
+from learnloop_service.app.domain.names import DATASET_PATTERN
+from learnloop_service.app.schemas.base import Name, RequestBody, ResponseModel
+from learnloop_service.app.schemas.examples import examples_with_graph
+from learnloop_service.app.schemas.run_request import GraphSource
+from learnloop_service.environment.json_type import Json
 
 DatasetName = Annotated[str, Field(pattern=DATASET_PATTERN)]
 InboxSource = Annotated[

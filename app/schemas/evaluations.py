@@ -5,15 +5,15 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from app.domain.evaluation_state import EvaluationStatus
-from app.domain.names import MODEL_PATTERN
-from app.schemas.base import RequestBody, RequestPart, ResponseModel
-from app.schemas.intervals import IntervalOut
-from app.schemas.rejudge_report import RejudgeReport
-from app.schemas.run_request import AgentChoice, EnvironmentChoice, JudgeChoice
-from app.schemas.what_if_report import WhatIfReport
-from environment.json_type import Json
-from training.types import RunConfig
+from learnloop_service.app.domain.evaluation_state import EvaluationStatus
+from learnloop_service.app.domain.names import MODEL_PATTERN
+from learnloop_service.app.schemas.base import RequestBody, RequestPart, ResponseModel
+from learnloop_service.app.schemas.intervals import IntervalOut
+from learnloop_service.app.schemas.rejudge_report import RejudgeReport
+from learnloop_service.app.schemas.run_request import AgentChoice, EnvironmentChoice, JudgeChoice
+from learnloop_service.app.schemas.what_if_report import WhatIfReport
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.types import RunConfig
 
 _DEFAULTS = RunConfig()
 MAX_ROLLOUTS = 20_000

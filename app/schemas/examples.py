@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from environment.json_type import Json
-from environment.registry import documents
+from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.registry import documents
 
 
 def examples_with_graph(*others: Json, **rest: Json) -> Callable[[dict[str, Json]], None]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AwareDatetime, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from app.schemas.base import RequestBody, ResponseModel
+from learnloop_service.app.schemas.base import RequestBody, ResponseModel
 
 MAX_EVENTS = 1_000
 """Maximum number of events in one request."""

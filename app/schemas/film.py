@@ -1,10 +1,10 @@
 """Bodies of the response about a run's held-out scenarios over its checkpoints."""
 
-from app.schemas.base import ResponseModel
-from app.schemas.intervals import IntervalOut
-from app.schemas.trajectories import Mode, Split
-from app.statistics.trends import Trend
-from environment.json_type import Json
+from learnloop_service.app.schemas.base import ResponseModel
+from learnloop_service.app.schemas.intervals import IntervalOut
+from learnloop_service.app.schemas.trajectories import Mode, Split
+from learnloop_service.app.statistics.trends import Trend
+from learnloop_service.environment.json_type import Json
 
 
 class FilmCheckpoint(ResponseModel):

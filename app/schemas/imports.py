@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.domain.names import DATASET_PATTERN
-from app.schemas.base import ResponseModel
+from learnloop_service.app.domain.names import DATASET_PATTERN
+from learnloop_service.app.schemas.base import ResponseModel
 
 _Text = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00]+$")]
 

@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from app.schemas.base import ResponseModel
+from learnloop_service.app.schemas.base import ResponseModel
 
 
 class IntervalOut(ResponseModel):

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from app.schemas.base import RequestBody, ResponseModel
+from learnloop_service.app.schemas.base import RequestBody, ResponseModel
 
 MAX_TOKENS = 1_024
 """Maximum number of tokens that one request scores. Each is one short request to the backend per checkpoint."""

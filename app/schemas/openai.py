@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 
 class _OpenAI(BaseModel):

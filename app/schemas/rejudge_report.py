@@ -1,6 +1,6 @@
 """The report of a rejudging: what other scores would have changed in a run."""
 
-from app.schemas.base import ResponseModel
+from learnloop_service.app.schemas.base import ResponseModel
 
 
 class BeforeAndNow(ResponseModel):

@@ -4,10 +4,10 @@ from typing import Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from app.schemas.base import RequestBody, RequestPart, ResponseModel
-from app.schemas.evaluations import EvaluationBrief, EvaluationBudget
-from app.schemas.run_request import Judges
-from environment.json_type import Json
+from learnloop_service.app.schemas.base import RequestBody, RequestPart, ResponseModel
+from learnloop_service.app.schemas.evaluations import EvaluationBrief, EvaluationBudget
+from learnloop_service.app.schemas.run_request import Judges
+from learnloop_service.environment.json_type import Json
 
 
 class IterationRange(RequestPart):

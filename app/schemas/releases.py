@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from app.domain.release_rules import KINDS, OUTCOME, RAMP, Guardrail
-from app.domain.release_state import Arm, ReleaseReason, ReleaseState
-from app.schemas.base import RequestBody, RequestPart, ResponseModel
-from environment.json_type import Json
+from learnloop_service.app.domain.release_rules import KINDS, OUTCOME, RAMP, Guardrail
+from learnloop_service.app.domain.release_state import Arm, ReleaseReason, ReleaseState
+from learnloop_service.app.schemas.base import RequestBody, RequestPart, ResponseModel
+from learnloop_service.environment.json_type import Json
 
 Share = Annotated[float, Field(gt=0, le=0.5)]
 Tolerance = Annotated[float, Field(gt=0, lt=1)]

@@ -4,8 +4,8 @@ from datetime import datetime
 
 from pydantic import Field
 
-from app.schemas.base import ResponseModel
-from environment.json_type import Json
+from learnloop_service.app.schemas.base import ResponseModel
+from learnloop_service.environment.json_type import Json
 
 
 class LedgerRow(ResponseModel):

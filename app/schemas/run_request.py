@@ -14,15 +14,15 @@ from pydantic import (
     model_validator,
 )
 
-from app.domain.event_types import EventType
-from app.domain.names import DATASET_VERSION_PATTERN
-from app.schemas.base import Name, RequestBody, RequestPart
-from app.schemas.examples import examples_with_graph
-from app.schemas.train_options import TrainOptionsChoice
-from environment.json_type import Json
-from training.collapse import OnCollapse
-from training.tuning import Tuning
-from training.types import HELD_OUT_SEED, RunConfig, WarmStartConfig
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.domain.names import DATASET_VERSION_PATTERN
+from learnloop_service.app.schemas.base import Name, RequestBody, RequestPart
+from learnloop_service.app.schemas.examples import examples_with_graph
+from learnloop_service.app.schemas.train_options import TrainOptionsChoice
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.collapse import OnCollapse
+from learnloop_service.training.tuning import Tuning
+from learnloop_service.training.types import HELD_OUT_SEED, RunConfig, WarmStartConfig
 
 _DEFAULTS = RunConfig()
 _WARM_START = WarmStartConfig(iterations=1)

@@ -5,12 +5,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from app.domain.run_state import RunStatus
-from app.schemas.base import ResponseModel
-from app.schemas.results import RunCost, ShowcaseEmail
-from app.schemas.trajectories import Mode, Split
-from app.statistics.verdict import VerdictState
-from environment.json_type import Json
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.schemas.base import ResponseModel
+from learnloop_service.app.schemas.results import RunCost, ShowcaseEmail
+from learnloop_service.app.schemas.trajectories import Mode, Split
+from learnloop_service.app.statistics.verdict import VerdictState
+from learnloop_service.environment.json_type import Json
 
 
 class Accepted(ResponseModel):

@@ -4,13 +4,13 @@ from datetime import datetime
 
 from pydantic import ConfigDict, Field, field_validator
 
-from app.domain.cron import check_cron
-from app.domain.evaluation_state import EvaluationStatus
-from app.domain.run_state import RunStatus
-from app.domain.schedule_state import DueReason, DueState, Then
-from app.schemas.base import Name, RequestBody, ResponseModel
-from app.schemas.run_request import LearnLoopRequest
-from environment.json_type import Json
+from learnloop_service.app.domain.cron import check_cron
+from learnloop_service.app.domain.evaluation_state import EvaluationStatus
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.domain.schedule_state import DueReason, DueState, Then
+from learnloop_service.app.schemas.base import Name, RequestBody, ResponseModel
+from learnloop_service.app.schemas.run_request import LearnLoopRequest
+from learnloop_service.environment.json_type import Json
 
 
 class ScheduleRequest(RequestBody):

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
-from app.domain.unknown_name import similar
-from environment import registry
-from environment.json_type import Json
+from learnloop_service.app.domain.unknown_name import similar
+from learnloop_service.environment import registry
+from learnloop_service.environment.json_type import Json
 
 _TAKEN = ("type", "items", "format", "minLength", "maxLength", "enum", "default")
 """What a field's schema is in the OpenAPI file, beside its description."""

@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from app.schemas.base import RequestPart
-from training.backends.train_options import ImportanceSamplingLevel, Loss, TokenWeighting
+from learnloop_service.app.schemas.base import RequestPart
+from learnloop_service.training.backends.train_options import ImportanceSamplingLevel, Loss, TokenWeighting
 
 
 class TrainOptionsChoice(RequestPart):

@@ -3,9 +3,9 @@
 from datetime import datetime
 from typing import Literal
 
-from app.schemas.base import ResponseModel
-from environment.json_type import Json
-from training.phases import Purpose
+from learnloop_service.app.schemas.base import ResponseModel
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.phases import Purpose
 
 Split = Literal["train", "validation", "test"]
 Mode = Literal["sampled", "greedy"]

@@ -5,9 +5,9 @@ from typing import Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from app.domain.delivery_state import DeliveryState
-from app.schemas.base import Name, RequestBody, ResponseModel
-from app.schemas.run_request import WebhookEvents, WebhookUrl
+from learnloop_service.app.domain.delivery_state import DeliveryState
+from learnloop_service.app.schemas.base import Name, RequestBody, ResponseModel
+from learnloop_service.app.schemas.run_request import WebhookEvents, WebhookUrl
 
 MAX_OVERLAP_HOURS = 72
 

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from app.schemas.base import ResponseModel
-from app.schemas.intervals import IntervalOut
+from learnloop_service.app.schemas.base import ResponseModel
+from learnloop_service.app.schemas.intervals import IntervalOut
 
 
 class NextAction(ResponseModel):

@@ -4,10 +4,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from app.schemas.base import RequestBody, RequestPart, ResponseModel
-from app.schemas.evaluations import EvaluationBrief, EvaluationBudget, ModelToEvaluate
-from app.schemas.intervals import IntervalOut
-from app.schemas.run_request import JudgeChoice
+from learnloop_service.app.schemas.base import RequestBody, RequestPart, ResponseModel
+from learnloop_service.app.schemas.evaluations import EvaluationBrief, EvaluationBudget, ModelToEvaluate
+from learnloop_service.app.schemas.intervals import IntervalOut
+from learnloop_service.app.schemas.run_request import JudgeChoice
 
 SEARCH_SAMPLES, SAMPLES = 16, 8
 _MAX_CONTENT = 100_000

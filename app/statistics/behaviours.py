@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from environment.json_type import Json
-from training.statistics.difference import Difference, difference
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.statistics.difference import Difference, difference
 
 MAX_SHOWN = 5
 _TESTED = 8

@@ -9,7 +9,7 @@ from enum import StrEnum
 from math import ceil
 from typing import Any
 
-from training.statistics.difference import MIN_CHANGED, Difference
+from learnloop_service.training.statistics.difference import MIN_CHANGED, Difference
 
 HEADLINES = (("validation", "sampled"), ("test", "sampled"))
 """Split and mode of the headline figure: the first one that the run evaluates. Validation is evaluated throughout, and

@@ -16,9 +16,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace import SpanKind, Status
 from opentelemetry.util.types import AttributeValue
 
-from app.logs import RepeatedLog
-from app.tracing.destinations import Destination, NotTaken
-from app.tracing.redaction import Redactor
+from learnloop_service.app.logs import RepeatedLog
+from learnloop_service.app.tracing.destinations import Destination, NotTaken
+from learnloop_service.app.tracing.redaction import Redactor
 
 _MAX_BATCH = 100
 _MAX_BATCH_SIZE = 4_000_000

@@ -9,9 +9,9 @@ import requests
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-from app.settings import Settings
-from app.tracing.wandb_project import open_project
-from environment.trace import INPUT, MARKS, OUTPUT
+from learnloop_service.app.settings import Settings
+from learnloop_service.app.tracing.wandb_project import open_project
+from learnloop_service.environment.trace import INPUT, MARKS, OUTPUT
 
 _CLOUD = "https://api.wandb.ai"
 _CLOUD_TRACES = "https://trace.wandb.ai"

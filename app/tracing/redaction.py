@@ -13,9 +13,9 @@ from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import SecretStr
 
-from app.settings import Settings
-from environment.base import Json
-from judges.providers import PROVIDERS
+from learnloop_service.app.settings import Settings
+from learnloop_service.environment.base import Json
+from learnloop_service.judges.providers import PROVIDERS
 
 HIDDEN = "[redacted]"
 MAX_TEXT = 20_000

@@ -13,15 +13,15 @@ from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, Tracer, set_span_in_context
 from ulid import ULID
 
-from app.settings import Settings
-from app.tracing.redaction import MAX_PAYLOAD, Redactor, secrets_of
-from environment.base import Json
-from environment.trace import attributes_of, fail, marked, tracing
+from learnloop_service.app.settings import Settings
+from learnloop_service.app.tracing.redaction import MAX_PAYLOAD, Redactor, secrets_of
+from learnloop_service.environment.base import Json
+from learnloop_service.environment.trace import attributes_of, fail, marked, tracing
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-    from app.tracing.delivery import Delivery
+    from learnloop_service.app.tracing.delivery import Delivery
 
 _CLOSE_S = 5.0
 _SCOPE = "learnloop"
@@ -113,8 +113,8 @@ def open_tracing(settings: Settings) -> Tracing:
     if not settings.traced:
         return Tracing()
     # imported late, because they take half a second
-    from app.tracing.delivery import Delivery
-    from app.tracing.destinations import destinations
+    from learnloop_service.app.tracing.delivery import Delivery
+    from learnloop_service.app.tracing.destinations import destinations
 
     redactor = Redactor(secrets_of(settings))
     found = [(each, Delivery(each, redactor)) for each in destinations(settings)]

@@ -5,8 +5,8 @@ The package `weave` could do this, but its import takes ten seconds and patches 
 
 import httpx
 
-from environment.base import Json
 from learnloop.http_settings import route
+from learnloop_service.environment.base import Json
 
 _TIMEOUT_S = 10.0
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.database import Database
-from app.db.newest_first import newest_first
-from app.db.tables import Event, Run, WebhookAttempt, WebhookDelivery, WebhookEndpoint
-from app.domain.delivery_state import DeliveryState
-from app.errors import Conflict, NotFound, existing
-from app.webhooks import turns
-from app.webhooks.endpoints import require
-from app.webhooks.outbox import MAX_PENDING, covers_run, delivery, event_body, subscribes_to
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.newest_first import newest_first
+from learnloop_service.app.db.tables import Event, Run, WebhookAttempt, WebhookDelivery, WebhookEndpoint
+from learnloop_service.app.domain.delivery_state import DeliveryState
+from learnloop_service.app.errors import Conflict, NotFound, existing
+from learnloop_service.app.webhooks import turns
+from learnloop_service.app.webhooks.endpoints import require
+from learnloop_service.app.webhooks.outbox import MAX_PENDING, covers_run, delivery, event_body, subscribes_to
 
 REPLAY_BATCH = 500
 """Maximum number of events that one replay request queues."""

@@ -13,13 +13,13 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from app import instruments
-from app.db.database import Database
-from app.errors import DATABASE_DOWN
-from app.logs import RepeatedLog
-from app.webhooks.queue import ClaimedDelivery, Group, claim, record_attempt
-from app.webhooks.retries import RETRY_DELAYS_S, retry_delay_s
-from app.webhooks.sender import Sender, SendResult
+from learnloop_service.app import instruments
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.errors import DATABASE_DOWN
+from learnloop_service.app.logs import RepeatedLog
+from learnloop_service.app.webhooks.queue import ClaimedDelivery, Group, claim, record_attempt
+from learnloop_service.app.webhooks.retries import RETRY_DELAYS_S, retry_delay_s
+from learnloop_service.app.webhooks.sender import Sender, SendResult
 
 CONCURRENCY = 128
 """Number of deliveries that one dispatcher sends concurrently. A project gets at most half of them, enough that a few

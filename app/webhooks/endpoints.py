@@ -9,19 +9,19 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.db.clock import database_time
-from app.db.database import Database
-from app.db.newest_first import newest_first
-from app.db.tables import Run, WebhookEndpoint
-from app.errors import Conflict, InvalidRequest, existing
-from app.schemas.run_request import RunWebhook
-from app.schemas.webhooks import EndpointChange, EndpointRequest
-from app.security.address_guard import AddressGuard, AddressRefused
-from app.security.secret_box import SecretBox
-from app.security.webhook_signing import new_secret
-from app.webhooks.outbox import body_text, rfc3339
-from app.webhooks.queue import disable
-from app.webhooks.sender import FRONTEND_ID, Receiver, Sender, SendResult
+from learnloop_service.app.db.clock import database_time
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.newest_first import newest_first
+from learnloop_service.app.db.tables import Run, WebhookEndpoint
+from learnloop_service.app.errors import Conflict, InvalidRequest, existing
+from learnloop_service.app.schemas.run_request import RunWebhook
+from learnloop_service.app.schemas.webhooks import EndpointChange, EndpointRequest
+from learnloop_service.app.security.address_guard import AddressGuard, AddressRefused
+from learnloop_service.app.security.secret_box import SecretBox
+from learnloop_service.app.security.webhook_signing import new_secret
+from learnloop_service.app.webhooks.outbox import body_text, rfc3339
+from learnloop_service.app.webhooks.queue import disable
+from learnloop_service.app.webhooks.sender import FRONTEND_ID, Receiver, Sender, SendResult
 
 MAX_ENDPOINTS = 100
 """Maximum number per project, not counting those of single runs. Each event is written once for every endpoint."""

@@ -3,11 +3,11 @@
 from pydantic import HttpUrl, SecretStr
 from sqlalchemy.dialects.postgresql import insert
 
-from app.db.database import Database
-from app.db.tables import WebhookEndpoint
-from app.security.secret_box import SecretBox
-from app.webhooks.queue import disable
-from app.webhooks.sender import FRONTEND_ID
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import WebhookEndpoint
+from learnloop_service.app.security.secret_box import SecretBox
+from learnloop_service.app.webhooks.queue import disable
+from learnloop_service.app.webhooks.sender import FRONTEND_ID
 
 EVENTS = ("iteration.completed",)
 """CoDreamer's frontend expects an email and node scores in each body; no other event has them."""

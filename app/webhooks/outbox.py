@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 from ulid import ULID
 
-from app.db.tables import (
+from learnloop_service.app.db.tables import (
     EvaluationEvent,
     EvaluationJob,
     Event,
@@ -34,8 +34,8 @@ from app.db.tables import (
     WebhookDelivery,
     WebhookEndpoint,
 )
-from app.domain.delivery_state import DeliveryState
-from app.webhooks import turns
+from learnloop_service.app.domain.delivery_state import DeliveryState
+from learnloop_service.app.webhooks import turns
 
 AnyEvent = Event | EvaluationEvent | ReleaseEvent
 

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from sqlalchemy import func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.clock import DatabaseTime
-from app.db.database import Database
-from app.db.tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
-from app.domain.delivery_state import DeliveryState
-from app.webhooks import turns
-from app.webhooks.sender import Receiver, SendResult
+from learnloop_service.app.db.clock import DatabaseTime
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
+from learnloop_service.app.domain.delivery_state import DeliveryState
+from learnloop_service.app.webhooks import turns
+from learnloop_service.app.webhooks.sender import Receiver, SendResult
 
 PER_ENDPOINT = 2
 """Number of deliveries to one endpoint that a dispatcher sends concurrently. A hanging receiver must not use all

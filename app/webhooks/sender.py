@@ -11,13 +11,13 @@ from typing import Self
 import httpx
 import structlog
 
-from app.db.clock import DatabaseTime
-from app.db.tables import WebhookEndpoint
-from app.security.address_guard import AddressGuard, AddressRefused, GuardedTransport
-from app.security.secret_box import SecretBox, SecretUnreadable
-from app.security.webhook_signing import signed_headers
-from environment.bounded_http import parse_retry_after
 from learnloop.http_settings import tls
+from learnloop_service.app.db.clock import DatabaseTime
+from learnloop_service.app.db.tables import WebhookEndpoint
+from learnloop_service.app.security.address_guard import AddressGuard, AddressRefused, GuardedTransport
+from learnloop_service.app.security.secret_box import SecretBox, SecretUnreadable
+from learnloop_service.app.security.webhook_signing import signed_headers
+from learnloop_service.environment.bounded_http import parse_retry_after
 
 TIMEOUT_S = 15.0
 """Time limit for a whole attempt, from resolving the host name to the response headers, in seconds."""

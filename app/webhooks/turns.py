@@ -8,8 +8,8 @@ them marked for each receiver.
 from sqlalchemy import ColumnElement, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.tables import WebhookDelivery
-from app.domain.delivery_state import DeliveryState
+from learnloop_service.app.db.tables import WebhookDelivery
+from learnloop_service.app.domain.delivery_state import DeliveryState
 
 
 async def hold(tx: AsyncSession, subject: str) -> None:

@@ -10,15 +10,21 @@ from datetime import datetime, timedelta
 import httpx
 import structlog
 
-from app.agent_sessions.tasks import UNCLAIMED, AgentTasks
-from app.security.address_guard import AddressGuard, AddressRefused, guarded_transport
-from app.security.webhook_signing import signed_headers
-from app.worker.driven import query
-from environment.bounded_http import AnswerLimits, AnswerRefused, BoundedTransport
-from environment.json_type import Json
 from learnloop.outcome import BadOutcome, parse_outcome
-from training.rollout.agents.remote import RemoteTask
-from training.rollout.agents.sessions import Outcome, RolloutSession, RolloutSessions, SessionEnd, SessionOver
+from learnloop_service.app.agent_sessions.tasks import UNCLAIMED, AgentTasks
+from learnloop_service.app.security.address_guard import AddressGuard, AddressRefused, guarded_transport
+from learnloop_service.app.security.webhook_signing import signed_headers
+from learnloop_service.app.worker.driven import query
+from learnloop_service.environment.bounded_http import AnswerLimits, AnswerRefused, BoundedTransport
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.rollout.agents.remote import RemoteTask
+from learnloop_service.training.rollout.agents.sessions import (
+    Outcome,
+    RolloutSession,
+    RolloutSessions,
+    SessionEnd,
+    SessionOver,
+)
 
 DELAYS_S = (0.5, 2.0)
 """Delays before a task is posted again. After the last one its rollout fails."""

@@ -11,15 +11,15 @@ from typing import Any
 import structlog
 from sqlalchemy import func, select, union, update
 
-from app.aio.event_loops import run_on_loop
-from app.db.database import Database
-from app.db.tables import Checkpoint, Promotion, Release, Run
-from app.domain.release_state import LIVE as LIVE_RELEASE
-from app.domain.run_state import LIVE
-from app.domain.stored_request import KeptCheckpoints
-from app.errors import DATABASE_DOWN
-from app.runs.resume_point import sampled_steps
-from training.backends.base import Backend, BackendRefused, BackendUnavailable, Policy
+from learnloop_service.app.aio.event_loops import run_on_loop
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Checkpoint, Promotion, Release, Run
+from learnloop_service.app.domain.release_state import LIVE as LIVE_RELEASE
+from learnloop_service.app.domain.run_state import LIVE
+from learnloop_service.app.domain.stored_request import KeptCheckpoints
+from learnloop_service.app.errors import DATABASE_DOWN
+from learnloop_service.app.runs.resume_point import sampled_steps
+from learnloop_service.training.backends.base import Backend, BackendRefused, BackendUnavailable, Policy
 
 _NEWEST = 2
 

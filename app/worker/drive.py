@@ -12,53 +12,53 @@ from typing import Protocol
 
 import structlog
 
-from app.aio.event_loops import run_in_thread, run_on_loop, shielded
-from app.aio.retry import Result, retry_while_database_is_down
-from app.backends import Connect
-from app.claims.lease import Lease, LeaseLost
-from app.db.clock import DatabaseTime, database_time
-from app.db.database import Database
-from app.db.tables import Run
-from app.domain.stored_request import Budget, Choice, StoredRequest
-from app.errors import DATABASE_DOWN
-from app.results.files import ResultsFiles
-from app.runs import diagnoses, ledger
-from app.runs.budget import Clock, Meter
-from app.runs.configuration import make_environment, make_judge, model_spec
-from app.runs.documents import resolve_references, stored_text
-from app.runs.no_signal import check_rule
-from app.runs.reproducibility import save_reproducibility
-from app.runs.resume_point import begin_with, inherited_state, resume_of
-from app.tracing.tracer import Tracing
-from app.worker.checkpoint_retention import prune
-from app.worker.driven import Patience, query
-from app.worker.journal_store import Cost, StoredJournal
-from app.worker.measures import count_diagnoses, count_iteration
-from app.worker.own_agents import OwnAgents
-from app.worker.rollout_sessions import LeasedSessions
-from app.worker.save_iteration import iteration_rows, save_iteration, saved_baseline
-from environment.access import Access
-from environment.base import Environment, Json
-from environment.registry import traits
-from judges.base import Judge, JudgeServices
-from training.backends.base import Policy
-from training.budget import RunBudget
-from training.diagnosis.collapses import rolled_out
-from training.diagnosis.examine import examine
-from training.diagnosis.facts import Facts
-from training.diagnosis.scenarios import easy_groups
-from training.journal import Journal
-from training.phases import Phase
-from training.rollout.rollout import Player
-from training.types import IterationResult, Progress, Resume, RunConfig
-from training.warm_start import Demonstrations
+from learnloop_service.app.aio.event_loops import run_in_thread, run_on_loop, shielded
+from learnloop_service.app.aio.retry import Result, retry_while_database_is_down
+from learnloop_service.app.backends import Connect
+from learnloop_service.app.claims.lease import Lease, LeaseLost
+from learnloop_service.app.db.clock import DatabaseTime, database_time
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Run
+from learnloop_service.app.domain.stored_request import Budget, Choice, StoredRequest
+from learnloop_service.app.errors import DATABASE_DOWN
+from learnloop_service.app.results.files import ResultsFiles
+from learnloop_service.app.runs import diagnoses, ledger
+from learnloop_service.app.runs.budget import Clock, Meter
+from learnloop_service.app.runs.configuration import make_environment, make_judge, model_spec
+from learnloop_service.app.runs.documents import resolve_references, stored_text
+from learnloop_service.app.runs.no_signal import check_rule
+from learnloop_service.app.runs.reproducibility import save_reproducibility
+from learnloop_service.app.runs.resume_point import begin_with, inherited_state, resume_of
+from learnloop_service.app.tracing.tracer import Tracing
+from learnloop_service.app.worker.checkpoint_retention import prune
+from learnloop_service.app.worker.driven import Patience, query
+from learnloop_service.app.worker.journal_store import Cost, StoredJournal
+from learnloop_service.app.worker.measures import count_diagnoses, count_iteration
+from learnloop_service.app.worker.own_agents import OwnAgents
+from learnloop_service.app.worker.rollout_sessions import LeasedSessions
+from learnloop_service.app.worker.save_iteration import iteration_rows, save_iteration, saved_baseline
+from learnloop_service.environment.access import Access
+from learnloop_service.environment.base import Environment, Json
+from learnloop_service.environment.registry import traits
+from learnloop_service.judges.base import Judge, JudgeServices
+from learnloop_service.training.backends.base import Policy
+from learnloop_service.training.budget import RunBudget
+from learnloop_service.training.diagnosis.collapses import rolled_out
+from learnloop_service.training.diagnosis.examine import examine
+from learnloop_service.training.diagnosis.facts import Facts
+from learnloop_service.training.diagnosis.scenarios import easy_groups
+from learnloop_service.training.journal import Journal
+from learnloop_service.training.phases import Phase
+from learnloop_service.training.rollout.rollout import Player
+from learnloop_service.training.types import IterationResult, Progress, Resume, RunConfig
+from learnloop_service.training.warm_start import Demonstrations
 
 MakeServices = Callable[[Run, Environment], JudgeServices]
 """Makes the services for a run's judge. It is called, and they are used, on the run's own event loop."""
 
 
 class LearnLoop(Protocol):
-    """The signature of `training.learn_loop.learn_loop`."""
+    """The signature of `learnloop_service.training.learn_loop.learn_loop`."""
 
     def __call__(
         self,

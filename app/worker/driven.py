@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from app.aio.event_loops import run_on_loop
-from app.aio.retry import LONG_S, Result, retry_while_database_is_down
-from app.processes.engine import EngineUnavailable
-from training.backends.base import BackendUnavailable
+from learnloop_service.app.aio.event_loops import run_on_loop
+from learnloop_service.app.aio.retry import LONG_S, Result, retry_while_database_is_down
+from learnloop_service.app.processes.engine import EngineUnavailable
+from learnloop_service.training.backends.base import BackendUnavailable
 
 _RETRY_DELAYS_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 60.0, 60.0, 60.0)
 """Delays before retries of an unavailable backend. Once they are used up without progress, the work ends."""

@@ -3,10 +3,10 @@
 from dataclasses import asdict
 from typing import Any
 
-from app.domain.run_state import RunStatus
-from app.domain.supervised import supervised_figures
-from app.results.showcase import final_email, shows_email
-from training.types import IterationResult
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.domain.supervised import supervised_figures
+from learnloop_service.app.results.showcase import final_email, shows_email
+from learnloop_service.training.types import IterationResult
 
 _NAMED = 100
 """Number of demonstrations that an event names."""

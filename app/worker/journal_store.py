@@ -14,16 +14,16 @@ import structlog
 from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.aio.retry import LONG_S
-from app.claims.lease import Lease, LeaseLost, require
-from app.db.database import Database
-from app.db.tables import Journal, Run
-from app.domain.event_types import EventType
-from app.events.log import append
-from app.runs.journal_entries import text_of
-from app.worker.driven import query
-from training.journal import ALL_JUDGED, ALL_REPLACED, TRAINED, repair
-from training.phases import Phase
+from learnloop_service.app.aio.retry import LONG_S
+from learnloop_service.app.claims.lease import Lease, LeaseLost, require
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Journal, Run
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.events.log import append
+from learnloop_service.app.runs.journal_entries import text_of
+from learnloop_service.app.worker.driven import query
+from learnloop_service.training.journal import ALL_JUDGED, ALL_REPLACED, TRAINED, repair
+from learnloop_service.training.phases import Phase
 
 _BATCH_S = 0.05
 """Entries that arrive within this time, in seconds, are written together."""

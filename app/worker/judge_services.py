@@ -8,16 +8,16 @@ import structlog
 from sqlalchemy import TextClause, text
 from sqlalchemy.dialects.postgresql import insert
 
-from app.aio.event_loops import run_on_loop
-from app.db.database import Database
-from app.db.tables import Run, Verdict
-from app.errors import DATABASE_DOWN
-from app.feedback.evidence import StoredFeedback
-from app.listed_models import ListedModels
-from app.settings import Settings
-from environment.base import Environment
-from environment.first_line import first_line
-from judges.base import JudgeServices, NoFeedback, NoRateLimit, RateLimit
+from learnloop_service.app.aio.event_loops import run_on_loop
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Run, Verdict
+from learnloop_service.app.errors import DATABASE_DOWN
+from learnloop_service.app.feedback.evidence import StoredFeedback
+from learnloop_service.app.listed_models import ListedModels
+from learnloop_service.app.settings import Settings
+from learnloop_service.environment.base import Environment
+from learnloop_service.environment.first_line import first_line
+from learnloop_service.judges.base import JudgeServices, NoFeedback, NoRateLimit, RateLimit
 
 log = structlog.get_logger(__name__)
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
-from app import instruments
-from app.domain.supervised import supervised_figures
-from judges.base import JudgeCall
-from training.diagnosis.diagnosis import Diagnosis
-from training.phases import Phase
-from training.types import IterationResult, Rollout
+from learnloop_service.app import instruments
+from learnloop_service.app.domain.supervised import supervised_figures
+from learnloop_service.judges.base import JudgeCall
+from learnloop_service.training.diagnosis.diagnosis import Diagnosis
+from learnloop_service.training.phases import Phase
+from learnloop_service.training.types import IterationResult, Rollout
 
 
 def count_iteration(result: IterationResult) -> None:

@@ -7,20 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from app.agent_sessions.tasks import AgentTasks
-from app.db.database import Database
-from app.domain.stored_evaluation import Contestant, StoredEvaluation
-from app.domain.stored_request import Choice, StoredRequest
-from app.runs.configuration import make_player, runner_of
-from app.security.address_guard import AddressGuard
-from app.security.secret_box import SecretBox, SecretUnreadable, secret_box
-from app.settings import Settings
-from app.worker.agent_dispatch import PullDispatch, PushDispatch, Receiver
-from app.worker.rollout_sessions import LeasedSessions
-from environment.own_agent.runner import Pull, Push
-from training.backends import embedded
-from training.rollout.agents.remote import Dispatch, SessionRollouts
-from training.rollout.rollout import Player
+from learnloop_service.app.agent_sessions.tasks import AgentTasks
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.domain.stored_evaluation import Contestant, StoredEvaluation
+from learnloop_service.app.domain.stored_request import Choice, StoredRequest
+from learnloop_service.app.runs.configuration import make_player, runner_of
+from learnloop_service.app.security.address_guard import AddressGuard
+from learnloop_service.app.security.secret_box import SecretBox, SecretUnreadable, secret_box
+from learnloop_service.app.settings import Settings
+from learnloop_service.app.worker.agent_dispatch import PullDispatch, PushDispatch, Receiver
+from learnloop_service.app.worker.rollout_sessions import LeasedSessions
+from learnloop_service.environment.own_agent.runner import Pull, Push
+from learnloop_service.training.backends import embedded
+from learnloop_service.training.rollout.agents.remote import Dispatch, SessionRollouts
+from learnloop_service.training.rollout.rollout import Player
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.agent_sessions.calls import SessionCalls
-from app.agent_sessions.outcomes import Outcomes
-from app.agent_sessions.store import (
+from learnloop_service.app.agent_sessions.calls import SessionCalls
+from learnloop_service.app.agent_sessions.outcomes import Outcomes
+from learnloop_service.app.agent_sessions.store import (
     AgentSessions,
     ClaimLost,
     OpenedSession,
@@ -19,18 +19,24 @@ from app.agent_sessions.store import (
     SessionIsOver,
     SessionSpec,
 )
-from app.aio.event_loops import run_on_loop
-from app.auth.caller import Caller
-from app.claims.lease import Lease, require
-from app.db.database import Database
-from app.db.tables import AgentSession, Run
-from app.worker.driven import query
-from training.rollout.agents.sessions import Outcome, RolloutSession, SessionEnd, SessionLimits, SessionOver
-from training.rollout.model_calls import AnsweredCall, Sampling
+from learnloop_service.app.aio.event_loops import run_on_loop
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.claims.lease import Lease, require
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import AgentSession, Run
+from learnloop_service.app.worker.driven import query
+from learnloop_service.training.rollout.agents.sessions import (
+    Outcome,
+    RolloutSession,
+    SessionEnd,
+    SessionLimits,
+    SessionOver,
+)
+from learnloop_service.training.rollout.model_calls import AnsweredCall, Sampling
 
 
 class LeasedSessions:
-    """`training.rollout.agents.sessions.RolloutSessions` for one run or evaluation, under its lease.
+    """`learnloop_service.training.rollout.agents.sessions.RolloutSessions` for one run or evaluation, under its lease.
 
     Can be used on any event loop; the database is queried on the service's (`main_loop`).
     """

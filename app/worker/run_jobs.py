@@ -4,26 +4,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app import instruments
-from app.claims.lease import Lease
-from app.db.database import Database
-from app.db.tables import Run
-from app.domain.run_state import RunStatus
-from app.processes.engine import EngineUnavailable
-from app.results.summary import summarise
-from app.runs.claims import RunClaims
-from app.runs.diagnoses import DiagnosisStop
-from app.runs.no_signal import NoSignalStop
-from app.runs.store import PendingRequests, RunStore
-from app.worker.drive import Driver
-from app.worker.runner import Activity
-from training.backends.base import BackendUnavailable
-from training.types import Progress
+from learnloop_service.app import instruments
+from learnloop_service.app.claims.lease import Lease
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Run
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.processes.engine import EngineUnavailable
+from learnloop_service.app.results.summary import summarise
+from learnloop_service.app.runs.claims import RunClaims
+from learnloop_service.app.runs.diagnoses import DiagnosisStop
+from learnloop_service.app.runs.no_signal import NoSignalStop
+from learnloop_service.app.runs.store import PendingRequests, RunStore
+from learnloop_service.app.worker.drive import Driver
+from learnloop_service.app.worker.runner import Activity
+from learnloop_service.training.backends.base import BackendUnavailable
+from learnloop_service.training.types import Progress
 
 
 @dataclass(frozen=True)
 class RunJobs:
-    """`app.worker.runner.Jobs` for runs."""
+    """`learnloop_service.app.worker.runner.Jobs` for runs."""
 
     database: Database
     claims: RunClaims

@@ -11,27 +11,27 @@ from typing import Any, Protocol
 import structlog
 from sqlalchemy import URL
 
-from app import instruments
-from app.aio import freed_memory
-from app.aio.retry import retry_while_database_is_down
-from app.claims.claims import Claims
-from app.claims.heartbeat import Heartbeat
-from app.claims.lease import Lease, LeaseLost
-from app.db.tables.claimable import Claimable
-from app.domain.run_state import RunStatus
-from app.errors import DATABASE_DOWN
-from app.logs import RepeatedLog
-from app.processes.engine import EngineUnavailable
-from app.runs.budget import RunBudgetReached
-from app.runs.no_signal import NoSignalStop
-from app.runs.store import PendingRequests
-from environment.first_line import first_line
-from environment.plugins import PluginFault
-from training.backends.base import BackendRefused, BackendUnavailable, StepConflict, TrainingFailed
-from training.collector import RolloutsFailed
-from training.evaluation import NothingScored
-from training.learn_loop import CheckpointLost
-from training.types import Progress
+from learnloop_service.app import instruments
+from learnloop_service.app.aio import freed_memory
+from learnloop_service.app.aio.retry import retry_while_database_is_down
+from learnloop_service.app.claims.claims import Claims
+from learnloop_service.app.claims.heartbeat import Heartbeat
+from learnloop_service.app.claims.lease import Lease, LeaseLost
+from learnloop_service.app.db.tables.claimable import Claimable
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.errors import DATABASE_DOWN
+from learnloop_service.app.logs import RepeatedLog
+from learnloop_service.app.processes.engine import EngineUnavailable
+from learnloop_service.app.runs.budget import RunBudgetReached
+from learnloop_service.app.runs.no_signal import NoSignalStop
+from learnloop_service.app.runs.store import PendingRequests
+from learnloop_service.environment.first_line import first_line
+from learnloop_service.environment.plugins import PluginFault
+from learnloop_service.training.backends.base import BackendRefused, BackendUnavailable, StepConflict, TrainingFailed
+from learnloop_service.training.collector import RolloutsFailed
+from learnloop_service.training.evaluation import NothingScored
+from learnloop_service.training.learn_loop import CheckpointLost
+from learnloop_service.training.types import Progress
 
 _POLL_S = 1.0
 _REPORT_S = 0.5

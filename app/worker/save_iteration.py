@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.claims.lease import Lease, LeaseLost
-from app.db.database import Database
-from app.db.tables import (
+from learnloop_service.app.claims.lease import Lease, LeaseLost
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import (
     Checkpoint,
     Evaluation,
     Iteration,
@@ -21,26 +21,26 @@ from app.db.tables import (
     Run,
     Trajectory,
 )
-from app.domain.event_types import EventType
-from app.domain.stored_request import DiagnosisRule, StoredRequest
-from app.events.log import append
-from app.runs import diagnoses, ledger
-from app.runs.resume_point import evaluated_successes
-from app.worker.iteration_event import iteration_data
-from judges.base import JudgeCall as JudgeCallResult
-from training.collapse import pause_reason
-from training.diagnosis.collapses import rolled_out
-from training.diagnosis.diagnose import diagnose
-from training.diagnosis.diagnosis import Diagnosis, DiagnosisSettings
-from training.diagnosis.facts import Facts
-from training.journal import ROLLOUT
-from training.no_signal import no_signal_of
-from training.rollout.histories import messages_of
-from training.rollout.rollout import sampled_tokens
-from training.scoring import successes
-from training.statistics.difference import difference
-from training.types import Evaluation as EvaluationResult
-from training.types import IterationResult, Rollout, ScoredRollout
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.domain.stored_request import DiagnosisRule, StoredRequest
+from learnloop_service.app.events.log import append
+from learnloop_service.app.runs import diagnoses, ledger
+from learnloop_service.app.runs.resume_point import evaluated_successes
+from learnloop_service.app.worker.iteration_event import iteration_data
+from learnloop_service.judges.base import JudgeCall as JudgeCallResult
+from learnloop_service.training.collapse import pause_reason
+from learnloop_service.training.diagnosis.collapses import rolled_out
+from learnloop_service.training.diagnosis.diagnose import diagnose
+from learnloop_service.training.diagnosis.diagnosis import Diagnosis, DiagnosisSettings
+from learnloop_service.training.diagnosis.facts import Facts
+from learnloop_service.training.journal import ROLLOUT
+from learnloop_service.training.no_signal import no_signal_of
+from learnloop_service.training.rollout.histories import messages_of
+from learnloop_service.training.rollout.rollout import sampled_tokens
+from learnloop_service.training.scoring import successes
+from learnloop_service.training.statistics.difference import difference
+from learnloop_service.training.types import Evaluation as EvaluationResult
+from learnloop_service.training.types import IterationResult, Rollout, ScoredRollout
 
 Row = dict[str, Any]
 Baseline = Mapping[tuple[str, str], Mapping[str, float]]

@@ -26,10 +26,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.cli.client import Service
-from app.cli.service_process import own_service
 from benchmarks.agents.coding_clis import AGENTS, CONTEXT, CodingAgent, Ended, Model, work
-from environment.json_type import Json
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.service_process import own_service
+from learnloop_service.environment.json_type import Json
 
 _TINY = Path(__file__).parents[2] / "training" / "engine" / "tiny_base" / "model"
 _LONG, _SHORT = "coding-32k", "coding-512"
@@ -48,7 +48,9 @@ def add_base(data_dir: Path, name: str, context: int) -> None:
         config = json.loads((copy / "config.json").read_text())
         (copy / "config.json").write_text(json.dumps(config | {"max_position_embeddings": context}))
         arguments = ["bases", "add", name, str(copy), "--prompts", "0", "--data-dir", str(data_dir)]
-        subprocess.run([sys.executable, "-m", "app.cli", *arguments], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, "-m", "learnloop_service.app.cli", *arguments], check=True, stdout=subprocess.DEVNULL
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,17 @@ def train(service: Service, name: str, rollouts: int) -> str:
 
 @contextmanager
 def _claiming(service: Service, name: str) -> Iterator[None]:
-    command = [sys.executable, "-m", "app.cli", "agent", "run", "--url", service.url, "--env", "PYTHONPATH"]
+    command = [
+        sys.executable,
+        "-m",
+        "learnloop_service.app.cli",
+        "agent",
+        "run",
+        "--url",
+        service.url,
+        "--env",
+        "PYTHONPATH",
+    ]
     doing = [sys.executable, "-m", "benchmarks.agents.coding_clis", name]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     process = subprocess.Popen([*command, "--", *doing], env=environment)

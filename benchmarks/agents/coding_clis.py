@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 CONTEXT = 32_768
 """Length of the context that the agents are configured with, in tokens."""

@@ -14,11 +14,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from environment.base import Episode, Json, Scenario, Split, ToolError
-from environment.email_search.environment import SyntheticEmailSearch
-from judges.base import Candidate
-from judges.reference import ReferenceJudge
-from training.rollout.episode_tools import call_tool, out_of_turns
+from learnloop_service.environment.base import Episode, Json, Scenario, Split, ToolError
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.judges.base import Candidate
+from learnloop_service.judges.reference import ReferenceJudge
+from learnloop_service.training.rollout.episode_tools import call_tool, out_of_turns
 
 ENVIRONMENT = SyntheticEmailSearch()
 JUDGE = ReferenceJudge()

@@ -23,19 +23,19 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, func, select
 
-from app.aio.retry import retry_while_database_is_down
-from app.db.database import Database
-from app.db.tables import Run
-from app.domain.run_state import LIVE
-from app.runs.store import RunStore
 from benchmarks import processes
 from benchmarks.durability.chaos_checks import Story, audit, stories, violations
 from benchmarks.durability.chaos_faults import FAULTS, Nemesis, Workers
 from benchmarks.durability.chaos_worker import POISON
 from benchmarks.durability.harness import judge, migrated, until
 from benchmarks.frozen_code import freeze
+from learnloop_service.app.aio.retry import retry_while_database_is_down
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Run
+from learnloop_service.app.domain.run_state import LIVE
+from learnloop_service.app.runs.store import RunStore
+from learnloop_service.training.types import RunConfig
 from tests.fakes.stored_request import stored_run
-from training.types import RunConfig
 
 TTL_S = 3.0
 _WORKERS = 3

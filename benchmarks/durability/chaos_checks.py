@@ -9,11 +9,11 @@ from typing import Any
 
 from sqlalchemy import select, text
 
-from app.db.database import Database
-from app.db.tables import Checkpoint, Event, Iteration, Run
-from app.domain.event_types import EventType
-from app.domain.run_state import RunStatus
 from benchmarks.durability.chaos_worker import POISON, ROLLOUTS
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Checkpoint, Event, Iteration, Run
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.domain.run_state import RunStatus
 
 AUDIT = (
     "CREATE TABLE chaos_audit (id bigserial PRIMARY KEY, run_id text, iteration int, name text, epoch int, now int, "

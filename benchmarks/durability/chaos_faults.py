@@ -14,9 +14,9 @@ import psutil
 import psycopg
 from sqlalchemy import URL
 
-from app.db.connecting import connection_parameters
-from app.processes.postgres import EmbeddedPostgres
 from benchmarks.forks import Forked, Forks
+from learnloop_service.app.db.connecting import connection_parameters
+from learnloop_service.app.processes.postgres import EmbeddedPostgres
 
 FAULTS = {"kill": 50, "freeze": 20, "cut": 10, "crash": 10, "stop": 10}
 """Relative frequency of each fault. kill: SIGKILL to a worker; freeze: SIGSTOP for two lease times; cut: end all

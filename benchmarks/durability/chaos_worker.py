@@ -20,26 +20,26 @@ from typing import Any
 
 from sqlalchemy import event
 
-from app.claims.lease import Lease
-from app.db.database import make_database, make_engine, parse_url
-from app.db.tables import Run
-from app.logs import configure_logs
-from app.results.files import ResultsFiles
-from app.runs.claims import Limits, RunClaims
-from app.settings import load_settings
-from app.tracing.tracer import Tracing
-from app.worker.drive import Driver
-from app.worker.own_agents import OwnAgents
-from app.worker.run_jobs import RunJobs
-from app.worker.runner import Runner
-from environment.base import Environment, Json
-from judges.base import Judge, JudgeServices
+from learnloop_service.app.claims.lease import Lease
+from learnloop_service.app.db.database import make_database, make_engine, parse_url
+from learnloop_service.app.db.tables import Run
+from learnloop_service.app.logs import configure_logs
+from learnloop_service.app.results.files import ResultsFiles
+from learnloop_service.app.runs.claims import Limits, RunClaims
+from learnloop_service.app.settings import load_settings
+from learnloop_service.app.tracing.tracer import Tracing
+from learnloop_service.app.worker.drive import Driver
+from learnloop_service.app.worker.own_agents import OwnAgents
+from learnloop_service.app.worker.run_jobs import RunJobs
+from learnloop_service.app.worker.runner import Runner
+from learnloop_service.environment.base import Environment, Json
+from learnloop_service.judges.base import Judge, JudgeServices
+from learnloop_service.training.backends.base import ModelSpec, Policy, StepConflict, TrainOutcome, TrainRequest
+from learnloop_service.training.journal import IterationJournal, Journal
+from learnloop_service.training.phases import Phase
+from learnloop_service.training.train_step import TrainStep
+from learnloop_service.training.types import Group, IterationResult, Progress, Resume, RunConfig
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy, scripted_result
-from training.backends.base import ModelSpec, Policy, StepConflict, TrainOutcome, TrainRequest
-from training.journal import IterationJournal, Journal
-from training.phases import Phase
-from training.train_step import TrainStep
-from training.types import Group, IterationResult, Progress, Resume, RunConfig
 
 POISON = "poison"
 """Prefix of model names whose runs kill every worker that drives them."""

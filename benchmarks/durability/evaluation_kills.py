@@ -21,10 +21,10 @@ from pathlib import Path
 
 import psycopg
 
-from app.cli.client import Service
 from benchmarks.durability.harness import Watched, Work, database, judge, killed, undisturbed, workplace
 from benchmarks.plugin_judges import judges_installed
-from environment.json_type import Json
+from learnloop_service.app.cli.client import Service
+from learnloop_service.environment.json_type import Json
 
 _MODELS = [{"model": "learnloop/tiny", "label": "base"}, {"model": "learnloop/tiny", "label": "again"}]
 _FIGURES = ("success", "reward", "sources", "turns", "errors", "prompt_tokens", "completion_tokens")

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import httpx
 
-from app.cli.client import Service
-from app.cli.service_process import free_port
 from benchmarks import processes
-from environment.json_type import Json
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.service_process import free_port
+from learnloop_service.environment.json_type import Json
 from tests.fakes.forgetful_network import forgetful_network
 
 _MOST_S = 420.0

@@ -21,10 +21,10 @@ from pathlib import Path
 import httpx
 import psutil
 
-from app.cli.client import Service, ServiceUnreachable
-from app.cli.service_process import free_port
 from benchmarks import processes
-from environment.json_type import Json
+from learnloop_service.app.cli.client import Service, ServiceUnreachable
+from learnloop_service.app.cli.service_process import free_port
+from learnloop_service.environment.json_type import Json
 
 _POLL_S = 0.05
 _START_S = 120.0

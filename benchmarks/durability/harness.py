@@ -22,17 +22,17 @@ from typing import Any
 from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.cli.client import Service, ServiceRefused, ServiceUnreachable
-from app.cli.service_process import free_port
-from app.db.database import Database, make_database, make_engine
-from app.db.migration import migrate
-from app.domain.event_types import EventType
-from app.events.log import append
-from app.processes.postgres import EmbeddedPostgres
-from app.runs.store import RunStore
 from benchmarks import processes
 from benchmarks.frozen_code import freeze
-from environment.json_type import Json
+from learnloop_service.app.cli.client import Service, ServiceRefused, ServiceUnreachable
+from learnloop_service.app.cli.service_process import free_port
+from learnloop_service.app.db.database import Database, make_database, make_engine
+from learnloop_service.app.db.migration import migrate
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.events.log import append
+from learnloop_service.app.processes.postgres import EmbeddedPostgres
+from learnloop_service.app.runs.store import RunStore
+from learnloop_service.environment.json_type import Json
 from tests.fakes.stored_request import stored_run
 
 _MOST_S = 3600.0

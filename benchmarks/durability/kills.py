@@ -20,11 +20,11 @@ from pathlib import Path
 
 import psycopg
 
-from app.cli.client import Service
 from benchmarks import processes
 from benchmarks.durability.harness import Work, database, judge, killed, undisturbed, weights, workplace
 from benchmarks.durability.restarts import Restarts, journal_percent, spread
-from environment.json_type import Json
+from learnloop_service.app.cli.client import Service
+from learnloop_service.environment.json_type import Json
 
 RUN: Json = {
     "model": {"project": "bench", "name": "killed"},

@@ -31,16 +31,16 @@ import psycopg
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from app.agent_sessions.records import unpack_answer
-from app.cli.client import Service, ServiceRefused, ServiceUnreachable
-from app.cli.service_process import free_port
 from benchmarks import processes
 from benchmarks.agents.mail_desk import MailDesk
 from benchmarks.durability.harness import Watched, ended, judge, weights, workplace
 from benchmarks.learning.own_agents import COMMANDS, desk, request
-from environment.base import Split
-from environment.json_type import Json
-from training.types import EvaluationConfig, RunConfig
+from learnloop_service.app.agent_sessions.records import unpack_answer
+from learnloop_service.app.cli.client import Service, ServiceRefused, ServiceUnreachable
+from learnloop_service.app.cli.service_process import free_port
+from learnloop_service.environment.base import Split
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.types import EvaluationConfig, RunConfig
 
 _ROOT = Path(__file__).parents[2]
 _TARGETS = ("service", "engine", "database", "claimer", "agent")
@@ -123,7 +123,7 @@ class Stage:
         for name, arguments in (("service", serve), ("claimer", claim)):
             if name not in self._processes or self._processes[name].poll() is not None:
                 self._processes[name] = subprocess.Popen(
-                    [sys.executable, "-m", "app.cli", *arguments],
+                    [sys.executable, "-m", "learnloop_service.app.cli", *arguments],
                     env={**os.environ, "MAIL_DESK_URL": self._desk_url, "PYTHONPATH": str(_ROOT)},
                     stdin=subprocess.DEVNULL,
                     stdout=self._log,
@@ -153,7 +153,7 @@ class Stage:
             return [psutil.Process(pid)]
         if target == "engine":
             children = psutil.Process(self._processes["service"].pid).children()
-            return [each for each in children if "training.engine" in each.cmdline()]
+            return [each for each in children if "learnloop_service.training.engine" in each.cmdline()]
         return psutil.Process(self._processes["claimer"].pid).children()
 
     def start(self, asked: Mapping[str, Json]) -> None:

@@ -27,17 +27,17 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only
 from ulid import ULID
 
-from app.claims.claims import Claims
-from app.claims.lease import Lease, LeaseLost
-from app.db.database import Database, make_database
-from app.db.tables import EvaluationEvent, EvaluationJob, Event, Run
-from app.domain.run_state import TERMINAL, Move, RunStatus
-from app.errors import NotAllowed
-from app.evaluations.claims import EvaluationClaims
-from app.evaluations.store import EvaluationStore
-from app.runs.claims import Limits, RunClaims
-from app.runs.store import RunStore
 from benchmarks.durability.harness import judge, migrated
+from learnloop_service.app.claims.claims import Claims
+from learnloop_service.app.claims.lease import Lease, LeaseLost
+from learnloop_service.app.db.database import Database, make_database
+from learnloop_service.app.db.tables import EvaluationEvent, EvaluationJob, Event, Run
+from learnloop_service.app.domain.run_state import TERMINAL, Move, RunStatus
+from learnloop_service.app.errors import NotAllowed
+from learnloop_service.app.evaluations.claims import EvaluationClaims
+from learnloop_service.app.evaluations.store import EvaluationStore
+from learnloop_service.app.runs.claims import Limits, RunClaims
+from learnloop_service.app.runs.store import RunStore
 from tests.fakes.stored_request import stored_request, stored_run
 
 _PAUSE_S = 0.002

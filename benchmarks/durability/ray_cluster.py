@@ -21,12 +21,12 @@ from typing import Any
 
 import httpx
 
-from app.cli.client import Service
-from app.cli.service_process import free_port
 from benchmarks import processes
 from benchmarks.durability.harness import Watched, database, ended, judge, undisturbed, weights, workplace
 from benchmarks.durability.kills import RUN, Run, kept_rollouts, saved_rollouts, where
-from environment.json_type import Json
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.service_process import free_port
+from learnloop_service.environment.json_type import Json
 from tests.fakes.ray_cluster import ENVIRONMENT, Node, RayCluster
 
 _MOST_S = 900.0
@@ -41,7 +41,15 @@ class Front:
         workers = ["--ray", address, "--samplers", "2", "--trainers", "1"]
         with (data_dir / "front.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "training.engine", *where, *workers, "--die-with-parent", str(os.getpid())],
+                [
+                    sys.executable,
+                    "-m",
+                    "learnloop_service.training.engine",
+                    *where,
+                    *workers,
+                    "--die-with-parent",
+                    str(os.getpid()),
+                ],
                 stderr=log,
                 env={**os.environ, **ENVIRONMENT},
             )

@@ -30,20 +30,20 @@ from psycopg.rows import dict_row
 from pydantic import SecretStr
 from ulid import ULID
 
-from app.cli.client import Service, ServiceRefused, ServiceUnreachable
-from app.cli.service_process import free_port
-from app.db.database import make_database, make_engine, parse_url
-from app.db.tables import Promotion, Release
-from app.domain.release_rules import OUTCOME, Guardrail, ReleaseRules
-from app.domain.release_state import ReleaseState
-from app.releases import moves
-from app.releases.assignment import assignment
-from app.releases.decision import LEAST_UNITS
-from app.security.secret_box import service_key
-from app.security.user_hash import UserHasher
 from benchmarks.durability.harness import Serving, database, judge, serving, workplace
 from benchmarks.engine.slow_model import slow_model
-from environment.json_type import Json
+from learnloop_service.app.cli.client import Service, ServiceRefused, ServiceUnreachable
+from learnloop_service.app.cli.service_process import free_port
+from learnloop_service.app.db.database import make_database, make_engine, parse_url
+from learnloop_service.app.db.tables import Promotion, Release
+from learnloop_service.app.domain.release_rules import OUTCOME, Guardrail, ReleaseRules
+from learnloop_service.app.domain.release_state import ReleaseState
+from learnloop_service.app.releases import moves
+from learnloop_service.app.releases.assignment import assignment
+from learnloop_service.app.releases.decision import LEAST_UNITS
+from learnloop_service.app.security.secret_box import service_key
+from learnloop_service.app.security.user_hash import UserHasher
+from learnloop_service.environment.json_type import Json
 
 _SECRET = "a secret that both services of this benchmark have"
 _RAMP = (0.1, 0.3, 0.5)

@@ -23,13 +23,13 @@ from typing import Any
 import httpx
 from sqlalchemy import select
 
-from app.cli.service_process import free_port
-from app.db.database import Database
-from app.db.tables import Event, Iteration, Run
-from app.domain.event_types import EventType
-from app.domain.run_state import RunStatus
 from benchmarks.durability.harness import migrated, report
 from benchmarks.frozen_code import freeze
+from learnloop_service.app.cli.service_process import free_port
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Event, Iteration, Run
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.domain.run_state import RunStatus
 
 _RUNS = 4
 _EXIT_S, _HANDOVER_S, _UP_S, _CALM_S = 10.0, 2.0, 180.0, 120.0

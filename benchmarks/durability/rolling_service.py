@@ -7,11 +7,11 @@ from pathlib import Path
 
 import uvicorn
 
-from app.logs import configure_logs
-from app.main import create_app, server_config
-from app.service import open_worker
-from app.settings import Settings, load_settings
 from benchmarks.service.control_plane_service import PacedLoop
+from learnloop_service.app.logs import configure_logs
+from learnloop_service.app.main import create_app, server_config
+from learnloop_service.app.service import open_worker
+from learnloop_service.app.settings import Settings, load_settings
 from tests.fakes.scripted_learning import ScriptedBackend
 
 _LEARN = PacedLoop(0.05)

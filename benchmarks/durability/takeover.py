@@ -16,14 +16,14 @@ from pathlib import Path
 
 from sqlalchemy import func, select
 
-from app.db.database import Database
-from app.db.tables import Journal, Run
-from app.domain.run_state import RunStatus
 from benchmarks import processes
 from benchmarks.durability.chaos import create_run
 from benchmarks.durability.chaos_faults import Workers
 from benchmarks.durability.harness import migrated, until
 from benchmarks.frozen_code import freeze
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Journal, Run
+from learnloop_service.app.domain.run_state import RunStatus
 
 _ITERATIONS = 10_000
 """More iterations than the run can finish."""

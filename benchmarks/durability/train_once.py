@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from learnloop_service.training.backends.base import ModelSpec
+from learnloop_service.training.train_step import UNSURE
 from tests.fakes.lossy_proxy import LossyProxy, Moment, lossy_proxy, nothing
-from training.backends.base import ModelSpec
-from training.train_step import UNSURE
 
 if TYPE_CHECKING:
-    from training.types import Group
+    from learnloop_service.training.types import Group
 
 POST, EVENTS = "POST /v1/preview/training-jobs", "GET /v1/preview/training-jobs/"
 _ITERATIONS = 2
@@ -91,10 +91,10 @@ def _choice(*tokens: int) -> Any:
 
 def _groups() -> "list[Group]":
     """Return one group with two replies, the second one with the higher reward."""
-    from environment.base import Scenario
-    from judges.base import Score
-    from training.backends.art_import import import_art
-    from training.types import Group, Rollout, ScoredRollout
+    from learnloop_service.environment.base import Scenario
+    from learnloop_service.judges.base import Score
+    from learnloop_service.training.backends.art_import import import_art
+    from learnloop_service.training.types import Group, Rollout, ScoredRollout
 
     art, scenario = import_art(), Scenario("train.0", "train", {})
     rollouts = []
@@ -108,8 +108,8 @@ def _groups() -> "list[Group]":
 
 @asynccontextmanager
 async def _engine(directory: Path, base: Path) -> AsyncIterator[Place]:
+    from learnloop_service.training.backends import embedded
     from tests.fakes.engine_process import EngineProcess
-    from training.backends import embedded
 
     with EngineProcess(directory / "engine", "--base-model", f"random={base}") as engine:
 

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.backends import embedded, serverless
-from training.backends.art_import import import_art
-from training.backends.base import Backend, BackendUnavailable, ModelSpec
-from training.backends.local import backend as local
-from training.backends.serverless import ServerlessAccess
-from training.journal import IterationJournal
-from training.train_step import TrainStep
-from training.types import Group, RunConfig
+from learnloop_service.training.backends import embedded, serverless
+from learnloop_service.training.backends.art_import import import_art
+from learnloop_service.training.backends.base import Backend, BackendUnavailable, ModelSpec
+from learnloop_service.training.backends.local import backend as local
+from learnloop_service.training.backends.serverless import ServerlessAccess
+from learnloop_service.training.journal import IterationJournal
+from learnloop_service.training.train_step import TrainStep
+from learnloop_service.training.types import Group, RunConfig
 
 import_art()  # import once before forking
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from standardwebhooks import Webhook
 
-from app.db.tables import WebhookAttempt, WebhookDelivery
+from learnloop_service.app.db.tables import WebhookAttempt, WebhookDelivery
 from tests.fakes.faulty_receiver import Arrival, FaultyReceiver
 
 RETRY_AFTER_S = 1

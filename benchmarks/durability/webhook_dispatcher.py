@@ -4,14 +4,14 @@ import argparse
 import asyncio
 from contextlib import AsyncExitStack
 
-from app.db.database import make_database, make_engine, parse_url
-from app.events.feed import EventFeed
-from app.logs import configure_logs
-from app.security.address_guard import AddressGuard
-from app.security.secret_box import SecretBox
-from app.webhooks.dispatcher import VISIBILITY_TIMEOUT_S, Dispatcher
-from app.webhooks.retries import RETRY_DELAYS_S
-from app.webhooks.sender import TIMEOUT_S, Sender
+from learnloop_service.app.db.database import make_database, make_engine, parse_url
+from learnloop_service.app.events.feed import EventFeed
+from learnloop_service.app.logs import configure_logs
+from learnloop_service.app.security.address_guard import AddressGuard
+from learnloop_service.app.security.secret_box import SecretBox
+from learnloop_service.app.webhooks.dispatcher import VISIBILITY_TIMEOUT_S, Dispatcher
+from learnloop_service.app.webhooks.retries import RETRY_DELAYS_S
+from learnloop_service.app.webhooks.sender import TIMEOUT_S, Sender
 
 BOX = SecretBox(b"a key of the benchmark that is no secret")
 GUARD = AddressGuard(["127.0.0.0/8"])

@@ -31,13 +31,13 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from app.db.database import Database
-from app.db.tables import WebhookAttempt, WebhookDelivery
-from app.schemas.webhooks import EndpointRequest
-from app.webhooks.endpoints import Endpoints, NewEndpoint
 from benchmarks.durability.harness import add_event, idle_run, migrated, report
 from benchmarks.durability.webhook_checks import RETRY_AFTER_S, Story, violations
 from benchmarks.durability.webhook_dispatcher import BOX, GUARD
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import WebhookAttempt, WebhookDelivery
+from learnloop_service.app.schemas.webhooks import EndpointRequest
+from learnloop_service.app.webhooks.endpoints import Endpoints, NewEndpoint
 from tests.fakes.faulty_receiver import Fault, FaultyReceiver, faulty_receiver
 
 _DISPATCHERS = 3

@@ -17,11 +17,6 @@ from typing import Any
 import psutil
 from sqlalchemy import update
 
-from app.aio.retry import retry_while_database_is_down
-from app.db.database import Database
-from app.db.tables import Run
-from app.domain.run_state import TERMINAL
-from app.runs.store import RunStore
 from benchmarks.durability.chaos import create_run
 from benchmarks.durability.chaos_checks import Story, audit, stories, violations
 from benchmarks.durability.chaos_faults import open_forks, start_worker
@@ -29,6 +24,11 @@ from benchmarks.durability.chaos_worker import POINTS
 from benchmarks.durability.harness import migrated, report, until
 from benchmarks.forks import Forked
 from benchmarks.frozen_code import freeze
+from learnloop_service.app.aio.retry import retry_while_database_is_down
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Run
+from learnloop_service.app.domain.run_state import TERMINAL
+from learnloop_service.app.runs.store import RunStore
 
 _FROZEN_IN = 1
 """The iteration in which the worker freezes."""

@@ -22,15 +22,15 @@ from typing import Any
 import torch
 
 from benchmarks.processes import machine
+from learnloop_service.training.engine.__main__ import TINY_BASE
+from learnloop_service.training.engine.cpu_mode import set_cpu_mode
+from learnloop_service.training.engine.engine import Engine
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.sampling.sampler import Sampler
+from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
+from learnloop_service.training.engine.trainer.policy import Policy, load_policy
+from learnloop_service.training.tuning import Tuning
 from tests.fakes.engine import odd_share, sampled_group
-from training.engine.__main__ import TINY_BASE
-from training.engine.cpu_mode import set_cpu_mode
-from training.engine.engine import Engine
-from training.engine.registry.registry import Registry
-from training.engine.sampling.sampler import Sampler
-from training.engine.trainer.grpo_loss import TrainOptions
-from training.engine.trainer.policy import Policy, load_policy
-from training.tuning import Tuning
 
 
 def stepped_policy(directory: Path) -> Policy:

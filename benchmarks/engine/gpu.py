@@ -182,10 +182,10 @@ def random_model(config: PreTrainedConfig, *, in_fp8: bool) -> Any:
 
     With `in_fp8` its layers' matrices are in 8 bits.
     """
-    from training.engine.memory import release_reserved
-    from training.engine.trainer.pretrained import USUAL_RANKS
-    from training.engine.weights.joined import JoinedModel
-    from training.engine.weights.stages import devices_needed, stages_of
+    from learnloop_service.training.engine.memory import release_reserved
+    from learnloop_service.training.engine.trainer.pretrained import USUAL_RANKS
+    from learnloop_service.training.engine.weights.joined import JoinedModel
+    from learnloop_service.training.engine.weights.stages import devices_needed, stages_of
 
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)  # type: ignore[no-untyped-call]
@@ -240,12 +240,12 @@ class Ours:
         uneven: bool = False,
     ) -> None:
         """Set up one of `gpus` processes that have a GPU each and meet through files in the directory `meet`."""
-        from training.engine.sampling.sampler import Sampler
-        from training.engine.trainer.policy import Policy
-        from training.engine.trainer.pretrained import fresh_adapter
-        from training.engine.weights.flash_attention import use_newest
-        from training.engine.weights.weights import snapshot
-        from training.tuning import Tuning
+        from learnloop_service.training.engine.sampling.sampler import Sampler
+        from learnloop_service.training.engine.trainer.policy import Policy
+        from learnloop_service.training.engine.trainer.pretrained import fresh_adapter
+        from learnloop_service.training.engine.weights.flash_attention import use_newest
+        from learnloop_service.training.engine.weights.weights import snapshot
+        from learnloop_service.training.tuning import Tuning
 
         torch.manual_seed(0)
         self.flash_attention = use_newest()
@@ -262,8 +262,8 @@ class Ours:
         if gpus > 1:
             from torch._C._distributed_c10d import FileStore
 
-            from training.engine.workers.link import TrainingGroup
-            from training.engine.workers.trainers import Trainers
+            from learnloop_service.training.engine.workers.link import TrainingGroup
+            from learnloop_service.training.engine.workers.trainers import Trainers
 
             group = TrainingGroup(rank, gpus, "127.0.0.1", f"file://{meet}/trainers")
             self.policy.peers = Trainers(group, self.policy.device)
@@ -278,7 +278,7 @@ class Ours:
         return sorted(found, key=lambda item: item.ids)
 
     def iteration(self, seed: int) -> Iteration:
-        from training.engine.trainer.packed_batches import packed_batches
+        from learnloop_service.training.engine.trainer.packed_batches import packed_batches
 
         with timed() as rollout:
             items, prefilled = self._rollouts(seed)
@@ -312,7 +312,7 @@ class Ours:
 
         Returns seconds, prefilled tokens, peak memory, and whether training recomputes activations.
         """
-        from training.engine.trainer.trajectories import TrainSequence
+        from learnloop_service.training.engine.trainer.trajectories import TrainSequence
 
         draw = np.random.default_rng(0)
         conversations = [draw.integers(0, 1000, LONG_PROMPT).tolist() for _ in range(LONG_PROMPTS)]
@@ -344,15 +344,15 @@ class Ours:
         }
 
     def _step(self, items: list[Any]) -> dict[str, float]:
-        from training.engine.engine import finish
-        from training.engine.trainer.grpo_loss import TrainOptions
-        from training.engine.trainer.grpo_step import grpo_step
+        from learnloop_service.training.engine.engine import finish
+        from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
+        from learnloop_service.training.engine.trainer.grpo_step import grpo_step
 
         self._make_room()
         return finish(grpo_step(self.policy, items, TrainOptions(learning_rate=1e-5), micro_batch_tokens=None))
 
     def _replies(self, prompts: list[list[int]]) -> list[Any]:
-        from training.engine.sampling.requests import SampleRequest
+        from learnloop_service.training.engine.sampling.requests import SampleRequest
 
         found: dict[int, Any] = {}
         for number, ids in enumerate(prompts):
@@ -366,8 +366,8 @@ class Ours:
 
     def _checkpoint(self) -> list[float]:
         """Return the seconds that one of the processes needs to write a checkpoint, as a list of one number."""
-        from training.engine.engine import finish
-        from training.engine.registry import checkpoints
+        from learnloop_service.training.engine.engine import finish
+        from learnloop_service.training.engine.registry import checkpoints
 
         with tempfile.TemporaryDirectory() as directory:
             manifest = checkpoints.Manifest(1, "benchmark/policy", "random")
@@ -378,15 +378,15 @@ class Ours:
             return seconds
 
     def _make_room(self) -> None:
-        from training.engine.engine import TRAINING_SHARE
-        from training.engine.memory import free_bytes
+        from learnloop_service.training.engine.engine import TRAINING_SHARE
+        from learnloop_service.training.engine.memory import free_bytes
 
         if any(free_bytes(each) < TRAINING_SHARE * torch.cuda.mem_get_info(each)[1] for each in _gpus()):
             self.sampler.release_idle()
 
     def _rollouts(self, seed: int) -> tuple[list[Any], int]:
-        from training.engine.sampling.requests import SampleRequest
-        from training.engine.trainer.trajectories import TrainSequence
+        from learnloop_service.training.engine.sampling.requests import SampleRequest
+        from learnloop_service.training.engine.trainer.trajectories import TrainSequence
 
         items: list[Any] = []
         prefilled = 0

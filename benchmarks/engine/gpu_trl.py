@@ -36,7 +36,7 @@ from benchmarks.engine.gpu import (
     tool_result,
 )
 from benchmarks.engine.gpu_vllm import CONTEXT, FORCED, describe
-from training.engine.__main__ import TINY_BASE
+from learnloop_service.training.engine.__main__ import TINY_BASE
 
 MICRO_BATCH = {"0.6B": 4, "1.7B": 4, "8B": 2}
 """Rollouts per training pass: as many as fit next to vLLM without recomputation. Larger models use 1."""

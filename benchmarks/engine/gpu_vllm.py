@@ -18,7 +18,7 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedConfig, Qwen3MoeConfig
 
 from benchmarks.engine.gpu import GROUPS, MODELS, REPLY, ROLLOUTS, TURNS, prompts, qwen, timed, tool_result
-from training.engine.__main__ import TINY_BASE
+from learnloop_service.training.engine.__main__ import TINY_BASE
 
 CONTEXT = 4096
 FORCED = {"max_tokens": REPLY, "ignore_eos": True, "detokenize": False}

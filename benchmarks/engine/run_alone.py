@@ -16,16 +16,16 @@ from statistics import median
 
 import torch
 
-from app.cli.service_process import own_service
-from environment.json_type import Json
-from training.engine.__main__ import TINY_BASE, TINY_NAME
-from training.engine.cpu_mode import set_cpu_mode
-from training.engine.engine import Engine
-from training.engine.registry.model_record import Target
-from training.engine.registry.registry import Registry
-from training.engine.sampling.requests import Sample, SampleRequest
-from training.engine.sampling.sampler import Sampler
-from training.engine.weights.flash_attention import use_newest
+from learnloop_service.app.cli.service_process import own_service
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.engine.__main__ import TINY_BASE, TINY_NAME
+from learnloop_service.training.engine.cpu_mode import set_cpu_mode
+from learnloop_service.training.engine.engine import Engine
+from learnloop_service.training.engine.registry.model_record import Target
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.sampling.requests import Sample, SampleRequest
+from learnloop_service.training.engine.sampling.sampler import Sampler
+from learnloop_service.training.engine.weights.flash_attention import use_newest
 
 Conversation = list[SampleRequest]
 """The requests of a conversation, turn by turn."""

@@ -15,9 +15,9 @@ import httpx
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from app.cli.service_process import free_port
 from benchmarks import processes
-from environment.json_type import Json
+from learnloop_service.app.cli.service_process import free_port
+from learnloop_service.environment.json_type import Json
 
 _TOKENS = 24
 _HEADER = {"id": "chatcmpl-1", "created": 1_700_000_000, "model": "learnloop/tiny"}

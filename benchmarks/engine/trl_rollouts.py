@@ -23,12 +23,12 @@ from pathlib import Path
 from benchmarks import processes
 from benchmarks.engine import trl_side
 from benchmarks.engine.trl_side import ENVIRONMENT, JUDGE, Iteration
-from training.backends import embedded
-from training.backends.base import ModelSpec
-from training.engine.__main__ import TINY_NAME
-from training.learn_loop import learn_loop
-from training.rollout.rollout import total
-from training.types import EvaluationConfig, IterationResult, RunConfig
+from learnloop_service.training.backends import embedded
+from learnloop_service.training.backends.base import ModelSpec
+from learnloop_service.training.engine.__main__ import TINY_NAME
+from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.rollout.rollout import total
+from learnloop_service.training.types import EvaluationConfig, IterationResult, RunConfig
 
 GOAL = 4.0
 """Required ratio of TRL's seconds per rollout to ours."""

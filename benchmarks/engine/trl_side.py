@@ -22,14 +22,14 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
-from environment.base import Scenario, ToolError
-from environment.email_search.environment import SyntheticEmailSearch
-from environment.email_search.tools import ANSWER, TOOLS
-from judges.base import Candidate
-from judges.reference import ReferenceJudge
-from training.engine.__main__ import TINY_BASE
-from training.engine.tokens import ChatTokenizer
-from training.types import RunConfig
+from learnloop_service.environment.base import Scenario, ToolError
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.environment.email_search.tools import ANSWER, TOOLS
+from learnloop_service.judges.base import Candidate
+from learnloop_service.judges.reference import ReferenceJudge
+from learnloop_service.training.engine.__main__ import TINY_BASE
+from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.types import RunConfig
 
 ENVIRONMENT = SyntheticEmailSearch()
 JUDGE = ReferenceJudge()

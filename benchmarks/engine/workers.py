@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import structlog
 
-from training.engine.cpu_mode import set_cpu_mode
+from learnloop_service.training.engine.cpu_mode import set_cpu_mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +91,11 @@ class Iterations:
     def __init__(
         self, directory: Path, base: Path, work: Work, roles: Sequence[tuple[bool, bool]], device: str, judge_s: float
     ) -> None:
-        from training.engine.registry.registry import Registry
-        from training.engine.tokenizers import Tokenizers
-        from training.engine.workers.link import WorkerSpec
-        from training.engine.workers.local import LocalWorkers
-        from training.engine.workers.pool import WorkerPool
+        from learnloop_service.training.engine.registry.registry import Registry
+        from learnloop_service.training.engine.tokenizers import Tokenizers
+        from learnloop_service.training.engine.workers.link import WorkerSpec
+        from learnloop_service.training.engine.workers.local import LocalWorkers
+        from learnloop_service.training.engine.workers.pool import WorkerPool
 
         bases = {"base": base}
         self._work = work
@@ -110,7 +110,7 @@ class Iterations:
 
     def add_adapters(self, count: int) -> list[Any]:
         """Create adapters of the base for sampling and return their targets."""
-        from training.tuning import Tuning
+        from learnloop_service.training.tuning import Tuning
 
         names = [f"adapter{number}" for number in range(count)]
         for name in names:
@@ -187,9 +187,9 @@ class Iterations:
 
     async def _train(self, groups: Sequence[Any]) -> float:
         """Train until the checkpoint is written; return the time at which the step had been taken."""
-        from training.engine.computing import PolicyStep, TrainingTask
-        from training.engine.trainer.grpo_loss import TrainOptions
-        from training.engine.trainer.grpo_step import Progress
+        from learnloop_service.training.engine.computing import PolicyStep, TrainingTask
+        from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
+        from learnloop_service.training.engine.trainer.grpo_step import Progress
 
         end: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         stepped: list[float] = []
@@ -212,9 +212,9 @@ class Iterations:
         return stepped[0]
 
     async def _rollout(self, target: Any, prompt: list[int], seed: int, number: int) -> Any:
-        from training.engine.sampling.requests import SampleRequest
-        from training.engine.trainer.trajectories import Conversation, Trajectory
-        from training.rollout.call_sequences import TokenSequence
+        from learnloop_service.training.engine.sampling.requests import SampleRequest
+        from learnloop_service.training.engine.trainer.trajectories import Conversation, Trajectory
+        from learnloop_service.training.rollout.call_sequences import TokenSequence
 
         work = self._work
         ids = list(prompt)
@@ -301,7 +301,7 @@ def main() -> int:
     if options.make:
         make_model(options.make[0], Path(options.make[1]))
         return 0
-    from training.engine.__main__ import TINY_BASE
+    from learnloop_service.training.engine.__main__ import TINY_BASE
 
     for name in options.models.split(","):
         with tempfile.TemporaryDirectory(dir=options.directory) as directory:

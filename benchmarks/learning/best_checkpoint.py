@@ -15,8 +15,8 @@ from math import exp
 from random import Random
 from statistics import fmean
 
-from training.best_checkpoint import BestCheckpoint, Validation
-from training.statistics.difference import MIN_CHANGED
+from learnloop_service.training.best_checkpoint import BestCheckpoint, Validation
+from learnloop_service.training.statistics.difference import MIN_CHANGED
 
 CURVES = {
     "rises": (0.83, 0.88, 0.91, 0.93, 0.935),

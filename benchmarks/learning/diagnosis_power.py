@@ -2,7 +2,7 @@
 
     python -m benchmarks.learning.diagnosis_power [--runs 2000] [--seed 0]
 
-Uses the detector of the diagnoses (`training.diagnosis.shares`). Whether a rollout shows the symptom is drawn from a
+Uses the detector of the diagnoses (`learnloop_service.training.diagnosis.shares`). Whether a rollout shows the symptom is drawn from a
 beta-binomial distribution, so that rollouts of a group are correlated by 0.3. The symptom begins at iteration 4. Prints
 the share of runs in which it is named within three and within five iterations, and the share of runs with a false alarm
 if the symptom stays exactly at the bound.
@@ -12,7 +12,7 @@ import argparse
 import random
 from collections.abc import Sequence
 
-from training.diagnosis.shares import Observed, share_spans
+from learnloop_service.training.diagnosis.shares import Observed, share_spans
 
 _CORRELATION = 0.3
 _ONSET = 4

@@ -23,22 +23,22 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
-from environment.base import Episode, Outcome, Scenario, ToolError
-from environment.email_search.environment import ImportedEmailSearch, SyntheticEmailSearch
-from judges.base import Candidate
-from judges.reference import ReferenceJudge
-from training.engine.__main__ import TINY_BASE, TINY_NAME
-from training.engine.cpu_mode import set_cpu_mode
-from training.engine.engine import Engine, finish
-from training.engine.registry.model_record import Target
-from training.engine.registry.registry import Registry
-from training.engine.sampling.requests import ContextTooLong, Sample, SampleRequest
-from training.engine.sampling.sampler import Sampler
-from training.engine.trainer.grpo_loss import TrainOptions
-from training.engine.trainer.sft import Example, SftOptions
-from training.engine.trainer.trajectories import Conversation, Trajectory
-from training.tuning import Tuning
-from training.types import RunConfig
+from learnloop_service.environment.base import Episode, Outcome, Scenario, ToolError
+from learnloop_service.environment.email_search.environment import ImportedEmailSearch, SyntheticEmailSearch
+from learnloop_service.judges.base import Candidate
+from learnloop_service.judges.reference import ReferenceJudge
+from learnloop_service.training.engine.__main__ import TINY_BASE, TINY_NAME
+from learnloop_service.training.engine.cpu_mode import set_cpu_mode
+from learnloop_service.training.engine.engine import Engine, finish
+from learnloop_service.training.engine.registry.model_record import Target
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.sampling.requests import ContextTooLong, Sample, SampleRequest
+from learnloop_service.training.engine.sampling.sampler import Sampler
+from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
+from learnloop_service.training.engine.trainer.sft import Example, SftOptions
+from learnloop_service.training.engine.trainer.trajectories import Conversation, Trajectory
+from learnloop_service.training.tuning import Tuning
+from learnloop_service.training.types import RunConfig
 
 CONFIG = RunConfig()
 Questions = SyntheticEmailSearch | ImportedEmailSearch
@@ -244,7 +244,7 @@ def learn(options: argparse.Namespace, seed: int, kept: list[dict[str, Any]]) ->
         )
         stages["base"] = evaluated(agent, seed, kept, "base")
         if options.demonstrations:
-            from training.warm_start import oracle_demonstrations  # needs more packages than the rest
+            from learnloop_service.training.warm_start import oracle_demonstrations  # needs more packages than the rest
 
             shown = asyncio.run(oracle_demonstrations(environment, options.demonstrations, seed))
             shown = [each for _ in range(options.epochs) for each in shown]

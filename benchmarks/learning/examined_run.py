@@ -10,17 +10,17 @@ from itertools import count
 from pathlib import Path
 
 from benchmarks import processes
-from environment import registry as environments
-from environment.base import Environment
-from judges import registry as judges
-from judges.base import Judge, JudgeServices
-from training.backends.base import ModelSpec, Policy
-from training.backends.embedded import EmbeddedBackend, connect
-from training.diagnosis.examine import examine
-from training.diagnosis.facts import Facts
-from training.learn_loop import learn_loop
-from training.tuning import Tuning
-from training.types import RunConfig
+from learnloop_service.environment import registry as environments
+from learnloop_service.environment.base import Environment
+from learnloop_service.judges import registry as judges
+from learnloop_service.judges.base import Judge, JudgeServices
+from learnloop_service.training.backends.base import ModelSpec, Policy
+from learnloop_service.training.backends.embedded import EmbeddedBackend, connect
+from learnloop_service.training.diagnosis.examine import examine
+from learnloop_service.training.diagnosis.facts import Facts
+from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.tuning import Tuning
+from learnloop_service.training.types import RunConfig
 
 TINY = "learnloop/tiny"
 _names = count()

@@ -21,12 +21,12 @@ from typing import Any
 
 from benchmarks import processes
 from benchmarks.learning.examined_run import TINY, Plan, facts_of_run
-from training.diagnosis.diagnose import diagnose
-from training.diagnosis.diagnosis import Diagnosis, DiagnosisSettings, Severity
-from training.diagnosis.facts import Facts
-from training.diagnosis.held_out import is_rising
-from training.tuning import Tuning
-from training.types import EvaluationConfig, PipelineConfig, RunConfig
+from learnloop_service.training.diagnosis.diagnose import diagnose
+from learnloop_service.training.diagnosis.diagnosis import Diagnosis, DiagnosisSettings, Severity
+from learnloop_service.training.diagnosis.facts import Facts
+from learnloop_service.training.diagnosis.held_out import is_rising
+from learnloop_service.training.tuning import Tuning
+from learnloop_service.training.types import EvaluationConfig, PipelineConfig, RunConfig
 
 _EVALUATION = EvaluationConfig(test_scenarios=0)
 """The test split says nothing to a diagnosis."""

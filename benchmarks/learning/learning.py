@@ -19,7 +19,7 @@ GOALS = {"email_search": {"sampled": 0.35, "greedy": 0.25}, "sales_email": {"sam
 def run_demo(environment: str, seed: int, iterations: int | None) -> dict[str, Any]:
     """Run one demo (None: with its own length) and return its document. Raises CalledProcessError if it failed."""
     with tempfile.TemporaryDirectory(prefix="learnloop-") as data_dir:
-        command = [sys.executable, "-m", "app.cli", "demo", "--json", "--data-dir", data_dir]
+        command = [sys.executable, "-m", "learnloop_service.app.cli", "demo", "--json", "--data-dir", data_dir]
         command += ["--environment", environment, "--seed", str(seed)]
         command += ["--iterations", str(iterations)] if iterations else []
         document: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)

@@ -27,14 +27,14 @@ from typing import get_args
 import uvicorn
 from rich.console import Console
 
-from app.cli.service_process import free_port, own_service
 from benchmarks.agents.mail_desk import ENVIRONMENT, MailDesk, tasks
 from benchmarks.durability.harness import weights
-from environment.base import Scenario, Split
-from environment.json_type import Json
-from environment.scenario_order import draw
+from learnloop_service.app.cli.service_process import free_port, own_service
+from learnloop_service.environment.base import Scenario, Split
+from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.scenario_order import draw
+from learnloop_service.training.types import EvaluationConfig, RunConfig
 from tests.fakes.forked_module import ForkedModule
-from training.types import EvaluationConfig, RunConfig
 
 _HERE = Path(__file__).parents[1] / "agents"
 BUILT_IN = "built-in"
@@ -81,7 +81,17 @@ def claiming(agent: str, service_url: str, desk_url: str, concurrency: int) -> I
     if agent == BUILT_IN:
         yield
         return
-    worker = [sys.executable, "-m", "app.cli", "agent", "run", "--url", service_url, "--concurrency", str(concurrency)]
+    worker = [
+        sys.executable,
+        "-m",
+        "learnloop_service.app.cli",
+        "agent",
+        "run",
+        "--url",
+        service_url,
+        "--concurrency",
+        str(concurrency),
+    ]
     environment = {**os.environ, "MAIL_DESK_URL": desk_url, "PYTHONPATH": str(_HERE.parents[1])}
     with ExitStack() as stack:
         if agent in PYTHON_AGENTS:

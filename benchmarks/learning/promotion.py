@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from random import Random
 
-from training.statistics.sequential import Bets, Decision, Rule
+from learnloop_service.training.statistics.sequential import Bets, Decision, Rule
 
 SCENARIOS = 1_000
 MOST_EQUAL, LEAST_BETTER = 0.05, 0.90

@@ -18,9 +18,9 @@ from typing import Any
 
 from benchmarks.learning.examined_run import TINY
 from benchmarks.learning.healthy_runs import Recorded, plan_of, read
-from training.diagnosis.diagnose import diagnose
-from training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings, Severity
-from training.diagnosis.facts import Facts, GroupFacts, Probe, Readings, Replay, Rewards
+from learnloop_service.training.diagnosis.diagnose import diagnose
+from learnloop_service.training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings, Severity
+from learnloop_service.training.diagnosis.facts import Facts, GroupFacts, Probe, Readings, Replay, Rewards
 
 RECORDED = Path(__file__).parents[2] / "tests" / "unit" / "training" / "diagnosis" / "healthy_runs.jsonl.gz"
 LARGE = ("email", "sales", "stale", "lora")

@@ -28,12 +28,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from app.cli.client import Service
-from app.cli.service_process import own_service
 from benchmarks import processes
 from benchmarks.plugin_judges import judges_installed
-from environment.email_search.environment import SyntheticEmailSearch
-from environment.json_type import Json
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.service_process import own_service
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.environment.json_type import Json
 
 _RIGHT = {"name": "reference"}
 _BASE = "learnloop/tiny"

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from environment.base import Json, Scenario
-from judges.base import Candidate
-from judges.ruler import RulerJudge
+from learnloop_service.environment.base import Json, Scenario
+from learnloop_service.judges.base import Candidate
+from learnloop_service.judges.ruler import RulerJudge
+from learnloop_service.training.backends.art_import import import_art
 from tests.fakes.scripted_judge import Remembering, ScriptedJudge, marked, scripted_judge
-from training.backends.art_import import import_art
 
 GOALS = {"correlation": 0.95, "lost": 0, "repeat_saves": 0.6}
 RUBRIC = "- The email that rests on what was read and asks for one thing is better."

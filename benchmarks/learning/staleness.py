@@ -33,13 +33,13 @@ import torch
 
 from benchmarks.learning.engine_learning import CONFIG, Agent, evaluated, rewarded_groups
 from benchmarks.processes import engine
-from environment.base import Scenario
-from environment.email_search.environment import SyntheticEmailSearch
-from judges.base import Candidate, Judgement
-from judges.reference import ReferenceJudge
-from training.engine.cpu_mode import set_cpu_mode
-from training.rollout_schedule import sampled_after
-from training.types import EvaluationConfig, PipelineConfig
+from learnloop_service.environment.base import Scenario
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.judges.base import Candidate, Judgement
+from learnloop_service.judges.reference import ReferenceJudge
+from learnloop_service.training.engine.cpu_mode import set_cpu_mode
+from learnloop_service.training.rollout_schedule import sampled_after
+from learnloop_service.training.types import EvaluationConfig, PipelineConfig
 
 _SHOWN = {"kl_div": "kl", "clipped_share": "clipped", "step_share": "step_share"}
 
@@ -148,9 +148,9 @@ class SlowJudge(ReferenceJudge):
 
 async def timed(url: str, staleness: int, judge_s: float, iterations: int, seed: int) -> dict[str, Any]:
     """Return how long a run takes, and how long its iterations waited for each phase."""
-    from training.backends.base import ModelSpec
-    from training.backends.embedded import connect
-    from training.learn_loop import learn_loop
+    from learnloop_service.training.backends.base import ModelSpec
+    from learnloop_service.training.backends.embedded import connect
+    from learnloop_service.training.learn_loop import learn_loop
 
     config = replace(
         CONFIG,

@@ -10,16 +10,16 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import processes
-from environment.base import Environment
-from environment.email_search.environment import SyntheticEmailSearch
-from judges.base import Candidate
-from judges.reference import ReferenceJudge
 from learnloop_sales.environment import SalesEmail
-from training.backends.base import Endpoint
-from training.engine.__main__ import TINY_NAME
-from training.rollout.chat import open_chat
-from training.rollout.rollout import RolloutLimits, rollout
-from training.types import Rollout
+from learnloop_service.environment.base import Environment
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.judges.base import Candidate
+from learnloop_service.judges.reference import ReferenceJudge
+from learnloop_service.training.backends.base import Endpoint
+from learnloop_service.training.engine.__main__ import TINY_NAME
+from learnloop_service.training.rollout.chat import open_chat
+from learnloop_service.training.rollout.rollout import RolloutLimits, rollout
+from learnloop_service.training.types import Rollout
 
 _CONCURRENCY = 64
 

@@ -21,18 +21,18 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from app.cli.client import Service
-from app.cli.service_process import free_port
 from benchmarks import processes
 from benchmarks.durability.harness import serving
-from environment.base import Json, Outcome, Scenario, ToolResult
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.service_process import free_port
+from learnloop_service.environment.base import Json, Outcome, Scenario, ToolResult
+from learnloop_service.training.backends.base import ModelSpec
+from learnloop_service.training.backends.embedded import connect
+from learnloop_service.training.rollout.chat import Chat, open_chat
+from learnloop_service.training.rollout.fork import Fork
+from learnloop_service.training.rollout.rollout import RolloutLimits, rollout
+from learnloop_service.training.statistics.turn_values import Sampled, most_probes, next_probe, verdict
 from tests.fakes.tiny_model import make_tiny_model
-from training.backends.base import ModelSpec
-from training.backends.embedded import connect
-from training.rollout.chat import Chat, open_chat
-from training.rollout.fork import Fork
-from training.rollout.rollout import RolloutLimits, rollout
-from training.statistics.turn_values import Sampled, most_probes, next_probe, verdict
 
 ENVIRONMENTS = ("email_search", "sales_email")
 _SAMPLES = 16

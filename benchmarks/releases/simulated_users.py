@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from app.domain.release_rules import KINDS, OUTCOME, RAMP, Guardrail, ReleaseRules
+from learnloop_service.app.domain.release_rules import KINDS, OUTCOME, RAMP, Guardrail, ReleaseRules
 
 _PORTION = 20
 """Number of users between two looks while few have come, which is every 50 minutes at 600 users a day."""

@@ -27,18 +27,18 @@ from typing import Any
 from sqlalchemy import insert
 from ulid import ULID
 
-from app.db.database import Database
-from app.db.tables import Promotion, Release, ReleaseObservation
-from app.domain.release_rules import Guardrail, ReleaseRules
-from app.domain.release_state import Arm, ReleaseState
-from app.releases import moves
-from app.releases.assignment import assignment
-from app.releases.decision import Facts, Failures, Verdict, decide
-from app.releases.evidence import Evidence
-from app.releases.look import look
 from benchmarks.durability.harness import migrated
 from benchmarks.releases.simulated_users import KINDS_OF_CANDIDATE, Kind, User, salt, simulation_rules, users
-from training.statistics.guardrails import Cell
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Promotion, Release, ReleaseObservation
+from learnloop_service.app.domain.release_rules import Guardrail, ReleaseRules
+from learnloop_service.app.domain.release_state import Arm, ReleaseState
+from learnloop_service.app.releases import moves
+from learnloop_service.app.releases.assignment import assignment
+from learnloop_service.app.releases.decision import Facts, Failures, Verdict, decide
+from learnloop_service.app.releases.evidence import Evidence
+from learnloop_service.app.releases.look import look
+from learnloop_service.training.statistics.guardrails import Cell
 
 MOST_USERS = 18_000
 """Users of a release of 30 days with 600 users a day."""

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.http import openapi
-from app.logs import configure_logs
-from app.main import create_app
+from learnloop_service.app.http import openapi
+from learnloop_service.app.logs import configure_logs
+from learnloop_service.app.main import create_app
+from learnloop_service.training.types import IterationResult, RunConfig
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import OPERATOR_KEY
 from tests.integration.app.served import served, settings_for
-from training.types import IterationResult, RunConfig
 
 ALL_PHASES = "examples,coverage,fuzzing,stateful"
 _MOST_ITERATIONS = 2

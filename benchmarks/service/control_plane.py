@@ -25,21 +25,21 @@ from typing import Any
 import psutil
 from sqlalchemy import delete, update
 
-from app.claims.lease import Lease
-from app.cli.client import Service
-from app.cli.service_process import free_port
-from app.db.database import Database
-from app.db.tables import Journal, Run
-from app.domain.run_state import RunStatus
-from app.runs.claims import Limits, RunClaims
-from app.runs.store import RunStore
-from app.worker.journal_store import StoredJournal
 from benchmarks import processes
 from benchmarks.durability.harness import idle_run, judge, migrated
 from benchmarks.service.control_plane_load import measured
 from benchmarks.service.control_plane_memory import memory_figures
 from benchmarks.service.control_plane_service import QUICK_ITERATIONS
 from benchmarks.service.service_under_load import trains
+from learnloop_service.app.claims.lease import Lease
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.service_process import free_port
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Journal, Run
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.runs.claims import Limits, RunClaims
+from learnloop_service.app.runs.store import RunStore
+from learnloop_service.app.worker.journal_store import StoredJournal
 
 GOALS = {
     "rollouts_per_s": 1000.0,

@@ -10,8 +10,8 @@ from urllib.request import urlopen
 
 import psutil
 
-from app.cli.client import Service
 from benchmarks.service.control_plane_service import ROLLOUTS, TASKS
+from learnloop_service.app.cli.client import Service
 
 MOST_GROWTH = 0.05
 _POOL = 7

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import uvicorn
 
-from app.logs import configure_logs
-from app.main import create_app, server_config
-from app.settings import load_settings
-from environment.base import Environment
-from judges.base import Judge
+from learnloop_service.app.logs import configure_logs
+from learnloop_service.app.main import create_app, server_config
+from learnloop_service.app.settings import load_settings
+from learnloop_service.environment.base import Environment
+from learnloop_service.judges.base import Judge
+from learnloop_service.training.backends.base import Policy
+from learnloop_service.training.garbage import look_seldom_at_everything
+from learnloop_service.training.journal import Journal
+from learnloop_service.training.phases import Phase
+from learnloop_service.training.types import IterationResult, Progress, Resume, RunConfig
 from tests.fakes.scripted_learning import ScriptedBackend, scripted_result
-from training.backends.base import Policy
-from training.garbage import look_seldom_at_everything
-from training.journal import Journal
-from training.phases import Phase
-from training.types import IterationResult, Progress, Resume, RunConfig
 
 ROLLOUTS = 64
 """Rollouts of an iteration."""
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--pause", type=float, required=True, help="seconds before each rollout")
     options = parser.parse_args()
     configure_logs("warning", "json")
-    sys.setswitchinterval(0.001)  # like app.server, as is the next line
+    sys.setswitchinterval(0.001)  # like learnloop_service.app.server, as is the next line
     look_seldom_at_everything()
     settings = load_settings(
         _env_file=None,

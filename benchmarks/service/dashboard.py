@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import insert, update
 from ulid import ULID
 
-from app.cli.service_process import free_port
-from app.db.database import Database
-from app.db.tables import Evaluation, Event, Iteration, Run, Trajectory
-from app.domain.event_types import EventType
-from app.events.log import append
 from benchmarks.durability.harness import migrated, serving
+from learnloop_service.app.cli.service_process import free_port
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Evaluation, Event, Iteration, Run, Trajectory
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.events.log import append
 from tests.browser.conftest import CHROMIUM
 from tests.browser.visit import Visit
 from tests.fakes.stored_request import stored_request

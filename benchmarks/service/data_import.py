@@ -20,8 +20,8 @@ from datetime import UTC, date, datetime, timedelta
 from itertools import accumulate
 from pathlib import Path
 
-from app.datasets.store import DatasetStore
-from environment.email_search.inbox import Inbox
+from learnloop_service.app.datasets.store import DatasetStore
+from learnloop_service.environment.email_search.inbox import Inbox
 from scripts.enron_layout import EMAILS
 
 PEOPLE = 2_000
@@ -31,7 +31,7 @@ SEARCHES = 1_000
 _START = datetime(1999, 1, 4, tzinfo=UTC)
 _CHILD = """
 import resource, sys, time
-from app.cli.main import app
+from learnloop_service.app.cli.main import app
 began = time.monotonic()
 try:
     app(sys.argv[1:])

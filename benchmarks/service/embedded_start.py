@@ -17,12 +17,12 @@ from pathlib import Path
 import psutil
 import psycopg
 
-from app.processes.postgres import EmbeddedPostgres, EmbeddedPostgresError
+from learnloop_service.app.processes.postgres import EmbeddedPostgres, EmbeddedPostgresError
 
 _START = """
 import asyncio, sys
 from pathlib import Path
-from app.processes.postgres import EmbeddedPostgres
+from learnloop_service.app.processes.postgres import EmbeddedPostgres
 
 async def main():
     sys.stderr.write("begins\\n")

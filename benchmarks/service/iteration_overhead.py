@@ -19,10 +19,10 @@ from typing import Any
 
 import httpx
 
-from app.cli.client import Service
-from app.cli.service_process import free_port
 from benchmarks import processes
 from benchmarks.durability.harness import Watched, serving
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.service_process import free_port
 
 GOAL = 0.02
 EXAMINING_GOAL = 0.01

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from unicodedata import normalize
 
-from environment.email_search.inbox import MAX_HITS, Email, Inbox
+from learnloop_service.environment.email_search.inbox import MAX_HITS, Email, Inbox
 
 EMAILS = 250
 """Emails in each language."""

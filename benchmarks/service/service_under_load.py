@@ -20,10 +20,10 @@ from typing import Any
 
 import psutil
 
-from app.cli.client import Service
-from app.cli.service_process import free_port
 from benchmarks import processes
 from benchmarks.service.control_plane_load import measured
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.service_process import free_port
 
 GOALS = {"p99_ms": 50.0, "engine_mb": 2000.0, "api_mb": 450.0, "answers_after_s": 3.0}
 _PACE_S = 0.1
@@ -48,7 +48,7 @@ class Memory:
         sample = {"seconds": round(seconds, 1), "api": api.memory_info().rss / 1e6, "engine": 0.0, "postgres": 0.0}
         for child in api.children(recursive=True):
             try:
-                if "training.engine" in child.cmdline():
+                if "learnloop_service.training.engine" in child.cmdline():
                     sample["engine"] += child.memory_info().rss / 1e6
                 elif "postgres" in child.name():
                     sample["postgres"] += child.memory_full_info().pss / 1e6

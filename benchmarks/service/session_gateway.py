@@ -29,12 +29,12 @@ from typing import Any
 import httpx
 import psutil
 
-from app.cli.client import Service
-from app.cli.service_process import free_port
 from benchmarks import processes
 from benchmarks.engine.slow_model import slow_model
-from environment.json_type import Json
-from training.rollout.http_transport import AiohttpTransport
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.service_process import free_port
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.rollout.http_transport import AiohttpTransport
 
 _MODEL = "learnloop/tiny"
 _REPLY_TOKENS = 24

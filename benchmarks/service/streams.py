@@ -20,12 +20,12 @@ from typing import Any
 
 from sqlalchemy import URL
 
-from app.aio.retry import retry_while_database_is_down
-from app.cli.service_process import free_port
-from app.db.database import Database
-from app.runs.store import RunStore
 from benchmarks.durability.chaos_faults import cut_connections
 from benchmarks.durability.harness import add_event, idle_run, migrated, report, serving
+from learnloop_service.app.aio.retry import retry_while_database_is_down
+from learnloop_service.app.cli.service_process import free_port
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.runs.store import RunStore
 
 _REPLICAS = 2
 _END = b"event: run.cancelled"

@@ -8,18 +8,18 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from environment.access import Access
-from environment.base import Environment, Json, Outcome, Scenario, ToolError, ToolResult
-from environment.config_checks import text
-from environment.explained import shortened
-from environment.given_scenarios import check_keys, split_of
-from environment.mcp.config import McpConfig, parse
-from environment.mcp.environment import McpEnvironment, McpEpisode
-from environment.traits import Traits
+from learnloop_service.environment.access import Access
+from learnloop_service.environment.base import Environment, Json, Outcome, Scenario, ToolError, ToolResult
+from learnloop_service.environment.config_checks import text
+from learnloop_service.environment.explained import shortened
+from learnloop_service.environment.given_scenarios import check_keys, split_of
+from learnloop_service.environment.mcp.config import McpConfig, parse
+from learnloop_service.environment.mcp.environment import McpEnvironment, McpEpisode
+from learnloop_service.environment.traits import Traits
 
 NAME = "answers"
 MAX_QUESTIONS = 200_000
-_PROMPTS = files("environment.answers") / "prompts"
+_PROMPTS = files("learnloop_service.environment.answers") / "prompts"
 _SYSTEM, _RUBRIC = ((_PROMPTS / f"{name}.txt").read_text(encoding="utf-8").strip() for name in ("system", "rubric"))
 _SHOWN = 100
 

@@ -15,20 +15,25 @@ from functools import cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-from environment.base import Environment, Json, Outcome, Scenario, Split, ToolCall, UnknownScenario
-from environment.email_search import questions, synthetic
-from environment.email_search.inbox import Inbox, InboxError
-from environment.email_search.oracle_search import Search, search_by_words, searches_with_filters
-from environment.email_search.query_date import today_of
-from environment.email_search.reward import CORRECT_FROM, REWARDS, Reward, default
-from environment.email_search.tools import ANSWER, READ, SEARCH, EmailEpisode
-from environment.explained import ending, shortened
-from environment.traits import Traits
+from learnloop_service.environment.base import Environment, Json, Outcome, Scenario, Split, ToolCall, UnknownScenario
+from learnloop_service.environment.email_search import questions, synthetic
+from learnloop_service.environment.email_search.inbox import Inbox, InboxError
+from learnloop_service.environment.email_search.oracle_search import Search, search_by_words, searches_with_filters
+from learnloop_service.environment.email_search.query_date import today_of
+from learnloop_service.environment.email_search.reward import CORRECT_FROM, REWARDS, Reward, default
+from learnloop_service.environment.email_search.tools import ANSWER, READ, SEARCH, EmailEpisode
+from learnloop_service.environment.explained import ending, shortened
+from learnloop_service.environment.traits import Traits
 
 NAME = "email_search"
 SYNTHETIC = "synthetic"
 """The value of `inbox` for invented inboxes."""
-_RUBRIC = files("environment.email_search").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
+_RUBRIC = (
+    files("learnloop_service.environment.email_search")
+    .joinpath("prompts/rubric.txt")
+    .read_text(encoding="utf-8")
+    .strip()
+)
 DEFAULT_MAX_TURNS = 8
 _KEPT_WORLDS = 512
 _SHOWN_SOURCES = 3

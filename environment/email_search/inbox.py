@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from environment.email_search.mail_addresses import people
-from environment.email_search.word_pairs import in_a_row, indexed, with_all
+from learnloop_service.environment.email_search.mail_addresses import people
+from learnloop_service.environment.email_search.word_pairs import in_a_row, indexed, with_all
 
 MAX_HITS = 10
 MAX_RANKED = 5_000

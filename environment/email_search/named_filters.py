@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 
-from environment.email_search.inbox import Email
-from environment.email_search.mail_addresses import people
+from learnloop_service.environment.email_search.inbox import Email
+from learnloop_service.environment.email_search.mail_addresses import people
 
 QUOTED = re.compile(r'"[^"]*"')
 """Subjects and sentences, which can name people and days that have nothing to do with who sent the email, and when."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from environment.base import Json
-from environment.email_search.inbox import Email, Inbox
-from environment.email_search.named_filters import QUOTED, Filters, filters_in
+from learnloop_service.environment.base import Json
+from learnloop_service.environment.email_search.inbox import Email, Inbox
+from learnloop_service.environment.email_search.named_filters import QUOTED, Filters, filters_in
 
 _WORD = re.compile(r"[^\W_]+")
 _SHORTEST = 3

@@ -13,7 +13,7 @@
 
 from collections.abc import Callable, Mapping
 
-from environment.base import Outcome
+from learnloop_service.environment.base import Outcome
 
 CORRECT_FROM = 0.5
 """Lowest score at which an answer counts as right."""

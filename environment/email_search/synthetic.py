@@ -13,9 +13,9 @@ from functools import lru_cache
 from random import Random
 from typing import get_args
 
-from environment.base import Scenario, Split
-from environment.email_search.inbox import Email
-from environment.invented_names import Names
+from learnloop_service.environment.base import Scenario, Split
+from learnloop_service.environment.email_search.inbox import Email
+from learnloop_service.environment.invented_names import Names
 
 DOMAIN = "inbox.example"
 _ADDRESS = re.compile(r"(train|validation|test)\.(-?[0-9]{1,20})\.([0-9]{1,20})@inbox\.example")

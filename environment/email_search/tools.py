@@ -6,9 +6,9 @@ from datetime import date
 from importlib.resources import files
 from typing import TypeVar
 
-from environment.base import Ending, Json, Outcome, Scenario, Tool, ToolError, ToolResult
-from environment.email_search.inbox import MAX_HITS, Email, Hit, Inbox
-from environment.tool_calls import ABSENT, check_call
+from learnloop_service.environment.base import Ending, Json, Outcome, Scenario, Tool, ToolError, ToolResult
+from learnloop_service.environment.email_search.inbox import MAX_HITS, Email, Hit, Inbox
+from learnloop_service.environment.tool_calls import ABSENT, check_call
 
 _TEXT = {"type": "string"}
 _LIST = {"type": "array", "items": _TEXT}
@@ -46,7 +46,12 @@ ANSWER = Tool(
 )
 TOOLS: Sequence[Tool] = (SEARCH, READ, ANSWER)
 
-_SYSTEM = files("environment.email_search").joinpath("prompts/system.txt").read_text(encoding="utf-8").strip()
+_SYSTEM = (
+    files("learnloop_service.environment.email_search")
+    .joinpath("prompts/system.txt")
+    .read_text(encoding="utf-8")
+    .strip()
+)
 _MAX_BODY_CHARACTERS = 5_000
 T = TypeVar("T")
 

@@ -6,14 +6,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
 
-from environment.base import Json, Scenario
-from environment.config_checks import names_of_secrets, number, result_characters, settings, strings, text
-from environment.given_scenarios import check_keys, read_scenarios, split_of
+from learnloop_service.environment.base import Json, Scenario
+from learnloop_service.environment.config_checks import (
+    names_of_secrets,
+    number,
+    result_characters,
+    settings,
+    strings,
+    text,
+)
+from learnloop_service.environment.given_scenarios import check_keys, read_scenarios, split_of
 
 MAX_TASKS = 10_000
 _TASK_KEYS = ("id", "task", "answer", "split")
 _MAX_TOOL_TIMEOUT_S = 600.0
-_INSTRUCTIONS = files("environment.mcp").joinpath("prompts/system.txt").read_text(encoding="utf-8").strip()
+_INSTRUCTIONS = (
+    files("learnloop_service.environment.mcp").joinpath("prompts/system.txt").read_text(encoding="utf-8").strip()
+)
 
 
 @dataclass(frozen=True, slots=True)

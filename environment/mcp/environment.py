@@ -5,20 +5,30 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
-from environment.access import Access
-from environment.base import Ending, Environment, EpisodeFailed, Json, Outcome, Scenario, Split, Tool, ToolResult
-from environment.explained import ending, too_low
-from environment.installation import needs_extra
-from environment.mcp.config import HttpServer, McpConfig, asked, parse
-from environment.mcp.pool import SessionPool
-from environment.mcp.session import McpSession
-from environment.scenario_order import draw
-from environment.traits import Traits
+from learnloop_service.environment.access import Access
+from learnloop_service.environment.base import (
+    Ending,
+    Environment,
+    EpisodeFailed,
+    Json,
+    Outcome,
+    Scenario,
+    Split,
+    Tool,
+    ToolResult,
+)
+from learnloop_service.environment.explained import ending, too_low
+from learnloop_service.environment.installation import needs_extra
+from learnloop_service.environment.mcp.config import HttpServer, McpConfig, asked, parse
+from learnloop_service.environment.mcp.pool import SessionPool
+from learnloop_service.environment.mcp.session import McpSession
+from learnloop_service.environment.scenario_order import draw
+from learnloop_service.environment.traits import Traits
 
 NAME = "mcp"
 _SUCCESS_FROM = 0.5
 """Lowest score of a successful rollout."""
-_RUBRIC = files("environment.mcp").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
+_RUBRIC = files("learnloop_service.environment.mcp").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
 
 
 class McpEnvironment:

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 import httpx
 from pydantic import ValidationError
 
-from environment.access import Access
-from environment.base import EpisodeFailed
-from environment.bounded_http import AnswerRefused, BoundedTransport
-from environment.first_line import first_line
-from environment.mcp.config import HttpServer
-from environment.mcp.limits import MESSAGE
-from environment.mcp.messages import message_in
+from learnloop_service.environment.access import Access
+from learnloop_service.environment.base import EpisodeFailed
+from learnloop_service.environment.bounded_http import AnswerRefused, BoundedTransport
+from learnloop_service.environment.first_line import first_line
+from learnloop_service.environment.mcp.config import HttpServer
+from learnloop_service.environment.mcp.limits import MESSAGE
+from learnloop_service.environment.mcp.messages import message_in
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp.shared.message import SessionMessage
 
-    from environment.mcp.limits import Streams
+    from learnloop_service.environment.mcp.limits import Streams
 
 _TIMEOUT = httpx.Timeout(30.0, read=None)
 """Without a read time-out, because each request decides how long its server can be silent, and an event stream can be

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from environment.base import EpisodeFailed
-from environment.bounded_http import AnswerLimits, json_values
+from learnloop_service.environment.base import EpisodeFailed
+from learnloop_service.environment.bounded_http import AnswerLimits, json_values
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import RootModel, ValidationError
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 if TYPE_CHECKING:
     from mcp.types import JSONRPCMessage

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from environment.mcp.session import McpSession
+from learnloop_service.environment.mcp.session import McpSession
 
 _SPARE_SESSIONS = 2
 """Number of sessions to start in advance, once a second session has been requested."""

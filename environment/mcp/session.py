@@ -12,20 +12,20 @@ from datetime import timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from environment.access import Access
-from environment.base import EpisodeFailed, Json, Tool
-from environment.bounded_http import AnswerRefused
-from environment.mcp.config import McpConfig, Server, StdioServer
-from environment.mcp.http import http_transport
-from environment.mcp.messages import RawResult, storable
-from environment.mcp.stdio import stdio_transport
-from environment.mcp.tools import text_of, tool_of
-from environment.server_tools import ToolText, failure, offered
+from learnloop_service.environment.access import Access
+from learnloop_service.environment.base import EpisodeFailed, Json, Tool
+from learnloop_service.environment.bounded_http import AnswerRefused
+from learnloop_service.environment.mcp.config import McpConfig, Server, StdioServer
+from learnloop_service.environment.mcp.http import http_transport
+from learnloop_service.environment.mcp.messages import RawResult, storable
+from learnloop_service.environment.mcp.stdio import stdio_transport
+from learnloop_service.environment.mcp.tools import text_of, tool_of
+from learnloop_service.environment.server_tools import ToolText, failure, offered
 
 if TYPE_CHECKING:
     from mcp import ClientSession
 
-    from environment.mcp.limits import Streams
+    from learnloop_service.environment.mcp.limits import Streams
 
 START_TIMEOUT_S = 60.0
 """Longest wait for a server to list its tools, in seconds; the first start of one that npx or uvx downloads takes

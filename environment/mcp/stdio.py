@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from environment.access import Access
-from environment.base import EpisodeFailed
-from environment.mcp.config import StdioServer
-from environment.mcp.limits import MAX_PROCESS_BYTES, check_message
-from environment.mcp.messages import failed_reply, message_of
+from learnloop_service.environment.access import Access
+from learnloop_service.environment.base import EpisodeFailed
+from learnloop_service.environment.mcp.config import StdioServer
+from learnloop_service.environment.mcp.limits import MAX_PROCESS_BYTES, check_message
+from learnloop_service.environment.mcp.messages import failed_reply, message_of
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp.shared.message import SessionMessage
 
-    from environment.mcp.limits import Streams
+    from learnloop_service.environment.mcp.limits import Streams
 
 _INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "SSL_CERT_DIR", "SSL_CERT_FILE", "USER")
 """Environment variables that a server inherits: those of the SDK, and the places of certificates; never our keys."""

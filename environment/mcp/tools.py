@@ -6,9 +6,9 @@ Nothing is taken for granted: servers omit fields, add kinds of content, and pro
 import json
 from collections.abc import Mapping, Sequence
 
-from environment.base import Tool
-from environment.json_type import Json
-from environment.server_tools import ToolText, failure, readable
+from learnloop_service.environment.base import Tool
+from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.server_tools import ToolText, failure, readable
 
 _LONG = 500
 """Most characters of a text within content of an unknown kind."""

@@ -7,9 +7,9 @@ others have one kind of action, described by a JSON schema, which becomes the on
 import json
 from collections.abc import Mapping, Sequence
 
-from environment.base import EpisodeFailed, Json, Tool
-from environment.openenv.connection import Observation
-from environment.server_tools import ToolText, failure, readable
+from learnloop_service.environment.base import EpisodeFailed, Json, Tool
+from learnloop_service.environment.openenv.connection import Observation
+from learnloop_service.environment.server_tools import ToolText, failure, readable
 
 ACT = "act"
 """The tool's name for servers with one kind of action."""

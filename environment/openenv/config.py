@@ -6,16 +6,25 @@ from functools import partial
 from importlib.resources import files
 from typing import Literal, get_args
 
-from environment.base import Json, Scenario
-from environment.config_checks import names_of_secrets, number, result_characters, settings, strings, text
-from environment.given_scenarios import check_keys, read_scenarios, split_of
+from learnloop_service.environment.base import Json, Scenario
+from learnloop_service.environment.config_checks import (
+    names_of_secrets,
+    number,
+    result_characters,
+    settings,
+    strings,
+    text,
+)
+from learnloop_service.environment.given_scenarios import check_keys, read_scenarios, split_of
 
 MAX_SCENARIOS = 10_000
 Return = Literal["sum", "last"]
 """How an episode's reward is computed: the sum of the rewards of its steps, or the last one."""
 _SCENARIO_KEYS = ("id", "reset", "split", "task")
 _MAX_STEP_TIMEOUT_S = 600.0
-_INSTRUCTIONS = files("environment.openenv").joinpath("prompts/system.txt").read_text(encoding="utf-8").strip()
+_INSTRUCTIONS = (
+    files("learnloop_service.environment.openenv").joinpath("prompts/system.txt").read_text(encoding="utf-8").strip()
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from environment.access import Access
-from environment.base import EpisodeFailed, Json
-from environment.bounded_http import json_values
+from learnloop_service.environment.access import Access
+from learnloop_service.environment.base import EpisodeFailed, Json
+from learnloop_service.environment.bounded_http import json_values
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 
-from environment.access import Access
-from environment.base import (
+from learnloop_service.environment.access import Access
+from learnloop_service.environment.base import (
     REPORTED_REWARD,
     Ending,
     Environment,
@@ -18,15 +18,22 @@ from environment.base import (
     Tool,
     ToolResult,
 )
-from environment.explained import ending, too_low
-from environment.given_scenarios import SPLITS
-from environment.openenv.actions import LIST_TOOLS, action_tool, call_action, has_tools, listed_tools, text_of
-from environment.openenv.config import OpenEnvConfig, asked, parse
-from environment.openenv.connection import Observation, OpenEnvConnection, Refused, ServerFull
-from environment.openenv.schema import schema_of_actions
-from environment.scenario_order import draw
-from environment.server_tools import failure, offered
-from environment.traits import Traits
+from learnloop_service.environment.explained import ending, too_low
+from learnloop_service.environment.given_scenarios import SPLITS
+from learnloop_service.environment.openenv.actions import (
+    LIST_TOOLS,
+    action_tool,
+    call_action,
+    has_tools,
+    listed_tools,
+    text_of,
+)
+from learnloop_service.environment.openenv.config import OpenEnvConfig, asked, parse
+from learnloop_service.environment.openenv.connection import Observation, OpenEnvConnection, Refused, ServerFull
+from learnloop_service.environment.openenv.schema import schema_of_actions
+from learnloop_service.environment.scenario_order import draw
+from learnloop_service.environment.server_tools import failure, offered
+from learnloop_service.environment.traits import Traits
 
 NAME = "openenv"
 _RESET_TIMEOUT_S = 60.0

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import httpx
 
-from environment.access import Access
-from environment.base import EpisodeFailed, Json
-from environment.bounded_http import AnswerLimits, BoundedTransport
+from learnloop_service.environment.access import Access
+from learnloop_service.environment.base import EpisodeFailed, Json
+from learnloop_service.environment.bounded_http import AnswerLimits, BoundedTransport
 
 _TIMEOUT_S = 10.0
 _MAX_BYTES = 1_000_000

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from environment.base import (
+from learnloop.outcome import AgentOutcome, read_report
+from learnloop_service.environment.base import (
     CUT_OFF,
     REPORTED_REWARD,
     Ending,
@@ -23,17 +24,18 @@ from environment.base import (
     ToolError,
     ToolResult,
 )
-from environment.explained import ending, shortened, too_low
-from environment.given_scenarios import SPLITS, check_apart, check_keys, check_rows
-from environment.own_agent.runner import PythonFunction, Runner, parse_runner
-from environment.scenario_order import draw, splits_of
-from environment.traits import Traits
-from learnloop.outcome import AgentOutcome, read_report
+from learnloop_service.environment.explained import ending, shortened, too_low
+from learnloop_service.environment.given_scenarios import SPLITS, check_apart, check_keys, check_rows
+from learnloop_service.environment.own_agent.runner import PythonFunction, Runner, parse_runner
+from learnloop_service.environment.scenario_order import draw, splits_of
+from learnloop_service.environment.traits import Traits
 
 NAME = "agent"
 DEFAULT_MAX_TURNS = 20
 MAX_SCENARIOS = 100_000
-_RUBRIC = files("environment.own_agent").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
+_RUBRIC = (
+    files("learnloop_service.environment.own_agent").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
+)
 _SETTINGS = ("scenarios", "runner", "success_from")
 _KEYS = ("task", "id", "split", "reference")
 _MAX_ID = 200

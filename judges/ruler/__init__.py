@@ -4,7 +4,7 @@ What is asked rests on https://art.openpipe.ai/fundamentals/ruler; how it is ask
 ours: ids bound to candidates, an order that changes, answers checked and repaired, equal candidates judged once.
 """
 
-from judges.ruler.judge import RulerJudge
-from judges.ruler.settings import build
+from learnloop_service.judges.ruler.judge import RulerJudge
+from learnloop_service.judges.ruler.settings import build
 
 __all__ = ["RulerJudge", "build"]

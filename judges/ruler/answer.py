@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from environment.base import Json
-from judges.json_answer import UnusableAnswer, object_in
-from judges.llm import Completion
+from learnloop_service.environment.base import Json
+from learnloop_service.judges.json_answer import UnusableAnswer, object_in
+from learnloop_service.judges.llm import Completion
 
 SCHEMA: Mapping[str, Json] = {
     "type": "object",

@@ -8,9 +8,9 @@ from statistics import fmean
 
 import structlog
 
-from environment.base import Json, Scenario
-from judges.asking import Asker, CallUsage, Sleep, call_of
-from judges.base import (
+from learnloop_service.environment.base import Json, Scenario
+from learnloop_service.judges.asking import Asker, CallUsage, Sleep, call_of
+from learnloop_service.judges.base import (
     Candidate,
     Judge,
     JudgeCall,
@@ -21,12 +21,12 @@ from judges.base import (
     Score,
     VerdictCache,
 )
-from judges.json_answer import UnusableAnswer
-from judges.llm import JudgeUnavailable
-from judges.ruler.answer import SCHEMA, Verdict, verdicts
-from judges.ruler.material import Material, digest, material_of, order_to_judge
-from judges.ruler.question import VERSION, Question, orders, question
-from judges.shortening import SHORTENINGS, shortened
+from learnloop_service.judges.json_answer import UnusableAnswer
+from learnloop_service.judges.llm import JudgeUnavailable
+from learnloop_service.judges.ruler.answer import SCHEMA, Verdict, verdicts
+from learnloop_service.judges.ruler.material import Material, digest, material_of, order_to_judge
+from learnloop_service.judges.ruler.question import VERSION, Question, orders, question
+from learnloop_service.judges.shortening import SHORTENINGS, shortened
 
 log = structlog.get_logger(__name__)
 

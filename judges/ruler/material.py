@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from environment.base import Json
-from judges.base import Candidate
-from judges.injection import addresses_judge, asks_for_form
+from learnloop_service.environment.base import Json
+from learnloop_service.judges.base import Candidate
+from learnloop_service.judges.injection import addresses_judge, asks_for_form
 
 REMOVED = "[text that speaks to the judge was removed]"
 

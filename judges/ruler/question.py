@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from importlib.resources import files
 from random import Random
 
-from environment.base import Json
-from judges.injection import MOST_SHOWN, quoted
-from judges.ruler.material import Material, canonical, digest
-from judges.shortening import without_middle
+from learnloop_service.environment.base import Json
+from learnloop_service.judges.injection import MOST_SHOWN, quoted
+from learnloop_service.judges.ruler.material import Material, canonical, digest
+from learnloop_service.judges.shortening import without_middle
 
-_PROMPTS = files("judges") / "prompts"
+_PROMPTS = files("learnloop_service.judges") / "prompts"
 _SYSTEM = (_PROMPTS / "ruler_system.txt").read_text(encoding="utf-8").strip()
 _REPAIR = (_PROMPTS / "ruler_repair.txt").read_text(encoding="utf-8").strip()
 VERSION = digest([_SYSTEM, _REPAIR])[:16]

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
-from environment.base import Json
-from judges.base import JudgeServices
-from judges.model_settings import ModelSettings, check, check_names, is_text
-from judges.ruler.judge import NAME, RulerJudge
+from learnloop_service.environment.base import Json
+from learnloop_service.judges.base import JudgeServices
+from learnloop_service.judges.model_settings import ModelSettings, check, check_names, is_text
+from learnloop_service.judges.ruler.judge import NAME, RulerJudge
 
 MAX_RUBRIC_CHARACTERS = 8_000
 MAX_PASSES = 4
 _KNOWN = ("model", "rubric", "passes", "fallback", "temperature", "timeout_s")
-_RUBRIC = files("judges").joinpath("prompts/ruler_rubric.txt").read_text(encoding="utf-8").strip()
+_RUBRIC = files("learnloop_service.judges").joinpath("prompts/ruler_rubric.txt").read_text(encoding="utf-8").strip()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass, field
 from random import Random
 
-from environment.base import Episode, Json, ToolError, ToolResult
+from learnloop_service.environment.base import Episode, Json, ToolError, ToolResult
 
 MALFORMED_RATE = 0.02
 """Share of turns that end in a malformed call."""

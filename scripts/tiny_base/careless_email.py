@@ -7,11 +7,11 @@ guessed. Every right choice occurs too, so that the loop can find and prefer it.
 import re
 from random import Random
 
-from environment.base import Json
-from environment.email_search.environment import DEFAULT_MAX_TURNS
-from environment.email_search.inbox import Inbox
-from environment.email_search.synthetic import KINDS, World
-from environment.email_search.tools import ANSWER, READ, SEARCH, EmailEpisode
+from learnloop_service.environment.base import Json
+from learnloop_service.environment.email_search.environment import DEFAULT_MAX_TURNS
+from learnloop_service.environment.email_search.inbox import Inbox
+from learnloop_service.environment.email_search.synthetic import KINDS, World
+from learnloop_service.environment.email_search.tools import ANSWER, READ, SEARCH, EmailEpisode
 from scripts.tiny_base.careless import Demonstration, weighted
 
 _VALUES = {kind.keyword: kind.sentences for kind in KINDS}

@@ -5,10 +5,10 @@ The degree of carelessness depends on the task's goal, so that even the most fre
 
 from random import Random
 
-from environment.base import Json
 from learnloop_sales.graph import Kind
 from learnloop_sales.synthetic import GOALS, World
 from learnloop_sales.tools import CONNECTED, CONTEXT, FINALIZE, PROPOSE, SalesEpisode
+from learnloop_service.environment.base import Json
 from scripts.tiny_base.careless import Demonstration, weighted
 
 DEFAULT_MAX_TURNS = 8

@@ -18,11 +18,11 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from environment.base import Json
-from environment.email_search.synthetic import make_world as make_inbox
-from environment.email_search.tools import TOOLS as EMAIL_TOOLS
 from learnloop_sales.synthetic import make_world as make_graph
 from learnloop_sales.tools import TOOLS as SALES_TOOLS
+from learnloop_service.environment.base import Json
+from learnloop_service.environment.email_search.synthetic import make_world as make_inbox
+from learnloop_service.environment.email_search.tools import TOOLS as EMAIL_TOOLS
 from scripts.tiny_base import careless_email, careless_sales
 
 WORLD_SEED = 1_000_000
@@ -30,7 +30,9 @@ WORLD_SEED = 1_000_000
 _BLOCK = 1_000
 """Number of conversations that one process generates at a time."""
 _AGENT = re.compile(r"(?<=<\|im_start\|>assistant\n)(.*?<\|im_end\|>)", re.DOTALL)
-_TEMPLATE = files("training.engine.tiny_base").joinpath("chat_template.jinja").read_text(encoding="utf-8")
+_TEMPLATE = (
+    files("learnloop_service.training.engine.tiny_base").joinpath("chat_template.jinja").read_text(encoding="utf-8")
+)
 
 
 @dataclass(frozen=True, slots=True)

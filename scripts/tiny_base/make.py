@@ -20,9 +20,9 @@ from tokenizers import Tokenizer
 from torch.nn import functional
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from learnloop_service.training.engine.cpu_mode import set_cpu_mode
 from scripts.tiny_base.corpus import Corpus, conversation, make_corpus
 from scripts.tiny_base.tokenizer import END_OF_TURN, PADDING, save_tokenizer, train_tokenizer
-from training.engine.cpu_mode import set_cpu_mode
 
 _UNUSED = 100_000_000
 """Number of the first demonstration reserved for training the tokenizer."""

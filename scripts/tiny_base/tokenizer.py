@@ -47,7 +47,9 @@ def train_tokenizer(texts: Sequence[str]) -> Tokenizer:
 
 def save_tokenizer(tokenizer: Tokenizer, directory: Path, context: int) -> None:
     """Write the tokenizer in Hugging Face's layout, with the chat template."""
-    template = files("training.engine.tiny_base").joinpath("chat_template.jinja").read_text(encoding="utf-8")
+    template = (
+        files("learnloop_service.training.engine.tiny_base").joinpath("chat_template.jinja").read_text(encoding="utf-8")
+    )
     fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer, eos_token=END_OF_TURN, pad_token=PADDING, model_max_length=context
     )

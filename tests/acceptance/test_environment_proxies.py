@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.service_process import own_service
-from app.cli.watching import follow
+from learnloop_service.app.cli.service_process import own_service
+from learnloop_service.app.cli.watching import follow
 from tests.acceptance.test_snippets import TINY
 
 pytestmark = pytest.mark.long

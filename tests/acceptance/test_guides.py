@@ -17,8 +17,8 @@ from shutil import which
 
 import pytest
 
-from app.cli.client import Service
-from app.cli.service_process import free_port
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.service_process import free_port
 from tests.acceptance.test_snippets import BLOCKS, ILLUSTRATIONS, Block
 from tests.fakes.engine_process import ROOT
 from tests.fakes.mailboxes import mbox

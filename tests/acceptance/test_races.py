@@ -5,9 +5,9 @@ The long form is `python -m benchmarks.durability.races`.
 
 import pytest
 
-from app.db.database import make_engine, parse_url
-from app.db.migration import migrate
 from benchmarks.durability.races import ENDINGS, KINDS, races
+from learnloop_service.app.db.database import make_engine, parse_url
+from learnloop_service.app.db.migration import migrate
 
 
 @pytest.mark.long

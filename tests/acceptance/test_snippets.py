@@ -24,13 +24,13 @@ import httpx
 import pytest
 import typer.main
 
-from app.cli.client import Service
-from app.cli.main import app
-from app.cli.service_process import own_service
-from app.cli.watching import follow
-from environment.email_search.synthetic import make_world, parse_address
-from environment.json_type import Json
 from learnloop.agent_command import parser as agent_parser
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.main import app
+from learnloop_service.app.cli.service_process import own_service
+from learnloop_service.app.cli.watching import follow
+from learnloop_service.environment.email_search.synthetic import make_world, parse_address
+from learnloop_service.environment.json_type import Json
 from tests.fakes.engine_process import ROOT
 
 PAGES = sorted(

@@ -7,9 +7,9 @@ from typing import Any
 from sqlalchemy import insert
 from ulid import ULID
 
-from app.agent_sessions.canonical import CanonicalRequest
-from app.agent_sessions.records import pack_answer, pack_request
-from app.db.tables import (
+from learnloop_service.app.agent_sessions.canonical import CanonicalRequest
+from learnloop_service.app.agent_sessions.records import pack_answer, pack_request
+from learnloop_service.app.db.tables import (
     AgentSession,
     ApiKey,
     Checkpoint,

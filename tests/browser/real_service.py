@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from app.cli.service_process import free_port
+from learnloop_service.app.cli.service_process import free_port
 from tests.conditions import answered
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.forked_learnloop import learnloop

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from app.cli.client import Service
+from learnloop_service.app.cli.client import Service
 from scripts.docs_pictures import WIDTH, take_pictures
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for

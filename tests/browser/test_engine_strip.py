@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.async_api import expect
 
-from app.processes.engine import held_engine
+from learnloop_service.app.processes.engine import held_engine
 from tests.browser.visit import Visit
 from tests.conditions import answered, until
 from tests.fakes.engine_process import EngineProcess

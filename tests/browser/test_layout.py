@@ -9,9 +9,9 @@ from playwright.async_api import expect
 from sqlalchemy import URL, insert, update
 from ulid import ULID
 
-from app.db.database import make_database, make_engine, parse_url
-from app.db.tables import Trajectory
 from benchmarks.service.dashboard import rows
+from learnloop_service.app.db.database import make_database, make_engine, parse_url
+from learnloop_service.app.db.tables import Trajectory
 from tests.browser.visit import Visit
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.fixtures import MIGRATED, database

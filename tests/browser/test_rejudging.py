@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.async_api import expect
 
-from app.domain.listed_model import ListedModel
+from learnloop_service.app.domain.listed_model import ListedModel
 from tests.browser.visit import Visit
 from tests.fakes.scripted_judge import Raw, ScriptedJudge, completion, scripted_judge
 from tests.integration.app.served import run_with

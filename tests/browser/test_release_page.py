@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.async_api import expect
 
-from app.db.database import Database
-from app.domain.release_state import Arm
-from environment.json_type import Json
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.domain.release_state import Arm
+from learnloop_service.environment.json_type import Json
 from tests.browser.visit import Visit
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop

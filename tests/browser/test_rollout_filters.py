@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import expect
 from sqlalchemy import text
 
-from app.db.database import make_database, make_engine, parse_url
+from learnloop_service.app.db.database import make_database, make_engine, parse_url
 from tests.browser.visit import Visit
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for

@@ -12,7 +12,8 @@ from typing import Any, cast
 import pytest
 from playwright.async_api import expect
 
-from app.processes.engine import EngineProcess
+from learnloop_service.app.processes.engine import EngineProcess
+from learnloop_service.training.learn_loop import learn_loop
 from tests.browser.visit import Visit
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
@@ -23,7 +24,6 @@ from tests.integration.app.test_diagnoses import RUN as DIAGNOSED
 from tests.integration.app.test_engine_process import _CHILD, _pid
 from tests.integration.app.test_health import quick_pulses  # noqa: F401  # a fixture
 from tests.integration.app.test_no_signal import service as service_that_answers
-from training.learn_loop import learn_loop
 
 pytestmark = pytest.mark.long
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from app.auth.scopes import Scope
+from learnloop_service.app.auth.scopes import Scope
 from tests.browser.visit import Visit
 from tests.integration.app.keyed import bearer, keyed
 

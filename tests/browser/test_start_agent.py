@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Page, expect
 
-from app.db.database import make_database, make_engine, parse_url
+from learnloop_service.app.db.database import make_database, make_engine, parse_url
 from tests.browser.visit import Visit
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for

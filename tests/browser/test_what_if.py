@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import expect
 from sqlalchemy import text
 
-from app.db.database import make_engine, parse_url
+from learnloop_service.app.db.database import make_engine, parse_url
 from tests.browser.real_service import real_service
 from tests.browser.visit import Visit
 from tests.fakes.engine_process import EngineProcess

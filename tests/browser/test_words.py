@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from app.cli.charts import percent
+from learnloop_service.app.cli.charts import percent
 from tests.browser.visit import Visit
 
 SHOWN = {

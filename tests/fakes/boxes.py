@@ -6,8 +6,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Self
 
-from environment.base import EpisodeFailed, Scenario, Tool, ToolCall, ToolResult
-from environment.tool_calls import check_call
+from learnloop_service.environment.base import EpisodeFailed, Scenario, Tool, ToolCall, ToolResult
+from learnloop_service.environment.tool_calls import check_call
 
 COLOURS = ("red", "green", "blue", "black", "white", "brown")
 TEXT = {"type": "string"}

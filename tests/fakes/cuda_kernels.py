@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from training.engine.trainer import layer_kernels
-from training.engine.weights.fp8 import Fp8Matrix
-from training.engine.weights.paged_cache import PAGE
-from training.engine.weights.shared_prefix import SharedPrefix
+from learnloop_service.training.engine.trainer import layer_kernels
+from learnloop_service.training.engine.weights.fp8 import Fp8Matrix
+from learnloop_service.training.engine.weights.paged_cache import PAGE
+from learnloop_service.training.engine.weights.shared_prefix import SharedPrefix
 
-WEIGHTS = "training.engine.weights"
+WEIGHTS = "learnloop_service.training.engine.weights"
 Outputs = Tensor | tuple[Tensor, ...]
 
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 from benchmarks.learning import examined_run
 from benchmarks.learning.examined_run import TINY, Plan
-from environment.email_search.environment import SyntheticEmailSearch
-from judges.reference import ReferenceJudge
-from training.backends.base import Policy
-from training.backends.embedded import EmbeddedBackend
-from training.diagnosis.diagnose import diagnose
-from training.diagnosis.diagnosis import Diagnosis, DiagnosisSettings
-from training.diagnosis.facts import Facts
-from training.tuning import Tuning
-from training.types import EvaluationConfig, RunConfig
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.judges.reference import ReferenceJudge
+from learnloop_service.training.backends.base import Policy
+from learnloop_service.training.backends.embedded import EmbeddedBackend
+from learnloop_service.training.diagnosis.diagnose import diagnose
+from learnloop_service.training.diagnosis.diagnosis import Diagnosis, DiagnosisSettings
+from learnloop_service.training.diagnosis.facts import Facts
+from learnloop_service.training.tuning import Tuning
+from learnloop_service.training.types import EvaluationConfig, RunConfig
 
 CONFIG = RunConfig(
     iterations=3,

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import torch
 
+from learnloop_service.training.engine.engine import Engine
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.sampling.requests import Sample, SampleRequest
+from learnloop_service.training.engine.sampling.sampler import Sampler
+from learnloop_service.training.engine.trainer.trajectories import Conversation, Group, Trajectory
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.engine import Engine
-from training.engine.registry.registry import Registry
-from training.engine.sampling.requests import Sample, SampleRequest
-from training.engine.sampling.sampler import Sampler
-from training.engine.trainer.trajectories import Conversation, Group, Trajectory
 
 
 def make_engine(

@@ -5,10 +5,10 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
-from training.engine.__main__ import main
-from training.engine.engine import Engine
-from training.engine.trainer.optimizer import Optimizer
-from training.engine.vllm.compute import VllmCompute
+from learnloop_service.training.engine.__main__ import main
+from learnloop_service.training.engine.engine import Engine
+from learnloop_service.training.engine.trainer.optimizer import Optimizer
+from learnloop_service.training.engine.vllm.compute import VllmCompute
 
 
 class Planted(StrEnum):

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from training.backends.base import (
+from learnloop_service.training.backends.base import (
     BackendUnavailable,
     Endpoint,
     JobForgotten,
@@ -10,7 +10,7 @@ from training.backends.base import (
     TrainOutcome,
     TrainRequest,
 )
-from training.protocol.model_facts import Reproducibility
+from learnloop_service.training.protocol.model_facts import Reproducibility
 
 
 class Fault(StrEnum):

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from learnloop_service.training.engine import base_check
 from tests.fakes.forked_module import ForkedModule
-from training.engine import base_check
 
-_PRELOADED = ("training.engine.probe_base", "tests.fakes.preloaded_engine")
+_PRELOADED = ("learnloop_service.training.engine.probe_base", "tests.fakes.preloaded_engine")
 
 
 @pytest.fixture(scope="session")
 def checking(fork_server: None) -> Iterator[ForkedModule]:
     """The process to fork."""
-    with ForkedModule("training.engine.check_base", *_PRELOADED) as forked:
+    with ForkedModule("learnloop_service.training.engine.check_base", *_PRELOADED) as forked:
         yield forked
 
 

@@ -55,7 +55,7 @@ def _fork(path: str, arguments: Sequence[str], descriptors: Sequence[int]) -> in
 
 
 def _run(arguments: list[str], log_path: Path, cwd: Path, environment: Mapping[str, str]) -> None:
-    from training.engine.__main__ import main
+    from learnloop_service.training.engine.__main__ import main
 
     with log_path.open("wb") as log:
         os.dup2(log.fileno(), 2)

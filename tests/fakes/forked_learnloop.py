@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from tests.fakes.forked_module import ForkedModule
 
-_PRELOADED = ("app.cli.main", "app.main")
+_PRELOADED = ("learnloop_service.app.cli.main", "learnloop_service.app.main")
 _copied: dict[int, ForkedModule] = {}
 """The module by the id of the process that uses it. A forked process does not own its parent's."""
 
@@ -15,7 +15,7 @@ def learnloop(*arguments: str) -> list[str]:
     """Return the command line that starts it. Not for tests that inspect the process, which is a small stand-in."""
     process = os.getpid()
     if process not in _copied:
-        _copied[process] = ForkedModule("app.cli", *_PRELOADED)
+        _copied[process] = ForkedModule("learnloop_service.app.cli", *_PRELOADED)
     return _copied[process].command(*arguments)
 
 

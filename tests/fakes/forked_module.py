@@ -1,6 +1,6 @@
 """`python -m MODULE` without its imports: a fork of a process that has them replaces a new interpreter.
 
-    with ForkedModule("app.cli", "app.main") as learnloop:
+    with ForkedModule("learnloop_service.app.cli", "learnloop_service.app.main") as learnloop:
         subprocess.run(learnloop.command("serve"))
 
 The command is an interpreter that starts in a few milliseconds, hands its arguments, environment, directory and files

@@ -8,7 +8,7 @@ import os
 import time
 from pathlib import Path
 
-from training.engine.__main__ import main
+from learnloop_service.training.engine.__main__ import main
 
 
 def hold(held: Path) -> None:

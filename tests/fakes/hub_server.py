@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 from tests.fakes.answering import Answer, answering
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from environment import plugins
+from learnloop_service.environment import plugins
 
 
 @contextmanager

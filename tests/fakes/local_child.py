@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from learnloop_service.training.backends.local.server import art_backend, main
 from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
-from training.backends.local.server import art_backend, main
 
 IMPORTS = "imports.json"
 CONFIG = {"peft_type": "LORA", "r": 8}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 if TYPE_CHECKING:
     from websockets.http11 import Request, Response

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from openai import AsyncOpenAI, BadRequestError
 
-from environment.json_type import Json
-from training.rollout.agents.base import AgentModel
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.rollout.agents.base import AgentModel
 
 
 async def _say(model: AgentModel, *messages: Json) -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from sqlalchemy import URL
 
-from app.cli.service_process import free_port
-from app.processes.postgres import server_account
+from learnloop_service.app.cli.service_process import free_port
+from learnloop_service.app.processes.postgres import server_account
 
 PGBOUNCER = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
 

@@ -1,5 +1,5 @@
 """Imports ART, as the process of its local backend does."""
 
-from training.backends.art_import import import_art
+from learnloop_service.training.backends.art_import import import_art
 
 import_art()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from app.cli.service_process import free_port
+from learnloop_service.app.cli.service_process import free_port
 
 _RAY = Path(sysconfig.get_path("scripts"), "ray")
 _STORE_BYTES = 80 << 20

@@ -9,23 +9,23 @@ from pathlib import Path
 
 import psutil
 
+from learnloop_service.training.backends.embedded import connect
+from learnloop_service.training.diagnosis.diagnosis import Diagnosis
+from learnloop_service.training.diagnosis.facts import Facts
+from learnloop_service.training.engine.engine import Engine
+from learnloop_service.training.engine.registry.model_record import Target
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.sampling.constraint import Grammar, Vocabulary
+from learnloop_service.training.engine.sampling.requests import Sample, SampleRequest
+from learnloop_service.training.engine.sampling.sampler import Sampler
+from learnloop_service.training.engine.trainer.trajectories import Group
+from learnloop_service.training.engine.vllm.compute import VllmCompute
+from learnloop_service.training.engine.vllm.server import StartedVllm
+from learnloop_service.training.tuning import Tuning
 from tests.fakes.diagnosed_run import SMALL, examined, named
 from tests.fakes.engine import odd_share, trajectory
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.faulty_engine import Planted
-from training.backends.embedded import connect
-from training.diagnosis.diagnosis import Diagnosis
-from training.diagnosis.facts import Facts
-from training.engine.engine import Engine
-from training.engine.registry.model_record import Target
-from training.engine.registry.registry import Registry
-from training.engine.sampling.constraint import Grammar, Vocabulary
-from training.engine.sampling.requests import Sample, SampleRequest
-from training.engine.sampling.sampler import Sampler
-from training.engine.trainer.trajectories import Group
-from training.engine.vllm.compute import VllmCompute
-from training.engine.vllm.server import StartedVllm
-from training.tuning import Tuning
 
 COMMAND = os.environ.get("LEARNLOOP_VLLM")
 TINY = Path(__file__).parents[2] / "training" / "engine" / "tiny_base" / "model"
@@ -95,7 +95,7 @@ async def diagnosed_run(
     Returns the facts of the baseline and of both iterations, and what they are diagnosed as.
     """
     config = replace(SMALL, learning_rate=LEARNING_RATES["lora"])
-    command = ("training.engine",) if fault is None else ("tests.fakes.faulty_engine", fault)
+    command = ("learnloop_service.training.engine",) if fault is None else ("tests.fakes.faulty_engine", fault)
     flags = ["--device", device, "--sampler", "vllm", "--vllm-command", COMMAND or "", "--slots", "16"]
     flags.append(f"--vllm-args={' '.join(vllm_flags)}")
     with EngineProcess(directory, *flags, environment=dict(environment), command=command) as engine:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 Behaviour = Callable[[Mapping[str, Json]], Awaitable[tuple[int, Json]]]
 """Returns the status and body of the answer to a task's document. It is cancelled if the service disconnects."""

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from environment.json_type import Json
-from training.backends.base import Endpoint
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.backends.base import Endpoint
 
 
 @dataclass(frozen=True, slots=True)

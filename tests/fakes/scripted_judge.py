@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 
 import httpx
 
-from environment.json_type import Json
-from judges.base import JudgeModel
-from judges.prices import listed_price
+from learnloop_service.environment.json_type import Json
+from learnloop_service.judges.base import JudgeModel
+from learnloop_service.judges.prices import listed_price
 
 KEY = "sk-scripted-0123456789"
 CHARACTERS_PER_TOKEN = 4
@@ -202,7 +202,7 @@ class Remembering:
 
 @dataclass(frozen=True)
 class OnlyModel:
-    """`judges.base.Models` with one model for every name."""
+    """`learnloop_service.judges.base.Models` with one model for every name."""
 
     only: JudgeModel = field(default_factory=lambda: ScriptedJudge().model())
 

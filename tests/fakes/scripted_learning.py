@@ -9,14 +9,13 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from environment.base import Environment, Json, Scenario
-from judges.base import Judge, Score
-from tests.policies import train
-from training.backends.base import Backend, Endpoint, ModelSpec, Policy, TrainOutcome, TrainRequest
-from training.journal import Journal
-from training.phases import Phase
-from training.protocol.model_facts import Reproducibility
-from training.types import (
+from learnloop_service.environment.base import Environment, Json, Scenario
+from learnloop_service.judges.base import Judge, Score
+from learnloop_service.training.backends.base import Backend, Endpoint, ModelSpec, Policy, TrainOutcome, TrainRequest
+from learnloop_service.training.journal import Journal
+from learnloop_service.training.phases import Phase
+from learnloop_service.training.protocol.model_facts import Reproducibility
+from learnloop_service.training.types import (
     Evaluation,
     Group,
     IterationResult,
@@ -28,6 +27,7 @@ from training.types import (
     ScoredRollout,
     Timing,
 )
+from tests.policies import train
 
 NOWHERE = "http://127.0.0.1:9/v1"
 
@@ -116,7 +116,7 @@ class ScriptedTrajectory:
 
 @dataclass
 class ScriptedLoop:
-    """Stands in for `training.learn_loop.learn_loop`.
+    """Stands in for `learnloop_service.training.learn_loop.learn_loop`.
 
     `gates[k]` holds iteration k back until it is set; `fail_at` makes an iteration raise `error`; `reply` is the reply
     of all agents. `has_entered(k)` is set when iteration k begins, `closed` when the generator has been closed. The

@@ -15,13 +15,13 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from app import errors
-from app.api.events import EventOut
-from app.domain.run_state import RunStatus
-from app.schemas.ask import AskOut
-from app.schemas.base import Page
-from app.schemas.run_request import LearnLoopRequest
-from app.schemas.runs import (
+from learnloop_service.app import errors
+from learnloop_service.app.api.events import EventOut
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.schemas.ask import AskOut
+from learnloop_service.app.schemas.base import Page
+from learnloop_service.app.schemas.run_request import LearnLoopRequest
+from learnloop_service.app.schemas.runs import (
     BestCheckpoint,
     DifferenceOut,
     EvaluationOut,
@@ -37,9 +37,9 @@ from app.schemas.runs import (
     Tokens,
     VerdictOut,
 )
-from app.schemas.trajectories import History, TrajectoryBrief, TrajectoryOut
-from app.statistics.verdict import verdict
-from training.statistics.difference import Difference
+from learnloop_service.app.schemas.trajectories import History, TrajectoryBrief, TrajectoryOut
+from learnloop_service.app.statistics.verdict import verdict
+from learnloop_service.training.statistics.difference import Difference
 
 RUN_ID = "01KAJ3M7F5T2V8Q9X0C4D6E8GA"
 STARTED = datetime(2026, 11, 21, 9, tzinfo=UTC)

@@ -4,7 +4,7 @@ from typing import Any
 
 from ulid import ULID
 
-from app.db.tables import Run
+from learnloop_service.app.db.tables import Run
 
 
 def stored_request(**more: Any) -> dict[str, Any]:

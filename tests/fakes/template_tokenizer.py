@@ -5,12 +5,12 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-import training.engine.tiny_base
+import learnloop_service.training.engine.tiny_base
+from learnloop_service.training.engine.tokens import ChatTokenizer
 from tests import unit
-from training.engine.tokens import ChatTokenizer
 
 TEMPLATES = Path(unit.__path__[0]) / "engine" / "chat_templates"
-OWN = Path(training.engine.tiny_base.__path__[0]) / "model"
+OWN = Path(learnloop_service.training.engine.tiny_base.__path__[0]) / "model"
 
 
 def template_tokenizer(

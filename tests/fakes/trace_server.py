@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 from tests.fakes.answering import Answer, answering
 
 COLLECTOR = "/v1/traces"

@@ -9,16 +9,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from learnloop_service.training.engine.computing import Steps, TrainingTask
+from learnloop_service.training.engine.engine import TrainResult
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.tokenizers import Tokenizers
+from learnloop_service.training.engine.trainer.grpo_step import Progress
+from learnloop_service.training.engine.workers.link import Placement, WorkerSpec
+from learnloop_service.training.engine.workers.local import LocalWorkers
+from learnloop_service.training.engine.workers.pool import WorkerPool
 from tests.conditions import until
 from tests.fakes.forked_engine import fork_server
-from training.engine.computing import Steps, TrainingTask
-from training.engine.engine import TrainResult
-from training.engine.registry.registry import Registry
-from training.engine.tokenizers import Tokenizers
-from training.engine.trainer.grpo_step import Progress
-from training.engine.workers.link import Placement, WorkerSpec
-from training.engine.workers.local import LocalWorkers
-from training.engine.workers.pool import WorkerPool
 
 MICRO_BATCH_TOKENS = 60
 

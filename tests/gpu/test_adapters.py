@@ -11,21 +11,21 @@ import pytest
 import torch
 from torch import Tensor
 
+from learnloop_service.training.engine.engine import Engine
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.sampling.requests import SampleRequest
+from learnloop_service.training.engine.sampling.sampler import Sampler
+from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
+from learnloop_service.training.engine.trainer.policy import load_checkpoint
+from learnloop_service.training.engine.weights.fp8 import CAPABILITIES
+from learnloop_service.training.engine.weights.joined import JoinedModel
+from learnloop_service.training.engine.weights.kv_cache import Piece
+from learnloop_service.training.engine.weights.paged_cache import PagedCache
+from learnloop_service.training.engine.weights.weights import snapshot
+from learnloop_service.training.tuning import Tuning
 from tests.fakes.engine import odd_share, sampled_group
 from tests.fakes.tiny_model import make_tiny_model
 from tests.gpu.test_cuda import FAMILIES, exact_logprobs, model_of, tokens
-from training.engine.engine import Engine
-from training.engine.registry.registry import Registry
-from training.engine.sampling.requests import SampleRequest
-from training.engine.sampling.sampler import Sampler
-from training.engine.trainer.grpo_loss import TrainOptions
-from training.engine.trainer.policy import load_checkpoint
-from training.engine.weights.fp8 import CAPABILITIES
-from training.engine.weights.joined import JoinedModel
-from training.engine.weights.kv_cache import Piece
-from training.engine.weights.paged_cache import PagedCache
-from training.engine.weights.weights import snapshot
-from training.tuning import Tuning
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 ADAPTERS, ROWS = 4, 16

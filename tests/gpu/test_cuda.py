@@ -16,24 +16,24 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from learnloop_service.training.engine.engine import Engine, finish
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.sampling.requests import Sample, SampleRequest
+from learnloop_service.training.engine.sampling.sampler import Sampler
+from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
+from learnloop_service.training.engine.trainer.grpo_step import grpo_step
+from learnloop_service.training.engine.trainer.packed_batches import packed_batches
+from learnloop_service.training.engine.trainer.padded_batches import padded_batches
+from learnloop_service.training.engine.trainer.policy import Policy
+from learnloop_service.training.engine.trainer.pretrained import fresh_adapter, load_in_stages
+from learnloop_service.training.engine.trainer.trajectories import TrainSequence
+from learnloop_service.training.engine.weights import tensor_file
+from learnloop_service.training.engine.weights.joined import JoinedModel
+from learnloop_service.training.engine.weights.weights import Weights, snapshot
+from learnloop_service.training.tuning import Tuning
 from tests.fakes.architectures import make_architecture
 from tests.fakes.engine import odd_share, sampled_group
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.engine import Engine, finish
-from training.engine.registry.registry import Registry
-from training.engine.sampling.requests import Sample, SampleRequest
-from training.engine.sampling.sampler import Sampler
-from training.engine.trainer.grpo_loss import TrainOptions
-from training.engine.trainer.grpo_step import grpo_step
-from training.engine.trainer.packed_batches import packed_batches
-from training.engine.trainer.padded_batches import padded_batches
-from training.engine.trainer.policy import Policy
-from training.engine.trainer.pretrained import fresh_adapter, load_in_stages
-from training.engine.trainer.trajectories import TrainSequence
-from training.engine.weights import tensor_file
-from training.engine.weights.joined import JoinedModel
-from training.engine.weights.weights import Weights, snapshot
-from training.tuning import Tuning
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 FAMILIES = ("qwen2", "qwen3", "llama")
@@ -110,7 +110,9 @@ def test_samples_have_the_log_probabilities_of_float32_on_a_cpu(tmp_path: Path, 
 def test_other_architectures_are_sampled_packed_and_captured(tmp_path: Path, name: str) -> None:
     """Prompts within and beyond the layers' window of 16 tokens, some sharing their beginning, before and after the
     weights were replaced in place."""
-    from training.engine.weights.packed_modules import PackedModules  # Triton comes with torch for CUDA only
+    from learnloop_service.training.engine.weights.packed_modules import (
+        PackedModules,  # Triton comes with torch for CUDA only
+    )
 
     model: Any = AutoModelForCausalLM.from_pretrained(make_architecture(tmp_path, name), dtype=torch.float32)
     model.eval()
@@ -175,7 +177,9 @@ def test_a_model_in_stages_is_sampled_and_trained_as_a_whole_one(tmp_path: Path,
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_a_model_in_stages_learns(tmp_path: Path, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
     devices = devices_for_stages(gpus)
-    monkeypatch.setattr("training.engine.trainer.pretrained.devices_needed", lambda *_: tuple(devices))
+    monkeypatch.setattr(
+        "learnloop_service.training.engine.trainer.pretrained.devices_needed", lambda *_: tuple(devices)
+    )
     assert_learns(tmp_path, Tuning("lora", rank=4, alpha=8))
 
 

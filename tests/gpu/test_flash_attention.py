@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import attention
 
-from training.engine.trainer.layer_kernels import attend, attend_backward
-from training.engine.trainer.packing import Packing
-from training.engine.weights.flash_attention import use_newest
-from training.engine.weights.varlen_attention import Segments
+from learnloop_service.training.engine.trainer.layer_kernels import attend, attend_backward
+from learnloop_service.training.engine.trainer.packing import Packing
+from learnloop_service.training.engine.weights.flash_attention import use_newest
+from learnloop_service.training.engine.weights.varlen_attention import Segments
 
 HEADS, KV_HEADS = 8, 2
 QUERIES, KEYS = (300, 1, 77), (300, 500, 205)

@@ -10,17 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from learnloop_service.training.engine.__main__ import TINY_BASE
+from learnloop_service.training.engine.trainer.packed_batches import packed_batches
+from learnloop_service.training.engine.trainer.padded_batches import padded_batches
+from learnloop_service.training.engine.trainer.policy import Policy
+from learnloop_service.training.engine.trainer.pretrained import SharedBases, fresh_adapter
+from learnloop_service.training.engine.weights.fp8 import CAPABILITIES, Fp8Matrix
+from learnloop_service.training.engine.weights.joined import JoinedModel
+from learnloop_service.training.engine.weights.weights import snapshot
+from learnloop_service.training.tuning import Tuning
 from tests.fakes.tiny_model import make_tiny_model
 from tests.gpu.test_cuda import assert_learns, divergence, sample, tokens
-from training.engine.__main__ import TINY_BASE
-from training.engine.trainer.packed_batches import packed_batches
-from training.engine.trainer.padded_batches import padded_batches
-from training.engine.trainer.policy import Policy
-from training.engine.trainer.pretrained import SharedBases, fresh_adapter
-from training.engine.weights.fp8 import CAPABILITIES, Fp8Matrix
-from training.engine.weights.joined import JoinedModel
-from training.engine.weights.weights import snapshot
-from training.tuning import Tuning
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] not in CAPABILITIES,
@@ -44,7 +44,7 @@ def relative(found: Tensor, exact: Tensor) -> float:
 @pytest.mark.parametrize(("rows", "width"), [(5120, 5120), (208, 272), (3072, 13_824), (8464, 1040), (17_008, 1040)])
 @pytest.mark.parametrize("columns", [0, 192])
 def test_a_product_is_that_of_the_numbers_in_8_bits(count: int, rows: int, width: int, columns: int) -> None:
-    from training.engine.weights.fp8_kernels import product
+    from learnloop_service.training.engine.weights.fp8_kernels import product
 
     torch.manual_seed(0)
     matrix, given = Fp8Matrix.of(random(rows, width)), Fp8Matrix.of(random(count, width))
@@ -60,8 +60,8 @@ def test_a_product_is_that_of_the_numbers_in_8_bits(count: int, rows: int, width
 
 @pytest.mark.parametrize("width", [192, 5120, 13_824])
 def test_tokens_are_put_in_8_bits_as_they_come(width: int) -> None:
-    from training.engine.weights.fp8_kernels import quantise, silu_mul_quantised
-    from training.engine.weights.triton_kernels import add_norm
+    from learnloop_service.training.engine.weights.fp8_kernels import quantise, silu_mul_quantised
+    from learnloop_service.training.engine.weights.triton_kernels import add_norm
 
     torch.manual_seed(0)
     hidden, parts, gain = random(50, width), random(3, 50, width), random(width)
@@ -198,8 +198,8 @@ def test_a_base_in_8_bits_takes_half_of_the_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("count", "rows", "width"), [(1, 208, 272), (300, 5120, 1040), (1000, 3072, 13_824)])
 def test_gradients_go_back_through_the_matrix_as_it_was_multiplied(count: int, rows: int, width: int) -> None:
-    from training.engine.weights.fp8_kernels import quantise, transposed
-    from training.engine.weights.fp8_products import product_backward
+    from learnloop_service.training.engine.weights.fp8_kernels import quantise, transposed
+    from learnloop_service.training.engine.weights.fp8_products import product_backward
 
     torch.manual_seed(0)
     matrix, grad = Fp8Matrix.of(random(rows, width)), random(count, rows).bfloat16()

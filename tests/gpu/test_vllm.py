@@ -11,6 +11,12 @@ import pytest
 import pytest_asyncio
 import torch
 
+from learnloop_service.training.diagnosis.diagnosis import Cause
+from learnloop_service.training.engine.engine import TrainResult, finish
+from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
+from learnloop_service.training.engine.trainer.trajectories import Group
+from learnloop_service.training.engine.vllm.compute import VllmCompute
+from learnloop_service.training.tuning import Tuning
 from tests.fakes.faulty_engine import Planted
 from tests.fakes.real_vllm import (
     COMMAND,
@@ -23,12 +29,6 @@ from tests.fakes.real_vllm import (
     sample_by_grammar,
     vllm_compute,
 )
-from training.diagnosis.diagnosis import Cause
-from training.engine.engine import TrainResult, finish
-from training.engine.trainer.grpo_loss import TrainOptions
-from training.engine.trainer.trajectories import Group
-from training.engine.vllm.compute import VllmCompute
-from training.tuning import Tuning
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available() or COMMAND is None, reason="needs a GPU and LEARNLOOP_VLLM"),

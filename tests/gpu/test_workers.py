@@ -12,16 +12,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from learnloop_service.training.engine.computing import PolicyStep
+from learnloop_service.training.engine.engine import Engine, TrainResult
+from learnloop_service.training.engine.registry.model_record import NewModel
+from learnloop_service.training.engine.sampling.requests import SampleRequest
+from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
+from learnloop_service.training.engine.trainer.trajectories import Group
+from learnloop_service.training.engine.workers.local import LocalWorkers
+from learnloop_service.training.tuning import Tuning
 from tests.fakes.engine import make_engine, odd_share, sampled_group
 from tests.fakes.worker_pool import Following, Pool, worker_pool
-from training.engine.computing import PolicyStep
-from training.engine.engine import Engine, TrainResult
-from training.engine.registry.model_record import NewModel
-from training.engine.sampling.requests import SampleRequest
-from training.engine.trainer.grpo_loss import TrainOptions
-from training.engine.trainer.trajectories import Group
-from training.engine.workers.local import LocalWorkers
-from training.tuning import Tuning
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 OPTIONS = TrainOptions(learning_rate=1e-3, max_kl=1e-2, kl_penalty_coef=0.1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from environment import plugins, registry
+from learnloop_service.environment import plugins, registry
 from tests.fakes.engine_process import ROOT
 
 CORE = ("app", "environment", "judges", "learnloop", "training")
@@ -22,7 +22,7 @@ EXCEPTIONS = {
     "training/engine/tiny_base/model/tokenizer.json": "has the word as a token",
 }
 _BUILT = re.compile(r"__pycache__|\.egg-info/|/build/|\.safetensors$")
-KNOWN = json.loads(files("environment").joinpath("known_plugins.json").read_text(encoding="utf-8"))
+KNOWN = json.loads(files("learnloop_service.environment").joinpath("known_plugins.json").read_text(encoding="utf-8"))
 PROJECTS = {path.parent.name: tomllib.loads(path.read_text()) for path in ROOT.glob("plugins/*/pyproject.toml")}
 
 

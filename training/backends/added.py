@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from environment import plugins
-from environment.plugins import PluginFault
-from training.backends.base import Backend, BackendRefused, BackendUnavailable
+from learnloop_service.environment import plugins
+from learnloop_service.environment.plugins import PluginFault
+from learnloop_service.training.backends.base import Backend, BackendRefused, BackendUnavailable
 
 GROUP = "learnloop.backends"
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 
-from training.import_lock import IMPORTING
+from learnloop_service.training.import_lock import IMPORTING
 
 _UNWANTED = ("torch", "transformers")
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from environment.base import Json
-from training.protocol.model_facts import MeasuredToken, Reproducibility
-from training.protocol.tool_formats.formats import ToolFormat
-from training.tuning import Tuning
+from learnloop_service.environment.base import Json
+from learnloop_service.training.protocol.model_facts import MeasuredToken, Reproducibility
+from learnloop_service.training.protocol.tool_formats.formats import ToolFormat
+from learnloop_service.training.tuning import Tuning
 
 if TYPE_CHECKING:  # importing art takes seconds
     from art import TrajectoryGroup

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from environment.base import Json
-from training.backends.added import BackendTraits
-from training.backends.base import (
+from learnloop_service.environment.base import Json
+from learnloop_service.training.backends.added import BackendTraits
+from learnloop_service.training.backends.base import (
     Endpoint,
     ModelSpec,
     Overlong,
@@ -20,13 +20,13 @@ from training.backends.base import (
     SupervisedRequest,
     TrainRequest,
 )
-from training.backends.hosted import HostedBackend, HostedPolicy, Server
-from training.backends.train_options import EMBEDDED
-from training.base_defaults import TINY_BASE
-from training.protocol.model_facts import MeasuredToken, Reproducibility
-from training.protocol.model_name import ModelName
-from training.protocol.tool_formats.formats import FORMATS, HERMES, ToolFormat
-from training.tuning import Tuning
+from learnloop_service.training.backends.hosted import HostedBackend, HostedPolicy, Server
+from learnloop_service.training.backends.train_options import EMBEDDED
+from learnloop_service.training.base_defaults import TINY_BASE
+from learnloop_service.training.protocol.model_facts import MeasuredToken, Reproducibility
+from learnloop_service.training.protocol.model_name import ModelName
+from learnloop_service.training.protocol.tool_formats.formats import FORMATS, HERMES, ToolFormat
+from learnloop_service.training.tuning import Tuning
 
 if TYPE_CHECKING:  # importing art takes seconds
     from art.serverless.client import Client, Model

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from environment.base import Json
 from learnloop.http_settings import proxy_of, tls
-from training.backends.art_import import import_art
-from training.backends.base import (
+from learnloop_service.environment.base import Json
+from learnloop_service.training.backends.art_import import import_art
+from learnloop_service.training.backends.base import (
     BackendRefused,
     BackendUnavailable,
     Endpoint,
@@ -32,8 +32,8 @@ from training.backends.base import (
     TrainOutcome,
     TrainRequest,
 )
-from training.backends.train_options import AS_PPO, as_sent
-from training.protocol.model_facts import Reproducibility
+from learnloop_service.training.backends.train_options import AS_PPO, as_sent
+from learnloop_service.training.protocol.model_facts import Reproducibility
 
 if TYPE_CHECKING:
     from art.serverless.client import Client, Model
@@ -72,7 +72,7 @@ class Server:
         """Return ART's client for the server. The first call takes seconds, because it imports ART."""
         import httpx
 
-        from training.lost_connections import WatchedTransport, kept_alive_mounts
+        from learnloop_service.training.lost_connections import WatchedTransport, kept_alive_mounts
 
         limits = httpx.Limits(max_connections=1_000, keepalive_expiry=_KEEP_CONNECTION_S)
         module = await asyncio.to_thread(import_art, "art.serverless.client")

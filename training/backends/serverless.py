@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from training.backends.added import BackendTraits
-from training.backends.base import (
+from learnloop_service.training.backends.added import BackendTraits
+from learnloop_service.training.backends.base import (
     BackendUnavailable,
     Endpoint,
     ModelSpec,
@@ -21,8 +21,8 @@ from training.backends.base import (
     TrainOutcome,
     TrainRequest,
 )
-from training.backends.hosted import HostedBackend, HostedPolicy, Server
-from training.backends.train_options import SERVERLESS
+from learnloop_service.training.backends.hosted import HostedBackend, HostedPolicy, Server
+from learnloop_service.training.backends.train_options import SERVERLESS
 
 if TYPE_CHECKING:
     from art.serverless.client import Client, Model

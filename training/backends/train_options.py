@@ -7,7 +7,7 @@ is `ppo` there and `loss_fn` in ART's local backend. `docs/backends.md` describe
 from collections.abc import Mapping
 from typing import Literal
 
-from environment.base import Json
+from learnloop_service.environment.base import Json
 
 ImportanceSamplingLevel = Literal["token", "sequence", "average", "geometric_average"]
 Loss = Literal["cispo", "ppo"]

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import comb
 
-from environment.json_type import Json
-from training.collapse import CHANCE, FALL, RESTORED, Collapse, CollapseWatch, RolledOut
-from training.diagnosis.contradictions import lowered_rate
-from training.diagnosis.detector import AllFacts, Detector
-from training.diagnosis.diagnosis import Remedy, Severity, Span
-from training.diagnosis.facts import Facts, GroupFacts
-from training.diagnosis.spans import spans_while
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.collapse import CHANCE, FALL, RESTORED, Collapse, CollapseWatch, RolledOut
+from learnloop_service.training.diagnosis.contradictions import lowered_rate
+from learnloop_service.training.diagnosis.detector import AllFacts, Detector
+from learnloop_service.training.diagnosis.diagnosis import Remedy, Severity, Span
+from learnloop_service.training.diagnosis.facts import Facts, GroupFacts
+from learnloop_service.training.diagnosis.spans import spans_while
 
 
 def rolled_out(facts: Iterable[Facts]) -> Iterator[RolledOut]:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, median, pstdev
 
-from environment.base import Scenario, Split
-from training.collapse import RESTORED
-from training.diagnosis.count_group import (
+from learnloop_service.environment.base import Scenario, Split
+from learnloop_service.training.collapse import RESTORED
+from learnloop_service.training.diagnosis.count_group import (
     INFRASTRUCTURE,
     agent_failed,
     count_group,
@@ -22,12 +22,20 @@ from training.diagnosis.count_group import (
     tool_errors,
     truncated,
 )
-from training.diagnosis.facts import MAX_EXAMPLES, Facts, Form, GroupFacts, HeldOut, Rewards
-from training.diagnosis.true_success import TrueSuccess
-from training.inclusion import is_replacement
-from training.no_signal import no_signal_of
-from training.scoring import successes
-from training.types import Evaluation, FailureKind, Group, IterationResult, Rollout, RunConfig, ScoredRollout
+from learnloop_service.training.diagnosis.facts import MAX_EXAMPLES, Facts, Form, GroupFacts, HeldOut, Rewards
+from learnloop_service.training.diagnosis.true_success import TrueSuccess
+from learnloop_service.training.inclusion import is_replacement
+from learnloop_service.training.no_signal import no_signal_of
+from learnloop_service.training.scoring import successes
+from learnloop_service.training.types import (
+    Evaluation,
+    FailureKind,
+    Group,
+    IterationResult,
+    Rollout,
+    RunConfig,
+    ScoredRollout,
+)
 
 _SHOWN = 200
 """Characters that are kept of an error or of a malformed reply."""

@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from statistics import fmean
 
-from environment.json_type import Json
-from training.base_defaults import Base, factor_from_usual, usual_rate
-from training.diagnosis import request_limits
-from training.diagnosis.detector import AllFacts, Detector
-from training.diagnosis.diagnosis import DiagnosisSettings, Remedy, Severity, Span
-from training.diagnosis.facts import Facts, Probe, Readings, Replay
-from training.diagnosis.spans import spans_while
-from training.types import RunConfig
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.base_defaults import Base, factor_from_usual, usual_rate
+from learnloop_service.training.diagnosis import request_limits
+from learnloop_service.training.diagnosis.detector import AllFacts, Detector
+from learnloop_service.training.diagnosis.diagnosis import DiagnosisSettings, Remedy, Severity, Span
+from learnloop_service.training.diagnosis.facts import Facts, Probe, Readings, Replay
+from learnloop_service.training.diagnosis.spans import spans_while
+from learnloop_service.training.types import RunConfig
 
 _CLEAR_AFTER = 3
 """Iterations in a row whose records agree, after which a contradiction is cleared."""

@@ -6,10 +6,10 @@ from math import fsum
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from training.diagnosis.facts import GroupFacts
-from training.diagnosis.true_success import TrueSuccess
-from training.rollout.histories import messages_of
-from training.types import FailureKind, Rollout, ScoredRollout
+from learnloop_service.training.diagnosis.facts import GroupFacts
+from learnloop_service.training.diagnosis.true_success import TrueSuccess
+from learnloop_service.training.rollout.histories import messages_of
+from learnloop_service.training.types import FailureKind, Rollout, ScoredRollout
 
 if TYPE_CHECKING:  # importing it takes long
     from art import Trajectory

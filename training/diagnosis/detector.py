@@ -3,9 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from environment.json_type import Json
-from training.diagnosis.diagnosis import DiagnosisSettings, Remedy, Severity, Span
-from training.diagnosis.facts import Facts
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.diagnosis.diagnosis import DiagnosisSettings, Remedy, Severity, Span
+from learnloop_service.training.diagnosis.facts import Facts
 
 AllFacts = Sequence[Facts]
 """Facts of a run's iterations in order, from the baseline on."""

@@ -6,7 +6,7 @@ It names what has been true since some iteration. It does not foretell what a ru
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from training.diagnosis import (
+from learnloop_service.training.diagnosis import (
     collapses,
     contradictions,
     generalisation,
@@ -16,10 +16,10 @@ from training.diagnosis import (
     symptoms,
     trends,
 )
-from training.diagnosis.detector import Detector
-from training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings, NotExamined, Span
-from training.diagnosis.facts import Facts
-from training.diagnosis.unexplained import Unexplained
+from learnloop_service.training.diagnosis.detector import Detector
+from learnloop_service.training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings, NotExamined, Span
+from learnloop_service.training.diagnosis.facts import Facts
+from learnloop_service.training.diagnosis.unexplained import Unexplained
 
 _DETECTORS: Mapping[Cause, type[Detector]] = {
     Cause.INFRASTRUCTURE_FAILURES: symptoms.InfrastructureFailures,

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-from environment.json_type import Json
-from training.types import RunConfig
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.types import RunConfig
 
 
 class Cause(StrEnum):

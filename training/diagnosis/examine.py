@@ -5,15 +5,15 @@ from statistics import fmean
 
 import structlog
 
-from environment.base import Environment, Reflective, Solvable
-from training.backends.base import BackendRefused, BackendUnavailable, Policy, ReportingPolicy
-from training.diagnosis.collect import facts_of
-from training.diagnosis.facts import Facts, Probe, Replay
-from training.diagnosis.replayed import replayed
-from training.diagnosis.reread import readings_of
-from training.diagnosis.true_success import TrueSuccess, true_success
-from training.rollout.environment_calls import off_loop
-from training.types import IterationResult, RunConfig
+from learnloop_service.environment.base import Environment, Reflective, Solvable
+from learnloop_service.training.backends.base import BackendRefused, BackendUnavailable, Policy, ReportingPolicy
+from learnloop_service.training.diagnosis.collect import facts_of
+from learnloop_service.training.diagnosis.facts import Facts, Probe, Replay
+from learnloop_service.training.diagnosis.replayed import replayed
+from learnloop_service.training.diagnosis.reread import readings_of
+from learnloop_service.training.diagnosis.true_success import TrueSuccess, true_success
+from learnloop_service.training.rollout.environment_calls import off_loop
+from learnloop_service.training.types import IterationResult, RunConfig
 
 _PROBED_FIRST, _PROBED_EVERY = 3, 4
 """The sampler is asked after each of the first iterations, and then after every few."""

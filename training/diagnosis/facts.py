@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 MAX_EXAMPLES = 5
 """Number of trajectory ids that are kept for each symptom."""

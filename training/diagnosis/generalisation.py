@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 
-from environment.json_type import Json
-from training.diagnosis.detector import AllFacts, Detector
-from training.diagnosis.diagnosis import Remedy, Severity, Span
-from training.diagnosis.facts import Facts
-from training.diagnosis.held_out import evaluations, evidence_of_fall, training_success
-from training.diagnosis.spans import spans_while
-from training.statistics.shares import newcombe, wilson, z_of
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.diagnosis.detector import AllFacts, Detector
+from learnloop_service.training.diagnosis.diagnosis import Remedy, Severity, Span
+from learnloop_service.training.diagnosis.facts import Facts
+from learnloop_service.training.diagnosis.held_out import evaluations, evidence_of_fall, training_success
+from learnloop_service.training.diagnosis.spans import spans_while
+from learnloop_service.training.statistics.shares import newcombe, wilson, z_of
 
 _THRESHOLD = 800.0
 """Evidence at which a fall is named, times the number of evaluations (training/diagnosis/shares.py)."""

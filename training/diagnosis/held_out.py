@@ -6,10 +6,10 @@ from functools import lru_cache
 from math import exp
 from statistics import fmean
 
-from training.diagnosis.detector import AllFacts
-from training.diagnosis.facts import Facts
-from training.statistics.difference import difference
-from training.statistics.sequential import Bets, Rule
+from learnloop_service.training.diagnosis.detector import AllFacts
+from learnloop_service.training.diagnosis.facts import Facts
+from learnloop_service.training.statistics.difference import difference
+from learnloop_service.training.statistics.sequential import Bets, Rule
 
 _RULE = Rule()
 _RIVALS = 16

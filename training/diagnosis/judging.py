@@ -1,10 +1,10 @@
 """Causes that lie in the judge: it is silent, cannot tell rollouts apart, or contradicts the environment's check."""
 
-from environment.json_type import Json
-from training.diagnosis.detector import AllFacts
-from training.diagnosis.diagnosis import Remedy, Severity, Span
-from training.diagnosis.facts import GroupFacts
-from training.diagnosis.share_detector import ShareDetector, newest
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.diagnosis.detector import AllFacts
+from learnloop_service.training.diagnosis.diagnosis import Remedy, Severity, Span
+from learnloop_service.training.diagnosis.facts import GroupFacts
+from learnloop_service.training.diagnosis.share_detector import ShareDetector, newest
 
 _UNCHECKED_BOUND = 0.8
 

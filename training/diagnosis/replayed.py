@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
-from environment.base import Environment
-from environment.trace import tracing
-from training.diagnosis.count_group import choices_of
-from training.diagnosis.facts import Replay
-from training.rollout.fork import Fork, Message, ReplayDiffers
-from training.rollout.rollout import RolloutLimits, replay
-from training.types import IterationResult, Rollout, RunConfig
+from learnloop_service.environment.base import Environment
+from learnloop_service.environment.trace import tracing
+from learnloop_service.training.diagnosis.count_group import choices_of
+from learnloop_service.training.diagnosis.facts import Replay
+from learnloop_service.training.rollout.fork import Fork, Message, ReplayDiffers
+from learnloop_service.training.rollout.rollout import RolloutLimits, replay
+from learnloop_service.training.types import IterationResult, Rollout, RunConfig
 
 if TYPE_CHECKING:
     from openai.types.chat.chat_completion import Choice

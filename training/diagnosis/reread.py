@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from training.diagnosis.facts import Readings
-from training.protocol.tool_formats.formats import ToolFormat
-from training.types import IterationResult, Rollout
+from learnloop_service.training.diagnosis.facts import Readings
+from learnloop_service.training.protocol.tool_formats.formats import ToolFormat
+from learnloop_service.training.types import IterationResult, Rollout
 
 if TYPE_CHECKING:  # importing it takes long
     from openai.types.chat.chat_completion import Choice

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from environment.json_type import Json
-from training.diagnosis.detector import AllFacts
-from training.diagnosis.diagnosis import Remedy, Severity, Span
-from training.diagnosis.facts import Facts, GroupFacts
-from training.diagnosis.held_out import is_rising
-from training.diagnosis.share_detector import ShareDetector
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.diagnosis.detector import AllFacts
+from learnloop_service.training.diagnosis.diagnosis import Remedy, Severity, Span
+from learnloop_service.training.diagnosis.facts import Facts, GroupFacts
+from learnloop_service.training.diagnosis.held_out import is_rising
+from learnloop_service.training.diagnosis.share_detector import ShareDetector
 
 _COMPARED = 3
 """Number of iterations at the beginning and at the end that are compared."""

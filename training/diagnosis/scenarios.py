@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from environment.json_type import Json
-from training.diagnosis import request_limits
-from training.diagnosis.detector import AllFacts, Detector
-from training.diagnosis.diagnosis import Remedy, Severity, Span
-from training.diagnosis.facts import Facts, GroupFacts
-from training.diagnosis.share_detector import ShareDetector
-from training.diagnosis.shares import Observed, share_spans
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.diagnosis import request_limits
+from learnloop_service.training.diagnosis.detector import AllFacts, Detector
+from learnloop_service.training.diagnosis.diagnosis import Remedy, Severity, Span
+from learnloop_service.training.diagnosis.facts import Facts, GroupFacts
+from learnloop_service.training.diagnosis.share_detector import ShareDetector
+from learnloop_service.training.diagnosis.shares import Observed, share_spans
 
 _MOST_REPEATED = 0.2
 """Share of the training scenarios that may repeat the task of another one."""

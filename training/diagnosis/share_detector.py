@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterable
 
-from environment.json_type import Json
-from training.diagnosis.detector import AllFacts, Detector
-from training.diagnosis.diagnosis import Severity, Span
-from training.diagnosis.facts import MAX_EXAMPLES, Facts, GroupFacts
-from training.diagnosis.shares import Observed, share_spans
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.diagnosis.detector import AllFacts, Detector
+from learnloop_service.training.diagnosis.diagnosis import Severity, Span
+from learnloop_service.training.diagnosis.facts import MAX_EXAMPLES, Facts, GroupFacts
+from learnloop_service.training.diagnosis.shares import Observed, share_spans
 
 
 class ShareDetector(Detector):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from training.diagnosis.diagnosis import Span
+from learnloop_service.training.diagnosis.diagnosis import Span
 
 _BETS = (0.5, 0.75, 0.95)
 _THRESHOLD = 800.0

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from training.diagnosis.diagnosis import Span
+from learnloop_service.training.diagnosis.diagnosis import Span
 
 
 def spans_while(holds: Iterable[tuple[int, bool | None]], *, lasts: int = 1, clear_after: int = 1) -> list[Span]:

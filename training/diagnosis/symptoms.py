@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
-from environment.json_type import Json
-from training.diagnosis import request_limits
-from training.diagnosis.detector import AllFacts
-from training.diagnosis.diagnosis import Remedy, Severity, Span
-from training.diagnosis.facts import Form, GroupFacts
-from training.diagnosis.share_detector import ShareAboveBaseline, ShareDetector, newest
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.diagnosis import request_limits
+from learnloop_service.training.diagnosis.detector import AllFacts
+from learnloop_service.training.diagnosis.diagnosis import Remedy, Severity, Span
+from learnloop_service.training.diagnosis.facts import Form, GroupFacts
+from learnloop_service.training.diagnosis.share_detector import ShareAboveBaseline, ShareDetector, newest
 
 _SHOWN = 3
 """Number of messages or forms that the evidence has."""

@@ -7,14 +7,14 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from statistics import fmean, median
 
-from environment.json_type import Json
-from training.diagnosis import request_limits
-from training.diagnosis.contradictions import lowered_rate, raised_rate
-from training.diagnosis.detector import AllFacts, Detector
-from training.diagnosis.diagnosis import Remedy, Severity, Span
-from training.diagnosis.facts import Facts
-from training.diagnosis.held_out import is_rising, training_success
-from training.diagnosis.spans import spans_while
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.diagnosis import request_limits
+from learnloop_service.training.diagnosis.contradictions import lowered_rate, raised_rate
+from learnloop_service.training.diagnosis.detector import AllFacts, Detector
+from learnloop_service.training.diagnosis.diagnosis import Remedy, Severity, Span
+from learnloop_service.training.diagnosis.facts import Facts
+from learnloop_service.training.diagnosis.held_out import is_rising, training_success
+from learnloop_service.training.diagnosis.spans import spans_while
 
 _CLEAR_AFTER = 3
 """Iterations in a row without it, after which a trend has ended."""

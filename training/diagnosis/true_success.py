@@ -6,11 +6,11 @@ a judge that orders the rollouts differently is worth a look.
 
 from collections.abc import Iterable, Mapping
 
-from environment.base import Environment
-from judges import registry
-from judges.base import Candidate, JudgeServices, checked
-from training.rollout.histories import transcript_of
-from training.types import IterationResult, ScoredRollout
+from learnloop_service.environment.base import Environment
+from learnloop_service.judges import registry
+from learnloop_service.judges.base import Candidate, JudgeServices, checked
+from learnloop_service.training.rollout.histories import transcript_of
+from learnloop_service.training.types import IterationResult, ScoredRollout
 
 TrueSuccess = Mapping[str, bool]
 """Whether a rollout succeeded by the check, by its id. Rollouts that the check cannot score are left out."""

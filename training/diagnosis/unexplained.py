@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from environment.json_type import Json
-from training.diagnosis.detector import AllFacts, Detector
-from training.diagnosis.diagnosis import DiagnosisSettings, Remedy, Severity, Span
-from training.diagnosis.facts import Facts
-from training.diagnosis.held_out import training_success
-from training.diagnosis.spans import spans_while
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.diagnosis.detector import AllFacts, Detector
+from learnloop_service.training.diagnosis.diagnosis import DiagnosisSettings, Remedy, Severity, Span
+from learnloop_service.training.diagnosis.facts import Facts
+from learnloop_service.training.diagnosis.held_out import training_success
+from learnloop_service.training.diagnosis.spans import spans_while
 
 _LASTS = 3
 _SOLVED = 0.9

@@ -1,4 +1,4 @@
-"""`python -m training.engine`: runs the engine as a separate process."""
+"""`python -m learnloop_service.training.engine`: runs the engine as a separate process."""
 
 import argparse
 import ctypes
@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from training.base_model_files import added_base_models
-from training.engine.cpu_mode import set_cpu_mode
-from training.engine.logs import configure_logs
-from training.engine_flags import KEY_VARIABLE, is_loopback, parse
-from training.engine_libraries import missing_libraries
-from training.garbage import freeze_gc
-from training.private_directory import keep_private
+from learnloop_service.training.base_model_files import added_base_models
+from learnloop_service.training.engine.cpu_mode import set_cpu_mode
+from learnloop_service.training.engine.logs import configure_logs
+from learnloop_service.training.engine_flags import KEY_VARIABLE, is_loopback, parse
+from learnloop_service.training.engine_libraries import missing_libraries
+from learnloop_service.training.garbage import freeze_gc
+from learnloop_service.training.private_directory import keep_private
 
 if TYPE_CHECKING:  # imported late, see main
     from starlette.types import ASGIApp
 
-    from training.engine.computing import Computing
-    from training.engine.registry.model_record import Target
-    from training.engine.registry.registry import Registry
-    from training.engine.tokens import ChatTokenizer
-    from training.engine.workers.link import WorkerSpec
+    from learnloop_service.training.engine.computing import Computing
+    from learnloop_service.training.engine.registry.model_record import Target
+    from learnloop_service.training.engine.registry.registry import Registry
+    from learnloop_service.training.engine.tokens import ChatTokenizer
+    from learnloop_service.training.engine.workers.link import WorkerSpec
 
 TINY_BASE = Path(__file__).parent / "tiny_base" / "model"
 TINY_NAME = "learnloop/tiny"
@@ -44,7 +44,7 @@ waits for it, which it does several times. Python's default is 5 ms."""
 log = structlog.get_logger(__name__)
 
 
-def main(arguments: Sequence[str] | None = None, program: str = "python -m training.engine") -> int:
+def main(arguments: Sequence[str] | None = None, program: str = "python -m learnloop_service.training.engine") -> int:
     """Serve until SIGTERM or SIGINT, and return the exit status. `arguments` default to the process's own; `program` is
     the command's name in messages."""
     options = parse(arguments, program)
@@ -65,9 +65,9 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
     with freeze_gc():
         _import_libraries(options, bases)
 
-        from training.engine.registry.object_store import BadStore, StoreUnavailable
-        from training.engine.weights.fp8 import Fp8Unsupported
-        from training.engine.workers.ray_workers import ClusterUnavailable
+        from learnloop_service.training.engine.registry.object_store import BadStore, StoreUnavailable
+        from learnloop_service.training.engine.weights.fp8 import Fp8Unsupported
+        from learnloop_service.training.engine.workers.ray_workers import ClusterUnavailable
     try:
         app = _application(options, bases, environment, api_key or None)
     except _TooFewGpus as error:
@@ -117,12 +117,12 @@ def _import_libraries(options: argparse.Namespace, bases: Mapping[str, Path]) ->
     """Import now the libraries that the first request would otherwise wait for."""
     import uvicorn  # noqa: F401
 
-    import training.engine.http.server
-    from training.engine.weights import llama_modules
+    import learnloop_service.training.engine.http.server
+    from learnloop_service.training.engine.weights import llama_modules
 
     known = [*bases.values(), *added_base_models(options.data_dir).values()]
     if options.device == "cuda" or not all(map(llama_modules.is_readable, known)):
-        import training.engine.trainer.pretrained  # noqa: F401  # it imports transformers
+        import learnloop_service.training.engine.trainer.pretrained  # noqa: F401  # it imports transformers
 
 
 def _application(
@@ -132,8 +132,8 @@ def _application(
     Fp8Unsupported."""
     import torch
 
-    from training.engine.http.server import create_app
-    from training.engine.registry.shared_registry import open_registry
+    from learnloop_service.training.engine.http.server import create_app
+    from learnloop_service.training.engine.registry.shared_registry import open_registry
 
     specs = _workers(options, bases)
     if options.device == "cuda" and not options.ray and len(specs) > (gpus := torch.cuda.device_count()) > 0:
@@ -182,7 +182,7 @@ def _serve(app: "ASGIApp", sock: socket.socket, options: argparse.Namespace) -> 
 
 def _workers(options: argparse.Namespace, base_models: Mapping[str, Path]) -> "list[WorkerSpec]":
     """Return the workers that the flags ask for. A single one runs in this process."""
-    from training.engine.workers.link import WorkerSpec
+    from learnloop_service.training.engine.workers.link import WorkerSpec
 
     apart = options.samplers is not None
     count = options.samplers + (options.trainers or 1) if apart else options.workers
@@ -210,9 +210,9 @@ def _workers(options: argparse.Namespace, base_models: Mapping[str, Path]) -> "l
 def _local_computing(
     registry: "Registry", spec: "WorkerSpec", options: argparse.Namespace, environment: Mapping[str, str]
 ) -> "tuple[Computing, Callable[[Target], ChatTokenizer]]":
-    from training.engine.compute import Compute
-    from training.engine.engine import Engine
-    from training.engine.sampling.sampler import Sampler
+    from learnloop_service.training.engine.compute import Compute
+    from learnloop_service.training.engine.engine import Engine
+    from learnloop_service.training.engine.sampling.sampler import Sampler
 
     engine = Engine(
         registry,
@@ -226,8 +226,8 @@ def _local_computing(
     )
     if options.sampler == "torch":
         return Compute(engine, threads=spec.threads), engine.tokenizer
-    from training.engine.vllm.compute import VllmCompute
-    from training.engine.vllm.server import open_vllm
+    from learnloop_service.training.engine.vllm.compute import VllmCompute
+    from learnloop_service.training.engine.vllm.server import open_vllm
 
     server = open_vllm(options, environment)
     return VllmCompute(engine, server, threads=spec.threads), engine.tokenizer
@@ -237,10 +237,10 @@ def _worker_computing(
     registry: "Registry", specs: "Sequence[WorkerSpec]", ray_address: str | None
 ) -> "tuple[Computing, Callable[[Target], ChatTokenizer]]":
     """Raises ClusterUnavailable."""
-    from training.engine.tokenizers import Tokenizers
-    from training.engine.workers.local import LocalWorkers
-    from training.engine.workers.pool import WorkerPool
-    from training.engine.workers.ray_workers import RayWorkers
+    from learnloop_service.training.engine.tokenizers import Tokenizers
+    from learnloop_service.training.engine.workers.local import LocalWorkers
+    from learnloop_service.training.engine.workers.pool import WorkerPool
+    from learnloop_service.training.engine.workers.ray_workers import RayWorkers
 
     tokenizers = Tokenizers()
     placement = LocalWorkers() if ray_address is None else RayWorkers(ray_address, specs)

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from training.base_report import FormatCount, read
-from training.base_verdicts import Verdict
+from learnloop_service.training.base_report import FormatCount, read
+from learnloop_service.training.base_verdicts import Verdict
 
 CHECK_CPU_S = 60
 """Limit of the child's processor time in seconds. Importing the libraries takes 5 to 15 s of it."""
@@ -62,7 +62,7 @@ class Silent:
 
 def check(directory: Path) -> Verdict:
     """Load, render and examine a base model in a child process. Raises NotChecked."""
-    command = child_command("training.engine.check_base", directory, CHECK_CPU_S, CHECK_BYTES)
+    command = child_command("learnloop_service.training.engine.check_base", directory, CHECK_CPU_S, CHECK_BYTES)
     try:
         done = subprocess.run(
             command,
@@ -95,7 +95,7 @@ def probe_base(directory: Path, *, prompts: int, device: str, progress: OnProgre
     Raises NotChecked if the process ends without an answer.
     """
     memory = CHECK_BYTES + _CPU_COPIES * sum(path.stat().st_size for path in directory.glob("*.safetensors"))
-    command = child_command("training.engine.probe_base", directory, device, prompts, memory)
+    command = child_command("learnloop_service.training.engine.probe_base", directory, device, prompts, memory)
     progress.phase("loading it for the probe")
     try:
         child = subprocess.Popen(

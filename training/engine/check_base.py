@@ -1,4 +1,4 @@
-"""`python -m training.engine.check_base DIRECTORY SECONDS BYTES`: loads, renders and examines a base model.
+"""`python -m learnloop_service.training.engine.check_base DIRECTORY SECONDS BYTES`: loads, renders and examines a base model.
 
 Prints JSON in the last line: as `fault` why the base model cannot be used, or null, and the `report` of its
 examination. The limits are processor time and address space beyond that of the libraries. Weights are read if they are
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from environment.first_line import first_line
-from training.base_model_files import MAX_TOKENS, base_model_fault
-from training.base_report import Finding, Report, Severity, written
-from training.engine.examination.examine import examine
-from training.engine.tokens import BadConversation, ChatTokenizer, Message
-from training.engine.trainer.policy import load_checkpoint
-from training.engine.weights import llama_modules
-from training.engine.weights.llama_modules import LlamaModel
-from training.tuning import Tuning
+from learnloop_service.environment.first_line import first_line
+from learnloop_service.training.base_model_files import MAX_TOKENS, base_model_fault
+from learnloop_service.training.base_report import Finding, Report, Severity, written
+from learnloop_service.training.engine.examination.examine import examine
+from learnloop_service.training.engine.tokens import BadConversation, ChatTokenizer, Message
+from learnloop_service.training.engine.trainer.policy import load_checkpoint
+from learnloop_service.training.engine.weights import llama_modules
+from learnloop_service.training.engine.weights.llama_modules import LlamaModel
+from learnloop_service.training.tuning import Tuning
 
 if TYPE_CHECKING:  # the import takes long
     from transformers import PreTrainedModel
@@ -110,7 +110,7 @@ def _sampling_fault(model: "PreTrainedModel | LlamaModel") -> str | None:
     """Return why the engine cannot sample from a model or train it. It has its own code for Llama-shaped ones."""
     if isinstance(model, LlamaModel):
         return None
-    from training.engine.examination.trial import sampling_fault  # imports transformers
+    from learnloop_service.training.engine.examination.trial import sampling_fault  # imports transformers
 
     fault = sampling_fault(model)
     return f"the engine cannot sample from {type(model).__name__}: {fault}" if fault else None

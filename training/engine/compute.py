@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import structlog
 import torch
 
-from training.engine.computing import BusySeconds, EngineStopped, ModelDeleted, TrainingTask
-from training.engine.engine import Engine, Training
-from training.engine.registry.model_record import ModelRecord, NewModel, Target
-from training.engine.sampling.figures import SamplingFigures
-from training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest
-from training.protocol.model_facts import Reproducibility
+from learnloop_service.training.engine.computing import BusySeconds, EngineStopped, ModelDeleted, TrainingTask
+from learnloop_service.training.engine.engine import Engine, Training
+from learnloop_service.training.engine.registry.model_record import ModelRecord, NewModel, Target
+from learnloop_service.training.engine.sampling.figures import SamplingFigures
+from learnloop_service.training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest
+from learnloop_service.training.protocol.model_facts import Reproducibility
 
 log = structlog.get_logger(__name__)
 

@@ -5,15 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from training.engine.engine import Engine, Training, TrainResult
-from training.engine.registry.model_record import ModelRecord, NewModel, Target
-from training.engine.sampling.figures import SamplingFigures
-from training.engine.sampling.requests import OnToken, Sample, SampleRequest
-from training.engine.trainer.grpo_loss import TrainOptions
-from training.engine.trainer.grpo_step import Progress
-from training.engine.trainer.sft import Example, SftOptions
-from training.engine.trainer.trajectories import Group
-from training.protocol.model_facts import Reproducibility
+from learnloop_service.training.engine.engine import Engine, Training, TrainResult
+from learnloop_service.training.engine.registry.model_record import ModelRecord, NewModel, Target
+from learnloop_service.training.engine.sampling.figures import SamplingFigures
+from learnloop_service.training.engine.sampling.requests import OnToken, Sample, SampleRequest
+from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
+from learnloop_service.training.engine.trainer.grpo_step import Progress
+from learnloop_service.training.engine.trainer.sft import Example, SftOptions
+from learnloop_service.training.engine.trainer.trajectories import Group
+from learnloop_service.training.protocol.model_facts import Reproducibility
 
 
 class EngineStopped(Exception):

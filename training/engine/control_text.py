@@ -8,7 +8,7 @@ tokenized in pieces.
 import re
 from collections.abc import Collection
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 SPLIT = "\ufdd0\ufdd1"
 """Stands inside every control token that content spells."""

@@ -21,25 +21,31 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import structlog
 import torch
 
-from training.engine.devices import DeviceFigures, device_figures
-from training.engine.fingerprint import fingerprint
-from training.engine.lanes import Lanes
-from training.engine.memory import free_bytes, is_out_of_memory, release_reserved, total_bytes
-from training.engine.registry.base_models import parameter_count
-from training.engine.registry.checkpoints import Checkpoint
-from training.engine.registry.model_record import BadModelDirectory, ModelRecord, StepTaken, Target, UnknownModel
-from training.engine.registry.registry import Registry
-from training.engine.reproducibility import check
-from training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest
-from training.engine.sampling.sampler import Sampler
-from training.engine.tokenizers import Tokenizers
-from training.engine.tokens import ChatTokenizer
-from training.engine.trainer.grpo_loss import TrainOptions
-from training.engine.trainer.grpo_step import Progress, grpo_step
-from training.engine.trainer.peers import Alone, Peers, digest
-from training.engine.trainer.policy import Model, Policy, load_checkpoint, load_policy
-from training.engine.trainer.sft import Example, SftOptions, sft_step, supervised_sequences
-from training.engine.trainer.trajectories import (
+from learnloop_service.training.engine.devices import DeviceFigures, device_figures
+from learnloop_service.training.engine.fingerprint import fingerprint
+from learnloop_service.training.engine.lanes import Lanes
+from learnloop_service.training.engine.memory import free_bytes, is_out_of_memory, release_reserved, total_bytes
+from learnloop_service.training.engine.registry.base_models import parameter_count
+from learnloop_service.training.engine.registry.checkpoints import Checkpoint
+from learnloop_service.training.engine.registry.model_record import (
+    BadModelDirectory,
+    ModelRecord,
+    StepTaken,
+    Target,
+    UnknownModel,
+)
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.reproducibility import check
+from learnloop_service.training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest
+from learnloop_service.training.engine.sampling.sampler import Sampler
+from learnloop_service.training.engine.tokenizers import Tokenizers
+from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
+from learnloop_service.training.engine.trainer.grpo_step import Progress, grpo_step
+from learnloop_service.training.engine.trainer.peers import Alone, Peers, digest
+from learnloop_service.training.engine.trainer.policy import Model, Policy, load_checkpoint, load_policy
+from learnloop_service.training.engine.trainer.sft import Example, SftOptions, sft_step, supervised_sequences
+from learnloop_service.training.engine.trainer.trajectories import (
     BadTrajectory,
     Group,
     NoSampledTokens,
@@ -48,13 +54,13 @@ from training.engine.trainer.trajectories import (
     counts,
     sequences,
 )
-from training.engine.weights.flash_attention import use_newest
-from training.engine.weights.fp8 import check_device
-from training.engine.weights.weights import Updatable, Weights, snapshot
-from training.protocol.model_facts import MeasuredToken, Reproducibility
+from learnloop_service.training.engine.weights.flash_attention import use_newest
+from learnloop_service.training.engine.weights.fp8 import check_device
+from learnloop_service.training.engine.weights.weights import Updatable, Weights, snapshot
+from learnloop_service.training.protocol.model_facts import MeasuredToken, Reproducibility
 
 if TYPE_CHECKING:  # imports transformers
-    from training.engine.trainer.pretrained import SharedBases
+    from learnloop_service.training.engine.trainer.pretrained import SharedBases
 
 log = structlog.get_logger(__name__)
 
@@ -140,7 +146,7 @@ class Engine:
             check_device(self._device)
         self._bases: SharedBases | None = None
         if self._device.type == "cuda":
-            from training.engine.trainer import pretrained
+            from learnloop_service.training.engine.trainer import pretrained
 
             log.info("attention on the GPU", flash_attention=use_newest())
             self._bases = pretrained.SharedBases(_devices(self._device), in_fp8=fp8_training)

@@ -5,11 +5,11 @@ import json
 import platform
 from importlib.metadata import version
 
-from training.engine.cpu_mode import CPUINFO
-from training.engine.registry.checkpoints import Manifest
-from training.protocol.model_facts import Reproducibility
-from training.source_code import source_hash
-from training.tuning import Tuning
+from learnloop_service.training.engine.cpu_mode import CPUINFO
+from learnloop_service.training.engine.registry.checkpoints import Manifest
+from learnloop_service.training.protocol.model_facts import Reproducibility
+from learnloop_service.training.source_code import source_hash
+from learnloop_service.training.tuning import Tuning
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "llguidance")
 
@@ -24,7 +24,7 @@ def fingerprint(found: Reproducibility, tuning: Tuning, checkpoint: Manifest) ->
         return None
     facts = {
         "files": {name: digest.sha256 for name, digest in checkpoint.files.items()},
-        "code": source_hash("training"),
+        "code": source_hash("learnloop_service.training"),
         "libraries": {name: version(name) for name in _LIBRARIES},
         "python": platform.python_version(),
         "processor": _processor(),

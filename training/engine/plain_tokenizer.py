@@ -14,7 +14,7 @@ from jinja2 import Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Tokenizer
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 _ENGINE = Path(__file__).parent
 CHAT_TEMPLATE = _ENGINE / "chat_template.jinja"

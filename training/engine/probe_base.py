@@ -1,4 +1,4 @@
-"""`python -m training.engine.probe_base DIRECTORY DEVICE PROMPTS BYTES`: asks a base model for tool calls.
+"""`python -m learnloop_service.training.engine.probe_base DIRECTORY DEVICE PROMPTS BYTES`: asks a base model for tool calls.
 
 Prints JSON lines: `{"device": ..., "total": ...}` when the weights are loaded, with the number of replies; `{"replies":
 ...}`, the number that ended, while it is asked; `{"estimate_s": ...}` after the first batch; and last `{"formats":
@@ -19,14 +19,14 @@ from pathlib import Path
 
 import torch
 
-from training.engine.check_base import address_space
-from training.engine.examination.probe import BATCH, Replies, probe, questions, sampler_of
-from training.engine.tokens import ChatTokenizer
-from training.engine.trainer.policy import load_checkpoint
-from training.engine.weights.weights import snapshot
-from training.protocol.tool_formats.chosen import FILE, choose
-from training.protocol.tool_formats.formats import HERMES, JSON, TEXT, ToolFormat
-from training.tuning import Tuning
+from learnloop_service.training.engine.check_base import address_space
+from learnloop_service.training.engine.examination.probe import BATCH, Replies, probe, questions, sampler_of
+from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.trainer.policy import load_checkpoint
+from learnloop_service.training.engine.weights.weights import snapshot
+from learnloop_service.training.protocol.tool_formats.chosen import FILE, choose
+from learnloop_service.training.protocol.tool_formats.formats import HERMES, JSON, TEXT, ToolFormat
+from learnloop_service.training.tuning import Tuning
 
 _FALLBACKS = (HERMES, JSON, TEXT)
 """Formats that a model may write although its chat template shows another. Those of one family are tried in that family

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from training.engine.cpu_mode import MKL_MODE
-from training.engine.weights.attention import MIN_ROWS, attend
-from training.engine.weights.weights import Weights
-from training.protocol.model_facts import Reproducibility
+from learnloop_service.training.engine.cpu_mode import MKL_MODE
+from learnloop_service.training.engine.weights.attention import MIN_ROWS, attend
+from learnloop_service.training.engine.weights.weights import Weights
+from learnloop_service.training.protocol.model_facts import Reproducibility
 
 _ROWS = (MIN_ROWS, 8, 12, 15, 16, 31, 48, 64, 129)
 """Row counts of products: those of decoded batches and some of prefilled pieces, which can have any."""

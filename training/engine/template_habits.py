@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from environment.json_type import Json
-from training.protocol.tool_formats.formats import call_id
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.tool_formats.formats import call_id
 
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 _PROBE = "probe_of_the_template"

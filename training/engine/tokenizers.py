@@ -3,8 +3,8 @@
 import threading
 from pathlib import Path
 
-from training.engine.registry.model_record import BadModelDirectory, ModelRecord, Target
-from training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.registry.model_record import BadModelDirectory, ModelRecord, Target
+from learnloop_service.training.engine.tokens import ChatTokenizer
 
 _MOST = 32
 

@@ -3,9 +3,9 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from environment.json_type import Json
-from training.protocol.tool_formats.formats import ToolFormat
-from training.protocol.tool_formats.written_calls import WrittenCall
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.tool_formats.formats import ToolFormat
+from learnloop_service.training.protocol.tool_formats.written_calls import WrittenCall
 
 _EXAMPLE = WrittenCall("TOOL", '{"ARGUMENT": "VALUE"}')
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from environment.base import Json, Scenario, Tool, ToolCall
-from training.environment_check.play import Agent, Turn, View
+from learnloop_service.environment.base import Json, Scenario, Tool, ToolCall
+from learnloop_service.training.environment_check.play import Agent, Turn, View
 
 _WORD = re.compile(r"[^\s|,;:!?()\[\]{}\"']+")
 _MAX_WORDS = 400

@@ -14,16 +14,22 @@ from random import Random
 from statistics import fmean
 from typing import get_args
 
-from environment import registry
-from environment.access import Access
-from environment.base import Environment, EpisodeFailed, Json, Scenario, Solvable, Split
-from environment.plugins import PluginFault
-from judges.base import Judge, JudgeServices
-from judges.registry import build as build_judge
-from training.environment_check import agents, leaks, transcripts
-from training.environment_check.earnings import GROUP_SIZE, earned, of_cheating, of_rewards, of_teaching
-from training.environment_check.play import Agent, Paid, pay, play
-from training.environment_check.report import Finding, Report, State
+from learnloop_service.environment import registry
+from learnloop_service.environment.access import Access
+from learnloop_service.environment.base import Environment, EpisodeFailed, Json, Scenario, Solvable, Split
+from learnloop_service.environment.plugins import PluginFault
+from learnloop_service.judges.base import Judge, JudgeServices
+from learnloop_service.judges.registry import build as build_judge
+from learnloop_service.training.environment_check import agents, leaks, transcripts
+from learnloop_service.training.environment_check.earnings import (
+    GROUP_SIZE,
+    earned,
+    of_cheating,
+    of_rewards,
+    of_teaching,
+)
+from learnloop_service.training.environment_check.play import Agent, Paid, pay, play
+from learnloop_service.training.environment_check.report import Finding, Report, State
 
 _SPLIT_SAMPLE = 256
 """Number of scenarios of each split that are compared with those of the others."""

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from training.advantages import differ
-from training.environment_check.play import Paid
-from training.environment_check.report import AgentFigures, Finding, State
+from learnloop_service.training.advantages import differ
+from learnloop_service.training.environment_check.play import Paid
+from learnloop_service.training.environment_check.report import AgentFigures, Finding, State
 
 GROUP_SIZE = 8
 _CHEAT_PAYS_FROM = 0.5

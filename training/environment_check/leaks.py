@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
-from environment.base import Environment, Json, Scenario, Split
-from training.environment_check.agents import strings
+from learnloop_service.environment.base import Environment, Json, Scenario, Split
+from learnloop_service.training.environment_check.agents import strings
 
 _MIN_TEXT_CHARS = 3
 """Minimum number of characters of a text. Shorter ones are found by chance."""

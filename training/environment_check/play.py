@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from json import dumps
 from math import fsum
 
-from environment.base import (
+from learnloop_service.environment.base import (
     Environment,
     Episode,
     Json,
@@ -20,8 +20,8 @@ from environment.base import (
     ToolCall,
     ToolError,
 )
-from judges.base import Candidate, Judge, checked
-from training.rollout.episode_tools import out_of_turns
+from learnloop_service.judges.base import Candidate, Judge, checked
+from learnloop_service.training.rollout.episode_tools import out_of_turns
 
 Turn = ToolCall | str
 """An agent's turn: one tool call, or a reply in text."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-from environment.base import Json
+from learnloop_service.environment.base import Json
 
 
 class State(StrEnum):

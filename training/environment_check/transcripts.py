@@ -1,6 +1,6 @@
 """Repeats the same calls in another order and in another process, to check that they have the same outcome.
 
-`python -m training.environment_check.transcripts` reads a Place from stdin and writes the transcripts to stdout.
+`python -m learnloop_service.training.environment_check.transcripts` reads a Place from stdin and writes the transcripts to stdout.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 
-from environment import registry
-from environment.base import Environment, EpisodeFailed, Json, Scenario, Solvable
-from environment.plugins import PluginFault
-from training.environment_check.agents import play_turns, random_agent
-from training.environment_check.play import Agent, play
+from learnloop_service.environment import registry
+from learnloop_service.environment.base import Environment, EpisodeFailed, Json, Scenario, Solvable
+from learnloop_service.environment.plugins import PluginFault
+from learnloop_service.training.environment_check.agents import play_turns, random_agent
+from learnloop_service.training.environment_check.play import Agent, play
 
 _TIMEOUT_S = 300
 _SHOWN = 120

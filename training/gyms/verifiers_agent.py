@@ -3,11 +3,11 @@ model."""
 
 from collections.abc import Mapping
 
-from environment.base import Json
-from training.gyms.verifiers_environment import row_of
-from training.gyms.verifiers_loading import NAME, Gym
-from training.gyms.verifiers_report import report_of
-from training.rollout.agents.base import AgentTask
+from learnloop_service.environment.base import Json
+from learnloop_service.training.gyms.verifiers_environment import row_of
+from learnloop_service.training.gyms.verifiers_loading import NAME, Gym
+from learnloop_service.training.gyms.verifiers_report import report_of
+from learnloop_service.training.rollout.agents.base import AgentTask
 
 
 class GymFailed(Exception):

@@ -7,12 +7,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from environment.access import Access
-from environment.base import REPORTED_REWARD, Ending, Json, Outcome, Scenario, Split, Tool, ToolError, ToolResult
-from environment.explained import ending, too_low
-from environment.scenario_order import draw, splits_of
-from training.gyms.verifiers_loading import NAME, Gym
-from training.gyms.verifiers_report import GymReport
+from learnloop_service.environment.access import Access
+from learnloop_service.environment.base import (
+    REPORTED_REWARD,
+    Ending,
+    Json,
+    Outcome,
+    Scenario,
+    Split,
+    Tool,
+    ToolError,
+    ToolResult,
+)
+from learnloop_service.environment.explained import ending, too_low
+from learnloop_service.environment.scenario_order import draw, splits_of
+from learnloop_service.training.gyms.verifiers_loading import NAME, Gym
+from learnloop_service.training.gyms.verifiers_report import GymReport
 
 _DEFAULT_MAX_TURNS = 50
 """Limit for environments of verifiers that have none."""

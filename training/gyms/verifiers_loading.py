@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
-from environment.base import Json
-from environment.installation import needs_extra
-from training.import_lock import IMPORTING
+from learnloop_service.environment.base import Json
+from learnloop_service.environment.installation import needs_extra
+from learnloop_service.training.import_lock import IMPORTING
 
 NAME = "verifiers"
 _SETTINGS = ("args", "env", "success_from")

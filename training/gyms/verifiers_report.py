@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from environment.base import Json
+from learnloop_service.environment.base import Json
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 """Types of the parts of a content that are text, and the member that holds it."""

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 MALFORMED = "malformed_tool_call"
 """Field of a choice of a chat completion, of the choice's last chunk in a stream, and of a response: a sentence that

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 STOP_REASON = "stop_reason"
 """Field of a choice of a chat completion, and of the choice's last chunk in a stream: the stop string. Other replies do

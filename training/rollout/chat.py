@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from environment.base import Json
 from learnloop.http_settings import proxy_of
-from training.backends.base import Endpoint
-from training.protocol.chat_reader import arguments_value
+from learnloop_service.environment.base import Json
+from learnloop_service.training.backends.base import Endpoint
+from learnloop_service.training.protocol.chat_reader import arguments_value
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -66,8 +66,8 @@ async def open_chat(endpoint: Endpoint, concurrency: int = 1) -> AsyncIterator[E
     import httpx
     from openai import AsyncOpenAI
 
-    from training.lost_connections import WatchedTransport, kept_alive_mounts
-    from training.rollout.http_transport import AiohttpTransport
+    from learnloop_service.training.lost_connections import WatchedTransport, kept_alive_mounts
+    from learnloop_service.training.rollout.http_transport import AiohttpTransport
 
     limits = httpx.Limits(max_connections=concurrency)
     proxy = None if endpoint.remembers else proxy_of(endpoint.base_url)  # our engine can be on another machine

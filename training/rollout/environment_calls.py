@@ -17,8 +17,8 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
-from environment import contract
-from environment.base import EpisodeFailed
+from learnloop_service.environment import contract
+from learnloop_service.environment.base import EpisodeFailed
 
 T = TypeVar("T")
 

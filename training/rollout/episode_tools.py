@@ -2,10 +2,10 @@
 
 import json
 
-from environment.base import Episode, Json, ToolError, ToolResult
-from environment.full_context import is_full_context
-from environment.genai_spans import execute_tool
-from training.rollout.environment_calls import watched
+from learnloop_service.environment.base import Episode, Json, ToolError, ToolResult
+from learnloop_service.environment.full_context import is_full_context
+from learnloop_service.environment.genai_spans import execute_tool
+from learnloop_service.training.rollout.environment_calls import watched
 
 
 async def call_tool(episode: Episode, name: str, arguments: str, call_id: str) -> ToolResult:

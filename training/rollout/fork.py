@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from environment.base import Json
-from training.recorded_calls import RecordedCalls
-from training.rollout.chat import identity, message_of, sampled_ids
-from training.rollout.histories import PROMPT_TOKEN_IDS
+from learnloop_service.environment.base import Json
+from learnloop_service.training.recorded_calls import RecordedCalls
+from learnloop_service.training.rollout.chat import identity, message_of, sampled_ids
+from learnloop_service.training.rollout.histories import PROMPT_TOKEN_IDS
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion

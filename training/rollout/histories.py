@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from environment.base import Json
-from training.backends.art_import import import_art
-from training.rollout.call_sequences import sequences_of
-from training.rollout.chat import identity, message_of, sampled_ids
-from training.rollout.model_calls import AnsweredCall
+from learnloop_service.environment.base import Json
+from learnloop_service.training.backends.art_import import import_art
+from learnloop_service.training.rollout.call_sequences import sequences_of
+from learnloop_service.training.rollout.chat import identity, message_of, sampled_ids
+from learnloop_service.training.rollout.model_calls import AnsweredCall
 
 if TYPE_CHECKING:
     from art import Trajectory

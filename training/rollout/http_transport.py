@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from training.lost_connections import keepalive
+from learnloop_service.training.lost_connections import keepalive
 
 if TYPE_CHECKING:
     from ssl import SSLContext

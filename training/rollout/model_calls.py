@@ -9,12 +9,12 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from environment.base import Json
-from environment.genai_spans import Reply
-from environment.genai_spans import chat as chat_span
-from training.budget import BudgetReached, Reservation, Usage
-from training.recorded_calls import RecordedCalls
-from training.rollout.chat import Chat, identity, message_of, sampled_ids
+from learnloop_service.environment.base import Json
+from learnloop_service.environment.genai_spans import Reply
+from learnloop_service.environment.genai_spans import chat as chat_span
+from learnloop_service.training.budget import BudgetReached, Reservation, Usage
+from learnloop_service.training.recorded_calls import RecordedCalls
+from learnloop_service.training.rollout.chat import Chat, identity, message_of, sampled_ids
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion

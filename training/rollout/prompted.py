@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from environment.base import Json
-from judges.asking import Sleep, retrying
-from judges.base import JudgeModel
-from judges.llm import JudgeUnavailable, response_to
+from learnloop_service.environment.base import Json
+from learnloop_service.judges.asking import Sleep, retrying
+from learnloop_service.judges.base import JudgeModel
+from learnloop_service.judges.llm import JudgeUnavailable, response_to
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from environment.base import (
+from learnloop_service.environment.base import (
     Environment,
     Episode,
     EpisodeFailed,
@@ -24,20 +24,20 @@ from environment.base import (
     TextEpisode,
     ToolError,
 )
-from environment.genai_spans import invoke_agent
-from training.backends.art_import import import_art
-from training.budget import BudgetReached, Reservation, Unreserved
-from training.protocol.malformed_calls import MALFORMED
-from training.recorded_calls import RecordedCalls
-from training.rollout.agents import own_loop, remote
-from training.rollout.agents.base import Agent
-from training.rollout.agents.remote import RemoteRollouts, RemoteTask, RolloutName
-from training.rollout.chat import Chat, message_of
-from training.rollout.environment_calls import lasting_timeout, off_loop, watched
-from training.rollout.episode_tools import call_tool, full_context, out_of_turns
-from training.rollout.fork import Fork, ForkReached, NoModel, ReplayDiffers, ReplayedCalls
-from training.rollout.model_calls import ModelCalls, Sampling
-from training.types import Failure, FailureKind, Rollout
+from learnloop_service.environment.genai_spans import invoke_agent
+from learnloop_service.training.backends.art_import import import_art
+from learnloop_service.training.budget import BudgetReached, Reservation, Unreserved
+from learnloop_service.training.protocol.malformed_calls import MALFORMED
+from learnloop_service.training.recorded_calls import RecordedCalls
+from learnloop_service.training.rollout.agents import own_loop, remote
+from learnloop_service.training.rollout.agents.base import Agent
+from learnloop_service.training.rollout.agents.remote import RemoteRollouts, RemoteTask, RolloutName
+from learnloop_service.training.rollout.chat import Chat, message_of
+from learnloop_service.training.rollout.environment_calls import lasting_timeout, off_loop, watched
+from learnloop_service.training.rollout.episode_tools import call_tool, full_context, out_of_turns
+from learnloop_service.training.rollout.fork import Fork, ForkReached, NoModel, ReplayDiffers, ReplayedCalls
+from learnloop_service.training.rollout.model_calls import ModelCalls, Sampling
+from learnloop_service.training.types import Failure, FailureKind, Rollout
 
 if TYPE_CHECKING:
     from art import Trajectory

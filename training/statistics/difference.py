@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from training.statistics.bootstrap import intervals
+from learnloop_service.training.statistics.bootstrap import intervals
 
 MIN_CHANGED = 5
 """Fewest changed scenarios for which a difference is shown. Percentile intervals of fewer are too narrow: simulated

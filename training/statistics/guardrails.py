@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import fsum, log1p
 
-from training.statistics.betting import BETS, log_mean
+from learnloop_service.training.statistics.betting import BETS, log_mean
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 
-from judges.agreement import rank_correlation
-from training.advantages import differ
+from learnloop_service.judges.agreement import rank_correlation
+from learnloop_service.training.advantages import differ
 
 MATTERS = 1e-3
 """A difference of advantages from which on it matters. Scaling the rewards of a group changes its advantages by about

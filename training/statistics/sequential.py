@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import log, log1p
 
-from training.statistics.betting import BETS, log_mean
+from learnloop_service.training.statistics.betting import BETS, log_mean
 
 
 class Decision(StrEnum):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, log2
 
-from training.statistics.shares import newcombe, wilson, z_of
+from learnloop_service.training.statistics.shares import newcombe, wilson, z_of
 
 LEVEL = 0.99
 """Level of the decision for all turns together. It is stricter than usual because the turn is picked and tested by the

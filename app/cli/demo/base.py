@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.cli.base_reports import print_verdict
-from app.cli.bases import add_base
-from app.cli.terminal import Failure, failing_on, progress
-from app.datasets.hub import HUB_ID
-from training.base_model_files import added_base_models, fingerprint
+from learnloop_service.app.cli.base_reports import print_verdict
+from learnloop_service.app.cli.bases import add_base
+from learnloop_service.app.cli.terminal import Failure, failing_on, progress
+from learnloop_service.app.datasets.hub import HUB_ID
+from learnloop_service.training.base_model_files import added_base_models, fingerprint
 
 if TYPE_CHECKING:
-    from app.settings import Settings
+    from learnloop_service.app.settings import Settings
 
 _OTHER = re.compile(r"[^a-z0-9._-]+")
 
@@ -66,7 +66,7 @@ def add_found(base: FoundBase, settings: "Settings") -> None:
 
 
 def _downloaded(hub_id: str, settings: "Settings") -> Path:
-    from app.datasets.hub import MODEL, HubError, download
+    from learnloop_service.app.datasets.hub import MODEL, HubError, download
 
     token = settings.hf_token.get_secret_value() if settings.hf_token else None
     with failing_on(HubError):

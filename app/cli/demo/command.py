@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli import data_sources
-from app.cli.client import PATIENCE_S, Service
-from app.cli.demo.document import demo_document
-from app.cli.demo.job import DemoJob
-from app.cli.demo.jobs import demo_job
-from app.cli.demo.real_base import (
+from learnloop_service.app.cli import data_sources
+from learnloop_service.app.cli.client import PATIENCE_S, Service
+from learnloop_service.app.cli.demo.document import demo_document
+from learnloop_service.app.cli.demo.job import DemoJob
+from learnloop_service.app.cli.demo.jobs import demo_job
+from learnloop_service.app.cli.demo.real_base import (
     Device,
     RealBase,
     held_out_evaluations,
@@ -22,13 +22,13 @@ from app.cli.demo.real_base import (
     print_held_out_evaluations,
     print_real_introduction,
 )
-from app.cli.demo.report import print_figures, print_introduction, print_links, print_report
-from app.cli.options import AsJson
-from app.cli.report import write_report
-from app.cli.serve import require_engine
-from app.cli.service_process import Waiting, own_service
-from app.cli.terminal import Failure, print_json, progress, results
-from app.cli.watching import RunDisplay, run_to_end
+from learnloop_service.app.cli.demo.report import print_figures, print_introduction, print_links, print_report
+from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.report import write_report
+from learnloop_service.app.cli.serve import require_engine
+from learnloop_service.app.cli.service_process import Waiting, own_service
+from learnloop_service.app.cli.terminal import Failure, print_json, progress, results
+from learnloop_service.app.cli.watching import RunDisplay, run_to_end
 
 _BaseModel = Annotated[
     str | None,

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from app.cli.held_out import held_out_figures
-from app.cli.run_report import run_seconds
-from environment.json_type import Json
+from learnloop_service.app.cli.held_out import held_out_figures
+from learnloop_service.app.cli.run_report import run_seconds
+from learnloop_service.environment.json_type import Json
 
 
 def demo_document(run: Json, examples: Mapping[str, Json], total_s: float) -> Json:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from app.cli.client import Service
-from environment.json_type import Json
+from learnloop_service.app.cli.client import Service
+from learnloop_service.environment.json_type import Json
 
 COUNT = 3
 """Number of tasks shown."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from app.cli.client import Service
-from environment.json_type import Json
+from learnloop_service.app.cli.client import Service
+from learnloop_service.environment.json_type import Json
 
 
 @dataclass(frozen=True, slots=True)

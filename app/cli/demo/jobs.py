@@ -4,10 +4,10 @@ A package adds the demo of its environment with an entry point in the group `lea
 name and names a DemoJob. Environments without one have a demo that shows questions and answers, if they have some.
 """
 
-from app.cli.demo.job import ACTS_AS, DemoJob, compared
-from app.cli.demo.questions import examples, print_answers
-from app.cli.terminal import Failure
-from environment import plugins
+from learnloop_service.app.cli.demo.job import ACTS_AS, DemoJob, compared
+from learnloop_service.app.cli.demo.questions import examples, print_answers
+from learnloop_service.app.cli.terminal import Failure
+from learnloop_service.environment import plugins
 
 GROUP = "learnloop.demos"
 _ANY = DemoJob(

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.cli.data_sources import data_source
-from app.cli.terminal import Failure
-from training.types import RunConfig
+from learnloop_service.app.cli.data_sources import data_source
+from learnloop_service.app.cli.terminal import Failure
+from learnloop_service.training.types import RunConfig
 
 if TYPE_CHECKING:
-    from app.datasets.store import Version
-    from app.settings import Settings
+    from learnloop_service.app.datasets.store import Version
+    from learnloop_service.app.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def own_data(environment: str, given: Sequence[str], settings: "Settings") -> Ow
 
 def prepared_data(name: str, data_dir: Path) -> OwnData:
     """Return the newest version of data that `learnloop data prepare` prepared. Raises Failure."""
-    from app.datasets.store import DatasetStore
+    from learnloop_service.app.datasets.store import DatasetStore
 
     versions = DatasetStore(data_dir).versions(name)
     if not versions:

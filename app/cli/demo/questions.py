@@ -6,11 +6,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.client import Service
-from app.cli.demo.held_out_tasks import ask_both
-from app.cli.demo.job import ACTS_AS, DemoJob, compared
-from app.cli.terminal import plain
-from environment.json_type import Json
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.demo.held_out_tasks import ask_both
+from learnloop_service.app.cli.demo.job import ACTS_AS, DemoJob, compared
+from learnloop_service.app.cli.terminal import plain
+from learnloop_service.environment.json_type import Json
 
 _TASK_FIELDS = ("question", "inbox_address", "query_date")
 
@@ -33,7 +33,7 @@ def examples(service: Service, run: Json) -> dict[str, Json]:
 
 def _marked(reply: Json, reference: Mapping[str, Json]) -> Json:
     """Return an answer with `correct`: whether its text and sources match the reference, or None without one."""
-    from judges.reference import same_answer
+    from learnloop_service.judges.reference import same_answer
 
     correct: bool | None = None
     if isinstance(reference.get("answer"), str):

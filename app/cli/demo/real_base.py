@@ -13,13 +13,13 @@ from types import SimpleNamespace
 from rich.console import Console
 from rich.padding import Padding
 
-from app.cli.client import Service
-from app.cli.demo.base import FoundBase, add_found, find_base
-from app.cli.demo.own_data import OwnData, own_data
-from app.cli.evaluations import evaluation_table
-from app.cli.serve import settings_with
-from app.cli.terminal import Failure
-from environment.json_type import Json
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.demo.base import FoundBase, add_found, find_base
+from learnloop_service.app.cli.demo.own_data import OwnData, own_data
+from learnloop_service.app.cli.evaluations import evaluation_table
+from learnloop_service.app.cli.serve import settings_with
+from learnloop_service.app.cli.terminal import Failure
+from learnloop_service.environment.json_type import Json
 
 MODES = ("greedy", "sampled")
 _MAX_SCENARIOS = 1_000
@@ -71,7 +71,7 @@ def prepare_real_base(
 
 
 def _require_gpu(base: FoundBase) -> None:
-    from app.cli.preflight.checks import free_gpu_memory
+    from learnloop_service.app.cli.preflight.checks import free_gpu_memory
 
     if free_gpu_memory() is None:
         raise Failure(
@@ -82,7 +82,7 @@ def _require_gpu(base: FoundBase) -> None:
 
 
 def _needed_memory(base: FoundBase) -> str:
-    from training.base_memory import memory_needed, usual_tuning_of
+    from learnloop_service.training.base_memory import memory_needed, usual_tuning_of
 
     if base.source is None or not base.source.is_dir() or not (base.source / "config.json").is_file():
         return ""
@@ -116,8 +116,8 @@ def held_out_evaluations(service: Service, run: Json) -> dict[str, Json]:
 
 
 def _report(rollouts: Sequence[Json], run: Json) -> Json:
-    from app.domain.stored_evaluation import Comparison, Contestant, Slot
-    from app.evaluations.report import report_of
+    from learnloop_service.app.domain.stored_evaluation import Comparison, Contestant, Slot
+    from learnloop_service.app.evaluations.report import report_of
 
     base, best = run["model"]["base_model"], f"{run['model']['project']}/{run['model']['name']}"
     by_place: dict[tuple[bool, str], list[Json]] = {}

@@ -5,10 +5,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.padding import Padding
 
-from app.cli.charts import duration, figure
-from app.cli.held_out import held_out_table
-from app.cli.run_report import verdict_text
-from environment.json_type import Json
+from learnloop_service.app.cli.charts import duration, figure
+from learnloop_service.app.cli.held_out import held_out_table
+from learnloop_service.app.cli.run_report import verdict_text
+from learnloop_service.environment.json_type import Json
 
 
 def print_introduction(console: Console, introduction: str, iterations: int) -> None:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from app.cli.charts import duration, percent
-from app.cli.options import AsJson, DataDir, config_file, own_url, setting
-from app.cli.run_request import BadRunFile, parse_settings
-from app.cli.serve import data_directory
-from app.cli.terminal import plain, print_json, say
+from learnloop_service.app.cli.charts import duration, percent
+from learnloop_service.app.cli.options import AsJson, DataDir, config_file, own_url, setting
+from learnloop_service.app.cli.run_request import BadRunFile, parse_settings
+from learnloop_service.app.cli.serve import data_directory
+from learnloop_service.app.cli.terminal import plain, print_json, say
 
 if TYPE_CHECKING:  # importing it takes a second
-    from app.cli.pipeline.steps import Done
+    from learnloop_service.app.cli.pipeline.steps import Done
 
 
 class Step(StrEnum):
@@ -38,8 +38,8 @@ def pipeline(
 ) -> None:
     """Prepare data, train, evaluate and deploy. Steps whose inputs have not changed are skipped; one that was
     interrupted continues."""
-    from app.cli.pipeline.config import BadPipeline, Pipeline
-    from app.cli.pipeline.steps import Runner
+    from learnloop_service.app.cli.pipeline.config import BadPipeline, Pipeline
+    from learnloop_service.app.cli.pipeline.steps import Runner
 
     try:
         read = Pipeline(config, parse_settings(settings or ()))

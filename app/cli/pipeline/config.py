@@ -9,15 +9,15 @@ from typing import Annotated, Any, Generic, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from app.cli.data_sources import data_source
-from app.cli.run_request import BadRunFile, overlay
-from app.cli.terminal import Failure
-from app.domain.names import NAME_PATTERN
-from app.domain.yaml_file import parse_yaml
-from app.schemas.evaluations import EvaluationRequest
-from app.schemas.run_request import EnvironmentChoice, LearnLoopRequest
-from environment.json_type import Json
-from training.protocol.validation_message import message_of
+from learnloop_service.app.cli.data_sources import data_source
+from learnloop_service.app.cli.run_request import BadRunFile, overlay
+from learnloop_service.app.cli.terminal import Failure
+from learnloop_service.app.domain.names import NAME_PATTERN
+from learnloop_service.app.domain.yaml_file import parse_yaml
+from learnloop_service.app.schemas.evaluations import EvaluationRequest
+from learnloop_service.app.schemas.run_request import EnvironmentChoice, LearnLoopRequest
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.validation_message import message_of
 
 _PLACEHOLDER = "the run of the pipeline"
 Recipe = TypeVar("Recipe", bound=BaseModel)

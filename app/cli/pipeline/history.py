@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from app.cli.terminal import Failure
-from environment.json_type import Json
+from learnloop_service.app.cli.terminal import Failure
+from learnloop_service.environment.json_type import Json
 
 
 class History:

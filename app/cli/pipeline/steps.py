@@ -10,16 +10,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.cli.client import Service, ServiceRefused
-from app.cli.evaluations import trial_decision, watch_evaluation
-from app.cli.pipeline.config import Pipeline, digest
-from app.cli.pipeline.history import History
-from app.cli.run_request import overlay
-from app.cli.serve import settings_with
-from app.cli.service_process import service_at
-from app.cli.terminal import Failure, progress
-from app.cli.watching import ENDED, RunDisplay, follow
-from environment.json_type import Json
+from learnloop_service.app.cli.client import Service, ServiceRefused
+from learnloop_service.app.cli.evaluations import trial_decision, watch_evaluation
+from learnloop_service.app.cli.pipeline.config import Pipeline, digest
+from learnloop_service.app.cli.pipeline.history import History
+from learnloop_service.app.cli.run_request import overlay
+from learnloop_service.app.cli.serve import settings_with
+from learnloop_service.app.cli.service_process import service_at
+from learnloop_service.app.cli.terminal import Failure, progress
+from learnloop_service.app.cli.watching import ENDED, RunDisplay, follow
+from learnloop_service.environment.json_type import Json
 
 STEPS = ("data", "train", "eval", "deploy")
 _NOT_FOUND = 404

@@ -13,27 +13,27 @@ from pathlib import Path
 
 import psutil
 
-from app.backends import refusal
-from app.db.database import DatabaseUrlError, parse_url
-from app.db.reachable import NoConnection, connect_once
-from app.domain.names import TINY_BASE
-from app.errors import InvalidRequest
-from app.listed_models import ListedModels
-from app.operations.base_model_warnings import base_model_findings
-from app.operations.run_disk import REMEDY, need_of
-from app.operations.run_plan import judge_with_defaults, plan_of, plan_with_defaults
-from app.processes.cores import usable_cores
-from app.schemas.run_request import LearnLoopRequest
-from app.settings import Settings
-from environment.plugins import PluginFault
-from environment.registry import UnknownEnvironment, build, traits
-from judges import registry as judges
-from judges.base import JudgeServices
-from training.backends import embedded
-from training.base_memory import MemoryNeed, memory_needed, usual_tuning_of
-from training.base_model_files import base_model_fault
-from training.engine_libraries import missing_libraries
-from training.tuning import Tuning
+from learnloop_service.app.backends import refusal
+from learnloop_service.app.db.database import DatabaseUrlError, parse_url
+from learnloop_service.app.db.reachable import NoConnection, connect_once
+from learnloop_service.app.domain.names import TINY_BASE
+from learnloop_service.app.errors import InvalidRequest
+from learnloop_service.app.listed_models import ListedModels
+from learnloop_service.app.operations.base_model_warnings import base_model_findings
+from learnloop_service.app.operations.run_disk import REMEDY, need_of
+from learnloop_service.app.operations.run_plan import judge_with_defaults, plan_of, plan_with_defaults
+from learnloop_service.app.processes.cores import usable_cores
+from learnloop_service.app.schemas.run_request import LearnLoopRequest
+from learnloop_service.app.settings import Settings
+from learnloop_service.environment.plugins import PluginFault
+from learnloop_service.environment.registry import UnknownEnvironment, build, traits
+from learnloop_service.judges import registry as judges
+from learnloop_service.judges.base import JudgeServices
+from learnloop_service.training.backends import embedded
+from learnloop_service.training.base_memory import MemoryNeed, memory_needed, usual_tuning_of
+from learnloop_service.training.base_model_files import base_model_fault
+from learnloop_service.training.engine_libraries import missing_libraries
+from learnloop_service.training.tuning import Tuning
 
 GB = 1e9
 _SPARE_DISK = 2 * GB

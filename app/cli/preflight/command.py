@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.options import AsJson, DataDir, config_file, setting
-from app.cli.run_request import overlay, parse_settings, read_run_file
-from app.cli.serve import settings_with
-from app.cli.service_process import service_at
-from app.cli.terminal import print_finding, print_json
+from learnloop_service.app.cli.options import AsJson, DataDir, config_file, setting
+from learnloop_service.app.cli.run_request import overlay, parse_settings, read_run_file
+from learnloop_service.app.cli.serve import settings_with
+from learnloop_service.app.cli.service_process import service_at
+from learnloop_service.app.cli.terminal import print_finding, print_json
 
 if TYPE_CHECKING:  # importing these takes seconds
-    from app.cli.preflight.checks import Check
-    from app.schemas.run_request import LearnLoopRequest
-    from app.settings import Settings
+    from learnloop_service.app.cli.preflight.checks import Check
+    from learnloop_service.app.schemas.run_request import LearnLoopRequest
+    from learnloop_service.app.settings import Settings
 
 
 def preflight(
@@ -49,8 +49,8 @@ def preflight(
 def _valid(body: dict[str, Any]) -> "LearnLoopRequest":
     from pydantic import ValidationError
 
-    from app.schemas.run_request import LearnLoopRequest
-    from training.protocol.validation_message import message_of
+    from learnloop_service.app.schemas.run_request import LearnLoopRequest
+    from learnloop_service.training.protocol.validation_message import message_of
 
     try:
         return LearnLoopRequest.model_validate(body)
@@ -63,9 +63,9 @@ def _checks(
     settings: "Settings", request: "LearnLoopRequest", body: dict[str, Any], url: str | None, *, trial: bool
 ) -> Iterator["Check"]:
     """Yield the checks of this machine, unless the service is elsewhere, then the trial, unless it cannot succeed."""
-    from app.cli.preflight.checks import State, checks
-    from app.cli.preflight.trial import trial as tried
-    from app.operations.run_plan import request_with_defaults
+    from learnloop_service.app.cli.preflight.checks import State, checks
+    from learnloop_service.app.cli.preflight.trial import trial as tried
+    from learnloop_service.app.operations.run_plan import request_with_defaults
 
     failed = False
     for check in checks(settings, request) if url is None else ():

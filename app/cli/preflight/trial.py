@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ulid import ULID
 
-from app.cli.charts import duration
-from app.cli.client import Service, ServiceRefused
-from app.cli.preflight.checks import Check, State
-from app.cli.watching import ENDED, follow
-from app.runs.expected_work import expected_rollouts
-from environment.json_type import Json
+from learnloop_service.app.cli.charts import duration
+from learnloop_service.app.cli.client import Service, ServiceRefused
+from learnloop_service.app.cli.preflight.checks import Check, State
+from learnloop_service.app.cli.watching import ENDED, follow
+from learnloop_service.app.runs.expected_work import expected_rollouts
+from learnloop_service.environment.json_type import Json
 
 _GROUPS = 2
 _EVALUATION = {"every": 1_000, "scenarios": 2, "samples": 1, "test_scenarios": 2}

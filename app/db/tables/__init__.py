@@ -3,17 +3,17 @@
 Unless noted otherwise, a rate is in [0, 1], a time is timestamptz, and an id is a ULID (sortable by creation).
 """
 
-from app.db.tables.access import ApiKey, IdempotencyKey, SignIn
-from app.db.tables.agent_sessions import AgentSession, AgentSessionKey, SessionCall, SessionUse
-from app.db.tables.agent_tasks import AgentTask
-from app.db.tables.base import Base
-from app.db.tables.checkpoints import Checkpoint, Promotion
-from app.db.tables.data import DatasetVersion, Document, InboxPart
-from app.db.tables.diagnoses import Diagnosis
-from app.db.tables.evaluations import EvaluationEvent, EvaluationJob, RejudgedRollout
-from app.db.tables.judging import JudgeCall, JudgeRate, Verdict
-from app.db.tables.releases import Release, ReleaseEvent, ReleaseObservation, ReleaseUnit
-from app.db.tables.runs import (
+from learnloop_service.app.db.tables.access import ApiKey, IdempotencyKey, SignIn
+from learnloop_service.app.db.tables.agent_sessions import AgentSession, AgentSessionKey, SessionCall, SessionUse
+from learnloop_service.app.db.tables.agent_tasks import AgentTask
+from learnloop_service.app.db.tables.base import Base
+from learnloop_service.app.db.tables.checkpoints import Checkpoint, Promotion
+from learnloop_service.app.db.tables.data import DatasetVersion, Document, InboxPart
+from learnloop_service.app.db.tables.diagnoses import Diagnosis
+from learnloop_service.app.db.tables.evaluations import EvaluationEvent, EvaluationJob, RejudgedRollout
+from learnloop_service.app.db.tables.judging import JudgeCall, JudgeRate, Verdict
+from learnloop_service.app.db.tables.releases import Release, ReleaseEvent, ReleaseObservation, ReleaseUnit
+from learnloop_service.app.db.tables.runs import (
     Evaluation,
     Event,
     Feedback,
@@ -25,8 +25,8 @@ from app.db.tables.runs import (
     Run,
     Trajectory,
 )
-from app.db.tables.schedules import Schedule, ScheduleRun, UserScenario
-from app.db.tables.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint
+from learnloop_service.app.db.tables.schedules import Schedule, ScheduleRun, UserScenario
+from learnloop_service.app.db.tables.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 
 __all__ = [
     "AgentSession",

@@ -5,9 +5,9 @@ from datetime import datetime
 from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, String, Text, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.tables.base import Base
-from app.domain.agent_session_state import AgentSessionState
-from environment.json_type import Json
+from learnloop_service.app.db.tables.base import Base
+from learnloop_service.app.domain.agent_session_state import AgentSessionState
+from learnloop_service.environment.json_type import Json
 
 _STATES = ", ".join(sorted(f"'{state}'" for state in AgentSessionState))
 _OPEN = f"state = '{AgentSessionState.OPEN}'"

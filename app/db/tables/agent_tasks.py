@@ -5,8 +5,8 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, Index, String, func
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.tables.base import Base
-from environment.json_type import Json
+from learnloop_service.app.db.tables.base import Base
+from learnloop_service.environment.json_type import Json
 
 
 class AgentTask(Base):

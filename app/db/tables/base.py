@@ -12,8 +12,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from app.db.json_text import StorableText
-from environment.json_type import Json
+from learnloop_service.app.db.json_text import StorableText
+from learnloop_service.environment.json_type import Json
 
 
 class Base(DeclarativeBase):

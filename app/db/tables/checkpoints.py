@@ -10,8 +10,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.tables.base import Base, run_id
-from environment.json_type import Json
+from learnloop_service.app.db.tables.base import Base, run_id
+from learnloop_service.environment.json_type import Json
 
 
 class Checkpoint(Base):

@@ -5,8 +5,8 @@ from datetime import datetime
 from sqlalchemy import String, Text, func
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.tables.base import Base
-from app.domain.run_state import RunStatus
+from learnloop_service.app.db.tables.base import Base
+from learnloop_service.app.domain.run_state import RunStatus
 
 
 class Claimable(Base):

@@ -12,8 +12,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.tables.base import Base
-from environment.json_type import Json
+from learnloop_service.app.db.tables.base import Base
+from learnloop_service.environment.json_type import Json
 
 
 class Document(Base):

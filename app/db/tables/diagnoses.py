@@ -3,8 +3,8 @@
 from sqlalchemy import Index, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.tables.base import Base, run_id
-from environment.json_type import Json
+from learnloop_service.app.db.tables.base import Base, run_id
+from learnloop_service.environment.json_type import Json
 
 
 class Diagnosis(Base):

@@ -11,10 +11,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.tables.base import Base, EventRow
-from app.db.tables.claimable import Claimable
-from app.domain.evaluation_state import EvaluationStatus
-from environment.json_type import Json
+from learnloop_service.app.db.tables.base import Base, EventRow
+from learnloop_service.app.db.tables.claimable import Claimable
+from learnloop_service.app.domain.evaluation_state import EvaluationStatus
+from learnloop_service.environment.json_type import Json
 
 _EVALUATION_STATES = ", ".join(sorted(f"'{status}'" for status in EvaluationStatus))
 

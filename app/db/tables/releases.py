@@ -16,10 +16,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.tables.base import Base, EventRow
-from app.domain.release_rules import Guardrail
-from app.domain.release_state import LIVE, Arm, ReleaseState
-from environment.json_type import Json
+from learnloop_service.app.db.tables.base import Base, EventRow
+from learnloop_service.app.domain.release_rules import Guardrail
+from learnloop_service.app.domain.release_state import LIVE, Arm, ReleaseState
+from learnloop_service.environment.json_type import Json
 
 
 def _one_of(values: Iterable[str]) -> str:

@@ -17,11 +17,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column, synonym
 
-from app.db.tables.base import Base, EventRow, run_id
-from app.db.tables.claimable import Claimable
-from app.domain.run_state import LIVE, RunStatus
-from app.domain.stored_request import StoredRequest
-from environment.json_type import Json
+from learnloop_service.app.db.tables.base import Base, EventRow, run_id
+from learnloop_service.app.db.tables.claimable import Claimable
+from learnloop_service.app.domain.run_state import LIVE, RunStatus
+from learnloop_service.app.domain.stored_request import StoredRequest
+from learnloop_service.environment.json_type import Json
 
 _LIVE = ", ".join(sorted(f"'{status}'" for status in LIVE))
 _KNOWN = ", ".join(sorted(f"'{status}'" for status in RunStatus))
@@ -96,7 +96,7 @@ class Run(Claimable):
     phase_done: Mapped[int | None]
     phase_total: Mapped[int | None]
     rollout_failures: Mapped[dict[str, Json] | None]
-    """`training.types.RolloutFailures` of the newest iteration that made rollouts; None if none of them failed."""
+    """`learnloop_service.training.types.RolloutFailures` of the newest iteration that made rollouts; None if none of them failed."""
     step: Mapped[int | None]
     best_step: Mapped[int | None]
     best_success: Mapped[float | None]
@@ -146,7 +146,7 @@ class Iteration(Base):
     malformed: Mapped[float | None]
     failed_rollouts: Mapped[int]
     lost_rollouts: Mapped[dict[str, Json]] = mapped_column(default=dict, server_default="{}")
-    """Number of them that were lost for reasons that are not the agent's, by `training.types.FailureKind`."""
+    """Number of them that were lost for reasons that are not the agent's, by `learnloop_service.training.types.FailureKind`."""
     skipped_groups: Mapped[dict[str, Json]]
     no_signal: Mapped[str | None]
     """Why the iteration gave no training signal (training/no_signal.py); None if at least one group gave one."""
@@ -257,7 +257,7 @@ class Trajectory(Base):
     """Scenario whose group its own replaces, because that one taught nothing; None for any other rollout."""
     error: Mapped[str | None]
     failure: Mapped[str | None]
-    """Kind of the error, a `training.types.FailureKind`; None without an error, or if an earlier version saved the
+    """Kind of the error, a `learnloop_service.training.types.FailureKind`; None without an error, or if an earlier version saved the
     row."""
     turns: Mapped[int]
     prompt_tokens: Mapped[int]

@@ -5,9 +5,9 @@ from datetime import datetime
 from sqlalchemy import CheckConstraint, ForeignKey, ForeignKeyConstraint, Index, String, Text, UniqueConstraint, func
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.tables.base import Base
-from app.domain.schedule_state import DueState, Then
-from environment.json_type import Json
+from learnloop_service.app.db.tables.base import Base
+from learnloop_service.app.domain.schedule_state import DueState, Then
+from learnloop_service.environment.json_type import Json
 
 _THEN = ", ".join(sorted(f"'{each}'" for each in Then))
 _STATES = ", ".join(sorted(f"'{state}'" for state in DueState))

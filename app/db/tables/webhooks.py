@@ -15,9 +15,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.tables.base import Base
-from app.domain.delivery_state import DeliveryState
-from environment.json_type import Json
+from learnloop_service.app.db.tables.base import Base
+from learnloop_service.app.domain.delivery_state import DeliveryState
+from learnloop_service.environment.json_type import Json
 
 _DELIVERY_STATES = ", ".join(sorted(f"'{state}'" for state in DeliveryState))
 _PENDING = f"state = '{DeliveryState.PENDING}'"

@@ -15,11 +15,11 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from app.model_registry.pushes.hugging_face import HubTarget
-from app.model_registry.pushes.hugging_face import upload as upload_to_hub
-from app.model_registry.pushes.s3 import S3Target
-from app.model_registry.pushes.s3 import upload as upload_to_s3
-from environment.json_type import Json
+from learnloop_service.app.model_registry.pushes.hugging_face import HubTarget
+from learnloop_service.app.model_registry.pushes.hugging_face import upload as upload_to_hub
+from learnloop_service.app.model_registry.pushes.s3 import S3Target
+from learnloop_service.app.model_registry.pushes.s3 import upload as upload_to_s3
+from learnloop_service.environment.json_type import Json
 
 _ENGINE_PATIENCE_S = 600.0
 """The engine checks the hashes of all files before it sends the first byte."""

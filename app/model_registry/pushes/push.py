@@ -14,12 +14,12 @@ from typing import Any, TextIO
 
 import structlog
 
-from app.errors import BadGateway, Conflict, ServiceError, Unavailable
-from app.model_registry.pushes.hugging_face import HubTarget
-from app.model_registry.pushes.targets import Target
-from app.processes.child import last_words, run_in
-from app.settings import Settings
-from app.tracing.redaction import Redactor, secrets_of
+from learnloop_service.app.errors import BadGateway, Conflict, ServiceError, Unavailable
+from learnloop_service.app.model_registry.pushes.hugging_face import HubTarget
+from learnloop_service.app.model_registry.pushes.targets import Target
+from learnloop_service.app.processes.child import last_words, run_in
+from learnloop_service.app.settings import Settings
+from learnloop_service.app.tracing.redaction import Redactor, secrets_of
 
 AT_ONCE = 2
 """Maximum number of concurrent pushes per data directory. Each one needs disk space for a whole checkpoint."""
@@ -76,7 +76,7 @@ def _job(source: Source, target: Target) -> str:
 
 
 async def _run(folder: Path, job: str, timeout_s: float) -> None:
-    argv = (sys.executable, "-m", "app.model_registry.pushes.child", str(folder))
+    argv = (sys.executable, "-m", "learnloop_service.app.model_registry.pushes.child", str(folder))
     try:
         await run_in(folder, argv, timeout_s, _environment(job))
     except TimeoutError:

@@ -5,11 +5,11 @@ from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from typing import Any
 
-from app.errors import Conflict, Forbidden
-from app.model_registry.pushes.hugging_face import HubTarget
-from app.model_registry.pushes.s3 import S3Target
-from app.settings import Settings
-from environment.installation import needs_extra
+from learnloop_service.app.errors import Conflict, Forbidden
+from learnloop_service.app.model_registry.pushes.hugging_face import HubTarget
+from learnloop_service.app.model_registry.pushes.s3 import S3Target
+from learnloop_service.app.settings import Settings
+from learnloop_service.environment.installation import needs_extra
 
 Target = HubTarget | S3Target
 

@@ -5,16 +5,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.db.tables import EvaluationJob
-from app.domain.stored_evaluation import Slot, StoredEvaluation
-from app.domain.stored_request import Budget
-from app.runs.budget import Meter, PriorUsage
-from environment.base import Environment, Scenario
-from judges.base import Judgement, Models
-from judges.prices import Price
-from training.budget import Estimates, Reservation, Usage, usage_of_calls
-from training.phases import Phase
-from training.types import Rollout, RunConfig
+from learnloop_service.app.db.tables import EvaluationJob
+from learnloop_service.app.domain.stored_evaluation import Slot, StoredEvaluation
+from learnloop_service.app.domain.stored_request import Budget
+from learnloop_service.app.runs.budget import Meter, PriorUsage
+from learnloop_service.environment.base import Environment, Scenario
+from learnloop_service.judges.base import Judgement, Models
+from learnloop_service.judges.prices import Price
+from learnloop_service.training.budget import Estimates, Reservation, Usage, usage_of_calls
+from learnloop_service.training.phases import Phase
+from learnloop_service.training.types import Rollout, RunConfig
 
 
 def prices_of(request: StoredEvaluation, models: Models) -> tuple[Price | None, ...]:

@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass
 
 import structlog
 
-from app.aio.event_loops import run_in_thread, run_on_loop
-from app.aio.retry import retry_while_database_is_down
-from app.backends import Connect
-from app.claims.lease import Lease, LeaseLost
-from app.db.clock import database_time
-from app.db.database import Database
-from app.db.tables import EvaluationJob
-from app.domain.stored_evaluation import (
+from learnloop_service.app.aio.event_loops import run_in_thread, run_on_loop
+from learnloop_service.app.aio.retry import retry_while_database_is_down
+from learnloop_service.app.backends import Connect
+from learnloop_service.app.claims.lease import Lease, LeaseLost
+from learnloop_service.app.db.clock import database_time
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import EvaluationJob
+from learnloop_service.app.domain.stored_evaluation import (
     Comparison,
     Contestant,
     RejudgingEvaluation,
@@ -26,37 +26,37 @@ from app.domain.stored_evaluation import (
     WhatIfEvaluation,
     parse_evaluation,
 )
-from app.domain.stored_request import Choice
-from app.errors import DATABASE_DOWN
-from app.evaluations.rejudgings import RejudgingStore
-from app.evaluations.store import EvaluationStore
-from app.listed_models import ListedModels
-from app.processes.engine import Engine
-from app.runs.configuration import make_environment, make_judge
-from app.runs.documents import resolve_references
-from app.runs.environment_access import EnvironmentAccess
-from app.runs.resume_point import begin_with
-from app.runs.store import RunStore
-from app.settings import Settings
-from app.worker.driven import Patience
-from app.worker.evaluations.budget import EvaluationBudget, meter_of, prices_of, saved_usage
-from app.worker.evaluations.rejudging import Rejudging
-from app.worker.evaluations.rollouts import ComparisonWork, ForkedRollout, TrialWork, WhatIfWork
-from app.worker.evaluations.state import DriveState, OpenedEvaluation
-from app.worker.judge_services import judge_services
-from app.worker.own_agents import OwnAgents
-from app.worker.rollout_sessions import LeasedSessions
-from environment.base import Json
-from environment.first_line import first_line
-from judges.base import Judge
-from training.backends import embedded
-from training.backends.art_import import import_art
-from training.backends.base import Endpoint, ModelSpec
-from training.budget import Usage
-from training.rollout.chat import Chat, open_chat
-from training.rollout.prompted import PromptedChat
-from training.rollout.rollout import Player
-from training.types import Progress
+from learnloop_service.app.domain.stored_request import Choice
+from learnloop_service.app.errors import DATABASE_DOWN
+from learnloop_service.app.evaluations.rejudgings import RejudgingStore
+from learnloop_service.app.evaluations.store import EvaluationStore
+from learnloop_service.app.listed_models import ListedModels
+from learnloop_service.app.processes.engine import Engine
+from learnloop_service.app.runs.configuration import make_environment, make_judge
+from learnloop_service.app.runs.documents import resolve_references
+from learnloop_service.app.runs.environment_access import EnvironmentAccess
+from learnloop_service.app.runs.resume_point import begin_with
+from learnloop_service.app.runs.store import RunStore
+from learnloop_service.app.settings import Settings
+from learnloop_service.app.worker.driven import Patience
+from learnloop_service.app.worker.evaluations.budget import EvaluationBudget, meter_of, prices_of, saved_usage
+from learnloop_service.app.worker.evaluations.rejudging import Rejudging
+from learnloop_service.app.worker.evaluations.rollouts import ComparisonWork, ForkedRollout, TrialWork, WhatIfWork
+from learnloop_service.app.worker.evaluations.state import DriveState, OpenedEvaluation
+from learnloop_service.app.worker.judge_services import judge_services
+from learnloop_service.app.worker.own_agents import OwnAgents
+from learnloop_service.app.worker.rollout_sessions import LeasedSessions
+from learnloop_service.environment.base import Json
+from learnloop_service.environment.first_line import first_line
+from learnloop_service.judges.base import Judge
+from learnloop_service.training.backends import embedded
+from learnloop_service.training.backends.art_import import import_art
+from learnloop_service.training.backends.base import Endpoint, ModelSpec
+from learnloop_service.training.budget import Usage
+from learnloop_service.training.rollout.chat import Chat, open_chat
+from learnloop_service.training.rollout.prompted import PromptedChat
+from learnloop_service.training.rollout.rollout import Player
+from learnloop_service.training.types import Progress
 
 log = structlog.get_logger(__name__)
 

@@ -4,24 +4,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app import instruments
-from app.claims.lease import Lease
-from app.db.tables import EvaluationJob
-from app.domain.evaluation_state import EvaluationStatus
-from app.domain.run_state import RunStatus
-from app.evaluations.claims import EvaluationClaims
-from app.evaluations.report import models_without_figures
-from app.evaluations.store import EvaluationStore
-from app.runs.store import PendingRequests
-from app.worker.evaluations.driver import EvaluationDriver
-from app.worker.evaluations.publisher import EvaluationPublisher
-from app.worker.runner import Activity, WorkFailed
-from training.types import Progress
+from learnloop_service.app import instruments
+from learnloop_service.app.claims.lease import Lease
+from learnloop_service.app.db.tables import EvaluationJob
+from learnloop_service.app.domain.evaluation_state import EvaluationStatus
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.evaluations.claims import EvaluationClaims
+from learnloop_service.app.evaluations.report import models_without_figures
+from learnloop_service.app.evaluations.store import EvaluationStore
+from learnloop_service.app.runs.store import PendingRequests
+from learnloop_service.app.worker.evaluations.driver import EvaluationDriver
+from learnloop_service.app.worker.evaluations.publisher import EvaluationPublisher
+from learnloop_service.app.worker.runner import Activity, WorkFailed
+from learnloop_service.training.types import Progress
 
 
 @dataclass(frozen=True)
 class EvaluationJobs:
-    """`app.worker.runner.Jobs` for evaluations."""
+    """`learnloop_service.app.worker.runner.Jobs` for evaluations."""
 
     store: EvaluationStore
     claims: EvaluationClaims

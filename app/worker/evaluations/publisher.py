@@ -17,18 +17,18 @@ from typing import Any
 import httpx
 import structlog
 
-from app.db.tables import EvaluationJob
-from app.domain.stored_evaluation import Slot, parse_evaluation
-from app.errors import DATABASE_DOWN
-from app.evaluations.publications import Publications
-from app.evaluations.store import EvaluationStore
-from app.logs import RepeatedLog
-from app.processes.child import last_words, run_in
-from app.settings import Settings
-from app.tracing.redaction import Redactor, secrets_of
-from app.tracing.wandb_project import ProjectUnavailable, open_project
-from environment.first_line import first_line
-from environment.json_type import Json
+from learnloop_service.app.db.tables import EvaluationJob
+from learnloop_service.app.domain.stored_evaluation import Slot, parse_evaluation
+from learnloop_service.app.errors import DATABASE_DOWN
+from learnloop_service.app.evaluations.publications import Publications
+from learnloop_service.app.evaluations.store import EvaluationStore
+from learnloop_service.app.logs import RepeatedLog
+from learnloop_service.app.processes.child import last_words, run_in
+from learnloop_service.app.settings import Settings
+from learnloop_service.app.tracing.redaction import Redactor, secrets_of
+from learnloop_service.app.tracing.wandb_project import ProjectUnavailable, open_project
+from learnloop_service.environment.first_line import first_line
+from learnloop_service.environment.json_type import Json
 
 _POLL_S = 30.0
 _TIMEOUT_S = 600.0
@@ -159,7 +159,7 @@ class EvaluationPublisher:
         return {"inputs": inputs, "output": output, "scores": scores}
 
     async def _run(self, path: Path, environment: Mapping[str, str]) -> None:
-        argv = (sys.executable, "-m", "app.evaluations.weave_child", str(path))
+        argv = (sys.executable, "-m", "learnloop_service.app.evaluations.weave_child", str(path))
         try:
             await run_in(path.parent, argv, _TIMEOUT_S, environment)
         except TimeoutError:

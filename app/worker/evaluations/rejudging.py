@@ -8,21 +8,21 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from app.aio.event_loops import shielded
-from app.claims.lease import LeaseLost
-from app.domain.stored_evaluation import RejudgingEvaluation
-from app.evaluations.rejudge_report import stored_rejudge_report
-from app.evaluations.rejudgings import RejudgingStore, StoredGroup
-from app.runs.configuration import make_judge
-from app.runs.stored_rollouts import judged_rollout
-from app.worker.evaluations.state import OpenedEvaluation
-from app.worker.measures import count_judge_calls
-from app.worker.save_iteration import verdict_row
-from environment.base import Json
-from judges.base import Judge, Judgement, JudgeServices, VerdictCache
-from training.scoring import assign_rewards, judge_group
-from training.task_errors import first_of_several
-from training.types import Rollout, RunConfig, ScoredRollout
+from learnloop_service.app.aio.event_loops import shielded
+from learnloop_service.app.claims.lease import LeaseLost
+from learnloop_service.app.domain.stored_evaluation import RejudgingEvaluation
+from learnloop_service.app.evaluations.rejudge_report import stored_rejudge_report
+from learnloop_service.app.evaluations.rejudgings import RejudgingStore, StoredGroup
+from learnloop_service.app.runs.configuration import make_judge
+from learnloop_service.app.runs.stored_rollouts import judged_rollout
+from learnloop_service.app.worker.evaluations.state import OpenedEvaluation
+from learnloop_service.app.worker.measures import count_judge_calls
+from learnloop_service.app.worker.save_iteration import verdict_row
+from learnloop_service.environment.base import Json
+from learnloop_service.judges.base import Judge, Judgement, JudgeServices, VerdictCache
+from learnloop_service.training.scoring import assign_rewards, judge_group
+from learnloop_service.training.task_errors import first_of_several
+from learnloop_service.training.types import Rollout, RunConfig, ScoredRollout
 
 
 @dataclass(frozen=True)

@@ -11,33 +11,39 @@ from typing import Any, ClassVar
 
 from ulid import ULID
 
-from app.aio.event_loops import shielded
-from app.claims.lease import LeaseLost
-from app.db.database import Database
-from app.db.tables import Trajectory
-from app.domain.stored_evaluation import Slot, StoredEvaluation, TrialEvaluation, WhatIf, WhatIfEvaluation
-from app.evaluations.report import differences, report_of, why_no_figures
-from app.evaluations.what_ifs import values_of, what_if_report
-from app.runs.recorded_rollouts import recorded_rollout
-from app.runs.resume_point import state_after
-from app.runs.stored_rollouts import stored_rollout
-from app.worker.evaluations.state import OpenedEvaluation
-from app.worker.measures import count_judge_calls, count_rollouts
-from app.worker.save_iteration import rollout_row, verdict_row
-from environment.base import Json, Scenario
-from judges.base import Judge
-from training.backends.base import BackendUnavailable
-from training.rollout.agents.remote import RolloutName
-from training.rollout.chat import Chat
-from training.rollout.environment_calls import off_loop
-from training.rollout.fork import Fork
-from training.rollout.rollout import Player, RolloutLimits, rollout
-from training.rollout_tasks import seed_of
-from training.scoring import assign_rewards, judge_group
-from training.statistics.sequential import Decision, Evidence, Rule, evidence
-from training.statistics.turn_values import next_probe
-from training.task_errors import first_of_several
-from training.types import FailureKind, Rollout
+from learnloop_service.app.aio.event_loops import shielded
+from learnloop_service.app.claims.lease import LeaseLost
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Trajectory
+from learnloop_service.app.domain.stored_evaluation import (
+    Slot,
+    StoredEvaluation,
+    TrialEvaluation,
+    WhatIf,
+    WhatIfEvaluation,
+)
+from learnloop_service.app.evaluations.report import differences, report_of, why_no_figures
+from learnloop_service.app.evaluations.what_ifs import values_of, what_if_report
+from learnloop_service.app.runs.recorded_rollouts import recorded_rollout
+from learnloop_service.app.runs.resume_point import state_after
+from learnloop_service.app.runs.stored_rollouts import stored_rollout
+from learnloop_service.app.worker.evaluations.state import OpenedEvaluation
+from learnloop_service.app.worker.measures import count_judge_calls, count_rollouts
+from learnloop_service.app.worker.save_iteration import rollout_row, verdict_row
+from learnloop_service.environment.base import Json, Scenario
+from learnloop_service.judges.base import Judge
+from learnloop_service.training.backends.base import BackendUnavailable
+from learnloop_service.training.rollout.agents.remote import RolloutName
+from learnloop_service.training.rollout.chat import Chat
+from learnloop_service.training.rollout.environment_calls import off_loop
+from learnloop_service.training.rollout.fork import Fork
+from learnloop_service.training.rollout.rollout import Player, RolloutLimits, rollout
+from learnloop_service.training.rollout_tasks import seed_of
+from learnloop_service.training.scoring import assign_rewards, judge_group
+from learnloop_service.training.statistics.sequential import Decision, Evidence, Rule, evidence
+from learnloop_service.training.statistics.turn_values import next_probe
+from learnloop_service.training.task_errors import first_of_several
+from learnloop_service.training.types import FailureKind, Rollout
 
 
 @dataclass(frozen=True)

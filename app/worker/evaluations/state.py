@@ -4,19 +4,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from app.aio.retry import Result
-from app.claims.lease import Lease
-from app.db.clock import DatabaseTime
-from app.db.tables import EvaluationJob
-from app.domain.stored_evaluation import Evaluation
-from app.evaluations.store import EvaluationStore
-from app.runs.budget import Meter
-from app.worker.driven import Patience, query
-from app.worker.evaluations.budget import EvaluationBudget
-from environment.base import Environment
-from judges.prices import Price
-from training.phases import Phase
-from training.types import Progress
+from learnloop_service.app.aio.retry import Result
+from learnloop_service.app.claims.lease import Lease
+from learnloop_service.app.db.clock import DatabaseTime
+from learnloop_service.app.db.tables import EvaluationJob
+from learnloop_service.app.domain.stored_evaluation import Evaluation
+from learnloop_service.app.evaluations.store import EvaluationStore
+from learnloop_service.app.runs.budget import Meter
+from learnloop_service.app.worker.driven import Patience, query
+from learnloop_service.app.worker.evaluations.budget import EvaluationBudget
+from learnloop_service.environment.base import Environment
+from learnloop_service.judges.prices import Price
+from learnloop_service.training.phases import Phase
+from learnloop_service.training.types import Progress
 
 
 @dataclass

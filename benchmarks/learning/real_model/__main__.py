@@ -25,16 +25,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from app.cli.demo.base import add_found, find_base
-from app.cli.demo.own_data import own_data, prepared_data
-from app.cli.serve import settings_with
-from app.cli.terminal import Failure
 from benchmarks.learning.real_model.arms import ARMS, CHECK, GRPO, GRPO_ONLY, Settings, with_given
 from benchmarks.learning.real_model.machine import described
 from benchmarks.learning.real_model.measuring import Measurement, k3_by_precision, measure, sampler_against_trainer
 from benchmarks.learning.real_model.report import table
 from benchmarks.learning.real_model.workers import Workers
-from environment.json_type import Json
+from learnloop_service.app.cli.demo.base import add_found, find_base
+from learnloop_service.app.cli.demo.own_data import own_data, prepared_data
+from learnloop_service.app.cli.serve import settings_with
+from learnloop_service.app.cli.terminal import Failure
+from learnloop_service.environment.json_type import Json
 
 _GIVEN = (
     "demonstrations", "epochs", "warm_learning_rate", "iterations", "groups", "rollouts", "learning_rate",

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 PROMPTED, WARM_START, GRPO, GRPO_ONLY = "prompted", "warm_start", "grpo", "grpo_only"
 ARMS = (PROMPTED, WARM_START, GRPO, GRPO_ONLY)

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 
 from openai.types.chat.chat_completion import Choice
 
-from environment.base import Environment, Episode, Json
-from judges.base import Candidate
-from judges.reference import ReferenceJudge
-from training.engine.tokens import ChatTokenizer
-from training.protocol.malformed_calls import MALFORMED
-from training.protocol.tool_formats.formats import Reply
-from training.rollout.chat import message_of
-from training.rollout.episode_tools import out_of_turns
-from training.rollout.rollout import execute_reply
+from learnloop_service.environment.base import Environment, Episode, Json
+from learnloop_service.judges.base import Candidate
+from learnloop_service.judges.reference import ReferenceJudge
+from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.protocol.malformed_calls import MALFORMED
+from learnloop_service.training.protocol.tool_formats.formats import Reply
+from learnloop_service.training.rollout.chat import message_of
+from learnloop_service.training.rollout.episode_tools import out_of_turns
+from learnloop_service.training.rollout.rollout import execute_reply
 
 Sampled = tuple[list[int], list[float]]
 """The token ids of a reply and their log-probabilities."""

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import dropwhile
 from statistics import fmean
 
-from app.cli.client import Service
 from benchmarks.learning.real_model.arms import Settings, environment
-from environment.json_type import Json
+from learnloop_service.app.cli.client import Service
+from learnloop_service.environment.json_type import Json
 
 MODES: Mapping[str, float] = {"greedy": 0.0, "sampled": 1.0}
 """Temperatures by mode."""

@@ -6,7 +6,7 @@ import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 _KERNEL = re.compile(r'"flash_attention": *(\d)')
 

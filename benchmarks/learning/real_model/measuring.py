@@ -5,14 +5,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.cli.client import Service
-from app.cli.service_process import own_service
 from benchmarks.learning.real_model.arms import GRPO_ONLY, PROMPTED, Settings, request
 from benchmarks.learning.real_model.held_out import answers, time_to_share
 from benchmarks.learning.real_model.report import write_transcripts
 from benchmarks.learning.real_model.training import train
 from benchmarks.learning.real_model.workers import Workers
-from environment.json_type import Json
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.service_process import own_service
+from learnloop_service.environment.json_type import Json
 
 Say = Callable[[str], None]
 

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from rich.table import Table
 
 from benchmarks.learning.real_model.held_out import MODES
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 
 def table(found: Sequence[Json], arms: Sequence[str]) -> Table:

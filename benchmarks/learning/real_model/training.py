@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from statistics import fmean
 
-from app.cli.client import Service
-from app.cli.run_report import run_seconds
-from app.cli.watching import follow
 from benchmarks.learning.real_model.machine import gpu_memory_gb
-from environment.json_type import Json
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.run_report import run_seconds
+from learnloop_service.app.cli.watching import follow
+from learnloop_service.environment.json_type import Json
 
 _MEMORY_EVERY_S = 2.0
 _LAST = 5

@@ -28,16 +28,16 @@ import pyarrow  # type: ignore[import-untyped]
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
-from app.datasets.store import DatasetStore
 from benchmarks.learning.real_model.conversation import Conversation, Generate, Sampled, play
 from benchmarks.learning.real_model.held_out import PROMISING
-from environment.base import Environment, Json, Scenario
-from environment.registry import build
-from training.engine.__main__ import TINY_BASE, TINY_NAME
-from training.engine.registry.registry import Registry
-from training.engine.tokens import ChatTokenizer
-from training.engine.trainer.optimizer import BETAS
-from training.types import RunConfig
+from learnloop_service.app.datasets.store import DatasetStore
+from learnloop_service.environment.base import Environment, Json, Scenario
+from learnloop_service.environment.registry import build
+from learnloop_service.training.engine.__main__ import TINY_BASE, TINY_NAME
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.trainer.optimizer import BETAS
+from learnloop_service.training.types import RunConfig
 
 CONTEXT = 8192
 """Longest conversation in tokens."""

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from app.cli.data_sources import DataSource
-from app.cli.terminal import failing_on
 from learnloop_mail.cli.prepare import prepared
+from learnloop_service.app.cli.data_sources import DataSource
+from learnloop_service.app.cli.terminal import failing_on
 
 if TYPE_CHECKING:  # importing pydantic is slow
     from pydantic import BaseModel

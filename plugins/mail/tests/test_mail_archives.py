@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from environment.email_search.inbox import Inbox
 from learnloop_mail.reading.importer import import_mail
+from learnloop_service.environment.email_search.inbox import Inbox
 
 ARCHIVES = Path(os.environ.get("LEARNLOOP_MAIL_ARCHIVES", "no-archives"))
 NOTMUCH = ARCHIVES / "notmuch-0.37" / "test" / "corpora"

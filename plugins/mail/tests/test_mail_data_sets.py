@@ -11,7 +11,6 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
-from environment.email_search.inbox import Inbox, write_inbox
 from learnloop_mail.preparation.enron import (
     EMAIL_COLUMNS,
     KNOWN_BAD_QUESTIONS,
@@ -23,6 +22,7 @@ from learnloop_mail.preparation.enron import (
 )
 from learnloop_mail.preparation.mail_filter import FilterCounts, MailFilter, filtered
 from learnloop_mail.preparation.table_files import DatasetError, count_rows, is_dataset, rows, splits
+from learnloop_service.environment.email_search.inbox import Inbox, write_inbox
 from scripts.enron_layout import EMAILS, save
 
 Row = dict[str, Any]
@@ -240,6 +240,6 @@ def test_of_too_many_emails_the_last_written_are_ranked(monkeypatch: pytest.Monk
     write_inbox(tmp_path / "many.sqlite", emails(given, RowCounts()))
     inbox = Inbox(tmp_path / "many.sqlite")
     assert inbox.search(["budget"], limit=1)[0].subject == "Number 1", "the best match"
-    monkeypatch.setattr("environment.email_search.inbox.MAX_RANKED", 4)
+    monkeypatch.setattr("learnloop_service.environment.email_search.inbox.MAX_RANKED", 4)
     assert [hit.subject for hit in inbox.search(["budget"])] == [f"Number {number}" for number in (9, 10, 11, 12)]
     inbox.close()

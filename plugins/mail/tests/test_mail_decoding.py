@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.email_search.mail_addresses import people
 from learnloop_mail.reading import mail_message, mime_parts
 from learnloop_mail.reading.html_text import html_to_text
 from learnloop_mail.reading.mail_headers import header_text, mailboxes, moment
 from learnloop_mail.reading.mail_message import MAX_BODY_CHARACTERS, NotAMail, decode_mail
 from learnloop_mail.reading.mail_text import clean_text, decode_bytes
 from learnloop_mail.reading.mime_parts import MailParts, MailRefused, Part
+from learnloop_service.environment.email_search.mail_addresses import people
 
 
 def mail(body: bytes, *fields: str) -> bytes:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.demo.own_data import prepared_data
-from app.cli.terminal import Failure
+from learnloop_service.app.cli.demo.own_data import prepared_data
+from learnloop_service.app.cli.terminal import Failure
+from learnloop_service.training.engine.__main__ import TINY_BASE
 from tests.fakes.mailboxes import archive
 from tests.integration.cli.conftest import Learnloop
-from training.engine.__main__ import TINY_BASE
 
 pytestmark = pytest.mark.usefixtures("forked_checks")
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.email_search.inbox import Email, Inbox
-from environment.email_search.mail_addresses import people
 from learnloop_mail.reading import mail_headers
 from learnloop_mail.reading.mail_headers import mailboxes
 from learnloop_mail.reading.mail_message import decode_mail
+from learnloop_service.environment.email_search.inbox import Email, Inbox
+from learnloop_service.environment.email_search.mail_addresses import people
 
 _NOTHING = re.compile(r"(?!)")
 _address = st.from_regex(r"[a-z0-9_+-]{1,12}(?:\.[a-z0-9]{1,5})?@[a-z0-9-]{1,12}\.[a-z]{2,5}", fullmatch=True)

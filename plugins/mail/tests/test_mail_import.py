@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from environment.email_search.inbox import Email, Inbox, InboxError, write_inbox
 from learnloop_mail.reading import mail_files, mail_ids
 from learnloop_mail.reading.importer import ImportReport, MailSourceError, import_mail
 from learnloop_mail.reading.mail_files import BrokenMail, RawMail, raw_mails
 from learnloop_mail.reading.mail_ids import MailIds
+from learnloop_service.environment.email_search.inbox import Email, Inbox, InboxError, write_inbox
 
 
 def mail(number: int, body: str = "hello", *fields: str) -> bytes:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from environment.email_search.environment import build
 from learnloop_mail.preparation.recipe import read_recipe
+from learnloop_service.environment.email_search.environment import build
 from scripts.enron_layout import write_layout
 from tests.fakes.engine_process import ROOT
 from tests.fakes.hub_server import hub_server

@@ -6,7 +6,6 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.base import Split
 from learnloop_mail.preparation.question_sets import (
     Question,
     Selection,
@@ -15,6 +14,7 @@ from learnloop_mail.preparation.question_sets import (
     question_set,
     split_by_topic,
 )
+from learnloop_service.environment.base import Split
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 few = st.integers(0, 6)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from environment.registry import build
+from learnloop_service.environment.registry import build
 from tests.fakes.answering import Answer, answering
 from tests.fakes.mailboxes import archive
 from tests.integration.cli.conftest import Learnloop

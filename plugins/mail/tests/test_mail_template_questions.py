@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
-from environment.email_search.inbox import Email, Inbox, write_inbox
-from judges.reference import same_answer
 from learnloop_mail.preparation.template_questions import GAP, TemplateCounts, template_questions, topic_of
+from learnloop_service.environment.email_search.inbox import Email, Inbox, write_inbox
+from learnloop_service.judges.reference import same_answer
 
 START = datetime(2021, 3, 1, 9, tzinfo=UTC)
 

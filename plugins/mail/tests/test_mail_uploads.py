@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import func, select, text
 from typer.testing import CliRunner
 
-from app.cli.main import app
-from app.datasets.store import DatasetStore
-from app.db.database import make_database, make_engine, parse_url
-from app.db.tables import DatasetVersion, InboxPart, Run
 from learnloop_mail.service import upload
+from learnloop_service.app.cli.main import app
+from learnloop_service.app.datasets.store import DatasetStore
+from learnloop_service.app.db.database import make_database, make_engine, parse_url
+from learnloop_service.app.db.tables import DatasetVersion, InboxPart, Run
 from tests.fakes.mailboxes import COUNT, asked, mbox, questions, stored
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import keyed

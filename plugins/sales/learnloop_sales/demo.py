@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from app.cli.client import Service
-from app.cli.demo.held_out_tasks import ask_both
-from app.cli.demo.job import ACTS_AS, DemoJob, compared
-from environment.json_type import Json
 from learnloop_sales.demo_report import print_examples
 from learnloop_sales.graph import Graph
 from learnloop_sales.scenarios import home_world
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.demo.held_out_tasks import ask_both
+from learnloop_service.app.cli.demo.job import ACTS_AS, DemoJob, compared
+from learnloop_service.environment.json_type import Json
 
 _TASK_FIELDS = ("prospect", "company", "role", "goal", "start", "graph")
 CHECKS = ("citations_read", "cited_product", "named_prospect", "named_company")

@@ -7,9 +7,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.charts import figure
-from app.cli.terminal import plain
-from environment.json_type import Json
+from learnloop_service.app.cli.charts import figure
+from learnloop_service.app.cli.terminal import plain
+from learnloop_service.environment.json_type import Json
 
 _FAULTS = {
     "citations_read": "cites nothing, or something it did not read",

@@ -4,10 +4,6 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from environment.base import Environment, Json, Outcome, Rewarded, Scenario, Split, ToolCall, UnknownScenario
-from environment.explained import ending, shortened
-from environment.scenario_order import draw
-from environment.traits import Document, RunPage, Traits
 from learnloop_sales.graph import Graph, dump_graph, parse_graph, size_of
 from learnloop_sales.node_scores import NodeScores, Rule
 from learnloop_sales.scenarios import (
@@ -20,6 +16,19 @@ from learnloop_sales.scenarios import (
 )
 from learnloop_sales.synthetic import right_body, world_of
 from learnloop_sales.tools import CONTEXT, FINALIZE, SalesEpisode
+from learnloop_service.environment.base import (
+    Environment,
+    Json,
+    Outcome,
+    Rewarded,
+    Scenario,
+    Split,
+    ToolCall,
+    UnknownScenario,
+)
+from learnloop_service.environment.explained import ending, shortened
+from learnloop_service.environment.scenario_order import draw
+from learnloop_service.environment.traits import Document, RunPage, Traits
 
 _RUBRIC = files("learnloop_sales").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
 

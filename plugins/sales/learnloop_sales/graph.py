@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from environment.base import Json
+from learnloop_service.environment.base import Json
 
 MAX_NODES = 10_000
 MAX_EDGES = 100_000

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from environment.base import Json
 from learnloop_sales.graph import Graph, Kind
+from learnloop_service.environment.base import Json
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from math import fsum
 from statistics import fmean
 
-from environment.base import Json, Outcome, Scenario
-from judges.base import Candidate, Judge, Judgement, JudgeServices, Score, take_no_settings
-from judges.injection import addresses_judge
-from judges.traits import JudgeTraits
 from learnloop_sales.claims import asks, claims, coverage, sentences, stems
+from learnloop_service.environment.base import Json, Outcome, Scenario
+from learnloop_service.judges.base import Candidate, Judge, Judgement, JudgeServices, Score, take_no_settings
+from learnloop_service.judges.injection import addresses_judge
+from learnloop_service.judges.traits import JudgeTraits
 
 NAME = "grounding"
 TRAITS = JudgeTraits(repeatable=True, checks=True)

@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping
 from random import Random
 
-from environment.base import Json, Outcome
+from learnloop_service.environment.base import Json, Outcome
 
 TASTES = ("citations_read", "cited_product", "named_prospect", "named_company", "one_question", "length", "topic")
 """What an email can please with; the first four are keys of the outcome."""

@@ -24,8 +24,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from statistics import fmean
 
-from environment.base import Json, Rewarded
 from learnloop_sales.graph import Graph
+from learnloop_service.environment.base import Json, Rewarded
 
 _STEP = 0.1
 _START = 1.0

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 
-from environment.base import Json, Scenario, Split
-from environment.given_scenarios import check_keys, read_scenarios, split_of
-from environment.invented_names import Names
 from learnloop_sales.graph import Graph
 from learnloop_sales.synthetic import GOALS, ROLES, World, make_world
+from learnloop_service.environment.base import Json, Scenario, Split
+from learnloop_service.environment.given_scenarios import check_keys, read_scenarios, split_of
+from learnloop_service.environment.invented_names import Names
 
 DEFAULT_GOAL = "book a call"
 MAX_STARTS = 10

@@ -14,9 +14,9 @@ from random import Random
 from string import ascii_lowercase
 from typing import get_args
 
-from environment.base import Json, Scenario, Split, UnknownScenario
-from environment.invented_names import Names
 from learnloop_sales.graph import Edge, Graph, Kind, Node, build_graph
+from learnloop_service.environment.base import Json, Scenario, Split, UnknownScenario
+from learnloop_service.environment.invented_names import Names
 
 ROLES = ("Head of Sales", "Head of Finance", "Head of Support", "Operations Lead", "Data Lead", "Team Lead")
 GOALS = {

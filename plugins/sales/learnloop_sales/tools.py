@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.resources import files
 
-from environment.base import Ending, Json, Outcome, Scenario, Tool, ToolError, ToolResult
-from environment.tool_calls import check_call
 from learnloop_sales.graph import Edge, Graph, Kind
 from learnloop_sales.grounding import Email, ground, names_company, names_prospect
+from learnloop_service.environment.base import Ending, Json, Outcome, Scenario, Tool, ToolError, ToolResult
+from learnloop_service.environment.tool_calls import check_call
 
 MAX_NEIGHBOURS = 10
 _MAX_LEADS = 3

@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 
 from learnloop_sales.synthetic import world_of
+from learnloop_service.training.learn_loop import learn_loop
 from tests.fakes.sales_agent import GRAPH, SUBJECT, WAY
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
-from training.learn_loop import learn_loop
 
 PROSPECT = {"prospect": "Pira Solm", "company": "Zolem Works"}
 LEARN_LOOP = {

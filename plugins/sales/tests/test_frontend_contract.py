@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from app import service
-from app.webhooks.dispatcher import Dispatcher
+from learnloop_service.app import service
+from learnloop_service.app.webhooks.dispatcher import Dispatcher
+from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.types import EvaluationConfig, IterationResult, RunConfig
 from tests.conditions import until
 from tests.fakes.frontend import Frontend, frontend
 from tests.fakes.sales_agent import GRAPH, WAY, sales_agent, silent_agent
@@ -23,8 +25,6 @@ from tests.fakes.scripted_chat import Script, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_results import SALES
-from training.learn_loop import learn_loop
-from training.types import EvaluationConfig, IterationResult, RunConfig
 
 BODY: dict[str, Any] = {"graph": GRAPH, "iterations": 2, "depth": 4}
 """All that the frontend sends."""

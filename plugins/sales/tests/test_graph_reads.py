@@ -4,9 +4,9 @@ from pathlib import Path
 
 from sqlalchemy import update
 
-from app.db.tables import Reflection
 from learnloop_sales.graph import parse_graph
 from learnloop_sales.synthetic import world_of
+from learnloop_service.app.db.tables import Reflection
 from tests.integration.app.emails import email, make_run, make_trajectory
 from tests.integration.app.keyed import keyed
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from environment.base import Json, Scenario
-from judges.base import Candidate, JudgeServices, Score
 from learnloop_sales.judge import WEIGHTS, build
 from learnloop_sales.synthetic import World, make_world
 from learnloop_sales.tools import SalesEpisode
+from learnloop_service.environment.base import Json, Scenario
+from learnloop_service.judges.base import Candidate, JudgeServices, Score
 
 WORLD = make_world("test", 0, 4)
 SCENARIO = WORLD.scenario()

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.base import Json, Scenario
-from judges.feedback import ONLINE
 from learnloop_sales.environment import SalesEmail
 from learnloop_sales.market import TASTES, Market
+from learnloop_service.environment.base import Json, Scenario
+from learnloop_service.judges.feedback import ONLINE
 
 STAGES = list(ONLINE)
 CARELESS = {"subject": "Buy now", "body": "Our product is great.", "citations": []}

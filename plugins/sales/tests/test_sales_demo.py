@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.cli.demo.jobs import demo_job
+from learnloop_service.app.cli.demo.jobs import demo_job
 from tests.demos import FIGURES, shown_document, shown_report
 from tests.fakes.scripted_sales import HOME, HOSTILE, SCENARIOS, ScriptedSales
 from tests.fakes.scripted_service import RUN_ID, ScriptedService, serving

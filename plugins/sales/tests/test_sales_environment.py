@@ -8,12 +8,12 @@ from typing import Any, get_args
 
 import pytest
 
-from environment.base import Environment, Scenario, Split, UnknownScenario
-from environment.invented_names import split_of
 from learnloop_sales.environment import SalesEmail, build
 from learnloop_sales.graph import Kind
 from learnloop_sales.synthetic import make_world, world_of
 from learnloop_sales.tools import SalesEpisode
+from learnloop_service.environment.base import Environment, Scenario, Split, UnknownScenario
+from learnloop_service.environment.invented_names import split_of
 
 GRAPH = [
     {"id": "Customer Job", "content": "Makes data", "edge": [{"target_id": "Product Feature"}, {"target_id": "aside"}]},

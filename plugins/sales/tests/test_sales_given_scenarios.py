@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from environment.base import UnknownScenario
 from learnloop_sales.environment import SalesEmail, build
+from learnloop_service.environment.base import UnknownScenario
 
 GRAPH = [
     {"id": "job", "content": "Customer Job: x", "edge": [{"target_id": "product"}]},

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.base import Reflective, Rewarded, Scenario
 from learnloop_sales.environment import SalesEmail, build
 from learnloop_sales.graph import Edge, Graph, Kind, Node, build_graph
 from learnloop_sales.node_scores import NodeScores, Rule
 from learnloop_sales.synthetic import make_world
 from learnloop_sales.tools import SalesEpisode
+from learnloop_service.environment.base import Reflective, Rewarded, Scenario
 
 JOB, CAUSE, PRODUCT, FAD, DETOUR, ASIDE = "job", "cause", "product", "fad", "detour", "aside"
 SCENARIO = Scenario("s", "train", {"start": [JOB]})

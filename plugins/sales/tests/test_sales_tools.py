@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from environment.base import Scenario, ToolError
 from learnloop_sales.graph import Graph, parse_graph
 from learnloop_sales.tools import TOOLS, SalesEpisode
+from learnloop_service.environment.base import Scenario, ToolError
 
 GRAPH: list[dict[str, Any]] = [
     {

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from environment import plugins
-from judges.markets import UnknownMarket, market
+from learnloop_service.environment import plugins
+from learnloop_service.judges.markets import UnknownMarket, market
 from tests.fakes.sales_agent import GRAPH
 
 MISSING = "It comes with learnloop-sales, which is not installed here (docs/install.md#plug-ins)."

@@ -3,9 +3,9 @@
 from functools import cache
 from pathlib import Path
 
-from app.main import create_app
-from app.settings import load_settings
-from environment.json_type import Json
+from learnloop_service.app.main import create_app
+from learnloop_service.app.settings import load_settings
+from learnloop_service.environment.json_type import Json
 
 
 @cache  # making it takes a second

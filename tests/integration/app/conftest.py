@@ -7,8 +7,8 @@ import httpx
 import pytest
 from sqlalchemy import URL
 
-from app.db.database import Database
-from environment.json_type import Json
+from learnloop_service.app.db.database import Database
+from learnloop_service.environment.json_type import Json
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.api_file import current_api

@@ -6,8 +6,8 @@ from typing import Any
 from sqlalchemy import insert
 from ulid import ULID
 
-from app.db.database import Database
-from app.db.tables import Reflection, Trajectory
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Reflection, Trajectory
 from tests.fakes.stored_request import stored_request, stored_run
 
 NAMED = dict.fromkeys(("citations_read", "cited_product", "named_prospect", "named_company", "success"), True)

@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 
-from app.auth.keys import Keys, NewKey
-from app.auth.scopes import Scope
-from app.db.database import Database, make_database, make_engine, parse_url
+from learnloop_service.app.auth.keys import Keys, NewKey
+from learnloop_service.app.auth.scopes import Scope
+from learnloop_service.app.db.database import Database, make_database, make_engine, parse_url
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 

@@ -8,17 +8,17 @@ from typing import Any
 from sqlalchemy import func, select, text, update
 from ulid import ULID
 
-from app.claims.claims import Claims
-from app.claims.lease import Lease
-from app.db.database import Database
-from app.db.tables import EvaluationEvent, EvaluationJob, Event, Run
-from app.domain.evaluation_state import EvaluationStatus
-from app.domain.run_state import RunStatus
-from app.evaluations.claims import EvaluationClaims
-from app.evaluations.store import EvaluationStore
-from app.runs.claims import Limits, RunClaims
-from app.runs.store import RunStore
-from app.worker.journal_store import StoredJournal
+from learnloop_service.app.claims.claims import Claims
+from learnloop_service.app.claims.lease import Lease
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import EvaluationEvent, EvaluationJob, Event, Run
+from learnloop_service.app.domain.evaluation_state import EvaluationStatus
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.evaluations.claims import EvaluationClaims
+from learnloop_service.app.evaluations.store import EvaluationStore
+from learnloop_service.app.runs.claims import Limits, RunClaims
+from learnloop_service.app.runs.store import RunStore
+from learnloop_service.app.worker.journal_store import StoredJournal
 from tests.fakes.stored_request import stored_run
 
 

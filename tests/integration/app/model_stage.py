@@ -8,11 +8,11 @@ from typing import Any
 
 import httpx
 
+from learnloop_service.training.protocol.model_name import ModelName
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.stored_request import stored_request, stored_run
 from tests.integration.app.keyed import Keyed, keyed
 from tests.integration.engine.training_client import taught_caller
-from training.protocol.model_name import ModelName
 
 ENGINE_KEY = "the-key-of-this-engine"
 CALLER = "mail/caller"

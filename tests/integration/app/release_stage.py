@@ -7,11 +7,11 @@ from typing import Any
 from sqlalchemy import func, insert, select
 from ulid import ULID
 
-from app.db.database import Database
-from app.db.tables import Promotion, Release, ReleaseObservation, ReleaseUnit
-from app.domain.release_rules import KINDS, OUTCOME, RAMP, Guardrail, ReleaseRules
-from app.domain.release_state import Arm, ReleaseState
-from app.releases import moves
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Promotion, Release, ReleaseObservation, ReleaseUnit
+from learnloop_service.app.domain.release_rules import KINDS, OUTCOME, RAMP, Guardrail, ReleaseRules
+from learnloop_service.app.domain.release_state import Arm, ReleaseState
+from learnloop_service.app.releases import moves
 
 AT_ONCE = [name for name in Guardrail if name is not Guardrail.THUMBS_DOWN_1H]
 GOOD: Mapping[str, float] = dict.fromkeys(AT_ONCE, 0.0)

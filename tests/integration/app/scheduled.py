@@ -7,14 +7,14 @@ from typing import Any
 import httpx
 from sqlalchemy import text, update
 
-from app.agent_sessions.calls import Asker, SessionCalls
-from app.agent_sessions.canonical import canonical
-from app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
-from app.auth.caller import LOCAL
-from app.db.database import Database
-from app.db.tables import AgentSession, Schedule
+from learnloop_service.app.agent_sessions.calls import Asker, SessionCalls
+from learnloop_service.app.agent_sessions.canonical import canonical
+from learnloop_service.app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
+from learnloop_service.app.auth.caller import LOCAL
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import AgentSession, Schedule
+from learnloop_service.training.rollout.agents.sessions import Outcome
 from tests.integration.app.test_agent_session_store import answered
-from training.rollout.agents.sessions import Outcome
 
 LIVE = PinnedModel("learnloop/live", "learnloop/m@0", 0, "embedded", None)
 RUN: dict[str, Any] = {

@@ -10,9 +10,9 @@ import httpx
 import uvicorn
 from pydantic_settings import PydanticBaseSettingsSource
 
-from app.main import create_app, server_config
-from app.processes.engine import Engine
-from app.settings import Settings
+from learnloop_service.app.main import create_app, server_config
+from learnloop_service.app.processes.engine import Engine
+from learnloop_service.app.settings import Settings
 from tests.conditions import PATIENCE_S, answered, until
 from tests.fakes.scripted_learning import NOWHERE, ScriptedBackend, ScriptedLoop
 

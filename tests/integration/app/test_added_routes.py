@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from environment import plugins
-from environment.plugins import ROUTES
+from learnloop_service.environment import plugins
+from learnloop_service.environment.plugins import ROUTES
 from tests.fakes.installed import installed
 from tests.integration.app.keyed import keyed
 
@@ -15,9 +15,9 @@ _ROUTES = '''
 
 from fastapi import Request
 
-from app.api.added_routes import AddedRoutes, AddedUpload
-from app.api.routers import keyed_router
-from app.errors import InvalidRequest
+from learnloop_service.app.api.added_routes import AddedRoutes, AddedUpload
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.errors import InvalidRequest
 
 router = keyed_router("documents")
 

@@ -10,16 +10,16 @@ import pytest
 
 from benchmarks.learning.own_agents import BUILT_IN, COMMANDS, PYTHON_AGENTS, claiming, desk
 from benchmarks.learning.own_agents import request as learn_loop_of
-from environment.base import Split
-from environment.json_type import Json
+from learnloop_service.environment.base import Split
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.rollout.chat import identity
+from learnloop_service.training.types import EvaluationConfig, RunConfig
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.served import run_with, served
 from tests.integration.app.test_agents_elsewhere import reachable
 from tests.integration.app.test_own_agents import get
-from training.learn_loop import learn_loop
-from training.rollout.chat import identity
-from training.types import EvaluationConfig, RunConfig
 
 SEED = 0
 COUNTS: Mapping[Split, int] = {"train": 2, "validation": 1, "test": 1}

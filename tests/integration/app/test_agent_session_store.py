@@ -9,27 +9,33 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from app.agent_sessions.calls import (
+from learnloop_service.app.agent_sessions.calls import (
     Asker,
     SessionCalls,
     SessionLimitReached,
     SessionOver,
     SessionRestarted,
 )
-from app.agent_sessions.canonical import CallSeeds, CanonicalRequest, canonical, seeds_of_call
-from app.agent_sessions.replay import Repetition
-from app.agent_sessions.store import AgentSessions, OutcomeKnown, PinnedModel, SessionIsOver, SessionSpec
-from app.auth.caller import LOCAL, Caller
-from app.auth.keys import hash_of
-from app.claims.lease import Lease, LeaseLost
-from app.db.database import Database
-from app.db.tables import AgentSession, Run, SessionCall
-from app.errors import NotFound, TooManyRequests
-from app.worker.rollout_sessions import LeasedSessions
+from learnloop_service.app.agent_sessions.canonical import CallSeeds, CanonicalRequest, canonical, seeds_of_call
+from learnloop_service.app.agent_sessions.replay import Repetition
+from learnloop_service.app.agent_sessions.store import (
+    AgentSessions,
+    OutcomeKnown,
+    PinnedModel,
+    SessionIsOver,
+    SessionSpec,
+)
+from learnloop_service.app.auth.caller import LOCAL, Caller
+from learnloop_service.app.auth.keys import hash_of
+from learnloop_service.app.claims.lease import Lease, LeaseLost
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import AgentSession, Run, SessionCall
+from learnloop_service.app.errors import NotFound, TooManyRequests
+from learnloop_service.app.worker.rollout_sessions import LeasedSessions
+from learnloop_service.training.rollout.agents.sessions import Outcome, SessionEnd, SessionLimits
+from learnloop_service.training.rollout.agents.sessions import SessionOver as RolloutSessionOver
+from learnloop_service.training.rollout.model_calls import Sampling
 from tests.integration.app.leased_work import claimed, queued, worker
-from training.rollout.agents.sessions import Outcome, SessionEnd, SessionLimits
-from training.rollout.agents.sessions import SessionOver as RolloutSessionOver
-from training.rollout.model_calls import Sampling
 
 MODEL = PinnedModel("agent", "mail/agent@3", 3, "embedded", None)
 GREETING = canonical({"messages": [{"role": "user", "content": "hello"}]}, None)

@@ -12,14 +12,14 @@ import httpx
 import openai
 import pytest
 
-from app.agent_sessions.calls import SessionCalls
+from learnloop_service.app.agent_sessions.calls import SessionCalls
+from learnloop_service.training.rollout.histories import conversations
 from tests.conditions import answered
 from tests.fakes.engine_process import EngineProcess
 from tests.integration.app.keyed import OPERATOR_KEY, bearer
 from tests.integration.app.model_stage import CALLER, ModelStage, model_stage
 from tests.integration.app.test_sessions import OWN_PAGE, sign_in
 from tests.openai_clients import MESSAGES
-from training.rollout.histories import conversations
 
 TOOL = {
     "type": "function",
@@ -59,7 +59,7 @@ def two_turns(first: Any) -> list[Any]:
 @pytest.fixture(autouse=True)
 def _same_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions draw their seeds: what the model says here must not depend on the day."""
-    monkeypatch.setattr("app.agent_sessions.store._SEED_BITS", 0)
+    monkeypatch.setattr("learnloop_service.app.agent_sessions.store._SEED_BITS", 0)
 
 
 async def test_the_calls_of_an_agent_become_one_training_sequence(stage: ModelStage) -> None:

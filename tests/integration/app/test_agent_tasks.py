@@ -8,14 +8,20 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from app.agent_sessions.store import AgentSessions, AttemptMissing, ClaimLost, PinnedModel, SessionSpec
-from app.agent_sessions.tasks import AgentTasks, ClaimedTask
-from app.auth.caller import LOCAL, Caller, SessionKey
-from app.auth.keys import hash_of
-from app.db.database import Database
-from app.db.tables import AgentSession, AgentSessionKey, AgentTask, SessionCall
-from app.errors import NotFound
-from training.rollout.agents.sessions import Outcome
+from learnloop_service.app.agent_sessions.store import (
+    AgentSessions,
+    AttemptMissing,
+    ClaimLost,
+    PinnedModel,
+    SessionSpec,
+)
+from learnloop_service.app.agent_sessions.tasks import AgentTasks, ClaimedTask
+from learnloop_service.app.auth.caller import LOCAL, Caller, SessionKey
+from learnloop_service.app.auth.keys import hash_of
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import AgentSession, AgentSessionKey, AgentTask, SessionCall
+from learnloop_service.app.errors import NotFound
+from learnloop_service.training.rollout.agents.sessions import Outcome
 
 LEASE_S = 30.0
 TASK = {"task": {"question": "why?"}}

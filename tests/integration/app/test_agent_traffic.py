@@ -5,16 +5,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from app.agent_sessions.calls import Asker, SessionCalls
-from app.agent_sessions.canonical import canonical
-from app.agent_sessions.store import AgentSessions, PinnedModel, RolloutSlot, SessionSpec
-from app.auth.caller import LOCAL
-from app.db.database import Database
+from learnloop_service.app.agent_sessions.calls import Asker, SessionCalls
+from learnloop_service.app.agent_sessions.canonical import canonical
+from learnloop_service.app.agent_sessions.store import AgentSessions, PinnedModel, RolloutSlot, SessionSpec
+from learnloop_service.app.auth.caller import LOCAL
+from learnloop_service.app.db.database import Database
+from learnloop_service.training.rollout.agents.sessions import Outcome
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 from tests.integration.app.test_agent_session_store import answered
 from tests.integration.app.test_own_agents import get, request
-from training.rollout.agents.sessions import Outcome
 
 PROMOTED = PinnedModel("mail/agent", "mail/agent@3", 3, "embedded", None)
 

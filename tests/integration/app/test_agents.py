@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from environment import plugins
+from learnloop_service.environment import plugins
+from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.rollout.agents.base import AgentTask
+from learnloop_service.training.rollout.agents.registry import GROUP
 from tests.conditions import answered
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
-from training.learn_loop import learn_loop
-from training.rollout.agents.base import AgentTask
-from training.rollout.agents.registry import GROUP
 
 
 class Forgetful:

@@ -15,10 +15,11 @@ import httpx
 import pytest
 from standardwebhooks import Webhook
 
-from app.cli.service_process import free_port
-from app.security.webhook_signing import new_secret
-from app.settings import Settings
-from environment.json_type import Json
+from learnloop_service.app.cli.service_process import free_port
+from learnloop_service.app.security.webhook_signing import new_secret
+from learnloop_service.app.settings import Settings
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.learn_loop import learn_loop
 from tests.conditions import answered, until
 from tests.fakes.forked_learnloop import learnloop
 from tests.fakes.hostile_provider import Answer, bomb, gigabyte, hostile_provider, saying
@@ -28,7 +29,6 @@ from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_own_agents import by_seed, get, request
 from tests.opened_database import execute
-from training.learn_loop import learn_loop
 
 
 @asynccontextmanager
@@ -152,7 +152,7 @@ WRONG: Sequence[tuple[Behaviour, str, int]] = (
 async def test_a_runner_that_does_wrong_fails_that_rollout_alone(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.worker.agent_dispatch.DELAYS_S", (0.0, 0.0))
+    monkeypatch.setattr("learnloop_service.app.worker.agent_dispatch.DELAYS_S", (0.0, 0.0))
     posts = dict[str, int]()
 
     async def behave(document: Mapping[str, Json]) -> tuple[int, Json]:
@@ -179,7 +179,7 @@ async def test_a_runner_that_does_wrong_fails_that_rollout_alone(
 async def test_a_run_and_its_verification_say_which_rollouts_were_lost(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.worker.agent_dispatch.DELAYS_S", (0.0, 0.0))
+    monkeypatch.setattr("learnloop_service.app.worker.agent_dispatch.DELAYS_S", (0.0, 0.0))
     down = set[str]()
 
     async def behave(document: Mapping[str, Json]) -> tuple[int, Json]:
@@ -204,7 +204,7 @@ async def test_a_run_and_its_verification_say_which_rollouts_were_lost(
 async def test_a_runner_that_fails_once_is_asked_again_and_nothing_is_sampled_twice(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.worker.agent_dispatch.DELAYS_S", (0.0, 0.0))
+    monkeypatch.setattr("learnloop_service.app.worker.agent_dispatch.DELAYS_S", (0.0, 0.0))
     answers = dict[str, list[str]]()
 
     async def behave(document: Mapping[str, Json]) -> tuple[int, Json]:
@@ -406,7 +406,7 @@ async def lapse(database_url: str) -> None:
 async def test_a_runner_that_breaks_on_a_reply_that_was_cut_off_has_a_bad_rollout(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.worker.agent_dispatch.DELAYS_S", (0.0, 0.0))
+    monkeypatch.setattr("learnloop_service.app.worker.agent_dispatch.DELAYS_S", (0.0, 0.0))
 
     async def half_cut_off(asked: Mapping[str, Json]) -> Reply:
         return Reply(content="0.", cut_off=True) if asked["seed"] % 2 else Reply(content="0.5")

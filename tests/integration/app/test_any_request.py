@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from app.auth.scopes import is_public, model_path
-from app.http import openapi
 from benchmarks.service.api_fuzz import fuzz
-from environment.json_type import Json
+from learnloop_service.app.auth.scopes import is_public, model_path
+from learnloop_service.app.http import openapi
+from learnloop_service.environment.json_type import Json
 
 EXAMPLES = 2
 """Of each operation; `python -m benchmarks.service.api_fuzz` makes more of more kinds."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 from tests.fakes.scripted_judge import KEY, scripted_judge
 from tests.integration.app.art_process import art_process
 from tests.integration.app.keyed import bearer

@@ -10,12 +10,12 @@ import httpx
 import openai
 import pytest
 
-from app.agent_sessions.batched_calls import BatchedCalls, NewCall, TakenCall
-from app.gateway.upstream import Upstream
+from learnloop_service.app.agent_sessions.batched_calls import BatchedCalls, NewCall, TakenCall
+from learnloop_service.app.gateway.upstream import Upstream
+from learnloop_service.training.backends.base import Endpoint
 from tests import conditions
 from tests.integration.app.model_stage import ModelStage
 from tests.integration.app.test_agent_sessions import agent, ask, opened, recorded, two_turns
-from training.backends.base import Endpoint
 
 IS_STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 

@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 from typer.testing import CliRunner
 
-from app.cli.main import app
-from environment.email_search.inbox import Email, write_inbox
-from environment.email_search.synthetic import address_of
-from environment.json_type import Json
+from learnloop_service.app.cli.main import app
+from learnloop_service.environment.email_search.inbox import Email, write_inbox
+from learnloop_service.environment.email_search.synthetic import address_of
+from learnloop_service.environment.json_type import Json
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for

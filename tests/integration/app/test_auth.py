@@ -14,13 +14,13 @@ import pytest
 from sqlalchemy import make_url, select, text, update
 from starlette.routing import Mount
 
-from app.auth.key_cache import KEPT_S, KeyCache
-from app.auth.keys import Keys, hash_of, new_key
-from app.auth.scopes import ANTHROPIC, Scope, is_page, is_public, model_path
-from app.db.tables import ApiKey
-from app.errors import Unauthorized
-from app.main import create_app
-from environment.json_type import Json
+from learnloop_service.app.auth.key_cache import KEPT_S, KeyCache
+from learnloop_service.app.auth.keys import Keys, hash_of, new_key
+from learnloop_service.app.auth.scopes import ANTHROPIC, Scope, is_page, is_public, model_path
+from learnloop_service.app.db.tables import ApiKey
+from learnloop_service.app.errors import Unauthorized
+from learnloop_service.app.main import create_app
+from learnloop_service.environment.json_type import Json
 from tests.conditions import answered
 from tests.connections import end_connections
 from tests.fakes.scripted_learning import ScriptedLoop

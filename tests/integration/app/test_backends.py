@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from app.backends import Backends
-from app.settings import Settings
+from learnloop_service.app.backends import Backends
+from learnloop_service.app.settings import Settings
+from learnloop_service.training.backends.base import Backend
 from tests.fakes.hosted_server import KEY, HostedServer, hosted_server
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.fakes.tiny_model import make_tiny_model
 from tests.integration.app.served import run_with, served, settings_for
-from training.backends.base import Backend
 
 HOSTED = {"backend": "serverless", "model": {"base_model": "OpenPipe/Qwen3-14B-Instruct", "name": "agent"}}
 

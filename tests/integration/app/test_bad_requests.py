@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from environment.email_search.environment import questions_path
-from environment.email_search.inbox import Email, write_inbox
+from learnloop_service.environment.email_search.environment import questions_path
+from learnloop_service.environment.email_search.inbox import Email, write_inbox
 
 
 def _problem(response: httpx.Response, status: int) -> Any:

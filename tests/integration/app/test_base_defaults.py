@@ -9,14 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
-from environment.email_search.environment import questions_path
-from environment.email_search.inbox import Email, write_inbox
+from learnloop_service.environment.email_search.environment import questions_path
+from learnloop_service.environment.email_search.inbox import Email, write_inbox
+from learnloop_service.training.base_report import FormatCount, Report
+from learnloop_service.training.base_verdicts import BaseVerdicts, Verdict
+from learnloop_service.training.tuning import Tuning
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.fakes.tiny_model import make_tiny_model
 from tests.integration.app.served import run_with, served, settings_for
-from training.base_report import FormatCount, Report
-from training.base_verdicts import BaseVerdicts, Verdict
-from training.tuning import Tuning
 
 NOT_GIVEN = {
     *("iterations", "groups_per_iteration", "rollouts_per_group", "replace_groups", "learning_rate"),

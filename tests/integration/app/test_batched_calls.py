@@ -9,25 +9,25 @@ import psycopg
 import pytest
 from sqlalchemy import delete, select, text, update
 
-from app.agent_sessions.batched_calls import BatchedCalls, TakenCall
-from app.agent_sessions.calls import (
+from learnloop_service.app.agent_sessions.batched_calls import BatchedCalls, TakenCall
+from learnloop_service.app.agent_sessions.calls import (
     Asker,
     SessionCalls,
     SessionLimitReached,
     SessionOver,
     SessionRestarted,
 )
-from app.agent_sessions.canonical import CanonicalRequest, canonical, seeds_of_call
-from app.agent_sessions.replay import Repetition
-from app.agent_sessions.store import AgentSessions
-from app.auth.caller import LOCAL
-from app.auth.keys import hash_of
-from app.db.database import Database
-from app.db.tables import AgentSession, SessionCall, SessionUse
+from learnloop_service.app.agent_sessions.canonical import CanonicalRequest, canonical, seeds_of_call
+from learnloop_service.app.agent_sessions.replay import Repetition
+from learnloop_service.app.agent_sessions.store import AgentSessions
+from learnloop_service.app.auth.caller import LOCAL
+from learnloop_service.app.auth.keys import hash_of
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import AgentSession, SessionCall, SessionUse
+from learnloop_service.training.rollout.agents.sessions import Outcome, SessionLimits
 from tests import conditions
 from tests.connections import end_connections
 from tests.integration.app.test_agent_session_store import GREETING, QUESTION, completion, spec
-from training.rollout.agents.sessions import Outcome, SessionLimits
 
 SEED = 7
 

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from app.main import MAX_BODY_BYTES
-from environment.json_type import Json
+from learnloop_service.app.main import MAX_BODY_BYTES
+from learnloop_service.environment.json_type import Json
 
 BIG = ("/learn-loop", "/graphs", "/scenarios", "/inboxes", "/demonstrations", "/imports")
 """They may hold a graph, an archive of mail, or conversations."""

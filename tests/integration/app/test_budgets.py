@@ -11,21 +11,21 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from app.domain.stored_request import Budget
-from app.runs.budget import Meter, PriorUsage, RunBudgetReached
-from environment.email_search.environment import SyntheticEmailSearch
-from environment.email_search.synthetic import make_world, parse_address
-from judges.reference import ReferenceJudge
+from learnloop_service.app.domain.stored_request import Budget
+from learnloop_service.app.runs.budget import Meter, PriorUsage, RunBudgetReached
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.environment.email_search.synthetic import make_world, parse_address
+from learnloop_service.judges.reference import ReferenceJudge
+from learnloop_service.training.backends.art_import import import_art
+from learnloop_service.training.backends.base import ModelSpec, Policy
+from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.types import EvaluationConfig, RunConfig
 from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
 from tests.fakes.scripted_chat import call as tool_call
 from tests.fakes.scripted_judge import scripted_judge
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy
 from tests.integration.app.served import ended, served, settings_for, start
 from tests.integration.training.test_learn_loop import address_of
-from training.backends.art_import import import_art
-from training.backends.base import ModelSpec, Policy
-from training.learn_loop import learn_loop
-from training.types import EvaluationConfig, RunConfig
 
 PROMPT, REPLY = 500, 10
 """Tokens of each request to the scripted model."""

@@ -11,9 +11,9 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from environment.json_type import Json
 from learnloop import operations, types
 from learnloop.steps import Open, Send
+from learnloop_service.environment.json_type import Json
 from tests.integration.app.api_file import current_api
 
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null", dict: "object"}

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from app.db.clock import DatabaseTime
-from app.db.database import make_engine, parse_url
-from app.db.tables import Trajectory
-from app.webhooks.sender import Receiver, Sender
-from environment.email_search.synthetic import address_of
+from learnloop_service.app.db.clock import DatabaseTime
+from learnloop_service.app.db.database import make_engine, parse_url
+from learnloop_service.app.db.tables import Trajectory
+from learnloop_service.app.webhooks.sender import Receiver, Sender
+from learnloop_service.environment.email_search.synthetic import address_of
 from tests.fakes.webhook_receiver import receiver
 from tests.integration.app.keyed import keyed
 from tests.integration.app.served import ended, start
@@ -47,7 +47,7 @@ async def test_a_message_is_signed_as_of_the_moment_when_it_is_sent(monkeypatch:
     """It was claimed ten minutes before: whoever sends it was frozen meanwhile."""
     claimed = DatabaseTime(datetime(2026, 3, 14, 9, 30, tzinfo=UTC))
     real = time.monotonic
-    monkeypatch.setattr("app.db.clock.time.monotonic", lambda: real() + 600)
+    monkeypatch.setattr("learnloop_service.app.db.clock.time.monotonic", lambda: real() + 600)
     sender = Sender(BOX, HERE)
     async with receiver() as it:
         result = await sender.send(Receiver(None, it.url), "id", claimed, "{}")

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 from tests.integration.app.keyed import bearer
 from tests.integration.app.model_stage import CALLER, ModelStage
 from tests.integration.app.test_agent_sessions import opened, recorded

@@ -7,14 +7,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from learnloop_service.training.backends.base import ModelSpec, Policy, TrainOutcome
+from learnloop_service.training.collapse import RESTORED
+from learnloop_service.training.learn_loop import learn_loop
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy
 from tests.integration.app.served import ended, served, settings_for, start
 from tests.integration.training.test_learn_loop import skilled
 from tests.opened_database import execute
-from training.backends.base import ModelSpec, Policy, TrainOutcome
-from training.collapse import RESTORED
-from training.learn_loop import learn_loop
 
 RUN = {
     "iterations": 7,

@@ -9,17 +9,17 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import select, text, update
 
-from app.db.database import Database, make_engine, parse_url
-from app.db.tables import Event, Journal
-from app.worker.journal_store import StoredJournal
+from learnloop_service.app.db.database import Database, make_engine, parse_url
+from learnloop_service.app.db.tables import Event, Journal
+from learnloop_service.app.worker.journal_store import StoredJournal
+from learnloop_service.training.backends.base import ModelSpec, Policy, TrainRequest
+from learnloop_service.training.learn_loop import learn_loop
 from tests.conditions import until
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy
 from tests.integration.app.leased_work import claimed, queued, worker
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_budgets import RUN, talker
-from training.backends.base import ModelSpec, Policy, TrainRequest
-from training.learn_loop import learn_loop
 
 GARBLED = b"\x00garbled\xff"
 ENTRIES = {"rollout/train/0": '{"id": "a"}', "rollout/train/1": '{"id": "b"}', "judge/train": "[]", "train": "{}"}

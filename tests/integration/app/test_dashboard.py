@@ -6,7 +6,7 @@ from urllib.parse import urljoin
 
 import httpx
 
-from app.auth.scopes import Scope
+from learnloop_service.app.auth.scopes import Scope
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import bearer, keyed
 from tests.integration.app.served import run_with, served, settings_for

@@ -8,8 +8,8 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, text
 
-from app.db.database import make_engine, parse_url
-from app.db.migration import SchemaError, migrate, scripts
+from learnloop_service.app.db.database import make_engine, parse_url
+from learnloop_service.app.db.migration import SchemaError, migrate, scripts
 from tests.connections import end_connections
 
 

@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import text, update
 from ulid import ULID
 
-from app.db.database import Database
-from app.db.tables import EvaluationJob, Run
-from app.evaluations.store import EvaluationStore
-from app.runs.store import RunStore
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import EvaluationJob, Run
+from learnloop_service.app.evaluations.store import EvaluationStore
+from learnloop_service.app.runs.store import RunStore
 from tests.conditions import answered
 from tests.integration.app.emails import make_run, make_trajectory
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.schemas.run_request import ForkRequest
+from learnloop_service.app.schemas.run_request import ForkRequest
 from tests.fakes.engine_process import ROOT
 from tests.fakes.forked_learnloop import learnloop
 from tests.fakes.scripted_chat import Reply

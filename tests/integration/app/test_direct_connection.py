@@ -3,8 +3,8 @@
 import pytest
 from sqlalchemy import URL
 
-from app.db.database import parse_url
-from app.db.direct_connection import DirectConnection
+from learnloop_service.app.db.database import parse_url
+from learnloop_service.app.db.direct_connection import DirectConnection
 
 _SAME = "SELECT * FROM unnest(%(names)s::text[], %(values)b::bytea[]) AS made (name, value)"
 

@@ -6,8 +6,8 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, text
 
-from app.db.database import make_engine, parse_url
-from app.db.migration import scripts
+from learnloop_service.app.db.database import make_engine, parse_url
+from learnloop_service.app.db.migration import scripts
 
 _RUN = """
 INSERT INTO run (id, status, request, environment, judge, backend, model_project, model_name, base_model,

@@ -10,17 +10,17 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from app.backends import Backends, choices, refusal
-from app.cli.new import BACKEND, rendered
-from app.settings import SettingsError, load_settings
+from learnloop_service.app.backends import Backends, choices, refusal
+from learnloop_service.app.cli.new import BACKEND, rendered
+from learnloop_service.app.settings import SettingsError, load_settings
+from learnloop_service.training.backends.added import GROUP
+from learnloop_service.training.backends.base import Backend, BackendUnavailable
+from learnloop_service.training.learn_loop import learn_loop
 from tests.fakes.engine_process import ROOT
 from tests.fakes.installed import installed
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.served import run_with, served, settings_for
-from training.backends.added import GROUP
-from training.backends.base import Backend, BackendUnavailable
-from training.learn_loop import learn_loop
 
 PAGE = (ROOT / "docs/backends.md").read_text(encoding="utf-8")
 [CODE] = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from app.cli.new import ENVIRONMENT, rendered
-from environment import registry
+from learnloop_service.app.cli.new import ENVIRONMENT, rendered
+from learnloop_service.environment import registry
+from learnloop_service.training.environment_check.check import check
+from learnloop_service.training.learn_loop import learn_loop
 from tests.fakes.engine_process import ROOT
 from tests.fakes.installed import installed
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.served import run_with, served, settings_for
-from training.environment_check.check import check
-from training.learn_loop import learn_loop
 
 PAGE = (ROOT / "docs/environments.md").read_text(encoding="utf-8")
 [CODE] = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

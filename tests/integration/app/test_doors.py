@@ -57,7 +57,7 @@ async def test_items_of_earlier_replies_are_taken_by_reference(
     stage: ModelStage, known: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A text and a call, whole or streamed, also by a process that does not know the session, as after a restart."""
-    monkeypatch.setattr("app.gateway.gateway._MOST_KNOWN", known)
+    monkeypatch.setattr("learnloop_service.app.gateway.gateway._MOST_KNOWN", known)
     for door in (await doors(stage)).values():
         text = (await responded(door, [QUESTION])).json()["output"][0]
         made = _completed(

@@ -17,16 +17,16 @@ import psutil
 import psycopg
 import pytest
 
-from app.aio.pulse import Pulse
-from app.processes.postgres import EmbeddedPostgres, EmbeddedPostgresError, _processes
+from learnloop_service.app.aio.pulse import Pulse
+from learnloop_service.app.processes.postgres import EmbeddedPostgres, EmbeddedPostgresError, _processes
 from tests.conditions import answered, until
 from tests.integration.app.frozen_server import freeze, lives
 
 _START = """
 import asyncio, concurrent.futures.thread, os, sys
 from pathlib import Path
-from app.aio.pulse import Pulse
-from app.processes.postgres import EmbeddedPostgres
+from learnloop_service.app.aio.pulse import Pulse
+from learnloop_service.app.processes.postgres import EmbeddedPostgres
 
 async def main():
     await EmbeddedPostgres(Path(sys.argv[1])).start()
@@ -41,8 +41,8 @@ asyncio.run(main())
 _START_AND_STOP = """
 import asyncio, concurrent.futures.thread, os, sys
 from pathlib import Path
-from app.aio.pulse import Pulse
-from app.processes import postgres
+from learnloop_service.app.aio.pulse import Pulse
+from learnloop_service.app.processes import postgres
 
 async def main():
     server = postgres.EmbeddedPostgres(Path(sys.argv[1]))
@@ -266,7 +266,7 @@ def _is_stopped(pid: int) -> bool:
 async def test_a_stop_does_not_wait_for_frozen_processes(
     used_dir: Path, monkeypatch: pytest.MonkeyPatch, only_clients: bool
 ) -> None:
-    monkeypatch.setattr("app.processes.postgres._STOP_TIMEOUT_S", 600.0)
+    monkeypatch.setattr("learnloop_service.app.processes.postgres._STOP_TIMEOUT_S", 600.0)
     server = EmbeddedPostgres(used_dir)
     await server.start()
     client = await server._connect()
@@ -283,8 +283,8 @@ STOPS_IN_THE_MIDDLE = """
 import asyncio, os, signal, sys
 from pathlib import Path
 import psutil
-from app import server
-from app.processes.postgres import EmbeddedPostgres
+from learnloop_service.app import server
+from learnloop_service.app.processes.postgres import EmbeddedPostgres
 from tests.integration.app.frozen_server import freeze
 from tests.integration.app.served import settings_for
 
@@ -348,7 +348,7 @@ async def test_a_server_whose_postmaster_was_killed_while_the_others_are_frozen_
 async def test_a_server_that_takes_no_connections_is_killed_and_started_again(
     used_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.processes.postgres.Pulse", partial(Pulse, period_s=0.05, deadline_s=2.0))
+    monkeypatch.setattr("learnloop_service.app.processes.postgres.Pulse", partial(Pulse, period_s=0.05, deadline_s=2.0))
     server = EmbeddedPostgres(used_dir, restart_after_s=0.1)
     await server.start()
     try:
@@ -363,7 +363,7 @@ async def test_a_server_that_takes_no_connections_is_killed_and_started_again(
 async def test_a_server_that_accepts_no_connections_is_killed_and_started_again(
     used_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.processes.postgres.Pulse", partial(Pulse, period_s=0.05))
+    monkeypatch.setattr("learnloop_service.app.processes.postgres.Pulse", partial(Pulse, period_s=0.05))
     # Far shorter than a start takes: it comes up because the time doubles.
     server = EmbeddedPostgres(used_dir, restart_after_s=0.01)
     await server.start()
@@ -381,7 +381,7 @@ async def test_a_server_that_accepts_no_connections_is_killed_and_started_again(
 async def test_a_first_start_that_accepts_no_connections_is_made_again(
     used_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.processes.postgres._START_TIMEOUTS_S", [2.0**n for n in range(8)])
+    monkeypatch.setattr("learnloop_service.app.processes.postgres._START_TIMEOUTS_S", [2.0**n for n in range(8)])
     recovers = _recover_for_ever(used_dir)
     server = EmbeddedPostgres(used_dir)
     starting = asyncio.create_task(server.start())
@@ -397,7 +397,7 @@ async def test_a_first_start_that_accepts_no_connections_is_made_again(
 async def test_a_server_that_accepts_no_connections_at_any_start_is_ended(
     used_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.processes.postgres._START_TIMEOUTS_S", (0.1, 0.1))
+    monkeypatch.setattr("learnloop_service.app.processes.postgres._START_TIMEOUTS_S", (0.1, 0.1))
     _recover_for_ever(used_dir)
     with pytest.raises(EmbeddedPostgresError, match=r"accepted no connections within 0 s.*postgres\.killed\.log"):
         await EmbeddedPostgres(used_dir).start()

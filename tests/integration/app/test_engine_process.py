@@ -14,12 +14,12 @@ from typing import Any
 import psutil
 import pytest
 
-from app.aio.pulse import Pulse
-from app.processes import child as child_process
-from app.processes.engine import EngineProcess, EngineState, EngineUnavailable
+from learnloop_service.app.aio.pulse import Pulse
+from learnloop_service.app.processes import child as child_process
+from learnloop_service.app.processes.engine import EngineProcess, EngineState, EngineUnavailable
+from learnloop_service.training.engine_flags import KEY_VARIABLE
 from tests.conditions import until
 from tests.integration.app.served import settings_for
-from training.engine_flags import KEY_VARIABLE
 
 _CHILD = (sys.executable, str(Path(__file__).parents[2] / "fakes" / "engine_child.py"))
 
@@ -92,7 +92,7 @@ async def test_a_killed_engine_comes_back_on_its_port(data_dir: Path) -> None:
 
 @pytest.fixture
 def quick_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.processes.engine.Pulse", partial(Pulse, period_s=0.05, deadline_s=2.0))
+    monkeypatch.setattr("learnloop_service.app.processes.engine.Pulse", partial(Pulse, period_s=0.05, deadline_s=2.0))
 
 
 async def test_a_frozen_engine_is_noticed_and_so_is_its_thaw(data_dir: Path, quick_pulse: None) -> None:
@@ -132,9 +132,9 @@ async def test_a_frozen_engine_stops_with_us(data_dir: Path, quick_pulse: None) 
 async def test_an_engine_that_had_worked_is_started_again_without_a_pause(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.processes.engine._STABLE_S", -1.0)
+    monkeypatch.setattr("learnloop_service.app.processes.engine._STABLE_S", -1.0)
     for pause in ("_FIRST_PAUSE_S", "_LONGEST_PAUSE_S"):
-        monkeypatch.setattr(f"app.processes.engine.{pause}", 3600.0)
+        monkeypatch.setattr(f"learnloop_service.app.processes.engine.{pause}", 3600.0)
     async with _engine(data_dir) as engine:
         address = await engine.address()
         killed = _pid(data_dir)
@@ -148,20 +148,22 @@ async def test_an_engine_that_had_worked_is_started_again_without_a_pause(
 async def test_an_engine_that_never_listens_is_ended_and_started_again(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.processes.engine._STABLE_S", -1.0)
-    monkeypatch.setattr("app.processes.engine._START_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("learnloop_service.app.processes.engine._STABLE_S", -1.0)
+    monkeypatch.setattr("learnloop_service.app.processes.engine._START_TIMEOUT_S", 0.1)
     (data_dir / "orders").write_text("hang at start")
     async with _engine(data_dir) as engine:
         await until(lambda: engine.trouble is not None)
         (data_dir / "orders").unlink()
-        monkeypatch.setattr("app.processes.engine._START_TIMEOUT_S", 600.0)  # the next start may take long
+        monkeypatch.setattr(
+            "learnloop_service.app.processes.engine._START_TIMEOUT_S", 600.0
+        )  # the next start may take long
         await engine.address()
 
 
 async def test_an_engine_that_cannot_start_is_given_up_with_its_last_words(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.processes.engine._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("learnloop_service.app.processes.engine._FIRST_PAUSE_S", 0.01)
     (data_dir / "orders").write_text("die at start")
     async with _engine(data_dir) as engine:
         with pytest.raises(EngineUnavailable, match="no torch here"):

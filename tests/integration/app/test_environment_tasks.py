@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from environment import registry
+from learnloop_service.environment import registry
 from tests.fakes.installed import installed
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
@@ -43,7 +43,7 @@ def test_our_environments_with_a_form_say_so() -> None:
 
 async def test_they_are_listed_with_it(data_dir: Path, database_url: str, tmp_path: Path) -> None:
     """What a package says of its tasks is passed on if it is a schema."""
-    module = "from environment.traits import Traits\nTRAITS = Traits(task={})\ndef build(config, data_dir): ...\n"
+    module = "from learnloop_service.environment.traits import Traits\nTRAITS = Traits(task={})\ndef build(config, data_dir): ...\n"
     schema = '{"properties": {"topic": {"title": "Topic"}}}'
     for name, task in {"good": schema, "odd": '"a topic"', "deep": '{"properties": {"topic": {1j}}}'}.items():
         (tmp_path / f"{name}.py").write_text(module.format(task))

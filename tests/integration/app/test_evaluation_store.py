@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from app.db.database import Database
-from app.db.tables import EvaluationJob
-from app.domain.evaluation_state import EvaluationStatus
-from app.evaluations.publications import NEW
-from app.evaluations.store import EvaluationStore
-from judges.base import JudgeCall
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import EvaluationJob
+from learnloop_service.app.domain.evaluation_state import EvaluationStatus
+from learnloop_service.app.evaluations.publications import NEW
+from learnloop_service.app.evaluations.store import EvaluationStore
+from learnloop_service.judges.base import JudgeCall
 from tests.integration.app.leased_work import Evaluations, claimed
 from tests.stored_evaluations import COMPARISON, REJUDGE, TRIAL, WHAT_IF
 

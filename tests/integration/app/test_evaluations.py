@@ -14,11 +14,11 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from app.cli.main import app
-from app.db.database import make_database, make_engine, parse_url
-from app.operations.prune import prune
-from environment.email_search import synthetic
-from environment.json_type import Json
+from learnloop_service.app.cli.main import app
+from learnloop_service.app.db.database import make_database, make_engine, parse_url
+from learnloop_service.app.operations.prune import prune
+from learnloop_service.environment.email_search import synthetic
+from learnloop_service.environment.json_type import Json
 from tests.conditions import answered, until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop

@@ -9,12 +9,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.db.database import Database, make_database, make_engine, parse_url
-from app.domain.event_types import EventType
-from app.events.log import append
-from app.events.stream_limit import STREAMS_PER_KEY
-from app.runs.store import RunStore
 from benchmarks.durability.chaos_faults import cut_connections
+from learnloop_service.app.db.database import Database, make_database, make_engine, parse_url
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.events.log import append
+from learnloop_service.app.events.stream_limit import STREAMS_PER_KEY
+from learnloop_service.app.runs.store import RunStore
 from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import keyed

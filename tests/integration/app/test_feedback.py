@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from sqlalchemy import insert, select, text
 from ulid import ULID
 
-import judges.registry
-from app.aio.event_loops import run_in_thread
-from app.db.database import Database, make_database, make_engine, parse_url
-from app.db.tables import Feedback, Promotion, Run
-from app.feedback.evidence import StoredFeedback
-from app.schemas.feedback import MAX_EVENTS
-from app.worker.judge_services import judge_services
-from judges.base import Candidate, Evidence
-from judges.feedback import ONLINE
+import learnloop_service.judges.registry
 from learnloop_sales.environment import SalesEmail
+from learnloop_service.app.aio.event_loops import run_in_thread
+from learnloop_service.app.db.database import Database, make_database, make_engine, parse_url
+from learnloop_service.app.db.tables import Feedback, Promotion, Run
+from learnloop_service.app.feedback.evidence import StoredFeedback
+from learnloop_service.app.schemas.feedback import MAX_EVENTS
+from learnloop_service.app.worker.judge_services import judge_services
+from learnloop_service.judges.base import Candidate, Evidence
+from learnloop_service.judges.feedback import ONLINE
 from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import email, make_run, make_trajectory
@@ -354,7 +354,7 @@ async def test_the_judge_of_a_run_hears_it(outside: Outside, data_dir: Path, dat
         run = await tx.get_one(Run, run_id)
     home, environment = asyncio.get_running_loop(), SalesEmail()
     services = judge_services(settings_for(data_dir, database_url), outside.database, home, run, environment)
-    judge = judges.registry.build("feedback", {}, services)
+    judge = learnloop_service.judges.registry.build("feedback", {}, services)
     [scenario] = environment.scenarios("train", 1, seed=0)
     # A run is judged on a thread and a loop of its own.
     judged = await run_in_thread(lambda: judge.judge(scenario, [Candidate("new", email(), [])]), "judging")

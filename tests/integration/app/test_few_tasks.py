@@ -9,15 +9,15 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.main import app
-from app.reports.verify import read_report
+from learnloop_service.app.cli.main import app
+from learnloop_service.app.reports.verify import read_report
+from learnloop_service.training.learn_loop import learn_loop
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_own_agents import AGENTS, by_seed, get
 from tests.integration.app.test_run_commands import run_command
 from tests.integration.app.test_verify import change
-from training.learn_loop import learn_loop
 
 SPLITS = ["validation"] * 6 + ["test"] * 3 + ["train"] * 9
 TASKS: list[Any] = [

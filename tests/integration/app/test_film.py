@@ -9,10 +9,10 @@ import httpx
 import pytest
 from sqlalchemy import insert, select, text, update
 
-from app.db.database import Database
-from app.db.tables import Checkpoint, Evaluation, Trajectory
-from app.runs.film import MAX_CHECKPOINTS, MAX_SCENARIOS, chosen
-from app.schemas.film import FilmCheckpoint
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Checkpoint, Evaluation, Trajectory
+from learnloop_service.app.runs.film import MAX_CHECKPOINTS, MAX_SCENARIOS, chosen
+from learnloop_service.app.schemas.film import FilmCheckpoint
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from app.auth.keys import Keys
-from app.auth.scopes import Scope
-from app.db.database import Database
+from learnloop_service.app.auth.keys import Keys
+from learnloop_service.app.auth.scopes import Scope
+from learnloop_service.app.db.database import Database
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import bearer
 from tests.integration.app.served import served, settings_for

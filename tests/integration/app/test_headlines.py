@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import insert, select
 
-from app.db.database import make_database, make_engine, parse_url
-from app.db.tables import Evaluation, Run
-from app.runs import headlines
-from app.statistics.verdict import headline, on_same_scenarios, verdict
+from learnloop_service.app.db.database import make_database, make_engine, parse_url
+from learnloop_service.app.db.tables import Evaluation, Run
+from learnloop_service.app.runs import headlines
+from learnloop_service.app.statistics.verdict import headline, on_same_scenarios, verdict
+from learnloop_service.training.statistics.difference import MIN_CHANGED
 from tests.integration.app.emails import make_run
-from training.statistics.difference import MIN_CHANGED
 
 _SHARES = st.sampled_from((0.0, 0.125, 0.25, 0.5, 0.75, 1.0))
 _ENDS = st.tuples(*[st.sampled_from((-0.5, -0.125, 0.0, 0.125, 0.5))] * 3).map(sorted)

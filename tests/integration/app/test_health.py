@@ -10,8 +10,8 @@ import httpx
 import psutil
 import pytest
 
-from app.aio.pulse import Pulse
-from app.processes.engine import EngineProcess
+from learnloop_service.app.aio.pulse import Pulse
+from learnloop_service.app.processes.engine import EngineProcess
 from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.frozen_server import freeze, thaw
@@ -22,7 +22,11 @@ from tests.integration.app.test_engine_process import _CHILD, _pid
 @pytest.fixture(autouse=True)
 def quick_pulses(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is frozen is noticed soon, and what has little of a busy machine is not taken for it."""
-    for module in ("app.processes.engine", "app.processes.postgres", "app.resources"):
+    for module in (
+        "learnloop_service.app.processes.engine",
+        "learnloop_service.app.processes.postgres",
+        "learnloop_service.app.resources",
+    ):
         monkeypatch.setattr(f"{module}.Pulse", partial(Pulse, period_s=0.05, deadline_s=8.0))
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL
 
-from app.api.heavy_reads import HeavyReads
-from app.api.stored_texts import StoredTexts
-from app.db.database import Database, parse_url
-from app.results.tables import RolloutTable
-from app.runs import documents
-from app.service import open_service
+from learnloop_service.app.api.heavy_reads import HeavyReads
+from learnloop_service.app.api.stored_texts import StoredTexts
+from learnloop_service.app.db.database import Database, parse_url
+from learnloop_service.app.results.tables import RolloutTable
+from learnloop_service.app.runs import documents
+from learnloop_service.app.service import open_service
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.emails import make_run, make_trajectory
 from tests.integration.app.served import run_with, served, settings_for
@@ -108,7 +108,7 @@ async def test_a_heavy_read_waits_for_its_turn_and_nothing_else_does(
             super().__init__(url)
             opened.append(self)
 
-    monkeypatch.setattr("app.main.HeavyReads", Noted)
+    monkeypatch.setattr("learnloop_service.app.main.HeavyReads", Noted)
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         run_id = (await client.post("/learn-loop", json={"iterations": 1, "model": {"name": "a"}})).json()["run_id"]
         await run_with(client, run_id, "completed")

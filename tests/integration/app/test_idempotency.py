@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import OperationalError
 
-from app.auth.scopes import Scope
-from app.db.tables import IdempotencyKey, Run
-from app.http import idempotency
-from app.runs.store import RunStore
+from learnloop_service.app.auth.scopes import Scope
+from learnloop_service.app.db.tables import IdempotencyKey, Run
+from learnloop_service.app.http import idempotency
+from learnloop_service.app.runs.store import RunStore
 from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import email, make_run, make_trajectory

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from sqlalchemy import URL
 
-from app.cli.client import Service, ServiceRefused
-from app.cli.service_process import own_service
-from app.cli.watching import follow
+from learnloop_service.app.cli.client import Service, ServiceRefused
+from learnloop_service.app.cli.service_process import own_service
+from learnloop_service.app.cli.watching import follow
 from tests.fakes.engine_process import ROOT
 from tests.fixtures import MIGRATED, database
 

@@ -11,18 +11,18 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import text
 
-from app.db.database import make_engine, parse_url
-from app.worker.journal_store import StoredJournal
+from learnloop_service.app.db.database import make_engine, parse_url
+from learnloop_service.app.worker.journal_store import StoredJournal
+from learnloop_service.training.journal import ALL_JUDGED
+from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.phases import Phase
+from learnloop_service.training.types import IterationResult, Progress
 from tests.conditions import until
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_judge import Raw, scripted_judge
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_own_agents import AGENTS, by_seed, request
-from training.journal import ALL_JUDGED
-from training.learn_loop import learn_loop
-from training.phases import Phase
-from training.types import IterationResult, Progress
 
 
 @pytest.mark.parametrize("stopped_in", [0, 1, 3])
@@ -104,7 +104,7 @@ async def test_a_planned_end_loses_no_finished_rollout(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What still waits to be written with others is written when the run is paused, and when its service stops."""
-    monkeypatch.setattr("app.worker.journal_store._BATCH_S", 3600)
+    monkeypatch.setattr("learnloop_service.app.worker.journal_store._BATCH_S", 3600)
     found: list[set[str]] = []
 
     async def learn(*_: Any, journal: StoredJournal, **__: Any) -> AsyncGenerator[IterationResult, None]:
@@ -131,7 +131,7 @@ async def test_a_planned_end_loses_no_finished_rollout(
 async def test_what_waits_to_be_written_is_written_before_its_iteration(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.worker.journal_store._BATCH_S", 3600)
+    monkeypatch.setattr("learnloop_service.app.worker.journal_store._BATCH_S", 3600)
     scripted = ScriptedLoop()
 
     async def learn(*given: Any, journal: StoredJournal, **named: Any) -> AsyncGenerator[IterationResult, None]:

@@ -10,9 +10,9 @@ import httpx
 from sqlalchemy import insert
 from typer.testing import CliRunner
 
-from app.cli.main import app
-from app.db.database import Database
-from app.db.tables import Trajectory
+from learnloop_service.app.cli.main import app
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Trajectory
 from tests.fakes.scripted_judge import KEY, Raw, completion, scripted_judge
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import make_run

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from app.db.database import make_database, make_engine, parse_url
-from app.worker.judge_services import StoredRate
+from learnloop_service.app.db.database import make_database, make_engine, parse_url
+from learnloop_service.app.worker.judge_services import StoredRate
 from tests.fakes.scripted_judge import Pauses
 
 

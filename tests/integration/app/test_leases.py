@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 from sqlalchemy import event, func, select, text
 
-from app.claims.claims import MAX_CLAIMS, Claims
-from app.claims.heartbeat import Heartbeat
-from app.claims.lease import Lease, LeaseLost
-from app.db.database import Database, parse_url
-from app.db.tables import EvaluationJob, Journal, Run
-from app.domain.run_state import RunStatus
-from app.runs.claims import Limits
-from app.runs.queue_position import queue_position
-from app.runs.store import RunStore
-from app.worker.journal_store import StoredJournal
-from app.worker.save_iteration import iteration_rows, save_iteration
+from learnloop_service.app.claims.claims import MAX_CLAIMS, Claims
+from learnloop_service.app.claims.heartbeat import Heartbeat
+from learnloop_service.app.claims.lease import Lease, LeaseLost
+from learnloop_service.app.db.database import Database, parse_url
+from learnloop_service.app.db.tables import EvaluationJob, Journal, Run
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.runs.claims import Limits
+from learnloop_service.app.runs.queue_position import queue_position
+from learnloop_service.app.runs.store import RunStore
+from learnloop_service.app.worker.journal_store import StoredJournal
+from learnloop_service.app.worker.save_iteration import iteration_rows, save_iteration
+from learnloop_service.training.backends.base import ModelSpec
 from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedPolicy, scripted_result
 from tests.integration.app.leased_work import Evaluations, Kind, Runs, claimed, events, lapse, queued, worker
-from training.backends.base import ModelSpec
 
 
 @pytest.fixture(params=[Runs, Evaluations], ids=["runs", "evaluations"])

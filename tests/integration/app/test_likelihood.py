@@ -8,8 +8,8 @@ import httpx
 import pytest
 from sqlalchemy import update
 
-from app.db.database import Database
-from app.db.tables import Checkpoint
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Checkpoint
 from tests.browser.real_service import real_service
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.scripted_learning import ScriptedLoop

@@ -14,10 +14,10 @@ import uvicorn
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
-from app.auth.keys import new_key
-from app.http.connections import Connections
-from app.http.protocol import MAX_HEAD_BYTES, MAX_HEADERS, BoundedHttp
-from app.main import create_app, server_config
+from learnloop_service.app.auth.keys import new_key
+from learnloop_service.app.http.connections import Connections
+from learnloop_service.app.http.protocol import MAX_HEAD_BYTES, MAX_HEADERS, BoundedHttp
+from learnloop_service.app.main import create_app, server_config
 from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import keyed

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.db.database import make_database, make_engine, parse_url
+from learnloop_service.app.db.database import make_database, make_engine, parse_url
 from tests.fakes.litellm_providers import known_to_litellm
 from tests.fakes.recorded_connections import Connection, recorded_connections
 from tests.fakes.scripted_learning import ScriptedLoop

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from environment.email_search.synthetic import address_of
+from learnloop_service.environment.email_search.synthetic import address_of
 from tests.fakes.engine_process import EngineProcess
 from tests.integration.app.model_stage import CALLER, ModelStage, keyed_engine, model_stage
 

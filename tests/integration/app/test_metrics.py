@@ -15,18 +15,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from sqlalchemy import make_url
 
-from app.auth.keys import Keys
-from app.auth.scopes import Scope
-from app.main import open_worker_app
-from app.metrics import database
-from app.resources import open_resources
+from learnloop_service.app.auth.keys import Keys
+from learnloop_service.app.auth.scopes import Scope
+from learnloop_service.app.main import open_worker_app
+from learnloop_service.app.metrics import database
+from learnloop_service.app.resources import open_resources
+from learnloop_service.training.phases import Phase
 from tests.conditions import answered
 from tests.connections import end_connections
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.fakes.webhook_receiver import receiver
 from tests.integration.app.keyed import OPERATOR_KEY, bearer, keyed
 from tests.integration.app.served import run_with, served, settings_for
-from training.phases import Phase
 
 Figures = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 

@@ -13,11 +13,11 @@ import httpx
 import pytest
 from sqlalchemy import insert, select
 
-from app.auth.scopes import Scope
-from app.db.tables import Checkpoint, Iteration, Run
-from app.domain.run_state import RunStatus
-from environment.email_search.synthetic import address_of
-from environment.json_type import Json
+from learnloop_service.app.auth.scopes import Scope
+from learnloop_service.app.db.tables import Checkpoint, Iteration, Run
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.environment.email_search.synthetic import address_of
+from learnloop_service.environment.json_type import Json
 from tests.conditions import until
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.forked_engine import fork_server

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from sqlalchemy import Select, select, text
 
-from app.claims.lease import Lease
-from app.db.tables import Event, Iteration, Journal, Run, WebhookDelivery
-from app.domain.run_state import RunStatus
-from app.errors import DATABASE_DOWN
-from app.runs.claims import Limits, RunClaims
-from app.runs.store import RunStore
-from app.worker.journal_store import StoredJournal
-from app.worker.save_iteration import iteration_rows, save_iteration
+from learnloop_service.app.claims.lease import Lease
+from learnloop_service.app.db.tables import Event, Iteration, Journal, Run, WebhookDelivery
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.errors import DATABASE_DOWN
+from learnloop_service.app.runs.claims import Limits, RunClaims
+from learnloop_service.app.runs.store import RunStore
+from learnloop_service.app.worker.journal_store import StoredJournal
+from learnloop_service.app.worker.save_iteration import iteration_rows, save_iteration
+from learnloop_service.training.backends.base import ModelSpec
 from tests.fakes.scripted_learning import ScriptedPolicy, scripted_result
 from tests.integration.app.webhook_stage import Stage, stage
-from training.backends.base import ModelSpec
 
 Act = Callable[[Stage, Lease[Run]], Awaitable[object]]
 

@@ -10,10 +10,10 @@ import httpx
 import openai
 import pytest
 
-import app.model_registry.proxy
-from app.auth.scopes import Scope
-from app.db.tables import Promotion
-from app.model_registry.promotions import Promotions
+import learnloop_service.app.model_registry.proxy
+from learnloop_service.app.auth.scopes import Scope
+from learnloop_service.app.db.tables import Promotion
+from learnloop_service.app.model_registry.promotions import Promotions
 from tests.fakes.engine_process import EngineProcess
 from tests.integration.app.keyed import bearer, keyed
 from tests.integration.app.model_stage import CALLER, ModelStage, engine_http, model_stage
@@ -211,7 +211,7 @@ async def test_no_reply_outlives_its_deadline(
     model_engine: EngineProcess, data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real engine that hangs: before its first word, and in the middle of its reply."""
-    monkeypatch.setattr(app.model_registry.proxy, "DEADLINE_S", 2.0)
+    monkeypatch.setattr(learnloop_service.app.model_registry.proxy, "DEADLINE_S", 2.0)
     async with (
         model_stage(model_engine, data_dir, database_url) as stage,
         _client(stage, await stage.key()) as client,

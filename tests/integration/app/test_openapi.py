@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 
-from app.main import create_app
-from environment.json_type import Json
+from learnloop_service.app.main import create_app
+from learnloop_service.environment.json_type import Json
 from scripts.check_openapi import flaws, invalid, undescribed, unlisted
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for

@@ -10,13 +10,13 @@ import httpx
 import pytest
 from rich.console import Console
 
-from app.cli.run_report import failures_text
-from app.cli.watching import RunDisplay
+from learnloop_service.app.cli.run_report import failures_text
+from learnloop_service.app.cli.watching import RunDisplay
+from learnloop_service.training.learn_loop import learn_loop
 from tests.conditions import answered
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
-from training.learn_loop import learn_loop
 
 AGENTS = "tests.fakes.own_agents"
 TASKS: list[Any] = [{"task": {"question": f"{n}?"}, "reference": {"answer": "yes"}} for n in range(5)]

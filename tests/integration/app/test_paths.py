@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 

@@ -9,12 +9,12 @@ import httpx
 import psycopg
 import pytest
 
+from learnloop_service.training.backends.base import Policy
+from learnloop_service.training.phases import Phase
+from learnloop_service.training.types import IterationResult, Progress, RunConfig
 from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedLoop, scripted_result
 from tests.integration.app.served import run_with, served, settings_for
-from training.backends.base import Policy
-from training.phases import Phase
-from training.types import IterationResult, Progress, RunConfig
 
 PHASES = tuple(Phase)
 

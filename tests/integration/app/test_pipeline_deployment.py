@@ -7,9 +7,9 @@ from typing import Any
 import yaml
 from typer.testing import CliRunner
 
-from app.cli.main import app
-from app.cli.pipeline.config import digest
-from app.cli.pipeline.history import History
+from learnloop_service.app.cli.main import app
+from learnloop_service.app.cli.pipeline.config import digest
+from learnloop_service.app.cli.pipeline.history import History
 from tests.integration.app.model_stage import CALLER, ModelStage
 
 TRAIN: dict[str, Any] = {"iterations": 1}

@@ -11,16 +11,16 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from app.db.database import make_engine, parse_url
-from environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.app.db.database import make_engine, parse_url
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.training.backends.art_import import import_art
+from learnloop_service.training.backends.base import ModelSpec, Policy, TrainOutcome
+from learnloop_service.training.learn_loop import learn_loop
 from tests.conditions import answered, until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy
 from tests.integration.app.served import run_with, served, settings_for, start
 from tests.integration.training.test_learn_loop import address_of, lucky, skilled
-from training.backends.art_import import import_art
-from training.backends.base import ModelSpec, Policy, TrainOutcome
-from training.learn_loop import learn_loop
 
 RUN: dict[str, Any] = {
     "iterations": 4,
@@ -256,7 +256,9 @@ async def test_what_cannot_run_ahead_is_refused(
 async def test_a_backend_that_samples_and_trains_in_turns_refuses(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.operations.backend_checks.refusal", lambda *_: None)  # this machine has no GPU
+    monkeypatch.setattr(
+        "learnloop_service.app.operations.backend_checks.refusal", lambda *_: None
+    )  # this machine has no GPU
     async with served(settings_for(data_dir, database_url), cast(Any, learn_loop)) as client:
         refused = await client.post("/learn-loop", json=RUN | {"backend": "local"})
         taken = await client.post("/learn-loop", json=RUN | {"backend": "local", "pipeline": {"max_staleness": 0}})

@@ -10,12 +10,12 @@ import psycopg
 import pytest
 from sqlalchemy import URL, make_url, text
 
-from app.agent_sessions.batched_calls import BatchedCalls
-from app.db import connecting
-from app.db.connecting import connect, connect_blocking, is_pooled
-from app.db.database import DatabaseUrlError, make_database, make_engine, parse_url
-from app.db.direct_connection import DirectConnection
-from app.db.migration import SchemaError, migrate
+from learnloop_service.app.agent_sessions.batched_calls import BatchedCalls
+from learnloop_service.app.db import connecting
+from learnloop_service.app.db.connecting import connect, connect_blocking, is_pooled
+from learnloop_service.app.db.database import DatabaseUrlError, make_database, make_engine, parse_url
+from learnloop_service.app.db.direct_connection import DirectConnection
+from learnloop_service.app.db.migration import SchemaError, migrate
 from tests.fakes.pooler import PGBOUNCER, pooled
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for

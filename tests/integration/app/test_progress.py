@@ -13,18 +13,18 @@ import httpx
 import pytest
 from sqlalchemy import delete, update
 
-from app.db.database import parse_url
-from app.db.tables import Run
-from app.domain.event_types import EventType
-from app.domain.run_state import RunStatus
-from app.events.feed import LOOK_S, EventFeed
-from app.events.progress import positions_of
+from learnloop_service.app.db.database import parse_url
+from learnloop_service.app.db.tables import Run
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.events.feed import LOOK_S, EventFeed
+from learnloop_service.app.events.progress import positions_of
+from learnloop_service.training.phases import Phase
+from learnloop_service.training.types import IterationResult, Progress
 from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.webhook_stage import stage
-from training.phases import Phase
-from training.types import IterationResult, Progress
 
 
 class BusyLoop(ScriptedLoop):

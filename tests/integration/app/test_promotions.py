@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from app.db.tables import Promotion
-from environment.email_search.synthetic import address_of
-from environment.json_type import Json
+from learnloop_service.app.db.tables import Promotion
+from learnloop_service.environment.email_search.synthetic import address_of
+from learnloop_service.environment.json_type import Json
 from tests.integration.app.keyed import bearer
 from tests.integration.app.model_stage import CALLER, ModelStage
 from tests.integration.cli.conftest import Learnloop

@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from app.db.database import Database
-from app.domain.release_state import ReleaseReason
-from app.releases import moves
-from environment.json_type import Json
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.domain.release_state import ReleaseReason
+from learnloop_service.app.releases import moves
+from learnloop_service.environment.json_type import Json
 from tests.conditions import answered
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop

@@ -13,7 +13,7 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
-from app.cli.service_process import free_port
+from learnloop_service.app.cli.service_process import free_port
 from tests.conditions import answered
 from tests.fakes.engine_process import ROOT
 from tests.fakes.scripted_learning import ScriptedLoop

@@ -9,11 +9,11 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Request, Response
 
-from app import errors
-from app.http.openai_errors import ModelErrors
-from app.model_registry.proxy import ChatProxy, open_proxy
+from learnloop_service.app import errors
+from learnloop_service.app.http.openai_errors import ModelErrors
+from learnloop_service.app.model_registry.proxy import ChatProxy, open_proxy
+from learnloop_service.training.backends.base import Endpoint
 from tests.conditions import until
-from training.backends.base import Endpoint
 
 Script = Callable[["ModelServer", asyncio.StreamWriter], Awaitable[None]]
 _FAR_MORE_THAN_BUFFERS = 200_000_000

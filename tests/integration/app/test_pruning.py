@@ -9,15 +9,16 @@ import pytest
 from sqlalchemy import func, insert, select, text, update
 from ulid import ULID
 
-from app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
-from app.auth.caller import LOCAL
-from app.db.database import Database
-from app.db.tables import AgentSession, Release, ReleaseUnit, Trajectory
-from app.domain.release_state import Arm, ReleaseState
-from app.feedback.store import take
-from app.operations.prune import prune
-from app.schemas.feedback import FeedbackEvent
-from app.security.user_hash import UserHasher
+from learnloop_service.app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
+from learnloop_service.app.auth.caller import LOCAL
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import AgentSession, Release, ReleaseUnit, Trajectory
+from learnloop_service.app.domain.release_state import Arm, ReleaseState
+from learnloop_service.app.feedback.store import take
+from learnloop_service.app.operations.prune import prune
+from learnloop_service.app.schemas.feedback import FeedbackEvent
+from learnloop_service.app.security.user_hash import UserHasher
+from learnloop_service.training.rollout.agents.sessions import Outcome
 from tests.integration.app.emails import make_trajectory
 from tests.integration.app.ended_runs import EndedRuns
 from tests.integration.app.release_stage import running_release
@@ -25,7 +26,6 @@ from tests.integration.app.served import settings_for
 from tests.integration.app.test_results import SALES, completed, sales_service
 from tests.integration.app.user_data import everything
 from tests.opened_database import opened_database
-from training.rollout.agents.sessions import Outcome
 
 _DAY = 86_400
 _ALL = {f"keep_{kind}_days": 7 for kind in ("trajectories", "events", "ledger", "deliveries", "verdicts")}

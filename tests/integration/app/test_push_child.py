@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from app.model_registry.pushes.child import NotFetched, _fetched
-from app.model_registry.pushes.s3 import S3Target, upload
+from learnloop_service.app.model_registry.pushes.child import NotFetched, _fetched
+from learnloop_service.app.model_registry.pushes.s3 import S3Target, upload
 from tests.fakes.answering import Answer, answering
 from tests.fakes.s3_server import s3_server
 

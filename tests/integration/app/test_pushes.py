@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from app.db.tables import Checkpoint
-from app.model_registry.pushes.push import AT_ONCE
-from environment.json_type import Json
+from learnloop_service.app.db.tables import Checkpoint
+from learnloop_service.app.model_registry.pushes.push import AT_ONCE
+from learnloop_service.environment.json_type import Json
 from tests.conditions import until
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.hub_server import HubServer, hub_server

@@ -8,10 +8,10 @@ from typing import Any
 from sqlalchemy import insert
 from typer.testing import CliRunner
 
-from app.cli.main import app
-from app.db.database import Database
-from app.db.tables import Trajectory
 from learnloop import AsyncLearnloop
+from learnloop_service.app.cli.main import app
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Trajectory
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import make_run
 from tests.integration.app.served import served, settings_for

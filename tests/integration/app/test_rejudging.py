@@ -13,8 +13,9 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from app.db.database import make_database, make_engine, parse_url
-from app.reports.verify import compared_with
+from learnloop_service.app.db.database import make_database, make_engine, parse_url
+from learnloop_service.app.reports.verify import compared_with
+from learnloop_service.training.learn_loop import learn_loop
 from tests.conditions import answered
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_judge import KEY, Raw, ScriptedJudge, completion, scripted_judge
@@ -22,7 +23,6 @@ from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_evaluations import ended, reference
 from tests.integration.app.test_verify import change
-from training.learn_loop import learn_loop
 
 RUN = {
     "iterations": 2,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, text, update
 
-from app.db.database import Database
-from app.db.tables import (
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import (
     Promotion,
     Release,
     ReleaseEvent,
@@ -19,14 +19,14 @@ from app.db.tables import (
     WebhookDelivery,
     WebhookEndpoint,
 )
-from app.domain.event_types import EventType
-from app.domain.release_rules import Guardrail
-from app.domain.release_state import Arm
-from app.errors import DATABASE_DOWN, NotAllowed
-from app.instruments import REGISTRY
-from app.releases import counts, look, moves
-from app.releases.store import ReleaseStore
-from app.releases.watcher import ReleaseWatcher
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.domain.release_rules import Guardrail
+from learnloop_service.app.domain.release_state import Arm
+from learnloop_service.app.errors import DATABASE_DOWN, NotAllowed
+from learnloop_service.app.instruments import REGISTRY
+from learnloop_service.app.releases import counts, look, moves
+from learnloop_service.app.releases.store import ReleaseStore
+from learnloop_service.app.releases.watcher import ReleaseWatcher
 from tests.conditions import PATIENCE_S
 from tests.integration.app.release_stage import (
     FAILED,

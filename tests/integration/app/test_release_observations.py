@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from sqlalchemy import text, update
 
-from app.db.tables import Release, ReleaseObservation, ReleaseUnit
-from app.domain.release_state import Arm
-from app.errors import ServiceError
-from app.gateway.chunks import Chunk
-from app.gateway.observed import ObservedExchange
-from app.gateway.upstream import ServerAway
-from app.instruments import REGISTRY
-from app.releases.split import Requester, Split
+from learnloop_service.app.db.tables import Release, ReleaseObservation, ReleaseUnit
+from learnloop_service.app.domain.release_state import Arm
+from learnloop_service.app.errors import ServiceError
+from learnloop_service.app.gateway.chunks import Chunk
+from learnloop_service.app.gateway.observed import ObservedExchange
+from learnloop_service.app.gateway.upstream import ServerAway
+from learnloop_service.app.instruments import REGISTRY
+from learnloop_service.app.releases.split import Requester, Split
 from tests.conditions import answered, until
 from tests.integration.app.keyed import bearer
 from tests.integration.app.model_stage import ModelStage

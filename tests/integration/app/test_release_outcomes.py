@@ -12,11 +12,11 @@ import pytest
 from sqlalchemy import insert, select, text, update
 from ulid import ULID
 
-from app.db.database import Database
-from app.db.tables import AgentSession, Feedback, Release, ReleaseObservation, ReleaseUnit, Trajectory
-from app.domain.release_state import Arm
-from app.releases.outcomes import close_windows, late_events
-from app.security.user_hash import UserHasher
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import AgentSession, Feedback, Release, ReleaseObservation, ReleaseUnit, Trajectory
+from learnloop_service.app.domain.release_state import Arm
+from learnloop_service.app.releases.outcomes import close_windows, late_events
+from learnloop_service.app.security.user_hash import UserHasher
 from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import make_trajectory
@@ -326,7 +326,7 @@ async def test_the_reward_of_the_first_session_that_ends_with_one_counts(
 
 
 async def test_windows_are_closed_in_batches(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.releases.outcomes._BATCH", 7)
+    monkeypatch.setattr("learnloop_service.app.releases.outcomes._BATCH", 7)
     release_id = await running_release(database, outcome=THUMBS)
     await _exposed(database, release_id, [f"{unit:03}" for unit in range(30)])
     assert await _close(database, release_id) == 30
@@ -336,7 +336,7 @@ async def test_windows_are_closed_in_batches(database: Database, monkeypatch: py
 async def test_a_thumbs_down_of_the_first_hour_is_noted_when_the_hour_is_over(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.releases.outcomes._BATCH", 2)
+    monkeypatch.setattr("learnloop_service.app.releases.outcomes._BATCH", 2)
     release_id = await running_release(database)
     sent = [
         Sent(0, "thumbs_down", 1, 59, id="0"),

@@ -9,11 +9,18 @@ import pytest
 from sqlalchemy import func, select, update
 from ulid import ULID
 
-from app.db.tables import AgentSession, Promotion, Release, ReleaseObservation, ReleaseUnit, Trajectory
-from app.domain.release_state import Arm, ReleaseState
-from app.releases.assignment import assignment
-from app.security.user_hash import UserHasher
-from environment.email_search.synthetic import address_of
+from learnloop_service.app.db.tables import (
+    AgentSession,
+    Promotion,
+    Release,
+    ReleaseObservation,
+    ReleaseUnit,
+    Trajectory,
+)
+from learnloop_service.app.domain.release_state import Arm, ReleaseState
+from learnloop_service.app.releases.assignment import assignment
+from learnloop_service.app.security.user_hash import UserHasher
+from learnloop_service.environment.email_search.synthetic import address_of
 from tests.fakes.engine_process import EngineProcess
 from tests.integration.app.keyed import bearer
 from tests.integration.app.model_stage import CALLER, ModelStage, model_stage

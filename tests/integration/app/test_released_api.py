@@ -11,7 +11,7 @@ from copy import deepcopy
 
 import pytest
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 from tests.fakes.engine_process import ROOT
 from tests.integration.app.api_file import current_api
 

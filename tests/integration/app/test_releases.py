@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 from typer.testing import CliRunner
 
-from app.cli.main import app as cli
-from app.db.database import Database
-from app.domain.release_state import Arm
-from environment.json_type import Json
+from learnloop_service.app.cli.main import app as cli
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.domain.release_state import Arm
+from learnloop_service.environment.json_type import Json
 from tests.conditions import answered
 from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop

@@ -10,9 +10,10 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from app.cli.main import app
-from app.db.database import Database
-from app.runs.resume_point import resume_of
+from learnloop_service.app.cli.main import app
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.runs.resume_point import resume_of
+from learnloop_service.training.learn_loop import learn_loop
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.served import ended, served, settings_for
@@ -20,7 +21,6 @@ from tests.integration.app.test_no_signal import RUN, started
 from tests.integration.app.test_verify import change
 from tests.integration.training.test_learn_loop import skilled
 from tests.integration.training.test_replacements import mixed
-from training.learn_loop import learn_loop
 
 REPLACING = RUN | {"groups_per_iteration": 3, "replace_groups": True}
 

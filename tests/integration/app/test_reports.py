@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.main import app
-from app.db.json_text import canonical
-from app.reports.page import page
-from app.reports.rollouts import HASHED
-from app.reports.signature import public_text, signing_key
-from app.reports.verify import read_report
+from learnloop_service.app.cli.main import app
+from learnloop_service.app.db.json_text import canonical
+from learnloop_service.app.reports.page import page
+from learnloop_service.app.reports.rollouts import HASHED
+from learnloop_service.app.reports.signature import public_text, signing_key
+from learnloop_service.app.reports.verify import read_report
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.fonts import needs_font
 from tests.integration.app.emails import make_run

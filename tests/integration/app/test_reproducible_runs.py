@@ -3,11 +3,11 @@
 import threading
 from pathlib import Path
 
+from learnloop_service.training.backends.base import ModelSpec
+from learnloop_service.training.protocol.model_facts import Reproducibility
 from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop, ScriptedPolicy
 from tests.integration.app.served import run_with, served, settings_for
-from training.backends.base import ModelSpec
-from training.protocol.model_facts import Reproducibility
 
 
 class OnProcessors(ScriptedBackend):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from app.auth.scopes import Scope, is_public, needed
-from app.db.tables import Base
-from environment.json_type import Json
+from learnloop_service.app.auth.scopes import Scope, is_public, needed
+from learnloop_service.app.db.tables import Base
+from learnloop_service.environment.json_type import Json
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
 
 _STREAMED = ("/graphs", "/scenarios", "/demonstrations")
@@ -19,7 +19,13 @@ INTERNAL = {
 }
 """Columns that are nobody's business."""
 CODE = (
-    *("os:system", "os.system", "environment.email_search.environment:build", "builtins:eval", "__import__('os')"),
+    *(
+        "os:system",
+        "os.system",
+        "learnloop_service.environment.email_search.environment:build",
+        "builtins:eval",
+        "__import__('os')",
+    ),
     *("environment/email_search", "email_search;id", "http://x.example/judge.py", "npx some-server", "python -c 1"),
 )
 """What would run, if names were more than names."""

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from app.db.tables import Promotion
-from app.model_registry.promotions import Promotions
-from environment.email_search.synthetic import address_of
+from learnloop_service.app.db.tables import Promotion
+from learnloop_service.app.model_registry.promotions import Promotions
+from learnloop_service.environment.email_search.synthetic import address_of
+from learnloop_service.training.backends import embedded
+from learnloop_service.training.backends.base import Backend
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.lossy_proxy import LossyProxy, lossy_proxy
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.keyed import bearer
 from tests.integration.app.model_stage import CALLER, ENGINE_KEY, ModelStage, model_stage
-from training.backends import embedded
-from training.backends.base import Backend
 
 QUESTION = {"question": "When is the kickoff?", "inbox_address": address_of("test", 0, 3)}
 CHAT = {"messages": [{"role": "user", "content": "When?"}], "max_tokens": 1}

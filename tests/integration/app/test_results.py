@@ -16,19 +16,19 @@ import pytest
 from sqlalchemy import ColumnElement
 from sqlalchemy.exc import InterfaceError
 
-from app.db.database import Database
-from app.db.tables import Trajectory
-from app.results import documents
-from app.results.files import ResultsFiles
-from app.worker import drive
-from judges.base import JudgeCall
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Trajectory
+from learnloop_service.app.results import documents
+from learnloop_service.app.results.files import ResultsFiles
+from learnloop_service.app.worker import drive
+from learnloop_service.judges.base import JudgeCall
+from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.types import IterationResult
 from tests.conditions import answered, until
 from tests.fakes.sales_agent import GRAPH, SUBJECT, WAY, sales_agent, silent_agent
 from tests.fakes.scripted_chat import Script, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_once, run_with, served, settings_for
-from training.learn_loop import learn_loop
-from training.types import IterationResult
 
 if TYPE_CHECKING:  # it imports us
     from tests.integration.app.ended_runs import EndedRuns

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from app.db.database import Database
-from app.runs.resume_point import resume_of
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.runs.resume_point import resume_of
+from learnloop_service.training.best_checkpoint import BestCheckpoint, Validation
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
-from training.best_checkpoint import BestCheckpoint, Validation
 
 BEFORE = [True] * 2 + [False] * 6
 HIGHEST = [True] * 6 + [False] * 2

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from app.db.database import Database
-from app.db.tables import Promotion
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Promotion
+from learnloop_service.training.backends.base import BackendUnavailable, ModelSpec
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
-from training.backends.base import BackendUnavailable, ModelSpec
 
 MODEL = {"name": "agent"}
 

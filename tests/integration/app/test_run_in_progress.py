@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from app.runs.reward_histogram import BINS, COUNTS
+from learnloop_service.app.runs.reward_histogram import BINS, COUNTS
+from learnloop_service.training.learn_loop import learn_loop
 from tests.conditions import answered
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
 from tests.opened_database import execute
-from training.learn_loop import learn_loop
 
 RUN = {
     "iterations": 1,

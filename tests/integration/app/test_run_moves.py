@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from sqlalchemy import delete
 
-from app.claims.claims import MAX_CLAIMS
-from app.claims.lease import Lease
-from app.claims.moves import moving
-from app.db.database import Database
-from app.domain.evaluation_state import EvaluationStatus
-from app.domain.run_state import Move, RunStatus, Verb, allowed
-from app.errors import NotAllowed
-from app.evaluations.store import EvaluationStore
-from app.runs.store import RunStore
+from learnloop_service.app.claims.claims import MAX_CLAIMS
+from learnloop_service.app.claims.lease import Lease
+from learnloop_service.app.claims.moves import moving
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.domain.evaluation_state import EvaluationStatus
+from learnloop_service.app.domain.run_state import Move, RunStatus, Verb, allowed
+from learnloop_service.app.errors import NotAllowed
+from learnloop_service.app.evaluations.store import EvaluationStore
+from learnloop_service.app.runs.store import RunStore
 from tests.integration.app.leased_work import Evaluations, Kind, Runs
 from tests.integration.app.test_leases import kind
 

@@ -12,13 +12,13 @@ import pytest
 from sqlalchemy import insert
 from ulid import ULID
 
-from app.db.tables import Evaluation, Run
-from app.runs.run_list import SortBy
+from learnloop_service.app.db.tables import Evaluation, Run
+from learnloop_service.app.runs.run_list import SortBy
+from learnloop_service.training.statistics.difference import difference
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.fakes.stored_request import stored_request
 from tests.integration.app.served import served, settings_for
 from tests.opened_database import opened_database
-from training.statistics.difference import difference
 
 _NOW = datetime(2026, 1, 2, tzinfo=UTC)
 SCENARIOS = 24

@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
+from learnloop_service.training.types import RunConfig
 from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import run_once, run_with, served, settings_for
-from training.types import RunConfig
 
 
 async def _post(client: httpx.AsyncClient, **body: Any) -> Any:

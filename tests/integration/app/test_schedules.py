@@ -14,18 +14,18 @@ import pytest
 from sqlalchemy import func, insert, select, update
 from typer.testing import CliRunner
 
-import app.schedules.scheduler
-from app.agent_sessions.task_draw import split_of
-from app.cli.main import app as cli
-from app.db.database import Database, make_database, make_engine, parse_url
-from app.db.tables import Promotion, Release, Run, Schedule, ScheduleRun, UserScenario
-from app.domain.cron import latest_time
-from app.runs.queries import RunQueries
-from app.runs.store import RunStore
-from app.schedules.scheduler import scheduler_of
-from app.schedules.store import DueTimeTaken, ScheduleStore
-from app.service import Service, open_service
-from environment.json_type import Json
+import learnloop_service.app.schedules.scheduler
+from learnloop_service.app.agent_sessions.task_draw import split_of
+from learnloop_service.app.cli.main import app as cli
+from learnloop_service.app.db.database import Database, make_database, make_engine, parse_url
+from learnloop_service.app.db.tables import Promotion, Release, Run, Schedule, ScheduleRun, UserScenario
+from learnloop_service.app.domain.cron import latest_time
+from learnloop_service.app.runs.queries import RunQueries
+from learnloop_service.app.runs.store import RunStore
+from learnloop_service.app.schedules.scheduler import scheduler_of
+from learnloop_service.app.schedules.store import DueTimeTaken, ScheduleStore
+from learnloop_service.app.service import Service, open_service
+from learnloop_service.environment.json_type import Json
 from tests.conditions import answered
 from tests.fakes.crashes import Crashes, Died
 from tests.fakes.scripted_chat import Reply, scripted_chat
@@ -40,7 +40,7 @@ SECRET = "a key for tests, of 32 characters"
 @pytest.fixture
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Services look for due times all the time."""
-    monkeypatch.setattr(app.schedules.scheduler, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(learnloop_service.app.schedules.scheduler, "LOOK_EVERY_S", 0.1)
 
 
 @asynccontextmanager
@@ -499,7 +499,7 @@ async def test_schedules_of_many_due_times_let_other_projects_have_their_turn(
     """A look that has no time left still deals with the first schedule of every project."""
     await _add_due(database, "many", 300, days=3)
     await _add_due(database, "one", 1, days=1)
-    monkeypatch.setattr("app.schedules.scheduler.LOOK_S", 0.0)
+    monkeypatch.setattr("learnloop_service.app.schedules.scheduler.LOOK_S", 0.0)
     async with _idle(data_dir, database_url) as service, httpx.AsyncClient() as http:
         scheduler = scheduler_of(service, http)
         assert [each.project for each in (await scheduler.store.due())[:3]] == ["many", "one", "many"]
@@ -512,7 +512,7 @@ async def test_schedules_of_many_due_times_let_other_projects_have_their_turn(
 async def test_a_project_has_a_limited_number_of_schedules(
     data_dir: Path, database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.schedules.store.MAX_SCHEDULES", 2)
+    monkeypatch.setattr("learnloop_service.app.schedules.store.MAX_SCHEDULES", 2)
     await _add_due(database, "another", 2, days=0)
     async with _promoted(data_dir, database_url) as client:
         bodies = [{"name": f"n{number}", "cron": "0 2 * * *", "run": RUN} for number in range(4)]

@@ -7,8 +7,10 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from app.db.tables import Base
-from app.security.webhook_signing import new_secret
+from learnloop_service.app.db.tables import Base
+from learnloop_service.app.security.webhook_signing import new_secret
+from learnloop_service.training.backends.art_import import import_art
+from learnloop_service.training.learn_loop import learn_loop
 from tests.conditions import answered
 from tests.fakes.faulty_receiver import faulty_receiver
 from tests.fakes.scripted_chat import scripted_chat
@@ -18,8 +20,6 @@ from tests.fakes.trace_server import trace_server
 from tests.integration.app.keyed import bearer
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_budgets import RUN, talker
-from training.backends.art_import import import_art
-from training.learn_loop import learn_loop
 
 OPENAI, WANDB, JUDGE = "plain-openai-canary-4711", "c0ffee" * 6 + "beef", "odd.judge.canary.4712"
 PASSWORD, OPERATOR = "password-canary-4713", "operator-canary-4714-" + "x" * 20

@@ -16,14 +16,14 @@ import httpx
 import psutil
 import pytest
 
-from app.processes.data_directory import DataDirectory
-from app.settings import Settings
+from learnloop_service.app.processes.data_directory import DataDirectory
+from learnloop_service.app.settings import Settings
 from tests.conditions import answered, until
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.frozen_server import lives
 from tests.integration.app.served import served, settings_for
 
-_SERVE = "from app.server import serve; from app.settings import load_settings; serve(load_settings(_env_file=None))"
+_SERVE = "from learnloop_service.app.server import serve; from learnloop_service.app.settings import load_settings; serve(load_settings(_env_file=None))"
 
 NO_ENGINE = {"LEARNLOOP_ENGINE_URL": "http://127.0.0.1:9"}
 """Somebody else's: none of our own is started, whose imports take seconds."""
@@ -119,8 +119,8 @@ async def test_health_tells_database_and_engine_apart(data_dir: Path, database_u
 
 _REFUSALS = """
 import json, os, sys
-from app.server import serve
-from app.settings import load_settings
+from learnloop_service.app.server import serve
+from learnloop_service.app.settings import load_settings
 
 for environment in sys.argv[1:]:
     os.environ.update(json.loads(environment))

@@ -12,17 +12,17 @@ import httpx
 import pytest
 from sqlalchemy import func, select, text, update
 
-from app.agent_sessions.store import AgentSessions, OpenedSession, PinnedModel, SessionSpec
-from app.auth.agent_session_keys import AgentSessionKeys
-from app.auth.caller import LOCAL
-from app.auth.callers import Callers
-from app.auth.credentials import Credential
-from app.auth.key_cache import KEPT_S, KeyCache
-from app.auth.keys import Keys, hash_of
-from app.auth.scopes import Scope
-from app.auth.sign_ins import MOST_OF_A_KEY, SignIns
-from app.db.tables import ApiKey, SignIn
-from app.errors import Unauthorized
+from learnloop_service.app.agent_sessions.store import AgentSessions, OpenedSession, PinnedModel, SessionSpec
+from learnloop_service.app.auth.agent_session_keys import AgentSessionKeys
+from learnloop_service.app.auth.caller import LOCAL
+from learnloop_service.app.auth.callers import Callers
+from learnloop_service.app.auth.credentials import Credential
+from learnloop_service.app.auth.key_cache import KEPT_S, KeyCache
+from learnloop_service.app.auth.keys import Keys, hash_of
+from learnloop_service.app.auth.scopes import Scope
+from learnloop_service.app.auth.sign_ins import MOST_OF_A_KEY, SignIns
+from learnloop_service.app.db.tables import ApiKey, SignIn
+from learnloop_service.app.errors import Unauthorized
 from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed

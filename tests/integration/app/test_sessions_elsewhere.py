@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from sqlalchemy import delete
 
-from app.agent_sessions.calls import SessionCalls
-from app.db.tables import Run
+from learnloop_service.app.agent_sessions.calls import SessionCalls
+from learnloop_service.app.db.tables import Run
+from learnloop_service.training.rollout.histories import conversations
 from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.fakes.stored_request import stored_run
 from tests.integration.app.keyed import Keyed, bearer, keyed
-from training.rollout.histories import conversations
 
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 
@@ -151,7 +151,7 @@ async def test_what_the_server_says_of_tokens_is_kept_as_far_as_it_makes_sense(s
 async def test_a_refusal_is_the_servers_and_a_server_that_is_away_is_asked_again(
     stage: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.gateway.gateway._PAUSE_S", 0.01)
+    monkeypatch.setattr("learnloop_service.app.gateway.gateway._PAUSE_S", 0.01)
     session = await stage.opened()
     stage.replies.append(Reply(status=400))
     assert (await stage.ask(session)).status_code == 400

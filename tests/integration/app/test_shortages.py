@@ -15,11 +15,14 @@ import psycopg
 import pytest
 from structlog.testing import capture_logs
 
-from app.aio.event_loops import run_on_loop
-from app.processes import postgres
-from app.processes.data_directory import DataDirectory, DataDirectoryError
-from app.processes.engine import EngineProcess
-from app.processes.postgres import EmbeddedPostgres, EmbeddedPostgresError
+from learnloop_service.app.aio.event_loops import run_on_loop
+from learnloop_service.app.processes import postgres
+from learnloop_service.app.processes.data_directory import DataDirectory, DataDirectoryError
+from learnloop_service.app.processes.engine import EngineProcess
+from learnloop_service.app.processes.postgres import EmbeddedPostgres, EmbeddedPostgresError
+from learnloop_service.training.backends.base import Backend, BackendUnavailable, Policy, TrainingInterrupted
+from learnloop_service.training.phases import Phase
+from learnloop_service.training.types import Progress
 from tests.conditions import answered, until
 from tests.connections import end_connections
 from tests.fakes.sales_agent import GRAPH
@@ -27,9 +30,6 @@ from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_once, run_with, served, settings_for
 from tests.integration.app.small_disk import filled, small_disk
 from tests.integration.app.test_engine_process import _CHILD
-from training.backends.base import Backend, BackendUnavailable, Policy, TrainingInterrupted
-from training.phases import Phase
-from training.types import Progress
 
 CONNECTIONS = 20
 CLIENTS = 30
@@ -182,7 +182,7 @@ async def _take_every_connection(conninfo: str, hogs: AsyncExitStack) -> None:
 @pytest.fixture
 def engine(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> EngineProcess:
     """One that dies at each start for as long as the file `orders` is there."""
-    monkeypatch.setattr("app.processes.engine._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("learnloop_service.app.processes.engine._FIRST_PAUSE_S", 0.01)
     (data_dir / "orders").write_text("die at start")
     return EngineProcess(settings_for(data_dir, None), _CHILD)
 
@@ -202,7 +202,7 @@ class _Behind(ScriptedBackend):
 async def test_a_run_waits_for_an_engine_that_is_gone(
     data_dir: Path, database_url: str, engine: EngineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.worker.driven._RETRY_DELAYS_S", (0.05,) * 1_000)
+    monkeypatch.setattr("learnloop_service.app.worker.driven._RETRY_DELAYS_S", (0.05,) * 1_000)
     async with served(settings_for(data_dir, database_url), ScriptedLoop(), _Behind(engine)) as client:
         await engine.start()
         run_id = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
@@ -219,7 +219,7 @@ async def test_a_run_waits_for_an_engine_that_is_gone(
 async def test_a_run_whose_engine_stays_away_pauses_and_can_be_resumed(
     data_dir: Path, database_url: str, engine: EngineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.worker.driven._RETRY_DELAYS_S", (0.01,))
+    monkeypatch.setattr("learnloop_service.app.worker.driven._RETRY_DELAYS_S", (0.01,))
     async with served(settings_for(data_dir, database_url), ScriptedLoop(), _Behind(engine)) as client:
         await engine.start()
         run_id = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
@@ -236,7 +236,7 @@ async def test_a_training_that_the_disk_refuses_is_tried_again(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the engine does then: tests/integration/training/test_full_disk.py."""
-    monkeypatch.setattr("app.worker.driven._RETRY_DELAYS_S", (0.05,) * 1_000)
+    monkeypatch.setattr("learnloop_service.app.worker.driven._RETRY_DELAYS_S", (0.05,) * 1_000)
     refuses = threading.Event()
     refuses.set()
 
@@ -271,7 +271,7 @@ async def test_a_disk_that_stays_full_pauses_the_run_and_says_so(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The steps before the failure are lost, so they are no progress and do not start the delays anew."""
-    monkeypatch.setattr("app.worker.driven._RETRY_DELAYS_S", (0.01,) * 4)
+    monkeypatch.setattr("learnloop_service.app.worker.driven._RETRY_DELAYS_S", (0.01,) * 4)
     loop = _FullDisk()
     async with served(settings_for(data_dir, database_url), loop) as client:
         run_id = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]

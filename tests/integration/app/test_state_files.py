@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from app.db.database import Database
-from app.db.tables import Run
-from app.processes.data_directory import DataDirectoryError
-from app.resources import _engine_name
-from app.service import _release_predecessor
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Run
+from learnloop_service.app.processes.data_directory import DataDirectoryError
+from learnloop_service.app.resources import _engine_name
+from learnloop_service.app.service import _release_predecessor
 from tests.integration.app.leased_work import claimed, queued, status_of, worker
 from tests.integration.app.served import settings_for
 

@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import Engine, event
 from ulid import ULID
 
-from app.db.database import Database
-from app.db.tables import Checkpoint, Evaluation, Iteration, LedgerEntry, WebhookDelivery
-from app.schemas.runs import RunOut
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Checkpoint, Evaluation, Iteration, LedgerEntry, WebhookDelivery
+from learnloop_service.app.schemas.runs import RunOut
 from tests.fakes.stored_request import stored_request, stored_run
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
 

@@ -14,10 +14,17 @@ import pytest
 from sqlalchemy import insert
 from ulid import ULID
 
-from app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
-from app.auth.scopes import Scope
-from app.db.tables import DatasetVersion, EvaluationJob, Promotion, Trajectory, WebhookDelivery, WebhookEndpoint
-from environment.json_type import Json
+from learnloop_service.app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
+from learnloop_service.app.auth.scopes import Scope
+from learnloop_service.app.db.tables import (
+    DatasetVersion,
+    EvaluationJob,
+    Promotion,
+    Trajectory,
+    WebhookDelivery,
+    WebhookEndpoint,
+)
+from learnloop_service.environment.json_type import Json
 from tests.fakes.sales_agent import GRAPH
 from tests.integration.app.emails import email, make_run, make_trajectory
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed

@@ -11,14 +11,14 @@ import pytest
 from opentelemetry.trace import Tracer
 from structlog.testing import capture_logs
 
-import app.tracing.delivery
-from app.tracing.delivery import Delivery, Limits
-from app.tracing.destinations import destinations
-from app.tracing.redaction import MAX_TEXT, Redactor
-from app.tracing.tracer import RecordedTracing, make_provider
-from app.tracing.wandb_project import ProjectUnavailable, open_project
-from environment.genai_spans import execute_tool
-from environment.trace import span, tracing
+import learnloop_service.app.tracing.delivery
+from learnloop_service.app.tracing.delivery import Delivery, Limits
+from learnloop_service.app.tracing.destinations import destinations
+from learnloop_service.app.tracing.redaction import MAX_TEXT, Redactor
+from learnloop_service.app.tracing.tracer import RecordedTracing, make_provider
+from learnloop_service.app.tracing.wandb_project import ProjectUnavailable, open_project
+from learnloop_service.environment.genai_spans import execute_tool
+from learnloop_service.environment.trace import span, tracing
 from tests.conditions import until
 from tests.fakes.trace_server import COLLECTOR, TraceServer, trace_server
 from tests.integration.app.served import settings_for
@@ -30,9 +30,9 @@ SECRET = "canary-of-the-tracer"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries again immediately."""
-    monkeypatch.setattr(app.tracing.delivery, "_FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(app.tracing.delivery, "_LONGEST_PAUSE_S", 0.01)
-    monkeypatch.setattr(app.tracing.delivery, "_GATHER_S", 0.01)
+    monkeypatch.setattr(learnloop_service.app.tracing.delivery, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(learnloop_service.app.tracing.delivery, "_LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr(learnloop_service.app.tracing.delivery, "_GATHER_S", 0.01)
 
 
 @contextmanager
@@ -173,7 +173,7 @@ def test_the_queue_is_bounded_in_size() -> None:
 
 
 def test_one_request_holds_no_more_than_a_server_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app.tracing.delivery, "_MAX_BATCH_SIZE", 50_000)
+    monkeypatch.setattr(learnloop_service.app.tracing.delivery, "_MAX_BATCH_SIZE", 50_000)
     with trace_server(projects=PROJECT, status=500) as weave, traced_by(weave):
         for number in range(20):
             with span("turn", task={"text": "x" * 19_000}, number=number):
@@ -194,7 +194,7 @@ def test_one_span_that_the_server_refuses_takes_no_other_with_it() -> None:
 
 
 def test_a_server_that_hangs_holds_nobody_up_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.tracing.tracer._CLOSE_S", 0.1)
+    monkeypatch.setattr("learnloop_service.app.tracing.tracer._CLOSE_S", 0.1)
     before = threads()
     with trace_server(projects=PROJECT) as weave, capture_logs() as logs:
         weave.hanging.set()

@@ -13,8 +13,9 @@ import pytest
 from structlog.testing import capture_logs
 from ulid import ULID
 
-from app.tracing.tracer import open_tracing
-from environment.email_search.synthetic import make_world, parse_address
+from learnloop_service.app.tracing.tracer import open_tracing
+from learnloop_service.environment.email_search.synthetic import make_world, parse_address
+from learnloop_service.training.learn_loop import learn_loop
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_chat import call as tool_call
 from tests.fakes.scripted_judge import KEY as JUDGE_KEY
@@ -23,7 +24,6 @@ from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.fakes.trace_server import COLLECTOR, SentSpan, TraceServer, trace_server
 from tests.integration.app.served import run_once, run_with, served, settings_for
 from tests.integration.training.test_learn_loop import address_of
-from training.learn_loop import learn_loop
 
 KEY = "c0ffee" * 6 + "beef"
 OPENAI = "plain-canary-4711"
@@ -339,7 +339,7 @@ async def test_without_a_destination_nothing_is_traced(data_dir: Path) -> None:
 
 def test_untraced_neither_weave_nor_opentelemetrys_sdk_is_imported() -> None:
     code = (
-        "import sys, app.service, training.learn_loop; "
+        "import sys, learnloop_service.app.service, learnloop_service.training.learn_loop; "
         "sys.exit(bool({'weave', 'opentelemetry.sdk', 'opentelemetry.exporter'} & sys.modules.keys()))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,14 +10,14 @@ import openai
 import pytest
 from sqlalchemy import update
 
-from app.auth.scopes import Scope
-from app.db.tables import Promotion, Run
-from app.model_registry.promotions import Promotions
+from learnloop_service.app.auth.scopes import Scope
+from learnloop_service.app.db.tables import Promotion, Run
+from learnloop_service.app.model_registry.promotions import Promotions
+from learnloop_service.training.backends.art_import import import_art
 from tests.fakes.engine_process import EngineProcess
 from tests.integration.app.keyed import bearer, keyed
 from tests.integration.app.model_stage import ModelStage, engine_http, model_stage
 from tests.integration.engine.training_client import create_model, events, sample, sampled_group, submit, train
-from training.backends.art_import import import_art
 
 
 @asynccontextmanager

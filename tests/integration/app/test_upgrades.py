@@ -17,13 +17,15 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.claims.lease import Lease
-from app.db.database import make_database, make_engine, parse_url
-from app.db.migration import SchemaError, migrate, newest, scripts
-from app.db.tables import Journal, Run
-from app.runs.documents import stored_text
-from app.worker.journal_store import StoredJournal
-from environment.base import Scenario
+from learnloop_service.app.claims.lease import Lease
+from learnloop_service.app.db.database import make_database, make_engine, parse_url
+from learnloop_service.app.db.migration import SchemaError, migrate, newest, scripts
+from learnloop_service.app.db.tables import Journal, Run
+from learnloop_service.app.runs.documents import stored_text
+from learnloop_service.app.worker.journal_store import StoredJournal
+from learnloop_service.environment.base import Scenario
+from learnloop_service.training.backends.base import ModelSpec
+from learnloop_service.training.journal import load_rollout
 from tests.conditions import until
 from tests.fakes.engine_process import ROOT
 from tests.fakes.forked_learnloop import learnloop
@@ -32,8 +34,6 @@ from tests.fakes.webhook_receiver import receiver
 from tests.integration.app.keyed import bearer
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_serving import NO_ENGINE, _environment
-from training.backends.base import ModelSpec
-from training.journal import load_rollout
 
 FILES = sorted((Path(__file__).parent / "revisions").glob("*.sql"))
 OLD_KEY, REVOKED_KEY = "ll_" + "K" * 43, "ll_" + "R" * 43

@@ -9,11 +9,11 @@ import httpx
 from sqlalchemy import URL, cast, func, insert, literal, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 
-from app.datasets import rows
-from app.datasets.rows import NewVersion
-from app.db.database import Database, make_database, make_engine, parse_url
-from app.db.tables import Base, Document, RolloutRecord, Run, Trajectory, UserScenario
-from app.operations.delete_user import UserDeletion
+from learnloop_service.app.datasets import rows
+from learnloop_service.app.datasets.rows import NewVersion
+from learnloop_service.app.db.database import Database, make_database, make_engine, parse_url
+from learnloop_service.app.db.tables import Base, Document, RolloutRecord, Run, Trajectory, UserScenario
+from learnloop_service.app.operations.delete_user import UserDeletion
 from tests.fakes.crashes import Crashes, Died
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.fixtures import MIGRATED

@@ -8,8 +8,8 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from app.db.database import Database
-from app.db.tables import Evaluation
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Evaluation
 from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.fakes.webhook_receiver import receiver

@@ -11,11 +11,12 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from app.api import results
-from app.api.heavy_reads import WAITING, HeavyReads
-from app.cli.main import app
-from app.db.database import make_engine, parse_url
-from app.schemas.results import Verification
+from learnloop_service.app.api import results
+from learnloop_service.app.api.heavy_reads import WAITING, HeavyReads
+from learnloop_service.app.cli.main import app
+from learnloop_service.app.db.database import make_engine, parse_url
+from learnloop_service.app.schemas.results import Verification
+from learnloop_service.training.learn_loop import learn_loop
 from tests.conditions import until
 from tests.fakes.scripted_chat import call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
@@ -24,7 +25,6 @@ from tests.integration.app.ended_runs import EndedRuns
 from tests.integration.app.keyed import keyed
 from tests.integration.app.served import served, settings_for
 from tests.integration.app.test_results import MANY, SALES, completed
-from training.learn_loop import learn_loop
 
 
 async def change(database_url: str, statement: str, rows: int = 1) -> None:

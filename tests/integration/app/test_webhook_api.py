@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy import update
 from standardwebhooks import Webhook
 
-from app.db.tables import WebhookDelivery
-from app.domain.event_types import EventType
-from app.schemas.run_request import RunWebhook
-from app.security.secret_box import secret_box
-from app.webhooks.frontend import keep_frontend_endpoint
-from app.webhooks.sender import FRONTEND_ID
+from learnloop_service.app.db.tables import WebhookDelivery
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.schemas.run_request import RunWebhook
+from learnloop_service.app.security.secret_box import secret_box
+from learnloop_service.app.webhooks.frontend import keep_frontend_endpoint
+from learnloop_service.app.webhooks.sender import FRONTEND_ID
 from tests.fakes.faulty_receiver import faulty_receiver
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
@@ -195,7 +195,7 @@ async def test_a_replay_sends_old_events_again_and_unknown_ones_for_the_first_ti
 async def test_a_long_replay_goes_on_where_it_stopped(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.webhooks.deliveries.REPLAY_BATCH", 2)
+    monkeypatch.setattr("learnloop_service.app.webhooks.deliveries.REPLAY_BATCH", 2)
     async with _service(data_dir, database_url) as (client, here):
         run_id = await here.run("learnloop")
         for _ in range(3):
@@ -257,7 +257,7 @@ async def test_the_operators_endpoint_follows_the_settings_and_nobody_else(data_
 async def test_a_project_has_so_many_endpoints_and_no_more(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.webhooks.endpoints.MAX_ENDPOINTS", 2)
+    monkeypatch.setattr("learnloop_service.app.webhooks.endpoints.MAX_ENDPOINTS", 2)
     async with _service(data_dir, database_url) as (client, _):
         for project, status in [("a", 201), ("a", 201), ("a", 409), ("b", 201)]:
             assert (await client.post("/webhooks", json={"url": URL, "project": project})).status_code == status

@@ -11,13 +11,13 @@ from sqlalchemy import func, select, update
 from standardwebhooks import Webhook
 from structlog.testing import capture_logs
 
-from app.db.tables import WebhookEndpoint
-from app.domain.event_types import EventType
-from app.events.log import append
-from app.security.address_guard import AddressGuard
-from app.webhooks.deliveries import Deliveries
-from app.webhooks.dispatcher import Dispatcher
-from app.webhooks.retries import JITTER, RETRY_DELAYS_S
+from learnloop_service.app.db.tables import WebhookEndpoint
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.events.log import append
+from learnloop_service.app.security.address_guard import AddressGuard
+from learnloop_service.app.webhooks.deliveries import Deliveries
+from learnloop_service.app.webhooks.dispatcher import Dispatcher
+from learnloop_service.app.webhooks.retries import JITTER, RETRY_DELAYS_S
 from tests.conditions import answered, until
 from tests.connections import end_connections
 from tests.fakes.faulty_receiver import Fault, faulty_receiver

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from app.security.webhook_signing import new_secret, signed_headers
+from learnloop_service.app.security.webhook_signing import new_secret, signed_headers
 from tests.fakes.faulty_receiver import faulty_receiver
 from tests.integration.app.webhook_stage import stage
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from standardwebhooks import Webhook
 
-from app.domain.event_types import EventType
-from app.security.webhook_signing import new_secret
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.security.webhook_signing import new_secret
 from tests.conditions import answered, until
 from tests.fakes.faulty_receiver import faulty_receiver
 from tests.fakes.scripted_learning import ScriptedLoop

@@ -3,11 +3,11 @@
 import pytest
 from sqlalchemy import select
 
-from app.db.tables import WebhookDelivery
-from app.errors import Conflict
-from app.webhooks import deliveries as deliveries_module
-from app.webhooks import outbox
-from app.webhooks.deliveries import Deliveries
+from learnloop_service.app.db.tables import WebhookDelivery
+from learnloop_service.app.errors import Conflict
+from learnloop_service.app.webhooks import deliveries as deliveries_module
+from learnloop_service.app.webhooks import outbox
+from learnloop_service.app.webhooks.deliveries import Deliveries
 from tests.conditions import until
 from tests.fakes.faulty_receiver import faulty_receiver
 from tests.fakes.webhook_receiver import receiver

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from ulid import ULID
 
-from app.cli.service_process import free_port
+from learnloop_service.app.cli.service_process import free_port
 from tests.conditions import answered
 from tests.fakes.engine_process import ROOT, EngineProcess
 from tests.fakes.forked_learnloop import learnloop

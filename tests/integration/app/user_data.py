@@ -5,8 +5,8 @@ from typing import Any
 
 from sqlalchemy import insert, select
 
-from app.db.database import Database
-from app.db.tables import (
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import (
     AgentSession,
     Checkpoint,
     Document,
@@ -20,7 +20,7 @@ from app.db.tables import (
     Trajectory,
     UserScenario,
 )
-from app.security.user_hash import UserHasher
+from learnloop_service.app.security.user_hash import UserHasher
 
 SECRET = "a key for tests, of 32 characters"
 SHA = "5" * 64

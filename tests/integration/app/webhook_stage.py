@@ -8,16 +8,16 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-from app.db.database import Database, make_database, make_engine, parse_url
-from app.db.migration import migrate
-from app.db.tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
-from app.domain.event_types import EventType
-from app.events.log import append
-from app.security.address_guard import AddressGuard
-from app.security.secret_box import SecretBox
-from app.webhooks.dispatcher import Dispatcher
-from app.webhooks.endpoints import Endpoints, NewEndpoint
-from app.webhooks.sender import Sender
+from learnloop_service.app.db.database import Database, make_database, make_engine, parse_url
+from learnloop_service.app.db.migration import migrate
+from learnloop_service.app.db.tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.events.log import append
+from learnloop_service.app.security.address_guard import AddressGuard
+from learnloop_service.app.security.secret_box import SecretBox
+from learnloop_service.app.webhooks.dispatcher import Dispatcher
+from learnloop_service.app.webhooks.endpoints import Endpoints, NewEndpoint
+from learnloop_service.app.webhooks.sender import Sender
 from tests.conditions import answered
 from tests.fakes.stored_request import stored_run
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.main import app
+from learnloop_service.app.cli.main import app
 from tests.fakes.scripted_service import ScriptedService, serving
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.cli.service_process import free_port
+from learnloop_service.app.cli.service_process import free_port
 from tests.fakes import defective_bases
 from tests.fakes.hostile_bases import hostile_base
 from tests.fakes.hub_server import HubServer, hub_server

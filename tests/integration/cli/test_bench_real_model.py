@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from app.schemas.evaluations import EvaluationRequest
-from app.schemas.run_request import LearnLoopRequest
 from benchmarks.learning.real_model import held_out
 from benchmarks.learning.real_model.arms import ARMS, CHECK, GRPO, GRPO_ONLY, PROMPTED, WARM_START, Settings, with_given
 from benchmarks.learning.real_model.arms import request as learn_loop
@@ -15,8 +13,10 @@ from benchmarks.learning.real_model.measuring import Measurement, measure
 from benchmarks.learning.real_model.report import table, transcript
 from benchmarks.learning.real_model.training import k3
 from benchmarks.learning.real_model.workers import Workers
-from training.engine.__main__ import TINY_NAME
-from training.engine_flags import parse_open
+from learnloop_service.app.schemas.evaluations import EvaluationRequest
+from learnloop_service.app.schemas.run_request import LearnLoopRequest
+from learnloop_service.training.engine.__main__ import TINY_NAME
+from learnloop_service.training.engine_flags import parse_open
 
 
 @pytest.mark.long

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from environment.registry import names
+from learnloop_service.environment.registry import names
 from tests.integration.cli.conftest import Learnloop
 
 

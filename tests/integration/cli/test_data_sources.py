@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import data_sources
-from app.cli.data_sources import GROUP, data_source
-from app.cli.terminal import Failure
-from app.datasets.store import DatasetStore, Version
-from environment import plugins
+from learnloop_service.app.cli import data_sources
+from learnloop_service.app.cli.data_sources import GROUP, data_source
+from learnloop_service.app.cli.terminal import Failure
+from learnloop_service.app.datasets.store import DatasetStore, Version
+from learnloop_service.environment import plugins
 from tests.fakes.installed import installed
 from tests.integration.cli.conftest import Learnloop
 
 _SOURCE = """
 from pydantic import BaseModel, Field
 
-from app.cli.data_sources import DataSource
-from app.datasets.store import DatasetStore, Prepared, Version
+from learnloop_service.app.cli.data_sources import DataSource
+from learnloop_service.app.datasets.store import DatasetStore, Prepared, Version
 
 class Recipe(BaseModel):
     rows: int = Field(ge=3)

@@ -1,6 +1,6 @@
 """What `learnloop demo` reports, from services whose runs went as scripted."""
 
-from app.cli.demo.jobs import demo_job
+from learnloop_service.app.cli.demo.jobs import demo_job
 from tests.demos import FIGURES, shown_document, shown_report
 from tests.fakes.scripted_service import REFERENCES, RUN_ID, ScriptedService
 from tests.integration.cli.conftest import Learnloop

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.demo.base import add_found, find_base
-from app.cli.demo.own_data import OwnData
-from app.cli.demo.real_base import Device, RealBase, prepare_real_base
-from app.cli.terminal import Failure
-from app.schemas.run_request import LearnLoopRequest
-from app.settings import load_settings
+from learnloop_service.app.cli.demo.base import add_found, find_base
+from learnloop_service.app.cli.demo.own_data import OwnData
+from learnloop_service.app.cli.demo.real_base import Device, RealBase, prepare_real_base
+from learnloop_service.app.cli.terminal import Failure
+from learnloop_service.app.schemas.run_request import LearnLoopRequest
+from learnloop_service.app.settings import load_settings
+from learnloop_service.training.base_model_files import base_model_fault, place_of_added
+from learnloop_service.training.engine.__main__ import TINY_BASE
+from learnloop_service.training.engine_flags import parse_open
 from tests.fakes.hub_server import hub_server
 from tests.integration.cli.conftest import Learnloop
-from training.base_model_files import base_model_fault, place_of_added
-from training.engine.__main__ import TINY_BASE
-from training.engine_flags import parse_open
 
 pytestmark = pytest.mark.usefixtures("forked_checks")
 

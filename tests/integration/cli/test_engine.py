@@ -8,14 +8,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from learnloop_service.training.engine_flags import KEY_VARIABLE, parser
 from tests.fakes.engine_process import ROOT, EngineProcess
 from tests.integration.cli.conftest import Learnloop
-from training.engine_flags import KEY_VARIABLE, parser
 
 
 def ran(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     """`learnloop engine` with these flags, in a terminal of 80 columns."""
-    command = [sys.executable, "-m", "app.cli", "engine", *arguments]
+    command = [sys.executable, "-m", "learnloop_service.app.cli", "engine", *arguments]
     environment = {**os.environ, "COLUMNS": "80", **variables}
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
 
@@ -33,7 +33,7 @@ def test_every_flag_is_explained() -> None:
 
 
 def test_nothing_heavy_is_imported_for_it() -> None:
-    code = "import sys, app.cli.engine, training.engine.__main__; sys.exit('torch' in sys.modules)"
+    code = "import sys, learnloop_service.app.cli.engine, learnloop_service.training.engine.__main__; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
@@ -65,7 +65,9 @@ def test_an_engine_that_others_reach_needs_a_key(variables: dict[str, str]) -> N
 def test_the_key_is_read_from_the_usual_variable_and_the_flag_wins(tmp_path: Path) -> None:
     keys = {KEY_VARIABLE: "usual-key", "ANOTHER_KEY": "another-key"}
     for flags, valid in ((), "usual-key"), (("--api-key-env", "ANOTHER_KEY"), "another-key"):
-        with EngineProcess(tmp_path, *flags, command=("app.cli", "engine"), environment=keys) as engine:
+        with EngineProcess(
+            tmp_path, *flags, command=("learnloop_service.app.cli", "engine"), environment=keys
+        ) as engine:
             statuses = {
                 key: httpx.get(
                     f"{engine.base_url}/models", headers={"authorization": f"Bearer {key}"}, timeout=30, trust_env=False
@@ -76,7 +78,7 @@ def test_the_key_is_read_from_the_usual_variable_and_the_flag_wins(tmp_path: Pat
 
 
 def test_it_serves_until_it_is_stopped(tmp_path: Path) -> None:
-    with EngineProcess(tmp_path, command=("app.cli", "engine")) as engine:
+    with EngineProcess(tmp_path, command=("learnloop_service.app.cli", "engine")) as engine:
         models = httpx.get(f"{engine.base_url}/models", timeout=30, trust_env=False).json()
         assert "learnloop/tiny" in [model["id"] for model in models["data"]]
         assert engine.stop() == 0

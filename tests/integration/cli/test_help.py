@@ -12,7 +12,7 @@ HEAVY = ("torch", "transformers", "art", "fastapi", "uvicorn", "sqlalchemy", "py
 
 
 def test_the_command_line_imports_nothing_heavy() -> None:
-    code = f"import sys, app.cli.main; print([name for name in {HEAVY} if name in sys.modules])"
+    code = f"import sys, learnloop_service.app.cli.main; print([name for name in {HEAVY} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
 
 

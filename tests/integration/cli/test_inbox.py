@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from environment.email_search.environment import build
+from learnloop_service.environment.email_search.environment import build
 from tests.integration.cli.conftest import Learnloop
 
 

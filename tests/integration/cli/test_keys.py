@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.processes.data_directory import DataDirectory
+from learnloop_service.app.processes.data_directory import DataDirectory
 from tests.fakes.forked_learnloop import learnloop as forked_learnloop
 from tests.integration.app.keyed import OPERATOR_KEY, bearer, keyed
 from tests.integration.cli.conftest import Learnloop

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.serve import require_engine
-from app.cli.terminal import Failure
+from learnloop_service.app.cli.serve import require_engine
+from learnloop_service.app.cli.terminal import Failure
 from tests.integration.cli.conftest import Learnloop
 
 
 @pytest.fixture(autouse=True)
 def without_the_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("training.engine_libraries._MODULES", ("no_torch_here",))
+    monkeypatch.setattr("learnloop_service.training.engine_libraries._MODULES", ("no_torch_here",))
     monkeypatch.chdir(tmp_path)  # no .env of a developer
     for name in ("LEARNLOOP_ENGINE_URL", "LEARNLOOP_BACKEND"):
         monkeypatch.delenv(name, raising=False)

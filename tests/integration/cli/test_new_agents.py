@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 import yaml
 
-from app.cli.client import Service
-from app.cli.new import Sdk
-from app.cli.service_process import own_service
-from app.cli.watching import follow
-from environment.base import Split
-from environment.first_line import last_line
-from environment.own_agent.environment import build
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.new import Sdk
+from learnloop_service.app.cli.service_process import own_service
+from learnloop_service.app.cli.watching import follow
+from learnloop_service.environment.base import Split
+from learnloop_service.environment.first_line import last_line
+from learnloop_service.environment.own_agent.environment import build
 from tests.fakes.engine_process import ROOT
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.integration.cli.conftest import Learnloop
@@ -140,7 +140,7 @@ def test_a_new_agent_is_trained_on_the_tiny_base(folder: Path, tiny: Service) ->
     few["evaluation"] = {"scenarios": 2, "test_scenarios": 1, "samples": 1}  # type: ignore[assignment]
     request = yaml.safe_load((folder / "run.yaml").read_text()) | few
     agent = subprocess.Popen(
-        [sys.executable, "-m", "app.cli", "agent", "run", "--url", tiny.url, "--keep", "--", *command(folder)],
+        [sys.executable, "-m", "learnloop_service.app.cli", "agent", "run", "--url", tiny.url, "--keep", "--", *command(folder)],
         cwd=folder, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     try:

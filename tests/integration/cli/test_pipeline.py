@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from app.cli.main import app
+from learnloop_service.app.cli.main import app
 from tests.fakes.engine_process import ROOT
 from tests.integration.app.test_results import SALES, sales_service
 from tests.integration.cli.conftest import Learnloop, Ran
@@ -119,13 +119,13 @@ def test_a_mistake_is_named_with_its_line(
 
 @pytest.mark.parametrize("file", sorted((ROOT / "configs" / "pipelines").glob("*.yaml")), ids=lambda file: file.stem)
 def test_the_files_that_come_with_it_are_right(file: Path) -> None:
-    from app.cli.pipeline.config import Pipeline
+    from learnloop_service.app.cli.pipeline.config import Pipeline
 
     assert Pipeline(file).name == file.stem
 
 
 def test_a_field_is_replaced_or_removed() -> None:
-    from app.cli.pipeline.config import Pipeline
+    from learnloop_service.app.cli.pipeline.config import Pipeline
 
     file = ROOT / "configs" / "pipelines" / "agent_008.yaml"
     read = Pipeline(file, {"data.inbox": None, "train.iterations": 2, "eval": None, "no.such": None})

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.main import app
+from learnloop_service.app.cli.main import app
 from tests.integration.app.test_results import SALES, sales_service
 from tests.integration.cli.conftest import Learnloop, Ran
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from app.cli.run_request import read_run_file
-from app.schemas.run_request import LearnLoopRequest
-from app.settings import Settings, load_settings
+from learnloop_service.app.cli.run_request import read_run_file
+from learnloop_service.app.schemas.run_request import LearnLoopRequest
+from learnloop_service.app.settings import Settings, load_settings
 
 ROOT = Path(__file__).parents[3]
 _COMPOSE_ONLY = {"POSTGRES_PASSWORD", "LEARNLOOP_PUBLISHED_PORT"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from app.cli.main import app
+from learnloop_service.app.cli.main import app
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "cli.md"
 _INTRODUCTION = """# Command line

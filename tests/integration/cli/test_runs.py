@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.domain.run_state import RunStatus
+from learnloop_service.app.domain.run_state import RunStatus
 from tests.fakes.scripted_service import RUN_ID, TRAJECTORY, ScriptedService
 from tests.fonts import needs_font
 from tests.integration.cli.conftest import Learnloop

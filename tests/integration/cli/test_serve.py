@@ -11,9 +11,9 @@ import httpx
 import pytest
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
-from app.cli.service_process import free_port, own_service
-from app.cli.terminal import Failure
-from app.processes.data_directory import DataDirectory
+from learnloop_service.app.cli.service_process import free_port, own_service
+from learnloop_service.app.cli.terminal import Failure
+from learnloop_service.app.processes.data_directory import DataDirectory
 from tests.fakes.forked_learnloop import learnloop as forked_learnloop
 from tests.integration.cli.conftest import Learnloop
 

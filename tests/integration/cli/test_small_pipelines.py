@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.pipeline.config import Pipeline
-from app.cli.run_request import parse_settings
+from learnloop_service.app.cli.pipeline.config import Pipeline
+from learnloop_service.app.cli.run_request import parse_settings
 from tests.fakes.engine_process import ROOT
 
 PIPELINES = ("agent_008", "art_rl", "mailbox", "sales")
@@ -45,7 +45,7 @@ def test_a_small_pipeline_improves(tmp_path: Path) -> None:
     quick = ("train.iterations=3", *(f"train.evaluation.{each}" for each in evaluation), "eval.scenarios=24")
     settings = [part for each in quick for part in ("--set", each)]
     arguments = [*commands()["art_rl"], *settings, "--json", "--data-dir", str(tmp_path)]
-    code = "from app.cli.main import main; main()"
+    code = "from learnloop_service.app.cli.main import main; main()"
     ran = subprocess.run(
         [sys.executable, "-c", code, *arguments], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, timeout=1_200, check=False,

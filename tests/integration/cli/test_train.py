@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.domain.run_state import RunStatus
+from learnloop_service.app.domain.run_state import RunStatus
 from tests.fakes.forked_learnloop import learnloop as forked_learnloop
 from tests.fakes.scripted_service import RUN_ID, ScriptedService
 from tests.integration.cli.conftest import Learnloop

@@ -19,12 +19,12 @@ import httpx
 import psutil
 import pytest
 
-from app.aio.pulse import Pulse
-from app.processes.engine import _pulse_of
+from learnloop_service.app.aio.pulse import Pulse
+from learnloop_service.app.processes.engine import _pulse_of
+from learnloop_service.training.engine.__main__ import main
 from tests.fakes.engine_process import ROOT, EngineProcess
 from tests.fakes.forked_engine import fork_server
 from tests.integration.engine.training_client import asked_otherwise, create_model, sample, sampled_group, submit, train
-from training.engine.__main__ import main
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -61,7 +61,7 @@ async def test_an_engine_that_trains_is_not_taken_for_a_frozen_one(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever supervises it ends one that does not answer. Its event loop has time also while it computes."""
-    monkeypatch.setattr("app.processes.engine.Pulse", partial(Pulse, period_s=0.05))
+    monkeypatch.setattr("learnloop_service.app.processes.engine.Pulse", partial(Pulse, period_s=0.05))
     with EngineProcess(tmp_path, "--base-model", f"tiny={base}") as engine:
         async with httpx.AsyncClient(base_url=engine.base_url, timeout=120) as http:
             model = await create_model(http, "agent")
@@ -205,7 +205,11 @@ def test_bad_flags_are_told(arguments: list[str], text: str, capsys: pytest.Capt
 def test_what_cannot_be_served_so_is_refused(arguments: list[str], text: str) -> None:
     """In a process of its own, because the engine's log is set up by then."""
     done = subprocess.run(
-        [sys.executable, "-m", "training.engine", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "learnloop_service.training.engine", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 2
     assert text in done.stderr

@@ -27,7 +27,9 @@ def cluster() -> Iterator[RayCluster]:
 
 async def test_a_worker_that_is_killed_is_placed_again(cluster: RayCluster, base: Path, tmp_path: Path) -> None:
     flags = ("--base-model", f"tiny={base}", "--ray", cluster.address)
-    with EngineProcess(tmp_path, *flags, environment=ENVIRONMENT, command=("training.engine",)) as engine:
+    with EngineProcess(
+        tmp_path, *flags, environment=ENVIRONMENT, command=("learnloop_service.training.engine",)
+    ) as engine:
         async with httpx.AsyncClient(base_url=engine.base_url, timeout=_REQUEST_S) as http:
 
             async def worker() -> dict[str, Any]:

@@ -10,6 +10,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from learnloop_service.training.diagnosis.diagnosis import Cause
+from learnloop_service.training.engine.engine import Engine, finish
+from learnloop_service.training.engine.sampling.requests import SampleRequest
+from learnloop_service.training.engine.sampling.sampler import Sampler
+from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
+from learnloop_service.training.engine.vllm.compute import VllmCompute
+from learnloop_service.training.tuning import Tuning
 from tests.fakes.faulty_engine import Planted
 from tests.fakes.real_vllm import (
     COMMAND,
@@ -23,13 +30,6 @@ from tests.fakes.real_vllm import (
     sample_by_grammar,
     vllm_compute,
 )
-from training.diagnosis.diagnosis import Cause
-from training.engine.engine import Engine, finish
-from training.engine.sampling.requests import SampleRequest
-from training.engine.sampling.sampler import Sampler
-from training.engine.trainer.grpo_loss import TrainOptions
-from training.engine.vllm.compute import VllmCompute
-from training.tuning import Tuning
 
 FLAGS = ("--enforce-eager", "--max-num-seqs", "16", "--dtype", "float32", "--no-enable-chunked-prefill")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}

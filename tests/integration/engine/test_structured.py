@@ -8,7 +8,7 @@ import openai
 import pytest
 from pydantic import BaseModel, Field, SecretStr
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 from tests.fakes.engine_process import EngineProcess
 from tests.openai_clients import MESSAGES
 

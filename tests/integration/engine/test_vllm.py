@@ -12,28 +12,28 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from tests.conditions import until
-from tests.fakes.tiny_model import make_tiny_model
-from tests.fakes.vllm_server import LOGPROB, SCORED, expected_ids, weights_in
-from training.engine.computing import EngineStopped
-from training.engine.engine import Engine
-from training.engine.registry.checkpoints import ADAPTER_FILE, OPTIMIZER_FILE, CorruptCheckpoint
-from training.engine.registry.model_record import ModelRecord, Target, UnknownModel
-from training.engine.registry.registry import Registry
-from training.engine.sampling.constraint import Grammar, Vocabulary
-from training.engine.sampling.requests import (
+from learnloop_service.training.engine.computing import EngineStopped
+from learnloop_service.training.engine.engine import Engine
+from learnloop_service.training.engine.registry.checkpoints import ADAPTER_FILE, OPTIMIZER_FILE, CorruptCheckpoint
+from learnloop_service.training.engine.registry.model_record import ModelRecord, Target, UnknownModel
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.sampling.constraint import Grammar, Vocabulary
+from learnloop_service.training.engine.sampling.requests import (
     ContextTooLong,
     NotSampledThere,
     Sample,
     SampleRequest,
     SamplerUnavailable,
 )
-from training.engine.sampling.sampler import Sampler
-from training.engine.vllm.compute import VllmCompute
-from training.engine.vllm.running import ADAPTERS
-from training.engine.vllm.server import GivenVllm, StartedVllm, VllmServer, open_vllm
-from training.engine_flags import parser
-from training.tuning import Tuning
+from learnloop_service.training.engine.sampling.sampler import Sampler
+from learnloop_service.training.engine.vllm.compute import VllmCompute
+from learnloop_service.training.engine.vllm.running import ADAPTERS
+from learnloop_service.training.engine.vllm.server import GivenVllm, StartedVllm, VllmServer, open_vllm
+from learnloop_service.training.engine_flags import parser
+from learnloop_service.training.tuning import Tuning
+from tests.conditions import until
+from tests.fakes.tiny_model import make_tiny_model
+from tests.fakes.vllm_server import LOGPROB, SCORED, expected_ids, weights_in
 
 FAKE = Path(__file__).parents[2] / "fakes" / "vllm_server.py"
 PROMPT = (30, 31, 32)

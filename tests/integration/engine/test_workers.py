@@ -13,20 +13,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from learnloop_service.training.engine.computing import ModelDeleted, PolicyStep, RestoredStep, Steps, SupervisedSteps
+from learnloop_service.training.engine.engine import Engine, StepConflict, TrainResult, finish
+from learnloop_service.training.engine.registry.model_record import NewModel, UnknownModel
+from learnloop_service.training.engine.sampling.constraint import Grammar, Vocabulary
+from learnloop_service.training.engine.sampling.requests import SampleRequest
+from learnloop_service.training.engine.trainer.grpo_loss import BadOptions, TrainOptions
+from learnloop_service.training.engine.trainer.sft import Example, SftOptions
+from learnloop_service.training.engine.trainer.trajectories import Group
+from learnloop_service.training.tuning import Tuning
 from tests.conditions import answered, until
 from tests.fakes.engine import make_engine, odd_share, sampled_group
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.worker_pool import MICRO_BATCH_TOKENS, Following, Pool, worker_pool
 from tests.integration.engine.training_client import create_model, sample
-from training.engine.computing import ModelDeleted, PolicyStep, RestoredStep, Steps, SupervisedSteps
-from training.engine.engine import Engine, StepConflict, TrainResult, finish
-from training.engine.registry.model_record import NewModel, UnknownModel
-from training.engine.sampling.constraint import Grammar, Vocabulary
-from training.engine.sampling.requests import SampleRequest
-from training.engine.trainer.grpo_loss import BadOptions, TrainOptions
-from training.engine.trainer.sft import Example, SftOptions
-from training.engine.trainer.trajectories import Group
-from training.tuning import Tuning
 
 PROMPT = (30, 31, 32)
 FULL = Tuning("full")

@@ -4,7 +4,7 @@ import json
 
 import httpx
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 from tests.openai_clients import ARGUMENTS, MESSAGES, SEARCH
 
 

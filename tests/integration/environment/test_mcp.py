@@ -13,12 +13,17 @@ import psutil
 import pytest
 from pydantic import SecretStr
 
-from app.runs.environment_access import EnvironmentAccess
-from app.settings import load_settings
-from environment.base import Environment
-from environment.mcp.config import HttpServer
-from environment.mcp.session import tools_of
-from environment.registry import build
+from learnloop_service.app.runs.environment_access import EnvironmentAccess
+from learnloop_service.app.settings import load_settings
+from learnloop_service.environment.base import Environment
+from learnloop_service.environment.mcp.config import HttpServer
+from learnloop_service.environment.mcp.session import tools_of
+from learnloop_service.environment.registry import build
+from learnloop_service.training.rollout.chat import open_chat
+from learnloop_service.training.rollout.fork import Fork, ReplayDiffers
+from learnloop_service.training.rollout.histories import messages_of
+from learnloop_service.training.rollout.rollout import RolloutLimits, replay, rollout
+from learnloop_service.training.types import Rollout
 from tests.conditions import until
 from tests.fakes import mcp_server
 from tests.fakes.hostile_provider import (
@@ -35,11 +40,6 @@ from tests.fakes.hostile_provider import (
 )
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.integration.training.test_rollouts import in_turn
-from training.rollout.chat import open_chat
-from training.rollout.fork import Fork, ReplayDiffers
-from training.rollout.histories import messages_of
-from training.rollout.rollout import RolloutLimits, replay, rollout
-from training.types import Rollout
 
 COMMAND = [sys.executable, str(Path(mcp_server.__file__))]
 NAME = shlex.join(COMMAND)
@@ -186,7 +186,7 @@ async def test_a_tool_that_takes_too_long_is_an_error_that_the_session_survives(
     ],
 )
 async def test_a_rollout_whose_server_fails_failed(tool: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("environment.mcp.session._PING_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("learnloop_service.environment.mcp.session._PING_TIMEOUT_S", 0.3)
     made = environment({"command": COMMAND}, tool_timeout_s=1 if tool == "hang" else 30)
     done = await roll(made, [call(tool), DONE])
     made.close()
@@ -284,7 +284,7 @@ async def test_a_server_at_a_url_whose_answer_is_malformed_fails_the_rollout(bod
 async def test_a_server_at_a_url_that_never_ends_its_answer_fails_the_rollout(
     answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("environment.mcp.session.START_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("learnloop_service.environment.mcp.session.START_TIMEOUT_S", 0.5)
     async with hostile_provider(answer) as server:
         made = environment({"url": server.url}, reach=access(environment_hosts=("127.0.0.1",), environment_servers=1))
         for _ in range(2):
@@ -294,7 +294,7 @@ async def test_a_server_at_a_url_that_never_ends_its_answer_fails_the_rollout(
 
 
 async def test_a_session_ends_whatever_its_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("environment.mcp.http._END_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("learnloop_service.environment.mcp.http._END_TIMEOUT_S", 0.1)
     left = asyncio.Event()
 
     async def answer(server: HostileProvider, writer: asyncio.StreamWriter) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.runs.environment_access import EnvironmentAccess
-from app.settings import load_settings
-from environment.base import Environment, OpenedEpisode, Tool
-from environment.registry import build
+from learnloop_service.app.runs.environment_access import EnvironmentAccess
+from learnloop_service.app.settings import load_settings
+from learnloop_service.environment.base import Environment, OpenedEpisode, Tool
+from learnloop_service.environment.registry import build
 from tests.fakes import odd_mcp_server
 from tests.fakes.hostile_provider import HostileProvider, hostile_provider, saying
 from tests.integration.environment.test_mcp import NAMES_ITS_TOOLS

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from app.runs.environment_access import EnvironmentAccess
-from app.settings import load_settings
-from environment.base import Environment
-from environment.given_scenarios import SPLITS
-from environment.registry import build
+from learnloop_service.app.runs.environment_access import EnvironmentAccess
+from learnloop_service.app.settings import load_settings
+from learnloop_service.environment.base import Environment
+from learnloop_service.environment.given_scenarios import SPLITS
+from learnloop_service.environment.registry import build
+from learnloop_service.training.rollout.chat import open_chat
+from learnloop_service.training.rollout.histories import messages_of
+from learnloop_service.training.rollout.rollout import RolloutLimits, rollout
+from learnloop_service.training.types import Rollout
 from tests.conditions import until
 from tests.fakes.openenv_server import CALL_TOOL, GUESS, openenv_server
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.integration.training.test_rollouts import in_turn
-from training.rollout.chat import open_chat
-from training.rollout.histories import messages_of
-from training.rollout.rollout import RolloutLimits, rollout
-from training.types import Rollout
 
 UNUSED = Path("unused")
 EPISODES = [{"reset": {"seed": seed}} for seed in range(10)]

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from learnloop_service.training.backends.embedded import EmbeddedBackend, connect
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.lossy_proxy import LossyProxy, lossy_proxy
 from tests.fakes.tiny_model import make_tiny_model
-from training.backends.embedded import EmbeddedBackend, connect
 
 
 @pytest.fixture(scope="session")

@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from environment.base import Ending, Environment, Json, Outcome, Scenario, ToolError, ToolResult
-from environment.contract import checked, is_ours
-from environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.environment.base import Ending, Environment, Json, Outcome, Scenario, ToolError, ToolResult
+from learnloop_service.environment.contract import checked, is_ours
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.training.rollout import environment_calls
+from learnloop_service.training.rollout.chat import open_chat
+from learnloop_service.training.rollout.environment_calls import off_loop, watched
+from learnloop_service.training.rollout.rollout import RolloutLimits, rollout
+from learnloop_service.training.types import FailureKind, Rollout
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
-from training.rollout import environment_calls
-from training.rollout.chat import open_chat
-from training.rollout.environment_calls import off_loop, watched
-from training.rollout.rollout import RolloutLimits, rollout
-from training.types import FailureKind, Rollout
 
 METHODS = ("episode", "messages", "reply", "end", "outcome")
 

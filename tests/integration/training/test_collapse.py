@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
+from learnloop_service.training.collapse import OUTDATED, RESTORED, pause_reason
+from learnloop_service.training.diagnosis.collapses import rolled_out
+from learnloop_service.training.diagnosis.collect import facts_of
+from learnloop_service.training.diagnosis.diagnose import diagnose
+from learnloop_service.training.diagnosis.diagnosis import Cause, DiagnosisSettings
+from learnloop_service.training.types import EvaluationConfig, PipelineConfig, RunConfig
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.lossy_proxy import LossyProxy
 from tests.integration.training.test_crash_exact import Stage, figures
-from training.collapse import OUTDATED, RESTORED, pause_reason
-from training.diagnosis.collapses import rolled_out
-from training.diagnosis.collect import facts_of
-from training.diagnosis.diagnose import diagnose
-from training.diagnosis.diagnosis import Cause, DiagnosisSettings
-from training.types import EvaluationConfig, PipelineConfig, RunConfig
 
 BREAKS = RunConfig(
     iterations=6,

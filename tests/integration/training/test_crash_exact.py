@@ -15,21 +15,28 @@ from typing import Any
 
 import pytest
 
-from environment.base import Environment
-from environment.email_search.environment import SyntheticEmailSearch
-from judges import registry as judges
-from judges.base import Judge, JudgeServices
-from judges.reference import ReferenceJudge
 from learnloop_sales.environment import SalesEmail
+from learnloop_service.environment.base import Environment
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.judges import registry as judges
+from learnloop_service.judges.base import Judge, JudgeServices
+from learnloop_service.judges.reference import ReferenceJudge
+from learnloop_service.training.backends.base import BackendUnavailable, ModelSpec
+from learnloop_service.training.backends.embedded import connect
+from learnloop_service.training.diagnosis.collapses import rolled_out
+from learnloop_service.training.diagnosis.collect import facts_of
+from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.types import (
+    EvaluationConfig,
+    IterationResult,
+    PipelineConfig,
+    Progress,
+    Resume,
+    RunConfig,
+)
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.lossy_proxy import LossyProxy, Moment, nothing
 from tests.integration.training.test_work_in_flight import resume_after as continued_after
-from training.backends.base import BackendUnavailable, ModelSpec
-from training.backends.embedded import connect
-from training.diagnosis.collapses import rolled_out
-from training.diagnosis.collect import facts_of
-from training.learn_loop import learn_loop
-from training.types import EvaluationConfig, IterationResult, PipelineConfig, Progress, Resume, RunConfig
 
 pytestmark = pytest.mark.long
 
@@ -260,7 +267,9 @@ async def test_a_loop_that_dies_again_and_again_ends_with_the_same_weights(
 ) -> None:
     """The next test has an environment that learns."""
     undisturbed = await calm("email_search")
-    monkeypatch.setattr("training.recorded_calls.KEEP_AFTER_S", 0.0)  # each call is kept, and given again
+    monkeypatch.setattr(
+        "learnloop_service.training.recorded_calls.KEEP_AFTER_S", 0.0
+    )  # each call is kept, and given again
     stage = Stage(proxy, "email_search")
     stage.kill = deaths = Deaths(undisturbed, seed=17)
     await stage.to_the_end()
@@ -275,7 +284,7 @@ async def test_a_loop_whose_rollouts_run_ahead_dies_again_and_again_and_ends_wit
     """In an environment that learns, too: it goes on while rollouts are made in it as it was an iteration before."""
     undisturbed = await Stage(proxy, "sales_email", AHEAD).to_the_end()
     assert [result.staleness for result in undisturbed.results] == [None, 0, 1]
-    monkeypatch.setattr("training.recorded_calls.KEEP_AFTER_S", 0.0)
+    monkeypatch.setattr("learnloop_service.training.recorded_calls.KEEP_AFTER_S", 0.0)
     stage = Stage(proxy, "sales_email", AHEAD)
     stage.kill = deaths = Deaths(undisturbed, seed=23)
     await stage.to_the_end()
@@ -288,7 +297,7 @@ async def test_an_engine_that_is_away_for_too_long_is_no_try_that_failed(
     engine: EngineProcess, calm: Calm, proxy: LossyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop gives up, and what it keeps holds no failure: the next one makes those tries."""
-    monkeypatch.setattr("training.rollout.rollout._RESTARTS", 0)
+    monkeypatch.setattr("learnloop_service.training.rollout.rollout._RESTARTS", 0)
     undisturbed = await calm("email_search")
     stage, asked = Stage(proxy, "email_search"), count(1)
 
@@ -305,8 +314,8 @@ async def test_an_engine_that_is_away_for_too_long_is_no_try_that_failed(
 async def test_an_engine_that_is_killed_in_mid_rollout_and_in_mid_training(
     engine: EngineProcess, calm: Calm, proxy: LossyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.rollout.rollout._RESTARTS", 1000)
-    monkeypatch.setattr("training.rollout.rollout._LONGEST_PAUSE_S", 0.3)
+    monkeypatch.setattr("learnloop_service.training.rollout.rollout._RESTARTS", 1000)
+    monkeypatch.setattr("learnloop_service.training.rollout.rollout._LONGEST_PAUSE_S", 0.3)
     undisturbed = await calm("email_search")
     running = EngineProcess(tmp_path, "--slots", "16").__enter__()
     proxy.target = running.base_url

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from benchmarks.learning.examined_run import TINY
+from learnloop_service.training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
+from learnloop_service.training.diagnosis.diagnose import not_examined
+from learnloop_service.training.diagnosis.diagnosis import Cause, DiagnosisSettings
+from learnloop_service.training.rollout.chat import EndpointChat
 from tests.fakes.diagnosed_run import CONFIG, SMALL, examined, named
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.faulty_engine import Planted
-from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
-from training.diagnosis.diagnose import not_examined
-from training.diagnosis.diagnosis import Cause, DiagnosisSettings
-from training.rollout.chat import EndpointChat
 
 
 @pytest.mark.long

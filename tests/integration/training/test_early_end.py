@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from environment.email_search.environment import SyntheticEmailSearch
-from judges.reference import ReferenceJudge
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.judges.reference import ReferenceJudge
+from learnloop_service.training.diagnosis.collect import facts_of
+from learnloop_service.training.diagnosis.diagnose import diagnose
+from learnloop_service.training.diagnosis.diagnosis import Cause, DiagnosisSettings
+from learnloop_service.training.diagnosis.scenarios import easy_groups
+from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.types import IterationResult, RunConfig
 from tests.fakes.scripted_chat import scripted_chat
 from tests.integration.training.test_learn_loop import CONFIG, Trained, figures, run, skilled
 from tests.integration.training.test_pipeline import Kept, ahead
 from tests.integration.training.test_work_in_flight import resume_after
-from training.diagnosis.collect import facts_of
-from training.diagnosis.diagnose import diagnose
-from training.diagnosis.diagnosis import Cause, DiagnosisSettings
-from training.diagnosis.scenarios import easy_groups
-from training.learn_loop import learn_loop
-from training.types import IterationResult, RunConfig
 
 ENDING = replace(
     CONFIG,

@@ -9,13 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from environment.email_search.environment import SyntheticEmailSearch
-from tests import policies
-from tests.fakes.engine_process import EngineProcess
-from tests.fakes.scripted_chat import Reply, scripted_chat
-from tests.policies import sampled_group
-from training.backends.art_import import import_art
-from training.backends.base import (
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.training.backends.art_import import import_art
+from learnloop_service.training.backends.base import (
     BackendUnavailable,
     ModelSpec,
     StepConflict,
@@ -23,11 +19,15 @@ from training.backends.base import (
     TrainingFailed,
     TrainRequest,
 )
-from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
-from training.rollout.agents.base import AgentTask
-from training.rollout.chat import open_chat
-from training.rollout.rollout import RolloutLimits, rollout
-from training.tuning import Tuning
+from learnloop_service.training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
+from learnloop_service.training.rollout.agents.base import AgentTask
+from learnloop_service.training.rollout.chat import open_chat
+from learnloop_service.training.rollout.rollout import RolloutLimits, rollout
+from learnloop_service.training.tuning import Tuning
+from tests import policies
+from tests.fakes.engine_process import EngineProcess
+from tests.fakes.scripted_chat import Reply, scripted_chat
+from tests.policies import sampled_group
 
 _names = count()
 

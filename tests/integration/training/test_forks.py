@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
-from environment.base import Environment, Json, Scenario, ToolResult
-from environment.email_search.environment import SyntheticEmailSearch
 from learnloop_sales.environment import build as sales_email
+from learnloop_service.environment.base import Environment, Json, Scenario, ToolResult
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.training.backends.embedded import EmbeddedBackend
+from learnloop_service.training.journal import dump_rollout, load_rollout
+from learnloop_service.training.rollout.agents.base import Agent
+from learnloop_service.training.rollout.chat import EndpointChat, open_chat
+from learnloop_service.training.rollout.fork import Edit, Fork, ReplayDiffers
+from learnloop_service.training.rollout.histories import messages_of
+from learnloop_service.training.rollout.rollout import RolloutLimits, replay, rollout
+from learnloop_service.training.types import Rollout
 from tests.integration.training.test_embedded import spec
 from tests.integration.training.test_own_loop import Scripted, react
-from training.backends.embedded import EmbeddedBackend
-from training.journal import dump_rollout, load_rollout
-from training.rollout.agents.base import Agent
-from training.rollout.chat import EndpointChat, open_chat
-from training.rollout.fork import Edit, Fork, ReplayDiffers
-from training.rollout.histories import messages_of
-from training.rollout.rollout import RolloutLimits, replay, rollout
-from training.types import Rollout
 
 LIMITS = RolloutLimits(max_completion_tokens=64)
 

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
+from learnloop_service.training.backends.base import BackendUnavailable
+from learnloop_service.training.backends.embedded import EmbeddedBackend
 from tests.fakes.engine_process import EngineProcess
 from tests.integration.training.test_embedded import spec, train
 from tests.integration.training.test_train_once import Entries, sampled, take
 from tests.policies import sampled_group
-from training.backends.base import BackendUnavailable
-from training.backends.embedded import EmbeddedBackend
 
 
 @contextmanager

@@ -12,24 +12,24 @@ from typing import Any
 
 import pytest
 
-from environment.base import Environment, Json, Outcome, Scenario, Split
-from environment.contract import checked
-from environment.email_search.environment import SyntheticEmailSearch, build
-from environment.email_search.inbox import write_inbox
-from environment.email_search.synthetic import make_world, parse_address
-from environment.email_search.tools import EmailEpisode
-from environment.plugins import PluginFault
-from judges.reference import ReferenceJudge
 from learnloop_sales.environment import SalesEmail
+from learnloop_service.environment.base import Environment, Json, Outcome, Scenario, Split
+from learnloop_service.environment.contract import checked
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch, build
+from learnloop_service.environment.email_search.inbox import write_inbox
+from learnloop_service.environment.email_search.synthetic import make_world, parse_address
+from learnloop_service.environment.email_search.tools import EmailEpisode
+from learnloop_service.environment.plugins import PluginFault
+from learnloop_service.judges.reference import ReferenceJudge
+from learnloop_service.training.backends.base import Endpoint, ModelSpec, StepConflict, TrainRequest
+from learnloop_service.training.collector import RolloutsFailed
+from learnloop_service.training.evaluation import NothingScored
+from learnloop_service.training.journal import NoJournal
+from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.types import Evaluation, EvaluationConfig, IterationResult, Progress, RunConfig
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedPolicy
-from training.backends.base import Endpoint, ModelSpec, StepConflict, TrainRequest
-from training.collector import RolloutsFailed
-from training.evaluation import NothingScored
-from training.journal import NoJournal
-from training.learn_loop import learn_loop
-from training.types import Evaluation, EvaluationConfig, IterationResult, Progress, RunConfig
 
 CONFIG = RunConfig(
     iterations=4,
@@ -253,7 +253,7 @@ WIDE = replace(
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.evaluation._BATCH", 8)
+    monkeypatch.setattr("learnloop_service.training.evaluation._BATCH", 8)
 
 
 @pytest.mark.usefixtures("small_batches")

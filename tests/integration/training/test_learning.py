@@ -10,16 +10,16 @@ from typing import Any
 import httpx
 import pytest
 
-from environment.email_search.environment import SyntheticEmailSearch
-from judges.reference import ReferenceJudge
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.judges.reference import ReferenceJudge
+from learnloop_service.training.backends.base import ModelSpec
+from learnloop_service.training.backends.embedded import EmbeddedBackend
+from learnloop_service.training.collector import RolloutsFailed
+from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.rollout.rollout import Player
+from learnloop_service.training.types import EvaluationConfig, IterationResult, Progress, RunConfig
 from tests.conditions import answered
 from tests.fakes.engine_process import EngineProcess
-from training.backends.base import ModelSpec
-from training.backends.embedded import EmbeddedBackend
-from training.collector import RolloutsFailed
-from training.learn_loop import learn_loop
-from training.rollout.rollout import Player
-from training.types import EvaluationConfig, IterationResult, Progress, RunConfig
 
 CONFIG = RunConfig(
     iterations=2,
@@ -70,7 +70,7 @@ async def test_the_same_seed_gives_the_same_rewards_and_the_same_weights(
     engine: EngineProcess, backend: EmbeddedBackend
 ) -> None:
     """However many rollouts run at once, and whether the loop is the built-in one or a LangGraph graph."""
-    from training.rollout.agents.langgraph_react import LangGraphAgent  # its import takes a second
+    from learnloop_service.training.rollout.agents.langgraph_react import LangGraphAgent  # its import takes a second
 
     one, other = [
         [result async for result in learn(backend, config, name, "learnloop/tiny", lambda _: None, agent)]

@@ -11,19 +11,25 @@ from typing import Any
 
 import pytest
 
+from learnloop_service.training.backends.art_import import import_art
+from learnloop_service.training.backends.base import (
+    BackendUnavailable,
+    JobForgotten,
+    ModelSpec,
+    StepConflict,
+    TrainRequest,
+)
+from learnloop_service.training.backends.local.backend import LocalBackend, LocalPolicy, connect, missing, model_config
+from learnloop_service.training.backends.local.models import LocalModels, Refused, _group
+from learnloop_service.training.backends.local.torn_checkpoints import ADAPTER
+from learnloop_service.training.rollout.chat import open_chat
+from learnloop_service.training.types import Group
 from tests import policies
 from tests.fakes.local_child import IMPORTS, adapter
 from tests.fakes.local_process import KEY, LocalProcess
 from tests.fakes.tiny_model import make_tiny_model
 from tests.integration.training.test_train_once import Entries, group_of, take
 from tests.unit.training.backends.test_torn_checkpoints import OFFSETS
-from training.backends.art_import import import_art
-from training.backends.base import BackendUnavailable, JobForgotten, ModelSpec, StepConflict, TrainRequest
-from training.backends.local.backend import LocalBackend, LocalPolicy, connect, missing, model_config
-from training.backends.local.models import LocalModels, Refused, _group
-from training.backends.local.torn_checkpoints import ADAPTER
-from training.rollout.chat import open_chat
-from training.types import Group
 
 _names = count()
 
@@ -244,7 +250,7 @@ def test_what_arts_import_chain_needs_and_does(process: LocalProcess) -> None:
 
 def test_the_backend_itself_never_imports_it() -> None:
     script = (
-        "import sys, training.backends.local.backend; "
+        "import sys, learnloop_service.training.backends.local.backend; "
         "assert not {'art', 'torch', 'nest_asyncio', 'mp_actors'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
@@ -262,7 +268,7 @@ def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert said
     assert "unsloth" in said
     assert "the extra `gpu`" in said
-    monkeypatch.setattr("training.backends.local.backend.NEEDED", ("json",))
+    monkeypatch.setattr("learnloop_service.training.backends.local.backend.NEEDED", ("json",))
     assert missing(tmp_path) == "it needs an NVIDIA GPU, and this machine shows none (no /dev/nvidia0)"
     (tmp_path / "nvidia0").touch()
     assert missing(tmp_path) is None

@@ -8,25 +8,25 @@ import httpx
 import openai
 import pytest
 
-from environment.base import Environment
-from environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.environment.base import Environment
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.training.backends.base import BackendUnavailable, Endpoint, ModelSpec
+from learnloop_service.training.backends.embedded import EmbeddedBackend, connect
+from learnloop_service.training.lost_connections import kept_alive_mounts
+from learnloop_service.training.rollout.chat import EndpointChat, open_chat
+from learnloop_service.training.rollout.http_transport import AiohttpTransport
+from learnloop_service.training.rollout.rollout import RolloutLimits, rollout
+from learnloop_service.training.types import FailureKind
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.forgetful_network import ForgetfulNetwork, forgetful_network
-from training.backends.base import BackendUnavailable, Endpoint, ModelSpec
-from training.backends.embedded import EmbeddedBackend, connect
-from training.lost_connections import kept_alive_mounts
-from training.rollout.chat import EndpointChat, open_chat
-from training.rollout.http_transport import AiohttpTransport
-from training.rollout.rollout import RolloutLimits, rollout
-from training.types import FailureKind
 
 ASKED = {"model": "random", "messages": [{"role": "user", "content": "Hello"}], "seed": 1}
 
 
 @pytest.fixture(autouse=True)
 def checks_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.lost_connections._FIRST_CHECK_S", 0.2)
-    monkeypatch.setattr("training.lost_connections._CHECK_S", 0.2)
+    monkeypatch.setattr("learnloop_service.training.lost_connections._FIRST_CHECK_S", 0.2)
+    monkeypatch.setattr("learnloop_service.training.lost_connections._CHECK_S", 0.2)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """What forks and deletions of runs ask of the engine."""
 
-from training.backends.base import ModelSpec
-from training.backends.embedded import EmbeddedBackend
+from learnloop_service.training.backends.base import ModelSpec
+from learnloop_service.training.backends.embedded import EmbeddedBackend
 
 PARENT = ModelSpec("verbs", "parent", "learnloop/tiny")
 

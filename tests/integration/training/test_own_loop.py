@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from environment.email_search.environment import SyntheticEmailSearch
-from environment.trace import tracing
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.environment.trace import tracing
+from learnloop_service.training.budget import BudgetReached, Usage
+from learnloop_service.training.journal import dump_rollout, load_rollout
+from learnloop_service.training.rollout.agents import own_loop
+from learnloop_service.training.rollout.agents.base import AgentTask
+from learnloop_service.training.rollout.chat import open_chat
+from learnloop_service.training.rollout.histories import messages_of, transcript_of
+from learnloop_service.training.rollout.rollout import RolloutLimits, rollout
+from learnloop_service.training.types import FailureKind, Rollout
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.integration.training.test_rollouts import READ, RIGHT, SCENARIO, hang, in_turn
 from tests.unit.environment.test_trace import Noted
-from training.budget import BudgetReached, Usage
-from training.journal import dump_rollout, load_rollout
-from training.rollout.agents import own_loop
-from training.rollout.agents.base import AgentTask
-from training.rollout.chat import open_chat
-from training.rollout.histories import messages_of, transcript_of
-from training.rollout.rollout import RolloutLimits, rollout
-from training.types import FailureKind, Rollout
 
 ENVIRONMENT = SyntheticEmailSearch()
 
@@ -94,7 +94,7 @@ def agent(request: pytest.FixtureRequest) -> Any:
     """The built-in loop once more."""
     if request.param == "by hand":
         return Scripted(react)
-    from training.rollout.agents.langgraph_react import LangGraphAgent  # its import takes a second
+    from learnloop_service.training.rollout.agents.langgraph_react import LangGraphAgent  # its import takes a second
 
     return LangGraphAgent()
 
@@ -445,7 +445,7 @@ async def test_an_endpoint_that_lost_its_memory_is_asked_again_from_the_beginnin
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As in the built-in loop: all calls of a rollout come from one process."""
-    monkeypatch.setattr("training.rollout.rollout._LONGEST_PAUSE_S", 0.0)
+    monkeypatch.setattr("learnloop_service.training.rollout.rollout._LONGEST_PAUSE_S", 0.0)
     async with (
         scripted_chat(in_turn([READ, Reply(status=503), READ, RIGHT])) as model,
         open_chat(replace(model.endpoint(), remembers=True)) as chat,

@@ -10,11 +10,24 @@ from typing import Any
 
 import pytest
 
-from environment.base import Environment, Json, Rewarded, Scenario
-from environment.email_search.environment import SyntheticEmailSearch
-from environment.email_search.tools import EmailEpisode
-from judges.base import Candidate, Judgement
-from judges.reference import ReferenceJudge
+from learnloop_service.environment.base import Environment, Json, Rewarded, Scenario
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.environment.email_search.tools import EmailEpisode
+from learnloop_service.judges.base import Candidate, Judgement
+from learnloop_service.judges.reference import ReferenceJudge
+from learnloop_service.training.backends.base import (
+    BackendUnavailable,
+    JobForgotten,
+    OnTrained,
+    StepConflict,
+    TrainingFailed,
+    TrainingInterrupted,
+    TrainOutcome,
+)
+from learnloop_service.training.budget import Unlimited
+from learnloop_service.training.collector import RolloutsFailed
+from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.types import IterationResult, PipelineConfig, Progress, RunConfig
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.integration.training.test_learn_loop import (
@@ -27,19 +40,6 @@ from tests.integration.training.test_learn_loop import (
     run,
     skilled,
 )
-from training.backends.base import (
-    BackendUnavailable,
-    JobForgotten,
-    OnTrained,
-    StepConflict,
-    TrainingFailed,
-    TrainingInterrupted,
-    TrainOutcome,
-)
-from training.budget import Unlimited
-from training.collector import RolloutsFailed
-from training.learn_loop import learn_loop
-from training.types import IterationResult, PipelineConfig, Progress, RunConfig
 
 
 def ahead(staleness: int, config: RunConfig = CONFIG) -> RunConfig:

@@ -5,11 +5,11 @@ from typing import Any
 import httpx
 import pytest
 
-from environment.email_search.environment import SyntheticEmailSearch
-from judges.base import JudgeModel
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.judges.base import JudgeModel
+from learnloop_service.training.rollout.prompted import PromptedChat, PromptedModelUnavailable
+from learnloop_service.training.rollout.rollout import RolloutLimits, rollout
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
-from training.rollout.prompted import PromptedChat, PromptedModelUnavailable
-from training.rollout.rollout import RolloutLimits, rollout
 
 KEY = "sk-prompted-0123456789"
 

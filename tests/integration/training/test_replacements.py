@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from environment.base import Json, Scenario, Split
-from environment.email_search.environment import SyntheticEmailSearch
-from judges.reference import ReferenceJudge
+from learnloop_service.environment.base import Json, Scenario, Split
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.judges.reference import ReferenceJudge
+from learnloop_service.training.inclusion import is_replacement
+from learnloop_service.training.journal import ALL_JUDGED, ALL_REPLACED, repair, unscored
+from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.scoring import success_rate, summarise
+from learnloop_service.training.types import Group, IterationResult, RunConfig
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.integration.training.test_learn_loop import CONFIG, Trained, address_of, figures, run, skilled
 from tests.integration.training.test_pipeline import Kept, ahead, iterations_of
 from tests.integration.training.test_work_in_flight import resume_after
-from training.inclusion import is_replacement
-from training.journal import ALL_JUDGED, ALL_REPLACED, repair, unscored
-from training.learn_loop import learn_loop
-from training.scoring import success_rate, summarise
-from training.types import Group, IterationResult, RunConfig
 
 REPLACING = replace(CONFIG, replace_groups=True)
 SCHEDULED = iterations_of(CONFIG)

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from environment.base import EpisodeFailed, Scenario, Tool, ToolResult
-from environment.contract import checked
-from environment.email_search.environment import SyntheticEmailSearch
-from environment.email_search.tools import EmailEpisode
-from environment.full_context import CODE
-from judges.base import Judgement, Score
+from learnloop_service.environment.base import EpisodeFailed, Scenario, Tool, ToolResult
+from learnloop_service.environment.contract import checked
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.environment.email_search.tools import EmailEpisode
+from learnloop_service.environment.full_context import CODE
+from learnloop_service.judges.base import Judgement, Score
+from learnloop_service.training.protocol.full_context import full_context_message
+from learnloop_service.training.recorded_calls import RecordedCalls
+from learnloop_service.training.rollout.chat import open_chat
+from learnloop_service.training.rollout.histories import messages_of
+from learnloop_service.training.rollout.rollout import RolloutLimits, failed, rollout, total
+from learnloop_service.training.scoring import assign_rewards, success_rate
+from learnloop_service.training.types import FailureKind, Rollout
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, Script, ScriptedChat, call, scripted_chat
-from training.protocol.full_context import full_context_message
-from training.recorded_calls import RecordedCalls
-from training.rollout.chat import open_chat
-from training.rollout.histories import messages_of
-from training.rollout.rollout import RolloutLimits, failed, rollout, total
-from training.scoring import assign_rewards, success_rate
-from training.types import FailureKind, Rollout
 
 ENVIRONMENT = SyntheticEmailSearch()
 (SCENARIO,) = ENVIRONMENT.scenarios("train", 1, seed=0)
@@ -81,7 +81,7 @@ async def test_everything_is_recorded() -> None:
 
 
 async def test_a_rollout_that_is_made_again_goes_on_where_it_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.recorded_calls.KEEP_AFTER_S", 0.0)
+    monkeypatch.setattr("learnloop_service.training.recorded_calls.KEEP_AFTER_S", 0.0)
     search = replace(call("search_inbox", keywords=["nothing like it"]), tokens=(5, 6))
     replies, parts = [search, replace(READ, tokens=(7,)), RIGHT], list[str]()
 
@@ -290,7 +290,7 @@ async def test_a_reply_that_is_no_completion_is_a_failed_rollout(body: Any) -> N
 
 
 async def test_nobody_at_the_port_is_a_failed_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.rollout.chat._RETRIES", 0)
+    monkeypatch.setattr("learnloop_service.training.rollout.chat._RETRIES", 0)
     async with scripted_chat(hang) as model:
         pass
     done = await roll(model)

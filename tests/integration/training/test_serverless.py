@@ -9,12 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests import policies
-from tests.conditions import until
-from tests.fakes.hosted_server import CHAT, EVENTS, JOBS, KEY, MODEL, MODELS, HostedServer, hosted_server
-from tests.integration.training.test_train_once import Entries, Killed, group_of, take
-from training.backends.art_import import import_art
-from training.backends.base import (
+from learnloop_service.training.backends.art_import import import_art
+from learnloop_service.training.backends.base import (
     BackendRefused,
     BackendUnavailable,
     JobForgotten,
@@ -23,11 +19,20 @@ from training.backends.base import (
     StepConflict,
     TrainingFailed,
 )
-from training.backends.serverless import ServerlessAccess, ServerlessBackend, ServerlessPolicy, connect
-from training.backends.train_options import SERVERLESS
-from training.rollout.chat import open_chat
-from training.train_step import UNSURE
-from training.types import Group
+from learnloop_service.training.backends.serverless import (
+    ServerlessAccess,
+    ServerlessBackend,
+    ServerlessPolicy,
+    connect,
+)
+from learnloop_service.training.backends.train_options import SERVERLESS
+from learnloop_service.training.rollout.chat import open_chat
+from learnloop_service.training.train_step import UNSURE
+from learnloop_service.training.types import Group
+from tests import policies
+from tests.conditions import until
+from tests.fakes.hosted_server import CHAT, EVENTS, JOBS, KEY, MODEL, MODELS, HostedServer, hosted_server
+from tests.integration.training.test_train_once import Entries, Killed, group_of, take
 
 _names = count()
 

@@ -13,17 +13,12 @@ from typing import Any, Literal
 import httpx
 import pytest
 
-from environment.base import Scenario
-from environment.email_search.environment import SyntheticEmailSearch
-from judges.base import Score
-from judges.reference import ReferenceJudge
-from tests.conditions import answered
-from tests.fakes.engine_process import EngineProcess
-from tests.fakes.faulty_policy import Fault, FaultyPolicy
-from tests.fakes.lossy_proxy import LossyProxy, Moment, nothing
-from tests.policies import sampled_group, train
-from training.backends.art_import import import_art
-from training.backends.base import (
+from learnloop_service.environment.base import Scenario
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.judges.base import Score
+from learnloop_service.judges.reference import ReferenceJudge
+from learnloop_service.training.backends.art_import import import_art
+from learnloop_service.training.backends.base import (
     BackendUnavailable,
     ModelSpec,
     Policy,
@@ -34,12 +29,17 @@ from training.backends.base import (
     TrainOutcome,
     TrainRequest,
 )
-from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
-from training.best_checkpoint import BestCheckpoint, Validation
-from training.journal import IterationJournal
-from training.learn_loop import CheckpointLost, learn_loop
-from training.train_step import TrainStep, _trajectories
-from training.types import Group, Resume, Rollout, RunConfig, ScoredRollout, Snapshot
+from learnloop_service.training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
+from learnloop_service.training.best_checkpoint import BestCheckpoint, Validation
+from learnloop_service.training.journal import IterationJournal
+from learnloop_service.training.learn_loop import CheckpointLost, learn_loop
+from learnloop_service.training.train_step import TrainStep, _trajectories
+from learnloop_service.training.types import Group, Resume, Rollout, RunConfig, ScoredRollout, Snapshot
+from tests.conditions import answered
+from tests.fakes.engine_process import EngineProcess
+from tests.fakes.faulty_policy import Fault, FaultyPolicy
+from tests.fakes.lossy_proxy import LossyProxy, Moment, nothing
+from tests.policies import sampled_group, train
 
 JOBS = "POST /v1/preview/training-jobs"
 SCENARIO = Scenario("train.0", "train", {})

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from app.domain.stored_request import Choice
-from app.runs.configuration import make_player
-from app.runs.environment_access import EnvironmentAccess
-from app.settings import load_settings
-from environment.base import Environment, Scenario
-from environment.registry import build
+from learnloop_service.app.domain.stored_request import Choice
+from learnloop_service.app.runs.configuration import make_player
+from learnloop_service.app.runs.environment_access import EnvironmentAccess
+from learnloop_service.app.settings import load_settings
+from learnloop_service.environment.base import Environment, Scenario
+from learnloop_service.environment.registry import build
+from learnloop_service.training.rollout.chat import open_chat
+from learnloop_service.training.rollout.histories import messages_of
+from learnloop_service.training.rollout.rollout import RolloutLimits, rollout
+from learnloop_service.training.types import Rollout
 from tests.fakes.scripted_chat import Reply, Script, call, scripted_chat
-from training.rollout.chat import open_chat
-from training.rollout.histories import messages_of
-from training.rollout.rollout import RolloutLimits, rollout
-from training.types import Rollout
 
 vf = pytest.importorskip("verifiers")
 MODULE = "an_environment_of_a_test"

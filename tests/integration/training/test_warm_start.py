@@ -14,26 +14,40 @@ from typing import Any
 
 import pytest
 
-import training.engine
-from app.datasets.demonstrations import read_demonstrations
-from app.operations.rejection_sampling import conversations_of
-from app.worker.save_iteration import rollout_row
-from environment.email_search.environment import SyntheticEmailSearch
-from judges.reference import ReferenceJudge
+import learnloop_service.training.engine
+from learnloop_service.app.datasets.demonstrations import read_demonstrations
+from learnloop_service.app.operations.rejection_sampling import conversations_of
+from learnloop_service.app.worker.save_iteration import rollout_row
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.judges.reference import ReferenceJudge
+from learnloop_service.training.backends.base import (
+    BackendUnavailable,
+    ModelSpec,
+    Policy,
+    SupervisedRequest,
+    TrainingFailed,
+)
+from learnloop_service.training.backends.embedded import EmbeddedBackend, connect
+from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.learn_loop import LEFT_OUT, learn_loop
+from learnloop_service.training.rollout.chat import open_chat
+from learnloop_service.training.types import (
+    EvaluationConfig,
+    IterationResult,
+    Progress,
+    Resume,
+    RunConfig,
+    Snapshot,
+    WarmStartConfig,
+)
+from learnloop_service.training.warm_start import AllOverlong, iterations_of
 from tests.best_of import best_of
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.lossy_proxy import Moment, lossy_proxy
 from tests.fakes.scripted_learning import ScriptedPolicy
 from tests.integration.training.test_train_once import Entries, Killed
-from training.backends.base import BackendUnavailable, ModelSpec, Policy, SupervisedRequest, TrainingFailed
-from training.backends.embedded import EmbeddedBackend, connect
-from training.engine.tokens import ChatTokenizer
-from training.learn_loop import LEFT_OUT, learn_loop
-from training.rollout.chat import open_chat
-from training.types import EvaluationConfig, IterationResult, Progress, Resume, RunConfig, Snapshot, WarmStartConfig
-from training.warm_start import AllOverlong, iterations_of
 
-TINY = Path(training.engine.__path__[0]) / "tiny_base" / "model"
+TINY = Path(learnloop_service.training.engine.__path__[0]) / "tiny_base" / "model"
 JOBS = "POST /v1/preview/sft-training-jobs"
 NO_EVALUATION = EvaluationConfig(scenarios=0, test_scenarios=0)
 TOOL = {"type": "function", "function": {"name": "search_inbox", "parameters": {"type": "object", "properties": {}}}}

@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from environment.base import Json
-from environment.email_search.environment import SyntheticEmailSearch
-from judges.reference import ReferenceJudge
+from learnloop_service.environment.base import Json
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.judges.reference import ReferenceJudge
+from learnloop_service.training.budget import BudgetReached, Reservation, Unlimited, Unreserved, Usage
+from learnloop_service.training.inclusion import taught_nothing
+from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.phases import Phase
+from learnloop_service.training.rollout.chat import open_chat
+from learnloop_service.training.rollout.model_calls import ModelCalls, Sampling
+from learnloop_service.training.types import IterationResult, Resume, Snapshot
 from tests.best_of import best_of
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.integration.training.test_learn_loop import CONFIG, Trained, address_of, figures, lucky, run, skilled
 from tests.integration.training.test_pipeline import Kept, ahead, iterations_of
-from training.budget import BudgetReached, Reservation, Unlimited, Unreserved, Usage
-from training.inclusion import taught_nothing
-from training.learn_loop import learn_loop
-from training.phases import Phase
-from training.rollout.chat import open_chat
-from training.rollout.model_calls import ModelCalls, Sampling
-from training.types import IterationResult, Resume, Snapshot
 
 PER_ITERATION = CONFIG.groups_per_iteration * CONFIG.rollouts_per_group
 ANSWER = skilled(lucky)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.gateway.anthropic_messages import asked
+from learnloop_service.app.gateway.anthropic_messages import asked
 
 BODY = {"model": "agent", "max_tokens": 20, "messages": [{"role": "user", "content": "When?"}]}
 

@@ -1,8 +1,8 @@
 """Whether both arms of a release fit into a GPU's memory."""
 
-from app.operations.arms_in_memory import WEIGHTS_SHARE, missing_bytes
-from environment.json_type import Json
-from training.engine.weights import stages
+from learnloop_service.app.operations.arms_in_memory import WEIGHTS_SHARE, missing_bytes
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.engine.weights import stages
 
 GPU = [{"name": "NVIDIA H100", "memory_used_bytes": 0, "memory_total_bytes": 80_000_000_000}]
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from app import backends
-from app.backends import Backends, Choice, access, choices, refusal, usable
-from app.settings import Settings, SettingsError, load_settings
-from training.backends.base import BackendUnavailable
+from learnloop_service.app import backends
+from learnloop_service.app.backends import Backends, Choice, access, choices, refusal, usable
+from learnloop_service.app.settings import Settings, SettingsError, load_settings
+from learnloop_service.training.backends.base import BackendUnavailable
 
 GPUS = {"LEARNLOOP_LOCAL_TRAINER_GPUS": "0, 1", "LEARNLOOP_LOCAL_INFERENCE_GPUS": "2"}
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from app.operations.base_model_warnings import base_model_findings, base_model_warnings
-from app.settings import Settings
+from learnloop_service.app.operations.base_model_warnings import base_model_findings, base_model_warnings
+from learnloop_service.app.settings import Settings
+from learnloop_service.training.base_report import Finding, FormatCount, Report, Severity
+from learnloop_service.training.base_verdicts import BaseVerdicts, Verdict
 from tests.fakes.tiny_model import make_tiny_model
-from training.base_report import Finding, FormatCount, Report, Severity
-from training.base_verdicts import BaseVerdicts, Verdict
 
 _MARKS = Finding("marks", Severity.WARNING, "It cannot write its marks.", "Add it again.")
 _SIZE = Finding("size", Severity.OK, "It has 3 parameters.")

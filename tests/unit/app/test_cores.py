@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.processes import cores
-from app.processes.cores import usable_cores
+from learnloop_service.app.processes import cores
+from learnloop_service.app.processes.cores import usable_cores
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.processes.data_directory import DataDirectory, DataDirectoryError
+from learnloop_service.app.processes.data_directory import DataDirectory, DataDirectoryError
 
 
 def test_it_is_made_and_held_until_released(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.db.database import DatabaseUrlError, parse_url
+from learnloop_service.app.db.database import DatabaseUrlError, parse_url
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])

@@ -2,9 +2,9 @@
 
 import json
 
-from app.datasets.demonstrations import read_demonstrations
-from app.operations.base_model_warnings import temperature_warnings
-from app.schemas.run_request import LearnLoopRequest
+from learnloop_service.app.datasets.demonstrations import read_demonstrations
+from learnloop_service.app.operations.base_model_warnings import temperature_warnings
+from learnloop_service.app.schemas.run_request import LearnLoopRequest
 
 
 def test_nulls_are_dropped_in_parameters_and_arguments() -> None:

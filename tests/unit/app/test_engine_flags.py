@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from app.processes.engine import EngineProcess
-from app.settings import Settings
-from training.engine_flags import parse
+from learnloop_service.app.processes.engine import EngineProcess
+from learnloop_service.app.settings import Settings
+from learnloop_service.training.engine_flags import parse
 
 
 def _flags(data_dir: Path, engine_args: str) -> Namespace:
@@ -23,7 +23,7 @@ def test_the_engine_gets_the_flags_as_a_shell_would_split_them(tmp_path: Path) -
 
 
 def test_they_win_over_the_defaults_of_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.processes.engine.usable_cores", lambda: 8)
+    monkeypatch.setattr("learnloop_service.app.processes.engine.usable_cores", lambda: 8)
     assert _flags(tmp_path, "").train_threads == 2
     assert _flags(tmp_path, "--train-threads 4").train_threads == 4
 

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from app.db.direct_connection import GroupedStatement
+from learnloop_service.app.db.direct_connection import GroupedStatement
 
 
 class Broken:

@@ -6,7 +6,7 @@ import sys
 
 from tests.unit.deploy.test_observability import rules
 
-_START = "import app.instruments as i, prometheus_client as p; print(p.generate_latest(i.REGISTRY).decode())"
+_START = "import learnloop_service.app.instruments as i, prometheus_client as p; print(p.generate_latest(i.REGISTRY).decode())"
 
 
 def test_what_alerts_count_is_0_from_the_start() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from app.listed_models import ListedModels
-from app.settings import Settings, SettingsError, load_settings
-from judges.base import JudgeModel, UnknownModel
-from judges.llm import JudgeUnavailable, complete
-from judges.prices import Price
-from judges.providers import PROVIDERS
+from learnloop_service.app.listed_models import ListedModels
+from learnloop_service.app.settings import Settings, SettingsError, load_settings
+from learnloop_service.judges.base import JudgeModel, UnknownModel
+from learnloop_service.judges.llm import JudgeUnavailable, complete
+from learnloop_service.judges.prices import Price
+from learnloop_service.judges.providers import PROVIDERS
 from tests.fakes.recorded_connections import recorded_connections
 
 EXAMPLE = [

@@ -6,8 +6,8 @@ from psycopg import OperationalError
 from structlog import get_logger
 from structlog.testing import capture_logs
 
-from app.aio.periodic import every
-from app.logs import RepeatedLog
+from learnloop_service.app.aio.periodic import every
+from learnloop_service.app.logs import RepeatedLog
 
 
 def test_each_event_is_written_once_a_period_with_how_often_it_came() -> None:

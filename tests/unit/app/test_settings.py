@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.settings import Settings, SettingsError, load_settings
+from learnloop_service.app.settings import Settings, SettingsError, load_settings
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.db.json_text import MAX_NESTING, dumps, flaw, loads, storable_text
+from learnloop_service.app.db.json_text import MAX_NESTING, dumps, flaw, loads, storable_text
 
 _TEXT = st.text(st.characters(exclude_categories=()))
 

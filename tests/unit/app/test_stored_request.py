@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.domain.stored_request import Budget, Choice, KeptCheckpoints, StoredRequest
-from app.operations.run_plan import plan_of
-from app.schemas.run_request import EnvironmentChoice, LearnLoopRequest
-from app.settings import load_settings
+from learnloop_service.app.domain.stored_request import Budget, Choice, KeptCheckpoints, StoredRequest
+from learnloop_service.app.operations.run_plan import plan_of
+from learnloop_service.app.schemas.run_request import EnvironmentChoice, LearnLoopRequest
+from learnloop_service.app.settings import load_settings
+from learnloop_service.training.protocol.validation_message import message_of
+from learnloop_service.training.types import EvaluationConfig, RunConfig
 from tests.fakes.stored_request import stored_request
-from training.protocol.validation_message import message_of
-from training.types import EvaluationConfig, RunConfig
 
 
 def test_what_older_versions_did_not_store_has_its_default() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks.learning.replay import rows_of, verdict
 from benchmarks.plugin_judges import build_dates
-from environment.base import Scenario, Split
-from judges.base import Candidate, JudgeServices
+from learnloop_service.environment.base import Scenario, Split
+from learnloop_service.judges.base import Candidate, JudgeServices
 
 
 async def _scores(split: Split, id: str) -> list[float | None]:

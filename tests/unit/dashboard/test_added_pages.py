@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from app.dashboard.bundle import UnknownForm, added, in_core, joined
-from app.dashboard.files import dashboard
-from environment import registry
-from environment.traits import RunPage, Traits
+from learnloop_service.app.dashboard.bundle import UnknownForm, added, in_core, joined
+from learnloop_service.app.dashboard.files import dashboard
+from learnloop_service.environment import registry
+from learnloop_service.environment.traits import RunPage, Traits
 
 CORE = {
     "main.js": 'import { one } from "./one.js";\none();',

@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.dashboard.bundle import UnknownForm, joined
-from app.dashboard.files import dashboard
+from learnloop_service.app.dashboard.bundle import UnknownForm, joined
+from learnloop_service.app.dashboard.files import dashboard
 
 
 def test_a_module_comes_after_those_that_it_imports_and_only_once() -> None:

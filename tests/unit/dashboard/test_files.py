@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterable
 
-from app.dashboard.files import dashboard
+from learnloop_service.app.dashboard.files import dashboard
 from scripts import dashboard_types, vendor_dashboard
 
 STATIC = dashboard_types.FOLDER

@@ -20,11 +20,11 @@ import yaml
 from click import Group
 from dotenv import dotenv_values
 
-from app.cli.main import app
-from app.settings import Settings, load_settings
-from environment.json_type import Json
+from learnloop_service.app.cli.main import app
+from learnloop_service.app.settings import Settings, load_settings
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.engine_flags import parser
 from tests.fakes.engine_process import ROOT
-from training.engine_flags import parser
 
 FILES = ROOT / "deploy" / "kubernetes"
 OVERLAYS = ("base", "gpu")

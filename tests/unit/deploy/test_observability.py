@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 from tests.fakes.engine_process import ROOT
 
 FILES = ROOT / "deploy" / "observability"

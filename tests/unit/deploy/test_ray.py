@@ -10,10 +10,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.engine_flags import parser
 from tests.fakes.engine_process import ROOT
 from tests.unit.deploy.test_kubernetes import VERSIONS
-from training.engine_flags import parser
 
 
 @pytest.fixture(scope="module")

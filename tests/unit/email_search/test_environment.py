@@ -7,11 +7,16 @@ from typing import Any, get_args
 
 import pytest
 
-from environment.base import Environment, Split
-from environment.email_search.environment import ImportedEmailSearch, SyntheticEmailSearch, build, inbox_path
-from environment.email_search.inbox import write_inbox
-from environment.email_search.synthetic import make_world
-from environment.explained import why_no_success
+from learnloop_service.environment.base import Environment, Split
+from learnloop_service.environment.email_search.environment import (
+    ImportedEmailSearch,
+    SyntheticEmailSearch,
+    build,
+    inbox_path,
+)
+from learnloop_service.environment.email_search.inbox import write_inbox
+from learnloop_service.environment.email_search.synthetic import make_world
+from learnloop_service.environment.explained import why_no_success
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.email_search.inbox import MAX_HITS, Email, Inbox, InboxError, write_inbox
+from learnloop_service.environment.email_search.inbox import MAX_HITS, Email, Inbox, InboxError, write_inbox
 
 BUDGET = Email(
     id="kudo",
@@ -124,7 +124,7 @@ def test_filters(inbox: Inbox, filters: dict[str, str | date], found: list[str])
 def test_people_among_few_and_many_mails(
     inbox: Inbox, monkeypatch: pytest.MonkeyPatch, person: dict[str, str], found: list[str], few: int
 ) -> None:
-    monkeypatch.setattr("environment.email_search.inbox._FEW", few)
+    monkeypatch.setattr("learnloop_service.environment.email_search.inbox._FEW", few)
     assert ids(inbox, "budget", **person) == found
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.email_search.mail_addresses import people
+from learnloop_service.environment.email_search.mail_addresses import people
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.base import Json, ToolCall
-from environment.email_search.environment import ImportedEmailSearch, SyntheticEmailSearch, inbox_path
-from environment.email_search.inbox import Email, write_inbox
-from environment.email_search.named_filters import Filters, filters_in
-from training.environment_check.agents import play_turns
-from training.environment_check.play import play
+from learnloop_service.environment.base import Json, ToolCall
+from learnloop_service.environment.email_search.environment import ImportedEmailSearch, SyntheticEmailSearch, inbox_path
+from learnloop_service.environment.email_search.inbox import Email, write_inbox
+from learnloop_service.environment.email_search.named_filters import Filters, filters_in
+from learnloop_service.training.environment_check.agents import play_turns
+from learnloop_service.training.environment_check.play import play
 
 START = datetime(2021, 3, 1, 9, tzinfo=UTC)
 

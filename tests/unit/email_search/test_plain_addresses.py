@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.email_search import inbox
-from environment.email_search.mail_addresses import people
+from learnloop_service.environment.email_search import inbox
+from learnloop_service.environment.email_search.mail_addresses import people
 
 
 @given(st.from_regex(inbox._PLAIN_ADDRESS, fullmatch=True))

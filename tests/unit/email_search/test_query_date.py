@@ -9,9 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.email_search.environment import ImportedEmailSearch, build, inbox_path, questions_path
-from environment.email_search.inbox import Email, write_inbox
-from environment.email_search.query_date import today_of
+from learnloop_service.environment.email_search.environment import (
+    ImportedEmailSearch,
+    build,
+    inbox_path,
+    questions_path,
+)
+from learnloop_service.environment.email_search.inbox import Email, write_inbox
+from learnloop_service.environment.email_search.query_date import today_of
 
 _days = st.lists(st.dates(date(1990, 1, 1), date(2020, 12, 31)), max_size=300)
 _within_a_year = st.lists(st.integers(0, 364).map(lambda day: date(2002, 1, 1) + timedelta(days=day)), min_size=19)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.base import Scenario
-from environment.email_search.questions import ENOUGH, BadQuestion, draw, read_questions
-from environment.invented_names import split_of
+from learnloop_service.environment.base import Scenario
+from learnloop_service.environment.email_search.questions import ENOUGH, BadQuestion, draw, read_questions
+from learnloop_service.environment.invented_names import split_of
 
 
 def rows(count: int) -> list[dict[str, Any]]:

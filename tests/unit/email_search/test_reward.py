@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.email_search.environment import SyntheticEmailSearch, build
-from environment.email_search.reward import CORRECT_FROM, REWARDS, Reward, art_e, default, sources_only, verdict
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch, build
+from learnloop_service.environment.email_search.reward import (
+    CORRECT_FROM,
+    REWARDS,
+    Reward,
+    art_e,
+    default,
+    sources_only,
+    verdict,
+)
 
 OUTCOMES = st.fixed_dictionaries(
     {

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.base import Split
-from environment.email_search.inbox import Inbox
-from environment.email_search.synthetic import KINDS, World, address_of, make_world, parse_address
-from environment.invented_names import split_of
-from judges.reference import same_answer
+from learnloop_service.environment.base import Split
+from learnloop_service.environment.email_search.inbox import Inbox
+from learnloop_service.environment.email_search.synthetic import KINDS, World, address_of, make_world, parse_address
+from learnloop_service.environment.invented_names import split_of
+from learnloop_service.judges.reference import same_answer
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 SEEDS = st.integers(-(2**40), 2**40)

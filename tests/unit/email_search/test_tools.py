@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from environment.base import Scenario, ToolError
-from environment.email_search.inbox import Email, Inbox, write_inbox
-from environment.email_search.tools import TOOLS, EmailEpisode
+from learnloop_service.environment.base import Scenario, ToolError
+from learnloop_service.environment.email_search.inbox import Email, Inbox, write_inbox
+from learnloop_service.environment.email_search.tools import TOOLS, EmailEpisode
 
 SCENARIO = Scenario(
     id="s",

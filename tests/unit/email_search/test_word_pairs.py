@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.datasets.store import index_inboxes_anew
 from benchmarks.service import search_languages
-from environment.email_search import inbox as inbox_module
-from environment.email_search.inbox import Email, Inbox, write_inbox
-from environment.email_search.synthetic import make_world
-from environment.email_search.word_pairs import in_a_row, indexed, with_all
+from learnloop_service.app.datasets.store import index_inboxes_anew
+from learnloop_service.environment.email_search import inbox as inbox_module
+from learnloop_service.environment.email_search.inbox import Email, Inbox, write_inbox
+from learnloop_service.environment.email_search.synthetic import make_world
+from learnloop_service.environment.email_search.word_pairs import in_a_row, indexed, with_all
 
 
 def mail(number: int, subject: str, body: str) -> Email:

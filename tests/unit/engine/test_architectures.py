@@ -8,22 +8,22 @@ import torch
 from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
+from learnloop_service.training.base_model_files import base_model_fault
+from learnloop_service.training.engine.base_check import check
+from learnloop_service.training.engine.engine import Engine, finish
+from learnloop_service.training.engine.examination.trial import sampling_fault
+from learnloop_service.training.engine.http.errors import api_error
+from learnloop_service.training.engine.registry.base_model_import import CannotAdd, add
+from learnloop_service.training.engine.registry.model_record import BadBaseModel
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.sampling.sampler import Sampler
+from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
+from learnloop_service.training.engine.trainer.trajectories import Group
+from learnloop_service.training.engine.weights.any_model import UnsupportedModel
+from learnloop_service.training.engine.weights.attention import attend
+from learnloop_service.training.tuning import Tuning
 from tests.fakes.architectures import ARCHITECTURES, make_architecture
 from tests.fakes.engine import odd_share, sampled_group
-from training.base_model_files import base_model_fault
-from training.engine.base_check import check
-from training.engine.engine import Engine, finish
-from training.engine.examination.trial import sampling_fault
-from training.engine.http.errors import api_error
-from training.engine.registry.base_model_import import CannotAdd, add
-from training.engine.registry.model_record import BadBaseModel
-from training.engine.registry.registry import Registry
-from training.engine.sampling.sampler import Sampler
-from training.engine.trainer.grpo_loss import TrainOptions
-from training.engine.trainer.trajectories import Group
-from training.engine.weights.any_model import UnsupportedModel
-from training.engine.weights.attention import attend
-from training.tuning import Tuning
 
 OTHER_STATE = "its layers of the kind {} keep another state than the keys and values of all tokens"
 REFUSED = {
@@ -89,7 +89,9 @@ def test_a_base_that_is_sampled_otherwise_than_trained_is_refused(
 ) -> None:
     model = _read(make_architecture(tmp_path / "base", "olmo2"))
     assert sampling_fault(model) is None
-    monkeypatch.setattr("training.engine.weights.any_model.attend", lambda *parts: 0.5 * attend(*parts))
+    monkeypatch.setattr(
+        "learnloop_service.training.engine.weights.any_model.attend", lambda *parts: 0.5 * attend(*parts)
+    )
     assert str(sampling_fault(model)).startswith("what is sampled differs from what is trained by ")
 
 

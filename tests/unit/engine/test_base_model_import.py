@@ -10,17 +10,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from learnloop_service.training.base_model_files import added_base_models, place_of_added
+from learnloop_service.training.base_verdicts import BaseVerdicts
+from learnloop_service.training.engine.registry.base_model_import import CannotAdd, add, packaged
+from learnloop_service.training.engine.registry.gguf_unpacking import on_all_cores
+from learnloop_service.training.engine.registry.model_record import BadBaseModel
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.tokens import ChatTokenizer
 from tests.fakes.forked_engine import fork_server
 from tests.fakes.gguf_file import write_gguf
 from tests.fakes.hostile_bases import hostile_base
 from tests.fakes.tiny_model import make_tiny_model
-from training.base_model_files import added_base_models, place_of_added
-from training.base_verdicts import BaseVerdicts
-from training.engine.registry.base_model_import import CannotAdd, add, packaged
-from training.engine.registry.gguf_unpacking import on_all_cores
-from training.engine.registry.model_record import BadBaseModel
-from training.engine.registry.registry import Registry
-from training.engine.tokens import ChatTokenizer
 
 pytestmark = pytest.mark.usefixtures("forked_checks")
 

@@ -14,17 +14,17 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from learnloop_service.training.engine.sampling.requests import NonFiniteLogits, Sample, SampleRequest, UnknownWeights
+from learnloop_service.training.engine.sampling.sampler import Sampler
+from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
+from learnloop_service.training.engine.trainer.grpo_step import grpo_step
+from learnloop_service.training.engine.trainer.policy import Policy
+from learnloop_service.training.engine.trainer.trajectories import TrainSequence
+from learnloop_service.training.engine.weights.joined import Adapter, JoinedModel
+from learnloop_service.training.engine.weights.paged_cache import PAGE
+from learnloop_service.training.tuning import Tuning
 from tests.fakes.cuda_kernels import cuda_weights
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.sampling.requests import NonFiniteLogits, Sample, SampleRequest, UnknownWeights
-from training.engine.sampling.sampler import Sampler
-from training.engine.trainer.grpo_loss import TrainOptions
-from training.engine.trainer.grpo_step import grpo_step
-from training.engine.trainer.policy import Policy
-from training.engine.trainer.trajectories import TrainSequence
-from training.engine.weights.joined import Adapter, JoinedModel
-from training.engine.weights.paged_cache import PAGE
-from training.tuning import Tuning
 
 CPU = torch.device("cpu")
 TARGETS: list[Any] = ["all-linear", ["q_proj", "v_proj", "down_proj"], ["gate_proj", "o_proj"]]

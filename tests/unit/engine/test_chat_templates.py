@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from learnloop_service.training.engine.tokens import ChatTokenizer
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.tokens import ChatTokenizer
 
 TEMPLATES = Path(__file__).parent / "chat_templates"
 FAMILIES = {

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from training.engine.registry import checkpoints
-from training.engine.registry.checkpoints import CheckpointNotWritten, CorruptCheckpoint, Manifest
+from learnloop_service.training.engine.registry import checkpoints
+from learnloop_service.training.engine.registry.checkpoints import CheckpointNotWritten, CorruptCheckpoint, Manifest
 
 MANIFEST = Manifest(step=3, model="p/n", base_model="tiny", parent="p/n@2", metrics={"loss": 0.5})
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
+from learnloop_service.training.engine.compute import Compute
+from learnloop_service.training.engine.computing import EngineStopped, ModelDeleted, PolicyStep, TrainingTask
+from learnloop_service.training.engine.engine import Engine, TrainResult
+from learnloop_service.training.engine.http.server import create_app
+from learnloop_service.training.engine.registry.model_record import UnknownModel
+from learnloop_service.training.engine.sampling.requests import SampleCancelled, SampleRequest
+from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
+from learnloop_service.training.engine.trainer.grpo_step import Progress
+from learnloop_service.training.engine.trainer.trajectories import Group
 from tests.fakes.engine import make_engine, odd_share, sampled_group
-from training.engine.compute import Compute
-from training.engine.computing import EngineStopped, ModelDeleted, PolicyStep, TrainingTask
-from training.engine.engine import Engine, TrainResult
-from training.engine.http.server import create_app
-from training.engine.registry.model_record import UnknownModel
-from training.engine.sampling.requests import SampleCancelled, SampleRequest
-from training.engine.trainer.grpo_loss import TrainOptions
-from training.engine.trainer.grpo_step import Progress
-from training.engine.trainer.trajectories import Group
 
 Outcome = TrainResult | Exception
 

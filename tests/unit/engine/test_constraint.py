@@ -9,14 +9,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.engine.http.reply_grammar import reply_grammar
+from learnloop_service.training.engine.sampling.constraint import (
+    FORCED_CHARACTERS,
+    BadGrammar,
+    Grammar,
+    Vocabulary,
+    _Tokens,
+)
+from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.protocol.tool_formats.formats import FORMATS, HERMES, Reply
+from learnloop_service.training.protocol.tool_formats.written_calls import WrittenCall
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.http.chat_request import ChatRequest
-from training.engine.http.reply_grammar import reply_grammar
-from training.engine.sampling.constraint import FORCED_CHARACTERS, BadGrammar, Grammar, Vocabulary, _Tokens
-from training.engine.tokens import ChatTokenizer
-from training.protocol.tool_formats.formats import FORMATS, HERMES, Reply
-from training.protocol.tool_formats.written_calls import WrittenCall
 
 MARKS = ("<tool_call>", "</tool_call>", "<|im_end|>", '"', "}", "]")
 MOST_TOKENS = 400

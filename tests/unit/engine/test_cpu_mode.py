@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from training.engine import cpu_mode
-from training.engine.cpu_mode import set_cpu_mode
+from learnloop_service.training.engine import cpu_mode
+from learnloop_service.training.engine.cpu_mode import set_cpu_mode
 
 VARIABLES = ("MKL_CBWR", "ATEN_CPU_CAPABILITY")
 

@@ -9,22 +9,22 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from learnloop_service.training.base_model_files import place_of_added
+from learnloop_service.training.base_report import Defects, Finding, FormatCount, Report, Severity, read, written
+from learnloop_service.training.base_verdicts import BaseVerdicts, Verdict
+from learnloop_service.training.engine import base_check
+from learnloop_service.training.engine.base_check import Silent, check
+from learnloop_service.training.engine.examination.examine import examine
+from learnloop_service.training.engine.examination.marks import untrained
+from learnloop_service.training.engine.examination.rows import HEADS, Rows, open_rows
+from learnloop_service.training.engine.registry import base_examination
+from learnloop_service.training.engine.registry.base_examination import ask_for_calls, with_probe
+from learnloop_service.training.engine.registry.base_mends import mend, single_braces, tie_head
+from learnloop_service.training.engine.registry.base_model_import import add
+from learnloop_service.training.engine.registry.base_models import parameter_count
+from learnloop_service.training.engine.tokens import ChatTokenizer
 from tests.fakes import defective_bases as bases
 from tests.fakes.tiny_model import make_tiny_model
-from training.base_model_files import place_of_added
-from training.base_report import Defects, Finding, FormatCount, Report, Severity, read, written
-from training.base_verdicts import BaseVerdicts, Verdict
-from training.engine import base_check
-from training.engine.base_check import Silent, check
-from training.engine.examination.examine import examine
-from training.engine.examination.marks import untrained
-from training.engine.examination.rows import HEADS, Rows, open_rows
-from training.engine.registry import base_examination
-from training.engine.registry.base_examination import ask_for_calls, with_probe
-from training.engine.registry.base_mends import mend, single_braces, tie_head
-from training.engine.registry.base_model_import import add
-from training.engine.registry.base_models import parameter_count
-from training.engine.tokens import ChatTokenizer
 
 
 def _examined(directory: Path) -> Report:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from training.engine import fingerprint as module
-from training.engine.fingerprint import fingerprint
-from training.engine.registry.checkpoints import FileDigest, Manifest
-from training.protocol.model_facts import Reproducibility
-from training.tuning import Tuning
+from learnloop_service.training.engine import fingerprint as module
+from learnloop_service.training.engine.fingerprint import fingerprint
+from learnloop_service.training.engine.registry.checkpoints import FileDigest, Manifest
+from learnloop_service.training.protocol.model_facts import Reproducibility
+from learnloop_service.training.tuning import Tuning
 
 EXACT = Reproducibility(True, "alike with one thread (MKL_CBWR=AVX2,STRICT)")
 

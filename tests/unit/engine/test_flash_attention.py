@@ -6,8 +6,8 @@ import torch
 from structlog.testing import capture_logs
 from torch.nn import attention
 
-from training.engine.weights import flash_attention
-from training.engine.weights.flash_attention import PACKAGE, use_newest
+from learnloop_service.training.engine.weights import flash_attention
+from learnloop_service.training.engine.weights.flash_attention import PACKAGE, use_newest
 
 
 class Gpus:

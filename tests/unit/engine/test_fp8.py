@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from training.engine.weights.fp8 import Fp8Matrix, Fp8Unsupported, check_device, fits
+from learnloop_service.training.engine.weights.fp8 import Fp8Matrix, Fp8Unsupported, check_device, fits
 
 
 def _back(matrix: Fp8Matrix) -> Tensor:

@@ -12,18 +12,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from learnloop_service.training.engine.sampling.requests import SampleRequest
+from learnloop_service.training.engine.trainer.joined_layers import JoinedLayers
+from learnloop_service.training.engine.trainer.packed_attention import ATTENTION
+from learnloop_service.training.engine.trainer.packed_batches import packed_batches
+from learnloop_service.training.engine.trainer.policy import Policy
+from learnloop_service.training.engine.trainer.pretrained import SharedBases
+from learnloop_service.training.engine.weights.fp8 import Fp8Matrix
+from learnloop_service.training.engine.weights.joined import JoinedModel
+from learnloop_service.training.tuning import Tuning
 from tests.fakes.cuda_kernels import cuda_weights
 from tests.unit.engine.test_batched_adapters import outcomes, prompt_of, sampler_of
 from tests.unit.engine.test_packed_batches import by_token, group, load
-from training.engine.sampling.requests import SampleRequest
-from training.engine.trainer.joined_layers import JoinedLayers
-from training.engine.trainer.packed_attention import ATTENTION
-from training.engine.trainer.packed_batches import packed_batches
-from training.engine.trainer.policy import Policy
-from training.engine.trainer.pretrained import SharedBases
-from training.engine.weights.fp8 import Fp8Matrix
-from training.engine.weights.joined import JoinedModel
-from training.tuning import Tuning
 
 CPU = torch.device("cpu")
 GROUPS = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
@@ -116,7 +116,7 @@ def test_gradients_are_those_of_rounded_tokens_matrices_and_slopes(
 
 def test_stems_are_rounded_like_all_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What all sequences begin with has what it has in one batch; only the sums of its slopes are rounded elsewhere."""
-    monkeypatch.setattr("training.engine.trainer.packed_batches.MIN_STEM", 8)
+    monkeypatch.setattr("learnloop_service.training.engine.trainer.packed_batches.MIN_STEM", 8)
     ids = [[7] * 12 + [member] * 6 + list(range(20 * member, 20 * member + 20)) for member in range(9)]
     chosen = [[13, 19, 30, 37]] * 9
 

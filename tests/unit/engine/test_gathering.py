@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from learnloop_service.training.engine.sampling import gathering
+from learnloop_service.training.engine.sampling.gathering import MOST_S, Gathering
+from learnloop_service.training.engine.sampling.requests import SampleRequest
 from tests.fakes.cuda_kernels import cuda_weights
 from tests.unit.engine.test_batched_adapters import Base, assert_as_alone, prompt_of, sampler_of
-from training.engine.sampling import gathering
-from training.engine.sampling.gathering import MOST_S, Gathering
-from training.engine.sampling.requests import SampleRequest
 
 STEP_S = 1 / 512  # seconds that add up exactly
 
@@ -24,7 +24,7 @@ class Clock:
         ticks = itertools.count()
         for module in ("gathering", "scheduler"):
             time = SimpleNamespace(perf_counter=lambda: next(ticks) * STEP_S)
-            monkeypatch.setattr(f"training.engine.sampling.{module}.time", time)
+            monkeypatch.setattr(f"learnloop_service.training.engine.sampling.{module}.time", time)
 
 
 def steps_waited(gathering: Gathering, prompts: int, active: int) -> int:

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from training.engine.trainer.grpo_loss import BadOptions, TrainedTokens, TrainOptions, policy_loss
-from training.engine.trainer.trajectories import NothingToTrain, TrainSequence, normalised
+from learnloop_service.training.engine.trainer.grpo_loss import BadOptions, TrainedTokens, TrainOptions, policy_loss
+from learnloop_service.training.engine.trainer.trajectories import NothingToTrain, TrainSequence, normalised
 
 OPTIONS: list[dict[str, Any]] = [
     {},

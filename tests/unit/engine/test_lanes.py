@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from training.engine.lanes import Lanes
+from learnloop_service.training.engine.lanes import Lanes
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -12,12 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from learnloop_service.training.engine.trainer.packed_batches import packed_batches
+from learnloop_service.training.engine.trainer.policy import Policy, load_policy
+from learnloop_service.training.engine.trainer.pretrained import load_model
+from learnloop_service.training.engine.weights import llama_modules
+from learnloop_service.training.tuning import Tuning
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.trainer.packed_batches import packed_batches
-from training.engine.trainer.policy import Policy, load_policy
-from training.engine.trainer.pretrained import load_model
-from training.engine.weights import llama_modules
-from training.tuning import Tuning
 
 CPU = torch.device("cpu")
 SHAPES: list[tuple[str, dict[str, Any]]] = [
@@ -154,13 +154,13 @@ def test_the_engine_samples_trains_and_saves_the_tiny_base_without_transformers(
 _ENGINE = """
 import sys, tempfile
 from pathlib import Path
-import training.engine.http.server
-from training.engine.__main__ import TINY_BASE
-from training.engine.engine import Engine, finish
-from training.engine.registry.registry import Registry
-from training.engine.sampling.requests import SampleRequest
-from training.engine.sampling.sampler import Sampler
-from training.engine.trainer.sft import Example, SftOptions
+import learnloop_service.training.engine.http.server
+from learnloop_service.training.engine.__main__ import TINY_BASE
+from learnloop_service.training.engine.engine import Engine, finish
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.sampling.requests import SampleRequest
+from learnloop_service.training.engine.sampling.sampler import Sampler
+from learnloop_service.training.engine.trainer.sft import Example, SftOptions
 
 with tempfile.TemporaryDirectory() as directory:
     engine = Engine(Registry(Path(directory), {"tiny": TINY_BASE}), Sampler())

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM
 
+from learnloop_service.training.engine.sampling.constraint import Bits
+from learnloop_service.training.engine.sampling.masks import MaskThreads, ReplyMasks
+from learnloop_service.training.engine.sampling.requests import GrammarFailed, Sample, SampleCancelled, SampleRequest
+from learnloop_service.training.engine.sampling.sampler import Sampler
+from learnloop_service.training.engine.weights.weights import Weights, snapshot
 from tests.fakes.tiny_model import make_tiny_model
 from tests.unit.engine.test_sampler import Packed, mixed_requests, outcomes, prompt_of, request, sampler_of, samples
-from training.engine.sampling.constraint import Bits
-from training.engine.sampling.masks import MaskThreads, ReplyMasks
-from training.engine.sampling.requests import GrammarFailed, Sample, SampleCancelled, SampleRequest
-from training.engine.sampling.sampler import Sampler
-from training.engine.weights.weights import Weights, snapshot
 
 TIMEOUT_S = 60
 VOCABULARY = 320

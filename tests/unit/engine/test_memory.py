@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from training.engine.memory import release_reserved
+from learnloop_service.training.engine.memory import release_reserved
 
 
 def test_memory_is_released_after_the_work_of_all_gpus_that_have_some(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,19 +14,19 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from learnloop_service.training.engine.trainer.chunked_logprobs import PIECE_BYTES, head_logprobs
+from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
+from learnloop_service.training.engine.trainer.grpo_step import grpo_step
+from learnloop_service.training.engine.trainer.joined_layers import JoinedLayers
+from learnloop_service.training.engine.trainer.packed_attention import ATTENTION
+from learnloop_service.training.engine.trainer.packed_batches import packed_batches
+from learnloop_service.training.engine.trainer.padded_batches import padded_batches
+from learnloop_service.training.engine.trainer.policy import Policy
+from learnloop_service.training.engine.trainer.pretrained import SharedBases, fresh_adapter
+from learnloop_service.training.engine.trainer.trajectories import TrainSequence
+from learnloop_service.training.engine.weights.joined import JoinedModel, join
+from learnloop_service.training.tuning import Tuning
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.trainer.chunked_logprobs import PIECE_BYTES, head_logprobs
-from training.engine.trainer.grpo_loss import TrainOptions
-from training.engine.trainer.grpo_step import grpo_step
-from training.engine.trainer.joined_layers import JoinedLayers
-from training.engine.trainer.packed_attention import ATTENTION
-from training.engine.trainer.packed_batches import packed_batches
-from training.engine.trainer.padded_batches import padded_batches
-from training.engine.trainer.policy import Policy
-from training.engine.trainer.pretrained import SharedBases, fresh_adapter
-from training.engine.trainer.trajectories import TrainSequence
-from training.engine.weights.joined import JoinedModel, join
-from training.tuning import Tuning
 
 CPU = torch.device("cpu")
 
@@ -105,7 +105,7 @@ def test_what_all_sequences_begin_with_is_computed_once(
     tmp_path: Path, family: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its gradient is the sum of what all batches have of it, and so the gradients of whole sequences."""
-    monkeypatch.setattr("training.engine.trainer.packed_batches.MIN_STEM", 8)
+    monkeypatch.setattr("learnloop_service.training.engine.trainer.packed_batches.MIN_STEM", 8)
     draw = random.Random(most)
     ids = [[7] * 12 + [group] * 6 + [draw.randrange(320) for _ in range(20)] for group in range(3) for _ in range(3)]
     chosen = [[13, 19, 30, 37]] * 9
@@ -192,7 +192,7 @@ def test_the_head_in_pieces_is_the_head(monkeypatch: pytest.MonkeyPatch) -> None
     gradients = [hidden.grad, weight.grad]
     hidden.grad = weight.grad = None
     assert PIECE_BYTES > 4 * 30 * 7
-    monkeypatch.setattr("training.engine.trainer.chunked_logprobs.PIECE_BYTES", 4 * 30 * 7)
+    monkeypatch.setattr("learnloop_service.training.engine.trainer.chunked_logprobs.PIECE_BYTES", 4 * 30 * 7)
     logprobs, own_entropy = head_logprobs(hidden, weight, targets)
     (logprobs * slope).sum().backward()  # type: ignore[no-untyped-call]
     torch.testing.assert_close(logprobs, expected[torch.arange(50), targets])
@@ -234,7 +234,7 @@ def test_a_sequence_that_cannot_fit_is_recomputed_at_once(tmp_path: Path, monkey
     policy.pack()
     assert policy._layers is not None
     free = 40 * policy._layers.layer_bytes * policy.model.config.num_hidden_layers
-    monkeypatch.setattr("training.engine.trainer.joined_layers.free_bytes", lambda _: free)
+    monkeypatch.setattr("learnloop_service.training.engine.trainer.joined_layers.free_bytes", lambda _: free)
     seen: list[bool] = []
 
     def work(_: Sequence[Any]) -> Generator[None, None, None]:

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
+from learnloop_service.training.engine.sampling.requests import Sample, SampleRequest
+from learnloop_service.training.engine.sampling.sampler import Sampler
+from learnloop_service.training.engine.weights.any_model import ModuleWeights
+from learnloop_service.training.engine.weights.varlen_attention import Segments, varlen_attention
 from tests.fakes.architectures import make_architecture
 from tests.fakes.cuda_kernels import packed_modules
-from training.engine.sampling.requests import Sample, SampleRequest
-from training.engine.sampling.sampler import Sampler
-from training.engine.weights.any_model import ModuleWeights
-from training.engine.weights.varlen_attention import Segments, varlen_attention
 
 WINDOW = 16
 """Tokens that the layers of the architectures with a window see."""
@@ -88,7 +88,7 @@ def test_a_model_that_cannot_be_captured_is_sampled_without_graphs(model: Any, m
         raise RuntimeError("operation not permitted when stream is capturing")
 
     weights = weights_of(model, monkeypatch)
-    monkeypatch.setattr("training.engine.weights.packed_modules.captured", refuse)
+    monkeypatch.setattr("learnloop_service.training.engine.weights.packed_modules.captured", refuse)
     assert_exact(model, weights)
     assert not weights.captured
 

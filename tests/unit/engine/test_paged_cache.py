@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from training.engine.weights.kv_cache import KVShape
-from training.engine.weights.paged_cache import PAGE, OutOfPages, PagedCache, pages_of
-from training.engine.weights.shared_prefix import SharedPrefix
-from training.engine.weights.stages import stages_of
+from learnloop_service.training.engine.weights.kv_cache import KVShape
+from learnloop_service.training.engine.weights.paged_cache import PAGE, OutOfPages, PagedCache, pages_of
+from learnloop_service.training.engine.weights.shared_prefix import SharedPrefix
+from learnloop_service.training.engine.weights.stages import stages_of
 
 CPU = torch.device("cpu")
 SHAPE = KVShape(2, 1, 2, torch.float32, CPU, stages_of(2, [CPU, CPU]))

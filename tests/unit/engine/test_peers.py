@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from training.engine.trainer.peers import TrainerLost, WeightsDiffer, digest, shares
-from training.engine.workers.link import TrainingGroup
-from training.engine.workers.trainers import Trainers
+from learnloop_service.training.engine.trainer.peers import TrainerLost, WeightsDiffer, digest, shares
+from learnloop_service.training.engine.workers.link import TrainingGroup
+from learnloop_service.training.engine.workers.trainers import Trainers
 
 CPU = torch.device("cpu")
 Outcomes = list[Any]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from learnloop_service.training.engine.__main__ import TINY_BASE
+from learnloop_service.training.engine.plain_tokenizer import PlainTokenizer
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.__main__ import TINY_BASE
-from training.engine.plain_tokenizer import PlainTokenizer
 
 CALL = {"id": "c", "type": "function", "function": {"name": "search", "arguments": {"words": ["Bän", "<b>"], "n": 1}}}
 TOOLS = [

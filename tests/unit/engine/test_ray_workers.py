@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from training.engine.computing import BusySeconds
-from training.engine.sampling.figures import SamplingFigures
-from training.engine.workers import ray_workers
-from training.engine.workers.link import Cancel, LinkClosed, Report, WorkerFigures, WorkerSpec
-from training.engine.workers.ray_workers import ClusterUnavailable, RayWorkers
+from learnloop_service.training.engine.computing import BusySeconds
+from learnloop_service.training.engine.sampling.figures import SamplingFigures
+from learnloop_service.training.engine.workers import ray_workers
+from learnloop_service.training.engine.workers.link import Cancel, LinkClosed, Report, WorkerFigures, WorkerSpec
+from learnloop_service.training.engine.workers.ray_workers import ClusterUnavailable, RayWorkers
 
 REPORT = Report([], WorkerFigures(SamplingFigures(*[0] * 9), BusySeconds(), [], None))
 

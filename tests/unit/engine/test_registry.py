@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.tiny_model import make_tiny_model
-from training.engine.registry.base_models import parameter_count
-from training.engine.registry.checkpoints import CorruptCheckpoint
-from training.engine.registry.model_record import (
+from learnloop_service.training.engine.registry.base_models import parameter_count
+from learnloop_service.training.engine.registry.checkpoints import CorruptCheckpoint
+from learnloop_service.training.engine.registry.model_record import (
     BadModelName,
     CheckpointInUse,
     DamagedModel,
@@ -18,9 +17,10 @@ from training.engine.registry.model_record import (
     ModelRecord,
     UnknownModel,
 )
-from training.engine.registry.registry import Registry
-from training.engine.tokens import ChatTokenizer
-from training.tuning import Tuning
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.tuning import Tuning
+from tests.fakes.tiny_model import make_tiny_model
 
 
 @pytest.fixture(scope="module")

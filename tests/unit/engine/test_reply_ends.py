@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.engine.http.replies import TokenTexts, choice
+from learnloop_service.training.engine.http.text_stream import TextStream
+from learnloop_service.training.engine.sampling.requests import Sample
+from learnloop_service.training.engine.tokens import ChatTokenizer
 from tests.fakes.template_tokenizer import template_tokenizer
-from training.engine.http.chat_request import ChatRequest
-from training.engine.http.replies import TokenTexts, choice
-from training.engine.http.text_stream import TextStream
-from training.engine.sampling.requests import Sample
-from training.engine.tokens import ChatTokenizer
 
 TALK: list[dict[str, Any]] = [
     {"role": "user", "content": "How deep?"},

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModelForCausalLM
 
+from learnloop_service.training.engine import reproducibility
+from learnloop_service.training.engine.reproducibility import check
+from learnloop_service.training.engine.weights.any_model import ModuleWeights
+from learnloop_service.training.engine.weights.attention import attend
+from learnloop_service.training.engine.weights.weights import Weights, snapshot
 from tests.fakes.engine import make_engine
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine import reproducibility
-from training.engine.reproducibility import check
-from training.engine.weights.any_model import ModuleWeights
-from training.engine.weights.attention import attend
-from training.engine.weights.weights import Weights, snapshot
 
 
 def weights_of(directory: Path, family: str) -> Weights:

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from environment.json_type import Json
-from training.engine.http.errors import ApiError
-from training.engine.http.responses.stored import StoredResponses
-from training.protocol.responses.events import ResponseEvents
-from training.protocol.responses.items import messages_of
-from training.protocol.responses.reply import Reply
-from training.protocol.responses.request import ResponsesRequest
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.engine.http.errors import ApiError
+from learnloop_service.training.engine.http.responses.stored import StoredResponses
+from learnloop_service.training.protocol.responses.events import ResponseEvents
+from learnloop_service.training.protocol.responses.items import messages_of
+from learnloop_service.training.protocol.responses.reply import Reply
+from learnloop_service.training.protocol.responses.request import ResponsesRequest
 
 
 def _call(number: int) -> dict[str, Json]:

@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from training.engine.sampling.sample_tokens import sample_tokens, uniforms
+from learnloop_service.training.engine.sampling.sample_tokens import sample_tokens, uniforms
 
 
 def same(value: float, count: int) -> npt.NDArray[np.float32]:

@@ -12,9 +12,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from tests.fakes.tiny_model import make_tiny_model
-from training.engine.lanes import Lanes
-from training.engine.sampling.requests import (
+from learnloop_service.training.engine.lanes import Lanes
+from learnloop_service.training.engine.sampling.requests import (
     ContextTooLong,
     NonFiniteLogits,
     OutOfMemory,
@@ -23,11 +22,12 @@ from training.engine.sampling.requests import (
     SampleRequest,
     UnknownWeights,
 )
-from training.engine.sampling.sampler import Sampler
-from training.engine.weights.attention import round_up
-from training.engine.weights.kv_cache import KVCache, Piece
-from training.engine.weights.paged_cache import PAGE, PagedCache
-from training.engine.weights.weights import Weights, snapshot
+from learnloop_service.training.engine.sampling.sampler import Sampler
+from learnloop_service.training.engine.weights.attention import round_up
+from learnloop_service.training.engine.weights.kv_cache import KVCache, Piece
+from learnloop_service.training.engine.weights.paged_cache import PAGE, PagedCache
+from learnloop_service.training.engine.weights.weights import Weights, snapshot
+from tests.fakes.tiny_model import make_tiny_model
 
 KEY = "project/model@0"
 CONTEXT = 512
@@ -583,7 +583,7 @@ def test_conversations_that_need_the_same_pages_wait_for_one_another(
     weights: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Replies outgrow what was set aside for them: the youngest make room, and go on with what they had."""
-    monkeypatch.setattr("training.engine.sampling.scheduler.PAGED_REPLY", 1)
+    monkeypatch.setattr("learnloop_service.training.engine.sampling.scheduler.PAGED_REPLY", 1)
     packed = Packed(weights)
     sampler = sampler_of(packed, slots=8, cache_bytes=1)
     requests = [request(prompt_of(60, seed=number), 150, seed=number) for number in range(5)]

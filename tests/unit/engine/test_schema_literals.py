@@ -2,8 +2,8 @@
 
 import pytest
 
-from environment.json_type import Json
-from training.engine.http.schema_literals import Literal, literals
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.engine.http.schema_literals import Literal, literals
 
 LONG = "ab" * 5000
 

@@ -12,15 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from learnloop_service.training.engine.registry import model_store
+from learnloop_service.training.engine.registry.checkpoints import (
+    OPTIMIZER_FILE,
+    CheckpointNotWritten,
+    CorruptCheckpoint,
+)
+from learnloop_service.training.engine.registry.model_record import ModelExists, ModelRecord, StepTaken, UnknownModel
+from learnloop_service.training.engine.registry.model_store import ModelStore
+from learnloop_service.training.engine.registry.object_store import BadStore, ObjectStore, StoreUnavailable
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.registry.shared_registry import SharedRegistry, open_registry
+from learnloop_service.training.engine.registry.store_url import open_store
 from tests.fakes.s3_server import LOST, S3Server, s3_server
-from training.engine.registry import model_store
-from training.engine.registry.checkpoints import OPTIMIZER_FILE, CheckpointNotWritten, CorruptCheckpoint
-from training.engine.registry.model_record import ModelExists, ModelRecord, StepTaken, UnknownModel
-from training.engine.registry.model_store import ModelStore
-from training.engine.registry.object_store import BadStore, ObjectStore, StoreUnavailable
-from training.engine.registry.registry import Registry
-from training.engine.registry.shared_registry import SharedRegistry, open_registry
-from training.engine.registry.store_url import open_store
 
 ROOT = Path(__file__).parents[3]
 
@@ -324,8 +328,8 @@ def test_urls_that_name_no_store(wrong: str, words: str) -> None:
 def s3_url(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("training.engine.registry.s3_store._RETRIES", 1)
-    monkeypatch.setattr("training.engine.registry.s3_store._LIST_RETRIES", 1)
+    monkeypatch.setattr("learnloop_service.training.engine.registry.s3_store._RETRIES", 1)
+    monkeypatch.setattr("learnloop_service.training.engine.registry.s3_store._LIST_RETRIES", 1)
     monkeypatch.setattr(s3, "fault", lambda method, path: None)
     return f"s3://{s3.bucket}/{tmp_path.name}"
 
@@ -379,7 +383,7 @@ def test_while_the_store_is_away_known_models_are_there(
     one = engine("one")
     record = _create(one)
     _commit(one, record, b"known")
-    monkeypatch.setattr("training.engine.registry.shared_registry.FRESH_S", 0.0)
+    monkeypatch.setattr("learnloop_service.training.engine.registry.shared_registry.FRESH_S", 0.0)
     s3.fault = lambda method, path: 503
     assert _weights(one) == b"known"
     with pytest.raises(StoreUnavailable):
@@ -399,19 +403,19 @@ def test_a_name_without_a_step_is_asked_for_now_and_then(
     one, two = engine("one"), engine("two")
     record = _create(one)
     assert _weights(two) == BASE_WEIGHTS
-    monkeypatch.setattr("training.engine.registry.shared_registry.FRESH_S", 3600.0)
+    monkeypatch.setattr("learnloop_service.training.engine.registry.shared_registry.FRESH_S", 3600.0)
     _commit(one, record, b"newer")
     s3.requests.clear()
     assert _weights(two) == BASE_WEIGHTS
     assert s3.requests == []
-    monkeypatch.setattr("training.engine.registry.shared_registry.FRESH_S", 0.0)
+    monkeypatch.setattr("learnloop_service.training.engine.registry.shared_registry.FRESH_S", 0.0)
     assert _weights(two) == b"newer"
 
 
 _CHILD = """
 import sys
 from pathlib import Path
-from training.engine.registry.shared_registry import open_registry
+from learnloop_service.training.engine.registry.shared_registry import open_registry
 registry = open_registry(Path(sys.argv[1]), {}, (), sys.argv[2])
 def save(directory):
     for number in range(8):

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-import training.engine.tiny_base
-from training.engine.template_habits import Habits, with_short_ids, without_system_role
-from training.engine.tokens import ChatTokenizer
-from training.protocol.tool_formats.formats import FORMATS
+import learnloop_service.training.engine.tiny_base
+from learnloop_service.training.engine.template_habits import Habits, with_short_ids, without_system_role
+from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.protocol.tool_formats.formats import FORMATS
 
 TEMPLATES = Path(__file__).parent / "chat_templates"
-OWN = Path(training.engine.tiny_base.__path__[0]) / "model"
+OWN = Path(learnloop_service.training.engine.tiny_base.__path__[0]) / "model"
 TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}}}
 
 

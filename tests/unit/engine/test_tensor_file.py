@@ -6,11 +6,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from learnloop_service.training.engine.trainer.pretrained import fresh_adapter, save_adapter, save_whole
+from learnloop_service.training.engine.weights import tensor_file
+from learnloop_service.training.engine.weights.tensor_file import write_tensors
+from learnloop_service.training.tuning import Tuning
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.trainer.pretrained import fresh_adapter, save_adapter, save_whole
-from training.engine.weights import tensor_file
-from training.engine.weights.tensor_file import write_tensors
-from training.tuning import Tuning
 
 
 @pytest.mark.parametrize("small_bytes", [0, tensor_file._SMALL_BYTES])
@@ -65,7 +65,7 @@ def test_whole_weights_have_the_bytes_of_transformers(
     model = AutoModelForCausalLM.from_pretrained(make_tiny_model(tmp_path / "base", "gpt_neox"), dtype=torch.float32)
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     if not writable:
-        monkeypatch.setattr("training.engine.trainer.pretrained.can_write", lambda tensors: False)
+        monkeypatch.setattr("learnloop_service.training.engine.trainer.pretrained.can_write", lambda tensors: False)
     hashed = save_whole(model, ours)
     model.save_pretrained(theirs)
     files = [{path.name: path.read_bytes() for path in directory.iterdir()} for directory in (ours, theirs)]

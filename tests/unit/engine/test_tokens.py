@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from learnloop_service.training.engine.tokens import BadConversation, ChatTokenizer
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.tokens import BadConversation, ChatTokenizer
 
 TOOLS: list[dict[str, Any]] = [
     {

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from learnloop_service.training.engine.tokens import ChatTokenizer
 from tests.fakes.tiny_model import make_tiny_model
 from tests.openai_clients import SEARCH
-from training.engine.tokens import ChatTokenizer
 
 PLAIN = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

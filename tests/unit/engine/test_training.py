@@ -13,22 +13,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from learnloop_service.training.engine import engine as engine_module
+from learnloop_service.training.engine.engine import Engine, StepConflict, TrainingOutOfMemory, finish
+from learnloop_service.training.engine.registry.base_models import parameter_count
+from learnloop_service.training.engine.registry.checkpoints import CheckpointNotWritten
+from learnloop_service.training.engine.registry.model_record import UnknownModel
+from learnloop_service.training.engine.sampling.requests import Sample, SampleRequest, UnknownWeights
+from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
+from learnloop_service.training.engine.trainer.optimizer import NonFiniteGradient
+from learnloop_service.training.engine.trainer.padded_batches import padded_batches
+from learnloop_service.training.engine.trainer.policy import Policy, load_checkpoint
+from learnloop_service.training.engine.trainer.pretrained import load_model
+from learnloop_service.training.engine.trainer.sft import Example, SftOptions
+from learnloop_service.training.engine.trainer.trajectories import BadTrajectory, Conversation, Trajectory
+from learnloop_service.training.tuning import Tuning
 from tests.conditions import until
 from tests.fakes.engine import make_engine, odd_share, sampled_group
-from training.engine import engine as engine_module
-from training.engine.engine import Engine, StepConflict, TrainingOutOfMemory, finish
-from training.engine.registry.base_models import parameter_count
-from training.engine.registry.checkpoints import CheckpointNotWritten
-from training.engine.registry.model_record import UnknownModel
-from training.engine.sampling.requests import Sample, SampleRequest, UnknownWeights
-from training.engine.trainer.grpo_loss import TrainOptions
-from training.engine.trainer.optimizer import NonFiniteGradient
-from training.engine.trainer.padded_batches import padded_batches
-from training.engine.trainer.policy import Policy, load_checkpoint
-from training.engine.trainer.pretrained import load_model
-from training.engine.trainer.sft import Example, SftOptions
-from training.engine.trainer.trajectories import BadTrajectory, Conversation, Trajectory
-from training.tuning import Tuning
 
 FAST = TrainOptions(learning_rate=1e-2)
 LORA = Tuning("lora", rank=4, alpha=8)
@@ -281,7 +281,7 @@ def test_a_failed_write_leaves_the_model_as_it_was(tmp_path: Path, monkeypatch: 
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("training.engine.trainer.policy.Policy.save", full_disk)
+        patched.setattr("learnloop_service.training.engine.trainer.policy.Policy.save", full_disk)
         with pytest.raises(CheckpointNotWritten, match="No space left"):
             finish(engine.train(model, [group], FAST))
     checkpoints = engine.registry.newest(model).directory.parent
@@ -439,7 +439,7 @@ def test_a_checkpoint_holds_what_is_needed_and_no_more(tmp_path: Path) -> None:
 def test_a_large_optimizer_state_is_kept_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, parts = [], []
     for size in (1, 1 << 30):
-        monkeypatch.setattr("training.engine.trainer.policy._OPTIMIZER_PART_BYTES", size)
+        monkeypatch.setattr("learnloop_service.training.engine.trainer.policy._OPTIMIZER_PART_BYTES", size)
         engine = make_engine(tmp_path / str(size))
         model = _create(engine)
         _train(engine, model, 2)
@@ -455,7 +455,7 @@ def test_a_large_optimizer_state_is_kept_in_parts(tmp_path: Path, monkeypatch: p
 
 def test_what_is_left_of_an_optimizer_state_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash can interrupt the removal of an old one."""
-    monkeypatch.setattr("training.engine.trainer.policy._OPTIMIZER_PART_BYTES", 1)
+    monkeypatch.setattr("learnloop_service.training.engine.trainer.policy._OPTIMIZER_PART_BYTES", 1)
     found = []
     for kept in (0, 3):
         engine = make_engine(tmp_path / str(kept))

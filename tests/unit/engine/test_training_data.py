@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from training.engine.http.errors import ApiError
-from training.engine.http.training_data import TrainingData
+from learnloop_service.training.engine.http.errors import ApiError
+from learnloop_service.training.engine.http.training_data import TrainingData
 
 LINES = b'{"messages": [{"role": "assistant", "content": "a"}]}\n\n{"messages": []}\n'
 Reply = bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]

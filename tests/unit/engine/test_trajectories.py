@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.tiny_model import make_tiny_model
-from training.engine.tokens import ChatTokenizer
-from training.engine.trainer.trajectories import (
+from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.trainer.trajectories import (
     BadTrajectory,
     Conversation,
     Trajectory,
@@ -15,6 +14,7 @@ from training.engine.trainer.trajectories import (
     read_groups,
     sequences,
 )
+from tests.fakes.tiny_model import make_tiny_model
 
 
 @pytest.fixture(scope="module")

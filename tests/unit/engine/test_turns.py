@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from training.engine.vllm.turns import Turns
+from learnloop_service.training.engine.vllm.turns import Turns
 
 
 class _Users:

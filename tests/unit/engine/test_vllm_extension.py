@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from training.engine.vllm.extension.learnloop_vllm import LearnloopWorker
+from learnloop_service.training.engine.vllm.extension.learnloop_vllm import LearnloopWorker
 
 
 class _Wrapper(nn.Module):

@@ -9,14 +9,14 @@ from llguidance import LLMatcher
 from llguidance.hf import from_tokenizer
 from transformers import PreTrainedTokenizerFast
 
-import training.engine
-from training.engine.http.chat_request import ChatRequest
-from training.engine.http.reply_grammar import reply_grammar
-from training.engine.tokens import ChatTokenizer
-from training.engine.vllm.grammar import for_vllm
-from training.protocol.tool_formats.formats import HERMES
+import learnloop_service.training.engine
+from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.engine.http.reply_grammar import reply_grammar
+from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.vllm.grammar import for_vllm
+from learnloop_service.training.protocol.tool_formats.formats import HERMES
 
-TINY = Path(training.engine.__path__[0]) / "tiny_base" / "model"
+TINY = Path(learnloop_service.training.engine.__path__[0]) / "tiny_base" / "model"
 CALL = '<tool_call>\n{"name": "find", "arguments": {"word": "kickoff"}}\n</tool_call>'
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from training.engine.vllm.output import Output
+from learnloop_service.training.engine.vllm.output import Output
 
 WARNING = (
     "(APIServer pid=7) WARNING 11-23 14:34:00 [system_utils.py:1] Found ulimit of 1024. This can "

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from training.engine.sampling.requests import NonFiniteLogits, SampleRequest
-from training.engine.vllm.protocol import BadReply, Reply, figures, scored
+from learnloop_service.training.engine.sampling.requests import NonFiniteLogits, SampleRequest
+from learnloop_service.training.engine.vllm.protocol import BadReply, Reply, figures, scored
 
 REQUEST = SampleRequest((5, 6), "tiny", 8)
 

@@ -8,12 +8,12 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM, PreTrainedModel
 
+from learnloop_service.training.engine.weights.any_model import ModuleWeights, UnsupportedModel
+from learnloop_service.training.engine.weights.attention import KEY_MULTIPLE, round_up
+from learnloop_service.training.engine.weights.kv_cache import KVCache, Piece
+from learnloop_service.training.engine.weights.llama_cpu import FusedWeights
+from learnloop_service.training.engine.weights.weights import Weights, snapshot
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.weights.any_model import ModuleWeights, UnsupportedModel
-from training.engine.weights.attention import KEY_MULTIPLE, round_up
-from training.engine.weights.kv_cache import KVCache, Piece
-from training.engine.weights.llama_cpu import FusedWeights
-from training.engine.weights.weights import Weights, snapshot
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
+from learnloop_service.training.engine.trainer.grpo_step import grpo_step
+from learnloop_service.training.engine.trainer.packed_batches import packed_batches
+from learnloop_service.training.engine.trainer.padded_batches import Batch, padded_batches
+from learnloop_service.training.engine.trainer.policy import Policy
+from learnloop_service.training.engine.trainer.pretrained import load_model
+from learnloop_service.training.engine.trainer.trajectories import TrainSequence
+from learnloop_service.training.tuning import Tuning
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.trainer.grpo_loss import TrainOptions
-from training.engine.trainer.grpo_step import grpo_step
-from training.engine.trainer.packed_batches import packed_batches
-from training.engine.trainer.padded_batches import Batch, padded_batches
-from training.engine.trainer.policy import Policy
-from training.engine.trainer.pretrained import load_model
-from training.engine.trainer.trajectories import TrainSequence
-from training.tuning import Tuning
 
 CPU = torch.device("cpu")
 FULL = Tuning("full")
@@ -89,7 +89,7 @@ def test_a_gradient_has_the_same_bits_with_any_number_of_threads(tmp_path: Path)
     batches = list(packed_batches(ids, chosen, 2000, CPU))
     once = gradients(policy.model, batches, chosen)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("training.engine.trainer.whole_layers.KEPT_BYTES", 0)
+        patch.setattr("learnloop_service.training.engine.trainer.whole_layers.KEPT_BYTES", 0)
         again = [gradients(policy.model, batches, chosen)]
     policy._recompute()
     again.append(gradients(policy.model, batches, chosen))

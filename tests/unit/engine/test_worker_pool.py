@@ -8,20 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.conditions import until
-from tests.fakes.tiny_model import make_tiny_model
-from tests.fakes.worker_pool import Following, Pool, worker_pool
-from training.engine.computing import BusySeconds, EngineStopped, PolicyStep, WorkerLost
-from training.engine.engine import TrainResult
-from training.engine.registry.model_record import NewModel
-from training.engine.registry.registry import Registry
-from training.engine.sampling.figures import SamplingFigures
-from training.engine.sampling.requests import SampleRequest
-from training.engine.trainer.grpo_loss import TrainOptions
-from training.engine.trainer.peers import TrainerLost, WeightsDiffer
-from training.engine.workers import pool as pool_module
-from training.engine.workers.conversations import Conversations
-from training.engine.workers.link import (
+from learnloop_service.training.engine.computing import BusySeconds, EngineStopped, PolicyStep, WorkerLost
+from learnloop_service.training.engine.engine import TrainResult
+from learnloop_service.training.engine.registry.model_record import NewModel
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.sampling.figures import SamplingFigures
+from learnloop_service.training.engine.sampling.requests import SampleRequest
+from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
+from learnloop_service.training.engine.trainer.peers import TrainerLost, WeightsDiffer
+from learnloop_service.training.engine.workers import pool as pool_module
+from learnloop_service.training.engine.workers.conversations import Conversations
+from learnloop_service.training.engine.workers.link import (
     Answer,
     Ask,
     Failed,
@@ -35,6 +32,9 @@ from training.engine.workers.link import (
     WorkerFigures,
     WorkerSpec,
 )
+from tests.conditions import until
+from tests.fakes.tiny_model import make_tiny_model
+from tests.fakes.worker_pool import Following, Pool, worker_pool
 
 FIGURES = WorkerFigures(SamplingFigures(*[0] * len(SamplingFigures.__slots__)), BusySeconds(), (), None)
 Does = Callable[["ScriptedWorker", Ask], None]
@@ -91,7 +91,7 @@ class ScriptedPlacement:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers are started again at once."""
-    monkeypatch.setattr("training.engine.workers.handle._FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr("learnloop_service.training.engine.workers.handle._FIRST_DELAY_S", 0.0)
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from environment.answers.environment import build
-from environment.base import Explained, Scenario, Solvable, ToolError
-from environment.registry import build as registered
-from judges.base import Candidate, JudgeServices
-from judges.registry import build as judge_named
-from training.environment_check.agents import play_turns
-from training.environment_check.play import play
+from learnloop_service.environment.answers.environment import build
+from learnloop_service.environment.base import Explained, Scenario, Solvable, ToolError
+from learnloop_service.environment.registry import build as registered
+from learnloop_service.judges.base import Candidate, JudgeServices
+from learnloop_service.judges.registry import build as judge_named
+from learnloop_service.training.environment_check.agents import play_turns
+from learnloop_service.training.environment_check.play import play
 
 ROWS = [{"question": f"What is {number} times 2?", "answer": str(number * 2)} for number in range(10)]
 UNUSED = Path("unused")

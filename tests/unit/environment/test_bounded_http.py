@@ -3,7 +3,13 @@
 import httpx
 import pytest
 
-from environment.bounded_http import AnswerLimits, AnswerRefused, AnswerTooLarge, BoundedTransport, json_values
+from learnloop_service.environment.bounded_http import (
+    AnswerLimits,
+    AnswerRefused,
+    AnswerTooLarge,
+    BoundedTransport,
+    json_values,
+)
 from tests.fakes.hostile_provider import Answer, bomb, endless, endless_events, gigabyte, hostile_provider, saying
 
 MOST_TAKEN = 32 * 2**20

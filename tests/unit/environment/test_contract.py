@@ -8,14 +8,23 @@ from typing import Any
 
 import pytest
 
-from environment import plugins
-from environment.base import Environment, EpisodeFailed, Reflective, Scenario, TextEpisode, Tool, ToolError, ToolResult
-from environment.contract import checked
-from environment.explained import why_no_success
-from environment.plugins import PluginFault
-from environment.registry import build
-from judges.base import JudgeServices
-from judges.registry import build as build_judge
+from learnloop_service.environment import plugins
+from learnloop_service.environment.base import (
+    Environment,
+    EpisodeFailed,
+    Reflective,
+    Scenario,
+    TextEpisode,
+    Tool,
+    ToolError,
+    ToolResult,
+)
+from learnloop_service.environment.contract import checked
+from learnloop_service.environment.explained import why_no_success
+from learnloop_service.environment.plugins import PluginFault
+from learnloop_service.environment.registry import build
+from learnloop_service.judges.base import JudgeServices
+from learnloop_service.judges.registry import build as build_judge
 
 SCENARIO = Scenario("s1", "train", {"task": "add"})
 
@@ -244,7 +253,10 @@ def test_what_is_no_environment_is_refused(attributes: dict[str, Any], said: str
     ("value", "said"),
     [
         ("no_such_package.plugin:build", "cannot be loaded from no_such_package.plugin:build: ModuleNotFoundError"),
-        ("environment.registry:nothing", "cannot be loaded from environment.registry:nothing: AttributeError"),
+        (
+            "learnloop_service.environment.registry:nothing",
+            "cannot be loaded from learnloop_service.environment.registry:nothing: AttributeError",
+        ),
         ("builtins:len", "its builder builtins:len raised TypeError"),
     ],
 )

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from environment.base import Environment
-from environment.email_search import environment as email_search
-from environment.email_search.inbox import write_inbox
-from environment.email_search.synthetic import make_world
 from learnloop_sales import environment as sales_email
+from learnloop_service.environment.base import Environment
+from learnloop_service.environment.email_search import environment as email_search
+from learnloop_service.environment.email_search.inbox import write_inbox
+from learnloop_service.environment.email_search.synthetic import make_world
 from tests.fakes.sales_agent import GRAPH
 
 COUNT = 11

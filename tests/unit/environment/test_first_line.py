@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.first_line import first_line, last_line
+from learnloop_service.environment.first_line import first_line, last_line
 
 
 @pytest.mark.parametrize(

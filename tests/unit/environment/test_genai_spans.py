@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from environment.genai_spans import Reply, chat, execute_tool, invoke_agent
-from environment.trace import tracing
+from learnloop_service.environment.genai_spans import Reply, chat, execute_tool, invoke_agent
+from learnloop_service.environment.trace import tracing
 from tests.unit.environment.test_trace import Noted
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"q": "Ü"}'}}

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from environment import installation
-from environment.installation import CPU_INDEX, has_nvidia_gpu, install_command, shipped
+from learnloop_service.environment import installation
+from learnloop_service.environment.installation import CPU_INDEX, has_nvidia_gpu, install_command, shipped
 from tests.fakes.engine_process import ROOT
 
 PIP = [sys.executable, "-m", "pip", "install"]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.base import Split
-from environment.invented_names import Names, split_of
+from learnloop_service.environment.base import Split
+from learnloop_service.environment.invented_names import Names, split_of
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 KINDS = ("word", "capitalised", "project", "company", "date", "amount")

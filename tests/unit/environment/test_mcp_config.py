@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from environment.base import Scenario
-from environment.registry import build
+from learnloop_service.environment.base import Scenario
+from learnloop_service.environment.registry import build
 
 TASKS = [{"task": f"task {number}", "answer": str(number)} for number in range(10)]
 UNUSED = Path("unused")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from environment.own_agent.runner import Pull, Push, PythonFunction, parse_runner
-from environment.registry import build
 from learnloop.outcome import BadOutcome, outcome_of, parse_outcome, read_report
+from learnloop_service.environment.own_agent.runner import Pull, Push, PythonFunction, parse_runner
+from learnloop_service.environment.registry import build
 
 TASKS: list[Any] = [{"task": {"question": f"What is {n}?"}, "reference": {"answer": str(n)}} for n in range(10)]
 PULL: dict[str, Any] = {"runner": {"pull": {}}}

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from environment import registry
-from environment.traits import Traits
+from learnloop_service.environment import registry
+from learnloop_service.environment.traits import Traits
 from tests.fakes.installed import installed
 
 
@@ -30,7 +30,7 @@ def test_a_bad_config_is_a_value_error(tmp_path: Path) -> None:
 
 def test_what_environments_say_of_their_config(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
-        "from environment.traits import Traits\nTRAITS = Traits(datasets={'scenarios': ()})\ndef build(): ..."
+        "from learnloop_service.environment.traits import Traits\nTRAITS = Traits(datasets={'scenarios': ()})\ndef build(): ..."
     )
     (tmp_path / "plain.py").write_text("def build(): ...")
     points = {"mine": "mine:build", "plain": "plain:build", "broken": "nowhere:build"}

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.base import Tool
-from environment.server_tools import offered
+from learnloop_service.environment.base import Tool
+from learnloop_service.environment.server_tools import offered
+from learnloop_service.training.engine.http.chat_request import _checked_tools
 from tests.fakes.mcp_server import NESTED
-from training.engine.http.chat_request import _checked_tools
 
 
 def parameters(schema: Any) -> Any:

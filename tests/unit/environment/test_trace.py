@@ -12,8 +12,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Tracer
 
-from app.aio.event_loops import run_in_thread
-from environment.trace import span, tracing
+from learnloop_service.app.aio.event_loops import run_in_thread
+from learnloop_service.environment.trace import span, tracing
 
 
 class Noted:

@@ -1,6 +1,6 @@
 """The words of a text."""
 
-from environment.words import words_of
+from learnloop_service.environment.words import words_of
 
 
 def test_words_leave_case_accents_and_punctuation_out() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judges.agreement import kappa, rank_correlation, same_decisions
+from learnloop_service.judges.agreement import kappa, rank_correlation, same_decisions
 
 SCORES = st.sampled_from((0.0, 0.2, 0.5, 0.8, 1.0))
 PAIRS = st.lists(st.tuples(SCORES, SCORES), max_size=30)

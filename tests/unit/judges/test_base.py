@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from judges.base import Score
+from learnloop_service.judges.base import Score
 
 
 @pytest.mark.parametrize("value", [None, 0.0, 0.5, 1.0])

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.base import Scenario
-from judges import registry
-from judges.base import Candidate, JudgeCall, Judgement, JudgeServices, Score
-from judges.blend import BlendedJudge, BlendJudge, build
-from judges.registry import UnknownJudge
 from learnloop_sales.environment import SalesEmail
+from learnloop_service.environment.base import Scenario
+from learnloop_service.judges import registry
+from learnloop_service.judges.base import Candidate, JudgeCall, Judgement, JudgeServices, Score
+from learnloop_service.judges.blend import BlendedJudge, BlendJudge, build
+from learnloop_service.judges.registry import UnknownJudge
 from tests.fakes.scripted_judge import OnlyModel
 
 SCENARIO = Scenario("s1", "train", {}, {"answer": "14 March"})

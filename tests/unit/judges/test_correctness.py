@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from environment.base import Scenario
-from judges.asking import MAX_REQUESTS
-from judges.base import Candidate, Judgement, JudgeServices, NoRateLimit
-from judges.correctness import REPAIRS, CorrectnessJudge, build
-from judges.reference import ReferenceJudge
-from judges.registry import UnknownJudge
-from judges.shortening import SHORTENINGS
+from learnloop_service.environment.base import Scenario
+from learnloop_service.judges.asking import MAX_REQUESTS
+from learnloop_service.judges.base import Candidate, Judgement, JudgeServices, NoRateLimit
+from learnloop_service.judges.correctness import REPAIRS, CorrectnessJudge, build
+from learnloop_service.judges.reference import ReferenceJudge
+from learnloop_service.judges.registry import UnknownJudge
+from learnloop_service.judges.shortening import SHORTENINGS
 from tests.fakes.scripted_judge import MALFORMED, OnlyModel, Raw, Remembering, ScriptedJudge, completion, scripted_judge
 
 SCENARIO = Scenario("s1", "train", {"question": "When is the launch?"}, {"answer": "14 March"})

@@ -3,10 +3,10 @@
 import httpx
 import pytest
 
-from environment.base import Scenario
-from judges.base import Candidate, JudgeModel
-from judges.llm import JudgeUnavailable, complete
-from judges.ruler import RulerJudge
+from learnloop_service.environment.base import Scenario
+from learnloop_service.judges.base import Candidate, JudgeModel
+from learnloop_service.judges.llm import JudgeUnavailable, complete
+from learnloop_service.judges.ruler import RulerJudge
 from tests.fakes.hostile_provider import (
     Answer,
     bomb,

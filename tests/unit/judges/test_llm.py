@@ -5,9 +5,9 @@ import json
 import pytest
 from genai_prices.data_snapshot import get_snapshot
 
-from judges.llm import JudgeUnavailable, complete, response_to
-from judges.prices import _PROVIDERS, Price, listed_price
-from judges.providers import PROVIDERS
+from learnloop_service.judges.llm import JudgeUnavailable, complete, response_to
+from learnloop_service.judges.prices import _PROVIDERS, Price, listed_price
+from learnloop_service.judges.providers import PROVIDERS
 from tests.fakes.scripted_judge import KEY, Raw, completion, scripted_judge
 
 QUESTION = [{"role": "user", "content": "?"}]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from environment.base import Scenario
-from environment.email_search.synthetic import make_world
-from judges.base import Candidate, JudgeServices, Score
-from judges.reference import build, same_answer
+from learnloop_service.environment.base import Scenario
+from learnloop_service.environment.email_search.synthetic import make_world
+from learnloop_service.judges.base import Candidate, JudgeServices, Score
+from learnloop_service.judges.reference import build, same_answer
 
 DATES = st.dates(date(1000, 1, 1), date(2999, 12, 31))
 FORMS = (

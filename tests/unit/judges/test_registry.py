@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from judges import registry
-from judges.base import JudgeServices
+from learnloop_service.judges import registry
+from learnloop_service.judges.base import JudgeServices
 from tests.fakes.scripted_judge import OnlyModel
 
 MODEL = JudgeServices(models=OnlyModel())

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.base import Scenario
-from judges.asking import MAX_PAUSE_S, MAX_REQUESTS
-from judges.base import Candidate, JudgeServices
-from judges.json_answer import UnusableAnswer
-from judges.llm import Completion
-from judges.registry import UnknownJudge
-from judges.ruler import RulerJudge, build
-from judges.ruler.answer import verdicts
-from judges.ruler.judge import CONVERSATIONS, REPAIRS
-from judges.ruler.material import REMOVED
-from judges.shortening import SHORTENINGS
+from learnloop_service.environment.base import Scenario
+from learnloop_service.judges.asking import MAX_PAUSE_S, MAX_REQUESTS
+from learnloop_service.judges.base import Candidate, JudgeServices
+from learnloop_service.judges.json_answer import UnusableAnswer
+from learnloop_service.judges.llm import Completion
+from learnloop_service.judges.registry import UnknownJudge
+from learnloop_service.judges.ruler import RulerJudge, build
+from learnloop_service.judges.ruler.answer import verdicts
+from learnloop_service.judges.ruler.judge import CONVERSATIONS, REPAIRS
+from learnloop_service.judges.ruler.material import REMOVED
+from learnloop_service.judges.shortening import SHORTENINGS
 from tests.fakes.scripted_judge import (
     HANG,
     KEY,

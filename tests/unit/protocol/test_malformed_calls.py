@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from training.protocol.malformed_calls import MALFORMED, is_malformed, is_malformed_response
+from learnloop_service.training.protocol.malformed_calls import MALFORMED, is_malformed, is_malformed_response
 
 
 def _call(arguments: object) -> dict[str, Any]:

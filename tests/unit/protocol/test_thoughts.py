@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.protocol.tool_formats.formats import FORMATS, ToolFormat
-from training.protocol.tool_formats.thoughts import THOUGHT_MARKS, opens_thought, thoughts
-from training.protocol.tool_formats.written_calls import WrittenCall
+from learnloop_service.training.protocol.tool_formats.formats import FORMATS, ToolFormat
+from learnloop_service.training.protocol.tool_formats.thoughts import THOUGHT_MARKS, opens_thought, thoughts
+from learnloop_service.training.protocol.tool_formats.written_calls import WrittenCall
 
 REAL, DRAFT = WrittenCall("look_up", '{"word": "tide"}'), WrittenCall("delete_all", "{}")
 formats = pytest.mark.parametrize("tool_format", FORMATS.values(), ids=FORMATS)

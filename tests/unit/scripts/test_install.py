@@ -10,7 +10,7 @@ from threading import Thread
 
 import pytest
 
-from environment.installation import CPU_INDEX
+from learnloop_service.environment.installation import CPU_INDEX
 from scripts import install
 from scripts.install import answers, read_configuration, torch_index, uv_settings, with_index
 

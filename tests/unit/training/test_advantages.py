@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.advantages import advantages, differ
+from learnloop_service.training.advantages import advantages, differ
 
 
 def test_they_are_scaled_by_the_groups_deviation() -> None:

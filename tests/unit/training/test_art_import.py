@@ -9,14 +9,14 @@ import pytest
 @pytest.mark.long
 def test_art_comes_late_and_without_torch_which_can_come_later() -> None:
     service = (
-        "training.learn_loop, training.rollout.rollout, training.scoring, training.backends.embedded, "
-        "environment.email_search.environment, learnloop_sales.environment, judges.reference"
+        "learnloop_service.training.learn_loop, learnloop_service.training.rollout.rollout, learnloop_service.training.scoring, learnloop_service.training.backends.embedded, "
+        "learnloop_service.environment.email_search.environment, learnloop_sales.environment, learnloop_service.judges.reference"
     )
     code = (
         f"import sys, {service}\n"
         "def imported(*names): return [name for name in sys.modules if name.split('.')[0] in names]\n"
         "assert imported('torch', 'transformers', 'art', 'litellm', 'openai') == [], 'with the service'\n"
-        "from training.backends.art_import import import_art\n"
+        "from learnloop_service.training.backends.art_import import import_art\n"
         "art, again = import_art(), import_art()\n"
         "client = import_art('art.serverless.client')\n"
         "assert art is again is sys.modules['art']\n"

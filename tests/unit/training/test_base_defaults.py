@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.base_defaults import TINY_BASE, Base, defaults_of, demonstrations, factor_from_usual, usual_rate
-from training.types import RunConfig, WarmStartConfig
+from learnloop_service.training.base_defaults import (
+    TINY_BASE,
+    Base,
+    defaults_of,
+    demonstrations,
+    factor_from_usual,
+    usual_rate,
+)
+from learnloop_service.training.types import RunConfig, WarmStartConfig
 
 LORA = Base("qwen", 1_540_000_000, "lora", "cuda")
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from training.base_memory import PROGRAM_BYTES, memory_needed, usual_tuning_of
-from training.engine import tiny_base
-from training.engine.trainer.policy import load_policy
-from training.engine.weights.weights import snapshot
-from training.tuning import Tuning
+from learnloop_service.training.base_memory import PROGRAM_BYTES, memory_needed, usual_tuning_of
+from learnloop_service.training.engine import tiny_base
+from learnloop_service.training.engine.trainer.policy import load_policy
+from learnloop_service.training.engine.weights.weights import snapshot
+from learnloop_service.training.tuning import Tuning
 
 GB = 1e9
 FULL, LORA = Tuning(), Tuning("lora")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from learnloop_service.training.base_model_files import base_model_fault
 from tests.fakes.hostile_bases import HOSTILE
 from tests.fakes.tiny_model import make_tiny_model
-from training.base_model_files import base_model_fault
 
 
 def _cut(path: Path, size: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.best_checkpoint import BestCheckpoint, Validation
+from learnloop_service.training.best_checkpoint import BestCheckpoint, Validation
 
 
 def _validation(right: Sequence[float], reward: float | None = None) -> Validation:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.collapse import CHANCE, FALL, RESTORED, Collapse, CollapseWatch, chance_of_fall
-from training.diagnosis.collapses import rolled_out
-from training.diagnosis.facts import Facts, GroupFacts
+from learnloop_service.training.collapse import CHANCE, FALL, RESTORED, Collapse, CollapseWatch, chance_of_fall
+from learnloop_service.training.diagnosis.collapses import rolled_out
+from learnloop_service.training.diagnosis.facts import Facts, GroupFacts
 
 ROLLOUTS = 8
 

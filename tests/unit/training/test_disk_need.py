@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from learnloop_service.training.base_model_files import tensor_shapes
+from learnloop_service.training.disk_need import DiskNeed, disk_need
+from learnloop_service.training.tuning import Tuning
 from tests.fakes.tiny_model import make_tiny_model
-from training.base_model_files import tensor_shapes
-from training.disk_need import DiskNeed, disk_need
-from training.tuning import Tuning
 
 
 def test_whole_weights_take_what_the_files_of_the_base_in_float32_do(tmp_path: Path) -> None:

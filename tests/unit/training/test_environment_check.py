@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from environment.registry import GROUP
+from learnloop_service.environment.registry import GROUP
+from learnloop_service.training.environment_check.check import check
+from learnloop_service.training.environment_check.report import Report, State
 from tests.fakes import boxes
 from tests.fakes.installed import installed
-from training.environment_check.check import check
-from training.environment_check.report import Report, State
 
 Examine = Callable[[type[boxes.Boxes]], Awaitable[Report]]
 
@@ -50,7 +50,7 @@ async def test_what_an_environment_says_of_its_tasks(
 ) -> None:
     lines = (
         f"from {boxes.__name__} import Boxes",
-        "from environment.traits import Traits",
+        "from learnloop_service.environment.traits import Traits",
         "build = Boxes.build",
         f"TRAITS = Traits(task={task})",
     )

@@ -9,7 +9,7 @@ def test_everything_is_looked_through_seldom(first: str, looked: bool) -> None:
     """In a fresh process: there is only what the code keeps."""
     code = (
         "import gc\n"
-        "from training.garbage import look_seldom_at_everything\n"
+        "from learnloop_service.training.garbage import look_seldom_at_everything\n"
         f"{first}\n"
         "before = gc.get_stats()[2]['collections']\n"
         "kept = [[] for _ in range(300_000)]\n"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.statistics.betting import BETS
-from training.statistics.guardrails import ArmMean, Cell, above, arm_mean, below, evidence_of_bias
+from learnloop_service.training.statistics.betting import BETS
+from learnloop_service.training.statistics.guardrails import ArmMean, Cell, above, arm_mean, below, evidence_of_bias
 
 cells = st.builds(Cell, st.sampled_from((0.01, 0.05, 0.2, 0.5)), st.booleans(), st.floats(0, 1))
 

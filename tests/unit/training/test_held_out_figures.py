@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.reports.figures import figures as figures_of_report
-from app.statistics.verdict import verdict
-from environment.base import Scenario
-from environment.scenario_order import different, draw
-from judges.base import Score
-from training.scoring import held_out_figures, successes
-from training.statistics.difference import MIN_CHANGED, difference
-from training.types import Rollout, ScoredRollout
+from learnloop_service.app.reports.figures import figures as figures_of_report
+from learnloop_service.app.statistics.verdict import verdict
+from learnloop_service.environment.base import Scenario
+from learnloop_service.environment.scenario_order import different, draw
+from learnloop_service.judges.base import Score
+from learnloop_service.training.scoring import held_out_figures, successes
+from learnloop_service.training.statistics.difference import MIN_CHANGED, difference
+from learnloop_service.training.types import Rollout, ScoredRollout
 
 Luck = tuple[bool, float | None]
 

@@ -7,11 +7,11 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.base import Scenario
-from judges.base import Score
-from training.inclusion import others, replacement, taught_nothing, weight
-from training.scoring import malformed_share, success_rate, summarise
-from training.types import Group, Rollout, ScoredRollout
+from learnloop_service.environment.base import Scenario
+from learnloop_service.judges.base import Score
+from learnloop_service.training.inclusion import others, replacement, taught_nothing, weight
+from learnloop_service.training.scoring import malformed_share, success_rate, summarise
+from learnloop_service.training.types import Group, Rollout, ScoredRollout
 
 GROUPS, ROLLOUTS = 16, 8
 

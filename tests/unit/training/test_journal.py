@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from environment.base import Scenario
-from judges.base import JudgeCall, Judgement, Score
-from training.backends.art_import import import_art
-from training.journal import (
+from learnloop_service.environment.base import Scenario
+from learnloop_service.judges.base import JudgeCall, Judgement, Score
+from learnloop_service.training.backends.art_import import import_art
+from learnloop_service.training.journal import (
     EntryName,
     Repair,
     dump_judgements,
@@ -21,9 +21,9 @@ from training.journal import (
     repair,
     unscored,
 )
-from training.phases import Phase, Purpose
-from training.rollout.histories import messages_of
-from training.types import Failure, FailureKind, Rollout
+from learnloop_service.training.phases import Phase, Purpose
+from learnloop_service.training.rollout.histories import messages_of
+from learnloop_service.training.types import Failure, FailureKind, Rollout
 
 SCENARIO = Scenario("train.7", "train", {"question": "when?"}, {"answer": "then"})
 texts = st.text(st.characters(codec=None, exclude_categories=[]), max_size=12)  # lone surrogates too

@@ -4,10 +4,10 @@ from typing import Any, cast
 
 import pytest
 
-from environment.base import Scenario
-from judges.base import Score
-from training.no_signal import NoSignal, no_signal_of
-from training.types import Failure, FailureKind, Group, Rollout, ScoredRollout
+from learnloop_service.environment.base import Scenario
+from learnloop_service.judges.base import Score
+from learnloop_service.training.no_signal import NoSignal, no_signal_of
+from learnloop_service.training.types import Failure, FailureKind, Group, Rollout, ScoredRollout
 
 SCENARIO = Scenario("s", "train", {})
 

@@ -6,9 +6,9 @@ from contextlib import suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.rollout_gate import RolloutGate
-from training.rollout_schedule import sampled_after, sampled_with
-from training.types import PipelineConfig, RunConfig, WarmStartConfig
+from learnloop_service.training.rollout_gate import RolloutGate
+from learnloop_service.training.rollout_schedule import sampled_after, sampled_with
+from learnloop_service.training.types import PipelineConfig, RunConfig, WarmStartConfig
 
 CONFIGS = st.builds(
     lambda iterations, supervised, staleness: RunConfig(

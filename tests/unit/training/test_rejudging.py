@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.operations.start_rejudging import expected_cost
-from training.advantages import advantages
-from training.statistics.rejudging import (
+from learnloop_service.app.operations.start_rejudging import expected_cost
+from learnloop_service.training.advantages import advantages
+from learnloop_service.training.statistics.rejudging import (
     MATTERS,
     RejudgedGroup,
     Scored,

@@ -4,10 +4,10 @@ from typing import Any, cast
 
 from openai.types.chat.chat_completion import Choice
 
-from environment.base import Scenario
-from training.backends.art_import import import_art
-from training.rollout.rollout import sampled_tokens
-from training.types import Rollout
+from learnloop_service.environment.base import Scenario
+from learnloop_service.training.backends.art_import import import_art
+from learnloop_service.training.rollout.rollout import sampled_tokens
+from learnloop_service.training.types import Rollout
 
 
 def choice(tokens: list[tuple[str, bytes | None, float]] | None) -> Choice:

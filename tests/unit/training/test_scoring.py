@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.base import Outcome, Scenario
-from environment.email_search.environment import SyntheticEmailSearch
-from judges.base import Candidate, JudgeCall, Judgement, Score
+from learnloop_service.environment.base import Outcome, Scenario
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.judges.base import Candidate, JudgeCall, Judgement, Score
+from learnloop_service.training.scoring import assign_rewards, judge_group, malformed_share, success_rate, summarise
+from learnloop_service.training.types import Failure, FailureKind, Group, Rollout
 from tests.fakes.scripted_learning import ScriptedTrajectory
-from training.scoring import assign_rewards, judge_group, malformed_share, success_rate, summarise
-from training.types import Failure, FailureKind, Group, Rollout
 
 SCENARIO = Scenario("s", "train", {}, {"answer": "x"})
 ENVIRONMENT = SyntheticEmailSearch()

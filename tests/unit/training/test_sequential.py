@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.learning.promotion import Quality, promoted
-from training.statistics.sequential import Decision, Evidence, Rule, evidence
+from learnloop_service.training.statistics.sequential import Decision, Evidence, Rule, evidence
 
 RULE = Rule()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from training.statistics.shares import wilson
+from learnloop_service.training.statistics.shares import wilson
 
 
 def test_wilsons_interval() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from training.source_code import source_hash
+from learnloop_service.training.source_code import source_hash
 
 
 @pytest.fixture

@@ -5,8 +5,15 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.statistics.shares import newcombe, wilson
-from training.statistics.turn_values import Sampled, Verdict, credits, most_probes, next_probe, verdict
+from learnloop_service.training.statistics.shares import newcombe, wilson
+from learnloop_service.training.statistics.turn_values import (
+    Sampled,
+    Verdict,
+    credits,
+    most_probes,
+    next_probe,
+    verdict,
+)
 
 SAMPLES = 16
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from app.domain.stored_request import Choice
-from app.runs.configuration import make_player
-from app.runs.environment_access import EnvironmentAccess
-from app.settings import load_settings
-from environment.base import REPORTED_REWARD, Scenario
-from environment.registry import build
-from training.gyms.verifiers_agent import VerifiersAgent
-from training.gyms.verifiers_report import GymReport, report_of
+from learnloop_service.app.domain.stored_request import Choice
+from learnloop_service.app.runs.configuration import make_player
+from learnloop_service.app.runs.environment_access import EnvironmentAccess
+from learnloop_service.app.settings import load_settings
+from learnloop_service.environment.base import REPORTED_REWARD, Scenario
+from learnloop_service.environment.registry import build
+from learnloop_service.training.gyms.verifiers_agent import VerifiersAgent
+from learnloop_service.training.gyms.verifiers_report import GymReport, report_of
 
 UNUSED = Path("unused")
 SCENARIO = Scenario("dataset.0", "train", {"from": "dataset", "row": 0, "prompt": [{"role": "user", "content": "x"}]})

@@ -9,13 +9,13 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from environment.base import Json
-from training.backends.added import BackendTraits
-from training.backends.base import Endpoint, ModelSpec
-from training.backends.embedded import FencedPolicy
-from training.backends.hosted import HostedBackend, Server
-from training.backends.train_options import AS_LOSS_FN, LOCAL
-from training.protocol.model_name import ModelName
+from learnloop_service.environment.base import Json
+from learnloop_service.training.backends.added import BackendTraits
+from learnloop_service.training.backends.base import Endpoint, ModelSpec
+from learnloop_service.training.backends.embedded import FencedPolicy
+from learnloop_service.training.backends.hosted import HostedBackend, Server
+from learnloop_service.training.backends.train_options import AS_LOSS_FN, LOCAL
+from learnloop_service.training.protocol.model_name import ModelName
 
 NAME = "local"
 TRAITS = BackendTraits(train_options=LOCAL, samples_while_training=False)

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from training.backends.local.jobs import LocalJobs
-from training.backends.local.torn_checkpoints import quarantine
-from training.protocol.model_name import ModelName
+from learnloop_service.training.backends.local.jobs import LocalJobs
+from learnloop_service.training.backends.local.torn_checkpoints import quarantine
+from learnloop_service.training.protocol.model_name import ModelName
 
 _RESERVED_OPTIONS = {"kl_ref_adapter_path", "plot_tensors", "save_checkpoint", "verbose", "learning_rate"}
 """Options of ART's `train` that requests cannot set, because they touch files or because we set them."""

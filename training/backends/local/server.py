@@ -1,6 +1,6 @@
 """The process that runs ART's local backend, behind the training protocol of our engine.
 
-`python -m training.backends.local.server --data-dir DIR --ready-file FILE --port 0 --api-key-env NAME`.
+`python -m learnloop_service.training.backends.local.server --data-dir DIR --ready-file FILE --port 0 --api-key-env NAME`.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from training.backends.local.models import IDLE_S, LocalModels, Refused
+from learnloop_service.training.backends.local.models import IDLE_S, LocalModels, Refused
 
 Handler = Callable[[Request], Awaitable[Any]]
 

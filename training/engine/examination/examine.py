@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from training.base_report import Defects, Finding, Report, Severity
-from training.engine.examination import conversation, rows, stops
-from training.engine.examination.marks import TOOL_MARK, untrained
-from training.engine.registry.base_models import parameter_count
-from training.engine.tokens import ChatTokenizer
+from learnloop_service.training.base_report import Defects, Finding, Report, Severity
+from learnloop_service.training.engine.examination import conversation, rows, stops
+from learnloop_service.training.engine.examination.marks import TOOL_MARK, untrained
+from learnloop_service.training.engine.registry.base_models import parameter_count
+from learnloop_service.training.engine.tokens import ChatTokenizer
 
 
 def examine(directory: Path, tokenizer: ChatTokenizer) -> Report:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from training.engine.examination.rows import Rows
+from learnloop_service.training.engine.examination.rows import Rows
 
 TOOL_MARK = re.compile(r"tool|function|python_tag", re.IGNORECASE)
 """Special tokens around tool calls and their results. They can become ordinary text; others, such as `<|im_start|>`,

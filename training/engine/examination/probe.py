@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from environment.json_type import Json
-from training.base_report import FormatCount
-from training.engine.sampling.requests import Sample, SampleCancelled, SampleRequest
-from training.engine.sampling.sampler import Sampler
-from training.engine.tokens import BadConversation, ChatTokenizer, Message
-from training.engine.weights.weights import Weights
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.base_report import FormatCount
+from learnloop_service.training.engine.sampling.requests import Sample, SampleCancelled, SampleRequest
+from learnloop_service.training.engine.sampling.sampler import Sampler
+from learnloop_service.training.engine.tokens import BadConversation, ChatTokenizer, Message
+from learnloop_service.training.engine.weights.weights import Weights
 
 MAX_TOKENS = 96
 """Longest reply, which is enough for a call with a sentence before it."""
@@ -45,7 +45,9 @@ class Question:
 
 def questions(count: int) -> list[Question]:
     """Return that many questions, at most 32, of all kinds."""
-    document = json.loads(files("training.engine.examination").joinpath("probe_questions.json").read_text("utf-8"))
+    document = json.loads(
+        files("learnloop_service.training.engine.examination").joinpath("probe_questions.json").read_text("utf-8")
+    )
     tools = {tool["function"]["name"]: tool for tool in document["tools"]}
     found = [Question(each["question"], tuple(tools[name] for name in each["tools"])) for each in document["questions"]]
     return found if count >= len(found) else [found[number * len(found) // count] for number in range(count)]

@@ -3,12 +3,12 @@
 import torch
 from transformers import PreTrainedModel
 
-from environment.first_line import first_line
-from training.engine.memory import is_out_of_memory
-from training.engine.weights.any_model import ModuleWeights, UnsupportedModel
-from training.engine.weights.attention import KEY_MULTIPLE
-from training.engine.weights.kv_cache import KVCache, Piece
-from training.engine.weights.weights import snapshot
+from learnloop_service.environment.first_line import first_line
+from learnloop_service.training.engine.memory import is_out_of_memory
+from learnloop_service.training.engine.weights.any_model import ModuleWeights, UnsupportedModel
+from learnloop_service.training.engine.weights.attention import KEY_MULTIPLE
+from learnloop_service.training.engine.weights.kv_cache import KVCache, Piece
+from learnloop_service.training.engine.weights.weights import snapshot
 
 _TOKENS = 8
 _MOST_NATS = 0.01

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import structlog
 
-from training.base_verdicts import Verdict
-from training.engine.base_check import NotChecked, check
-from training.engine.registry.base_models import Bases
+from learnloop_service.training.base_verdicts import Verdict
+from learnloop_service.training.engine.base_check import NotChecked, check
+from learnloop_service.training.engine.registry.base_models import Bases
 
 _AT_A_TIME = 2
 

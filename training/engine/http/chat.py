@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from environment.full_context import CODE as FULL_CONTEXT
-from environment.json_type import Json
-from training.engine.computing import Computing
-from training.engine.http.base_checks import BaseChecks
-from training.engine.http.chat_request import ChatRequest
-from training.engine.http.errors import ApiError, api_error
-from training.engine.http.grammars import Grammars
-from training.engine.http.replies import (
+from learnloop_service.environment.full_context import CODE as FULL_CONTEXT
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.engine.computing import Computing
+from learnloop_service.training.engine.http.base_checks import BaseChecks
+from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.engine.http.errors import ApiError, api_error
+from learnloop_service.training.engine.http.grammars import Grammars
+from learnloop_service.training.engine.http.replies import (
     TokenTexts,
     choice,
     closing_mark,
@@ -28,20 +28,20 @@ from training.engine.http.replies import (
     token_logprobs,
     usage,
 )
-from training.engine.http.reply_grammar import reply_grammar
-from training.engine.http.sampled_turns import SampledTurns
-from training.engine.http.text_stream import TextStream
-from training.engine.registry.base_models import context_length
-from training.engine.registry.model_record import Target
-from training.engine.registry.registry import Registry
-from training.engine.sampling.requests import GRAMMAR_S, Sample, SampleRequest
-from training.engine.tokens import ChatTokenizer
-from training.protocol.full_context import full_context_message
-from training.protocol.malformed_calls import MALFORMED
-from training.protocol.stop_reason import STOP_REASON
+from learnloop_service.training.engine.http.reply_grammar import reply_grammar
+from learnloop_service.training.engine.http.sampled_turns import SampledTurns
+from learnloop_service.training.engine.http.text_stream import TextStream
+from learnloop_service.training.engine.registry.base_models import context_length
+from learnloop_service.training.engine.registry.model_record import Target
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.sampling.requests import GRAMMAR_S, Sample, SampleRequest
+from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.protocol.full_context import full_context_message
+from learnloop_service.training.protocol.malformed_calls import MALFORMED
+from learnloop_service.training.protocol.stop_reason import STOP_REASON
 
 if TYPE_CHECKING:  # see Grammars
-    from training.engine.sampling.constraint import Grammar
+    from learnloop_service.training.engine.sampling.constraint import Grammar
 
 log = structlog.get_logger(__name__)
 

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from environment.json_type import Json
-from training.protocol.chat_reader import read_messages, read_tool_choice
-from training.protocol.responses.parameters import NO_EFFECT, parameter_fault, refuse_unsupported
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.chat_reader import read_messages, read_tool_choice
+from learnloop_service.training.protocol.responses.parameters import NO_EFFECT, parameter_fault, refuse_unsupported
 
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20

@@ -9,12 +9,12 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from environment.full_context import CODE as FULL_CONTEXT
-from training.engine.computing import EngineStopped, ModelDeleted, WorkerLost
-from training.engine.engine import StepConflict
-from training.engine.http.jobs import UnknownEvent, UnknownJob
-from training.engine.registry.checkpoints import CheckpointNotWritten, CorruptCheckpoint
-from training.engine.registry.model_record import (
+from learnloop_service.environment.full_context import CODE as FULL_CONTEXT
+from learnloop_service.training.engine.computing import EngineStopped, ModelDeleted, WorkerLost
+from learnloop_service.training.engine.engine import StepConflict
+from learnloop_service.training.engine.http.jobs import UnknownEvent, UnknownJob
+from learnloop_service.training.engine.registry.checkpoints import CheckpointNotWritten, CorruptCheckpoint
+from learnloop_service.training.engine.registry.model_record import (
     BadBaseModel,
     BadModelDirectory,
     BadModelName,
@@ -23,8 +23,8 @@ from training.engine.registry.model_record import (
     ModelExists,
     UnknownModel,
 )
-from training.engine.registry.object_store import StoreUnavailable
-from training.engine.sampling.requests import (
+from learnloop_service.training.engine.registry.object_store import StoreUnavailable
+from learnloop_service.training.engine.sampling.requests import (
     ContextTooLong,
     GrammarFailed,
     NonFiniteLogits,
@@ -34,11 +34,11 @@ from training.engine.sampling.requests import (
     SamplerUnavailable,
     UnknownWeights,
 )
-from training.engine.tokens import BadConversation
-from training.engine.trainer.grpo_loss import BadOptions
-from training.engine.trainer.trajectories import BadTrajectory
-from training.protocol import strict_json
-from training.protocol.validation_message import message_of
+from learnloop_service.training.engine.tokens import BadConversation
+from learnloop_service.training.engine.trainer.grpo_loss import BadOptions
+from learnloop_service.training.engine.trainer.trajectories import BadTrajectory
+from learnloop_service.training.protocol import strict_json
+from learnloop_service.training.protocol.validation_message import message_of
 
 M = TypeVar("M", bound=BaseModel)
 

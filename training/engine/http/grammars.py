@@ -9,13 +9,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from training.engine.http.errors import ApiError
-from training.engine.http.reply_grammar import ReplyGrammar, Schema
-from training.engine.http.schema_literals import MAX_LITERAL_BYTES, literals
-from training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.http.errors import ApiError
+from learnloop_service.training.engine.http.reply_grammar import ReplyGrammar, Schema
+from learnloop_service.training.engine.http.schema_literals import MAX_LITERAL_BYTES, literals
+from learnloop_service.training.engine.tokens import ChatTokenizer
 
 if TYPE_CHECKING:  # the parser is loaded when first needed, so that restarts do not wait for it
-    from training.engine.sampling.constraint import Grammar, Vocabulary
+    from learnloop_service.training.engine.sampling.constraint import Grammar, Vocabulary
 
 COMPILE_CPU_S = 3
 COMPILE_WALL_S = 30.0
@@ -64,7 +64,7 @@ class Grammars:
             return await asyncio.to_thread(self._compiled_for, tokenizer, wanted)
 
     def _compiled_for(self, tokenizer: ChatTokenizer, wanted: ReplyGrammar) -> "Grammar":
-        from training.engine.sampling.constraint import BadGrammar, Grammar
+        from learnloop_service.training.engine.sampling.constraint import BadGrammar, Grammar
 
         try:
             return Grammar(self._vocabulary(tokenizer), wanted.text)
@@ -73,7 +73,7 @@ class Grammars:
 
 
 def _vocabulary(tokenizer: ChatTokenizer) -> "Vocabulary":
-    from training.engine.sampling.constraint import Vocabulary
+    from learnloop_service.training.engine.sampling.constraint import Vocabulary
 
     return Vocabulary(tokenizer.fast, sorted(tokenizer.stop_ids))
 

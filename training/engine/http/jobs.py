@@ -10,10 +10,10 @@ from typing import Any
 
 import structlog
 
-from training.engine.computing import Computing, Steps, TrainingTask
-from training.engine.engine import StepConflict, TrainResult
-from training.engine.trainer.grpo_step import Progress
-from training.protocol.model_facts import MeasuredToken
+from learnloop_service.training.engine.computing import Computing, Steps, TrainingTask
+from learnloop_service.training.engine.engine import StepConflict, TrainResult
+from learnloop_service.training.engine.trainer.grpo_step import Progress
+from learnloop_service.training.protocol.model_facts import MeasuredToken
 
 log = structlog.get_logger(__name__)
 

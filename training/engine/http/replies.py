@@ -4,13 +4,13 @@ import re
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
-from environment.json_type import Json
-from training.engine.http.chat_request import ChatRequest
-from training.engine.sampling.requests import Sample
-from training.engine.tokens import ChatTokenizer
-from training.protocol.malformed_calls import MALFORMED
-from training.protocol.stop_reason import STOP_REASON
-from training.protocol.tool_formats.formats import Reply
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.engine.sampling.requests import Sample
+from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.protocol.malformed_calls import MALFORMED
+from learnloop_service.training.protocol.stop_reason import STOP_REASON
+from learnloop_service.training.protocol.tool_formats.formats import Reply
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 

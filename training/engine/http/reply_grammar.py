@@ -9,9 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from environment.json_type import Json
-from training.engine.http.chat_request import ChatRequest
-from training.protocol.tool_formats.formats import ToolFormat
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.protocol.tool_formats.formats import ToolFormat
 
 _WHITE_SPACE = r"\x20|\x0A\x20{0,32}"
 """White space as people use it to indent JSON. A model that may write any amount can get stuck writing nothing else."""

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from environment.json_type import Json
-from training.engine.trainer.trajectories import Conversation, Group, Trajectory
-from training.protocol.chat_reader import arguments_value
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.engine.trainer.trajectories import Conversation, Group, Trajectory
+from learnloop_service.training.protocol.chat_reader import arguments_value
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 MAX_LITERAL_BYTES = 120_000
 """Maximum total size of all literals of a request's schemas, in bytes. OpenAI allows as many characters."""

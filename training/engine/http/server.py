@@ -20,22 +20,22 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Match, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from training.engine.computing import Computing
-from training.engine.http.base_checks import BaseChecks
-from training.engine.http.chat import Chat
-from training.engine.http.chat_request import ChatRequest
-from training.engine.http.errors import FORESEEN, ApiError, api_error, read_body
-from training.engine.http.jobs import Jobs
-from training.engine.http.responses.responses import Responses
-from training.engine.http.sampled_turns import SampledTurns
-from training.engine.http.training_api import TrainingApi
-from training.engine.http.training_data import TrainingData
-from training.engine.http.underway import Underway
-from training.engine.registry.model_record import Target, UnknownModel
-from training.engine.registry.registry import Registry
-from training.engine.tokens import ChatTokenizer
-from training.protocol.meant_path import meant_path
-from training.protocol.responses.request import ResponsesRequest
+from learnloop_service.training.engine.computing import Computing
+from learnloop_service.training.engine.http.base_checks import BaseChecks
+from learnloop_service.training.engine.http.chat import Chat
+from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.engine.http.errors import FORESEEN, ApiError, api_error, read_body
+from learnloop_service.training.engine.http.jobs import Jobs
+from learnloop_service.training.engine.http.responses.responses import Responses
+from learnloop_service.training.engine.http.sampled_turns import SampledTurns
+from learnloop_service.training.engine.http.training_api import TrainingApi
+from learnloop_service.training.engine.http.training_data import TrainingData
+from learnloop_service.training.engine.http.underway import Underway
+from learnloop_service.training.engine.registry.model_record import Target, UnknownModel
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.protocol.meant_path import meant_path
+from learnloop_service.training.protocol.responses.request import ResponsesRequest
 
 Body = TypeVar("Body", bound=BaseModel)
 _STARTED = time.monotonic()

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from training.engine.tokens import ChatTokenizer
-from training.protocol.tool_formats.thoughts import thoughts
+from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.protocol.tool_formats.thoughts import thoughts
 
 
 class TextStream:

@@ -15,26 +15,32 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from environment.json_type import Json
-from training.engine.computing import Computing, PolicyStep, RestoredStep, Steps, SupervisedSteps
-from training.engine.engine import StepConflict
-from training.engine.http.base_checks import BaseChecks
-from training.engine.http.chat_request import MAX_TOP_LOGPROBS
-from training.engine.http.errors import ApiError, read_body
-from training.engine.http.jobs import Job, Jobs, new_job
-from training.engine.http.sampled_turns import SampledTurns
-from training.engine.http.training_data import TrainingData
-from training.engine.registry.base_models import context_length, parameter_count
-from training.engine.registry.checkpoints import Checkpoint, CorruptCheckpoint
-from training.engine.registry.export import export
-from training.engine.registry.model_record import ModelRecord, NewModel, Target, UnknownModel
-from training.engine.registry.registry import Registry
-from training.engine.sampling.requests import SampleRequest
-from training.engine.tokens import ChatTokenizer
-from training.engine.trainer.grpo_loss import TrainOptions
-from training.engine.trainer.sft import SftOptions, read_examples, token_count
-from training.engine.trainer.trajectories import Group, counts, read_conversation, read_groups, replies
-from training.tuning import Tuning
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.engine.computing import Computing, PolicyStep, RestoredStep, Steps, SupervisedSteps
+from learnloop_service.training.engine.engine import StepConflict
+from learnloop_service.training.engine.http.base_checks import BaseChecks
+from learnloop_service.training.engine.http.chat_request import MAX_TOP_LOGPROBS
+from learnloop_service.training.engine.http.errors import ApiError, read_body
+from learnloop_service.training.engine.http.jobs import Job, Jobs, new_job
+from learnloop_service.training.engine.http.sampled_turns import SampledTurns
+from learnloop_service.training.engine.http.training_data import TrainingData
+from learnloop_service.training.engine.registry.base_models import context_length, parameter_count
+from learnloop_service.training.engine.registry.checkpoints import Checkpoint, CorruptCheckpoint
+from learnloop_service.training.engine.registry.export import export
+from learnloop_service.training.engine.registry.model_record import ModelRecord, NewModel, Target, UnknownModel
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.sampling.requests import SampleRequest
+from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
+from learnloop_service.training.engine.trainer.sft import SftOptions, read_examples, token_count
+from learnloop_service.training.engine.trainer.trajectories import (
+    Group,
+    counts,
+    read_conversation,
+    read_groups,
+    replies,
+)
+from learnloop_service.training.tuning import Tuning
 
 MAX_WAIT_S = 30.0
 MAX_SCORED_TOKENS = 1_024

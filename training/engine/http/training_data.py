@@ -12,10 +12,10 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from environment.bounded_http import AnswerLimits, AnswerRefused, AnswerTooLarge, BoundedTransport
-from environment.json_type import Json
 from learnloop.http_settings import tls
-from training.engine.http.errors import ApiError
+from learnloop_service.environment.bounded_http import AnswerLimits, AnswerRefused, AnswerTooLarge, BoundedTransport
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.engine.http.errors import ApiError
 
 FETCH_S = 120.0
 """Longest time to fetch a whole file, in seconds, however slowly it arrives."""

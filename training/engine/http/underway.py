@@ -5,7 +5,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from training.protocol.underway import HEADER, PATH
+from learnloop_service.training.protocol.underway import HEADER, PATH
 
 _MAX_LENGTH = 64
 

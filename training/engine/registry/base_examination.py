@@ -3,12 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
-from training.base_model_files import place_of_added
-from training.base_report import CALLS, Finding, FormatCount, Report, Severity
-from training.base_verdicts import BaseVerdicts, Verdict
-from training.engine.base_check import NotChecked, OnProgress, check, probe_base
-from training.protocol.tool_formats.chosen import FILE, choose, chosen_format
-from training.protocol.tool_formats.formats import FORMATS
+from learnloop_service.training.base_model_files import place_of_added
+from learnloop_service.training.base_report import CALLS, Finding, FormatCount, Report, Severity
+from learnloop_service.training.base_verdicts import BaseVerdicts, Verdict
+from learnloop_service.training.engine.base_check import NotChecked, OnProgress, check, probe_base
+from learnloop_service.training.protocol.tool_formats.chosen import FILE, choose, chosen_format
+from learnloop_service.training.protocol.tool_formats.formats import FORMATS
 
 __all__ = ["NotChecked", "ask_for_calls", "examine", "with_probe"]
 

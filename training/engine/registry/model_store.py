@@ -21,8 +21,8 @@ from pathlib import Path
 
 import structlog
 
-from training.engine.registry import checkpoints, model_files
-from training.engine.registry.checkpoints import (
+from learnloop_service.training.engine.registry import checkpoints, model_files
+from learnloop_service.training.engine.registry.checkpoints import (
     Checkpoint,
     CorruptCheckpoint,
     Manifest,
@@ -30,8 +30,13 @@ from training.engine.registry.checkpoints import (
     is_optimizer,
     to_json,
 )
-from training.engine.registry.model_record import ModelRecord, StepTaken, UnknownModel
-from training.engine.registry.object_store import BadStore, ObjectStore, StoredObject, StoreUnavailable
+from learnloop_service.training.engine.registry.model_record import ModelRecord, StepTaken, UnknownModel
+from learnloop_service.training.engine.registry.object_store import (
+    BadStore,
+    ObjectStore,
+    StoredObject,
+    StoreUnavailable,
+)
 
 log = structlog.get_logger(__name__)
 

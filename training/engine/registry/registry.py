@@ -16,12 +16,12 @@ from pathlib import Path
 
 import structlog
 
-from training.base_model_files import TIED, tied_modules
-from training.collapse import RESTORED
-from training.engine.registry import checkpoints, model_files
-from training.engine.registry.base_models import Bases, parameter_count
-from training.engine.registry.checkpoints import Checkpoint, CorruptCheckpoint, Fill, Manifest
-from training.engine.registry.model_record import (
+from learnloop_service.training.base_model_files import TIED, tied_modules
+from learnloop_service.training.collapse import RESTORED
+from learnloop_service.training.engine.registry import checkpoints, model_files
+from learnloop_service.training.engine.registry.base_models import Bases, parameter_count
+from learnloop_service.training.engine.registry.checkpoints import Checkpoint, CorruptCheckpoint, Fill, Manifest
+from learnloop_service.training.engine.registry.model_record import (
     INFERENCE_NAME,
     NAME,
     BadModelName,
@@ -32,8 +32,8 @@ from training.engine.registry.model_record import (
     Target,
     UnknownModel,
 )
-from training.protocol.tool_formats.chosen import template_options
-from training.tuning import Tuning, usual_tuning
+from learnloop_service.training.protocol.tool_formats.chosen import template_options
+from learnloop_service.training.tuning import Tuning, usual_tuning
 
 log = structlog.get_logger(__name__)
 

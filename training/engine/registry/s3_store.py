@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from environment.installation import install_command
-from training.engine.registry.object_store import BadStore, StoredObject, StoreUnavailable
+from learnloop_service.environment.installation import install_command
+from learnloop_service.training.engine.registry.object_store import BadStore, StoredObject, StoreUnavailable
 
 _REQUEST_TIMEOUT = timedelta(minutes=1)
 _CONNECT_TIMEOUT = timedelta(seconds=5)

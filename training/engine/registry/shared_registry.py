@@ -15,13 +15,25 @@ from pathlib import Path
 
 import structlog
 
-from training.engine.registry import checkpoints, model_files
-from training.engine.registry.checkpoints import Checkpoint, CheckpointNotWritten, CorruptCheckpoint, Fill
-from training.engine.registry.model_record import INFERENCE_NAME, ModelRecord, NewModel, StepTaken, Target, UnknownModel
-from training.engine.registry.model_store import ModelStore, NameTaken
-from training.engine.registry.object_store import BadStore, StoreUnavailable
-from training.engine.registry.registry import Entry, Registry
-from training.engine.registry.store_url import open_store
+from learnloop_service.training.engine.registry import checkpoints, model_files
+from learnloop_service.training.engine.registry.checkpoints import (
+    Checkpoint,
+    CheckpointNotWritten,
+    CorruptCheckpoint,
+    Fill,
+)
+from learnloop_service.training.engine.registry.model_record import (
+    INFERENCE_NAME,
+    ModelRecord,
+    NewModel,
+    StepTaken,
+    Target,
+    UnknownModel,
+)
+from learnloop_service.training.engine.registry.model_store import ModelStore, NameTaken
+from learnloop_service.training.engine.registry.object_store import BadStore, StoreUnavailable
+from learnloop_service.training.engine.registry.registry import Entry, Registry
+from learnloop_service.training.engine.registry.store_url import open_store
 
 log = structlog.get_logger(__name__)
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from training.engine.registry.directory_store import DirectoryStore
-from training.engine.registry.object_store import BadStore, ObjectStore
-from training.engine.registry.s3_store import S3Store
+from learnloop_service.training.engine.registry.directory_store import DirectoryStore
+from learnloop_service.training.engine.registry.object_store import BadStore, ObjectStore
+from learnloop_service.training.engine.registry.s3_store import S3Store
 
 
 def open_store(url: str) -> ObjectStore:

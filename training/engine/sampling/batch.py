@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from training.engine.sampling.masks import ReplyMasks
-from training.engine.sampling.requests import Done, OnToken, SampleRequest
+from learnloop_service.training.engine.sampling.masks import ReplyMasks
+from learnloop_service.training.engine.sampling.requests import Done, OnToken, SampleRequest
 
 
 @dataclass(slots=True, eq=False)

@@ -13,10 +13,10 @@ from concurrent.futures import ALL_COMPLETED, Future, ThreadPoolExecutor, wait
 from queue import PriorityQueue
 from typing import TYPE_CHECKING
 
-from training.engine.sampling.requests import GrammarFailed
+from learnloop_service.training.engine.sampling.requests import GrammarFailed
 
 if TYPE_CHECKING:  # the grammar parser is loaded when first needed
-    from training.engine.sampling.constraint import Bits, Constraint, Grammar
+    from learnloop_service.training.engine.sampling.constraint import Bits, Constraint, Grammar
 
 GRACE_S = 0.005
 """Longest time for which a decode step waits for masks."""

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from training.protocol.full_context import full_context_message
+from learnloop_service.training.protocol.full_context import full_context_message
 
 if TYPE_CHECKING:  # the grammar parser is loaded when first needed
-    from training.engine.sampling.constraint import Grammar
+    from learnloop_service.training.engine.sampling.constraint import Grammar
 
 GRAMMAR_S = 5.0
 """Limit of processor time for enforcing the grammar of a request, in all of its replies together."""

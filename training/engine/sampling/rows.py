@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from training.engine.memory import is_out_of_memory
-from training.engine.sampling.batch import BatchState
-from training.engine.sampling.cache_slots import CacheSlots, Match
-from training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, round_up
-from training.engine.weights.kv_cache import KVCache
-from training.engine.weights.paged_cache import PAGE, OutOfPages, PagedCache, pages_of
-from training.engine.weights.weights import Weights
+from learnloop_service.training.engine.memory import is_out_of_memory
+from learnloop_service.training.engine.sampling.batch import BatchState
+from learnloop_service.training.engine.sampling.cache_slots import CacheSlots, Match
+from learnloop_service.training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, round_up
+from learnloop_service.training.engine.weights.kv_cache import KVCache
+from learnloop_service.training.engine.weights.paged_cache import PAGE, OutOfPages, PagedCache, pages_of
+from learnloop_service.training.engine.weights.weights import Weights
 
 FIRST_LENGTH = 256
 CACHE_BYTES = 1 << 29

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from training.engine.memory import uploaded
+from learnloop_service.training.engine.memory import uploaded
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

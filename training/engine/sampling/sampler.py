@@ -9,10 +9,10 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
-from training.engine.sampling.batch import Request
-from training.engine.sampling.figures import Counts, SamplingFigures, total
-from training.engine.sampling.masks import MaskThreads, ReplyMasks
-from training.engine.sampling.requests import (
+from learnloop_service.training.engine.sampling.batch import Request
+from learnloop_service.training.engine.sampling.figures import Counts, SamplingFigures, total
+from learnloop_service.training.engine.sampling.masks import MaskThreads, ReplyMasks
+from learnloop_service.training.engine.sampling.requests import (
     ContextTooLong,
     Done,
     OnToken,
@@ -20,9 +20,9 @@ from training.engine.sampling.requests import (
     SampleRequest,
     UnknownWeights,
 )
-from training.engine.sampling.rows import CACHE_BYTES
-from training.engine.sampling.scheduler import Scheduler
-from training.engine.weights.weights import Batchable, Weights
+from learnloop_service.training.engine.sampling.rows import CACHE_BYTES
+from learnloop_service.training.engine.sampling.scheduler import Scheduler
+from learnloop_service.training.engine.weights.weights import Batchable, Weights
 
 
 class Sampler:

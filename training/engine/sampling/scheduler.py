@@ -14,19 +14,19 @@ import numpy.typing as npt
 import structlog
 import torch
 
-from training.engine.memory import downloading, is_out_of_memory, uploaded
-from training.engine.sampling.batch import Request
-from training.engine.sampling.cache_slots import Match
-from training.engine.sampling.figures import Counts, SamplingFigures
-from training.engine.sampling.gathering import Gathering
-from training.engine.sampling.masks import wait_for
-from training.engine.sampling.requests import NonFiniteLogits, OutOfMemory, Sample
-from training.engine.sampling.rows import Rows
-from training.engine.sampling.sample_tokens import Allowed, sample_tokens, uniforms
-from training.engine.weights.attention import KEY_MULTIPLE, round_up
-from training.engine.weights.kv_cache import Piece
-from training.engine.weights.paged_cache import PAGE, OutOfPages, PagedCache, pages_of
-from training.engine.weights.weights import Batchable, Weights
+from learnloop_service.training.engine.memory import downloading, is_out_of_memory, uploaded
+from learnloop_service.training.engine.sampling.batch import Request
+from learnloop_service.training.engine.sampling.cache_slots import Match
+from learnloop_service.training.engine.sampling.figures import Counts, SamplingFigures
+from learnloop_service.training.engine.sampling.gathering import Gathering
+from learnloop_service.training.engine.sampling.masks import wait_for
+from learnloop_service.training.engine.sampling.requests import NonFiniteLogits, OutOfMemory, Sample
+from learnloop_service.training.engine.sampling.rows import Rows
+from learnloop_service.training.engine.sampling.sample_tokens import Allowed, sample_tokens, uniforms
+from learnloop_service.training.engine.weights.attention import KEY_MULTIPLE, round_up
+from learnloop_service.training.engine.weights.kv_cache import Piece
+from learnloop_service.training.engine.weights.paged_cache import PAGE, OutOfPages, PagedCache, pages_of
+from learnloop_service.training.engine.weights.weights import Batchable, Weights
 
 log = structlog.get_logger(__name__)
 

@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from training.protocol.validation_message import message_of
+from learnloop_service.training.protocol.validation_message import message_of
 
 
 class BadOptions(ValueError):

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from training.engine.trainer.grpo_loss import TrainedTokens, TrainOptions, policy_loss
-from training.engine.trainer.optimizer import NonFiniteGradient
-from training.engine.trainer.padded_batches import Batch
-from training.engine.trainer.policy import Policy
-from training.engine.trainer.trajectories import TrainSequence, normalised
-from training.engine.trainer.trust_region import keep_within
+from learnloop_service.training.engine.trainer.grpo_loss import TrainedTokens, TrainOptions, policy_loss
+from learnloop_service.training.engine.trainer.optimizer import NonFiniteGradient
+from learnloop_service.training.engine.trainer.padded_batches import Batch
+from learnloop_service.training.engine.trainer.policy import Policy
+from learnloop_service.training.engine.trainer.trajectories import TrainSequence, normalised
+from learnloop_service.training.engine.trainer.trust_region import keep_within
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from training.engine.memory import free_bytes
-from training.engine.trainer import layer_kernels as kernels
-from training.engine.trainer.packing import Packing, Stem
-from training.engine.weights import fp8_products
-from training.engine.weights.fp8 import Fp8Matrix
-from training.engine.weights.joined import Adapter, JoinedLayer, JoinedModel, Joint, linear_layers, low_rank_factors
-from training.engine.weights.stages import layers_by_device, on
-from training.engine.weights.varlen_attention import Segments
+from learnloop_service.training.engine.memory import free_bytes
+from learnloop_service.training.engine.trainer import layer_kernels as kernels
+from learnloop_service.training.engine.trainer.packing import Packing, Stem
+from learnloop_service.training.engine.weights import fp8_products
+from learnloop_service.training.engine.weights.fp8 import Fp8Matrix
+from learnloop_service.training.engine.weights.joined import (
+    Adapter,
+    JoinedLayer,
+    JoinedModel,
+    Joint,
+    linear_layers,
+    low_rank_factors,
+)
+from learnloop_service.training.engine.weights.stages import layers_by_device, on
+from learnloop_service.training.engine.weights.varlen_attention import Segments
 
 Factors = tuple[Tensor, Tensor, float]
 """A, B and scale of a linear layer's adapter."""

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from training.engine.trainer.packing import Packing
-from training.engine.weights.fp8 import Fp8Matrix
-from training.engine.weights.varlen_attention import varlen_attention
+from learnloop_service.training.engine.trainer.packing import Packing
+from learnloop_service.training.engine.weights.fp8 import Fp8Matrix
+from learnloop_service.training.engine.weights.varlen_attention import varlen_attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,9 @@ def norm(hidden: Tensor, gain: Tensor, eps: float, out: Tensor, tokens: Fp8Matri
     """Write RMSNorm (Zhang and Sennrich 2019) of `hidden` [n, H] with `gain` [H] to `out`, and quantized to
     `tokens`."""
     if hidden.device.type == "cuda":
-        from training.engine.weights.triton_kernels import add_norm  # Triton comes with torch for CUDA only
+        from learnloop_service.training.engine.weights.triton_kernels import (
+            add_norm,  # Triton comes with torch for CUDA only
+        )
 
         add_norm(hidden, None, gain, eps, out, tokens)
         return
@@ -46,7 +48,7 @@ def norm(hidden: Tensor, gain: Tensor, eps: float, out: Tensor, tokens: Fp8Matri
 def norm_backward(hidden: Tensor, gain: Tensor, eps: float, grad: Tensor, onto: Tensor) -> Tensor:
     """Return the gradient of `hidden` from that of its norm, plus its other gradients `onto`."""
     if hidden.device.type == "cuda":
-        from training.engine.weights import triton_kernels
+        from learnloop_service.training.engine.weights import triton_kernels
 
         return triton_kernels.norm_backward(hidden, gain, eps, grad, onto)
     [slope] = _slopes(lambda x: F.rms_norm(x, gain.shape, gain, eps), [hidden], grad)
@@ -59,7 +61,7 @@ def rotate(
     """Norm (if `gains` are given) and rotate queries and keys, in place unless `keep`. Shapes are those of the
     kernel."""
     if joint.device.type == "cuda":
-        from training.engine.weights import triton_kernels
+        from learnloop_service.training.engine.weights import triton_kernels
 
         return triton_kernels.rotate(joint, gains, turns, positions, kv_heads, eps, keep=keep)
     return _rotated(joint, gains, turns[positions], kv_heads, eps)
@@ -76,7 +78,7 @@ def rotate_backward(
     """Return the gradient of `rotate`'s input from those of its queries, keys and values. Without `gains` only the
     shape of the input matters."""
     if raw.device.type == "cuda":
-        from training.engine.weights import triton_kernels
+        from learnloop_service.training.engine.weights import triton_kernels
 
         return triton_kernels.rotate_backward(*slopes, raw, gains, turns, positions, eps)
     kv_heads = slopes[1].shape[1]
@@ -90,7 +92,7 @@ def silu_mul(gate_up: Tensor, out: Tensor, tokens: Fp8Matrix | None = None) -> N
     I]."""
     gate, up = gate_up.chunk(2, dim=-1)
     if gate_up.device.type == "cuda":
-        from training.engine.weights import fp8_kernels, triton_kernels
+        from learnloop_service.training.engine.weights import fp8_kernels, triton_kernels
 
         if tokens:
             fp8_kernels.silu_mul_quantised(gate, up, out, tokens)
@@ -105,7 +107,7 @@ def silu_mul(gate_up: Tensor, out: Tensor, tokens: Fp8Matrix | None = None) -> N
 def silu_mul_backward(gate_up: Tensor, grad: Tensor) -> Tensor:
     """Return the gradient [n, 2 I] of gate and up from that of their product."""
     if gate_up.device.type == "cuda":
-        from training.engine.weights import triton_kernels
+        from learnloop_service.training.engine.weights import triton_kernels
 
         slope = torch.empty_like(gate_up)
         (gate, up), (grad_gate, grad_up) = gate_up.chunk(2, dim=-1), slope.chunk(2, dim=-1)

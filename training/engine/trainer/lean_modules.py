@@ -33,7 +33,9 @@ def _mlp_forward(module: Any, hidden: Tensor) -> Tensor:
 def _silu_mul(gate: Tensor, up: Tensor) -> Tensor:
     if gate.device.type != "cuda":
         return F.silu(gate) * up
-    from training.engine.weights.triton_kernels import SiluMul  # Triton comes with torch for CUDA only
+    from learnloop_service.training.engine.weights.triton_kernels import (
+        SiluMul,  # Triton comes with torch for CUDA only
+    )
 
     mixed: Tensor = SiluMul.apply(gate, up)  # type: ignore[no-untyped-call]
     return mixed

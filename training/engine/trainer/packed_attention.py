@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from training.engine.trainer.packing import Packing
-from training.engine.weights.varlen_attention import varlen_attention
+from learnloop_service.training.engine.trainer.packing import Packing
+from learnloop_service.training.engine.weights.varlen_attention import varlen_attention
 
 ATTENTION = "learnloop_packed"
 

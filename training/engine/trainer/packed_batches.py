@@ -11,14 +11,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from training.engine.sampling.cache_slots import common_prefix
-from training.engine.trainer.chunked_logprobs import head_logprobs
-from training.engine.trainer.joined_layers import JoinedLayers
-from training.engine.trainer.packing import Packing, Stem
-from training.engine.trainer.whole_layers import WholeLayers
-from training.engine.weights.adapters import base_of
-from training.engine.weights.stages import on
-from training.engine.weights.varlen_attention import Segments
+from learnloop_service.training.engine.sampling.cache_slots import common_prefix
+from learnloop_service.training.engine.trainer.chunked_logprobs import head_logprobs
+from learnloop_service.training.engine.trainer.joined_layers import JoinedLayers
+from learnloop_service.training.engine.trainer.packing import Packing, Stem
+from learnloop_service.training.engine.trainer.whole_layers import WholeLayers
+from learnloop_service.training.engine.weights.adapters import base_of
+from learnloop_service.training.engine.weights.stages import on
+from learnloop_service.training.engine.weights.varlen_attention import Segments
 
 MIN_STEM = 64
 """Length that a beginning shared by all sequences must have to be computed separately, in tokens."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from training.engine.weights.varlen_attention import Segments
+from learnloop_service.training.engine.weights.varlen_attention import Segments
 
 
 @dataclass(frozen=True, slots=True, eq=False)

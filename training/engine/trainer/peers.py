@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.engine.sampling.cache_slots import common_prefix
+from learnloop_service.training.engine.sampling.cache_slots import common_prefix
 
 T = TypeVar("T")
 

@@ -14,28 +14,28 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from training.engine.lanes import Lanes
-from training.engine.memory import free_bytes, is_out_of_memory, release_reserved
-from training.engine.registry.checkpoints import optimizer_files, optimizer_part
-from training.engine.trainer.joined_layers import JoinedLayers
-from training.engine.trainer.optimizer import Optimizer
-from training.engine.trainer.packed_batches import packed_batches
-from training.engine.trainer.padded_batches import Batch, padded_batches
-from training.engine.trainer.peers import Alone, Peers
-from training.engine.trainer.whole_layers import WholeLayers
-from training.engine.weights import llama_modules
-from training.engine.weights.adapters import base_of
-from training.engine.weights.joined import has_kernels, join
-from training.engine.weights.llama_cpu import FusedWeights
-from training.engine.weights.llama_modules import LlamaModel
-from training.engine.weights.tensor_file import write_tensors
-from training.protocol.model_facts import MeasuredToken
-from training.tuning import Tuning
+from learnloop_service.training.engine.lanes import Lanes
+from learnloop_service.training.engine.memory import free_bytes, is_out_of_memory, release_reserved
+from learnloop_service.training.engine.registry.checkpoints import optimizer_files, optimizer_part
+from learnloop_service.training.engine.trainer.joined_layers import JoinedLayers
+from learnloop_service.training.engine.trainer.optimizer import Optimizer
+from learnloop_service.training.engine.trainer.packed_batches import packed_batches
+from learnloop_service.training.engine.trainer.padded_batches import Batch, padded_batches
+from learnloop_service.training.engine.trainer.peers import Alone, Peers
+from learnloop_service.training.engine.trainer.whole_layers import WholeLayers
+from learnloop_service.training.engine.weights import llama_modules
+from learnloop_service.training.engine.weights.adapters import base_of
+from learnloop_service.training.engine.weights.joined import has_kernels, join
+from learnloop_service.training.engine.weights.llama_cpu import FusedWeights
+from learnloop_service.training.engine.weights.llama_modules import LlamaModel
+from learnloop_service.training.engine.weights.tensor_file import write_tensors
+from learnloop_service.training.protocol.model_facts import MeasuredToken
+from learnloop_service.training.tuning import Tuning
 
 if TYPE_CHECKING:  # importing them takes long, and the models of LlamaModel do without
     from transformers import PreTrainedModel
 
-    from training.engine.trainer.pretrained import SharedBases
+    from learnloop_service.training.engine.trainer.pretrained import SharedBases
 
 _OBJECTIVE = "objective"
 """Key of Optimizer.objective in the metadata of the optimizer's files."""
@@ -116,7 +116,7 @@ class Policy:
         elif self.device.type != "cuda":
             self._whole = _whole(self.base)
         else:
-            from training.engine.trainer.pretrained import pack_modules
+            from learnloop_service.training.engine.trainer.pretrained import pack_modules
 
             pack_modules(self.base)
 
@@ -253,7 +253,7 @@ class Policy:
             found = load_checkpoint(directory, directory, self.tuning, self.device)
             _whole(found)
             return found
-        from training.engine.trainer import pretrained
+        from learnloop_service.training.engine.trainer import pretrained
 
         model = pretrained.load_model(directory, self.device, torch.float32)
         if self._whole:
@@ -278,10 +278,10 @@ class Policy:
         if isinstance(self.model, LlamaModel):
             return self.model.save(directory)
         if self.tuning.mode == "lora":
-            from training.engine.trainer.pretrained import save_adapter
+            from learnloop_service.training.engine.trainer.pretrained import save_adapter
 
             return save_adapter(self.model, directory)
-        from training.engine.trainer.pretrained import save_whole
+        from learnloop_service.training.engine.trainer.pretrained import save_whole
 
         return save_whole(self.model, directory)
 
@@ -336,6 +336,6 @@ def load_checkpoint(
     BadModelDirectory."""
     if tuning.mode == "full" and device.type == "cpu" and (model := llama_modules.read(directory)) is not None:
         return model
-    from training.engine.trainer.pretrained import load_pretrained  # imports transformers and peft
+    from learnloop_service.training.engine.trainer.pretrained import load_pretrained  # imports transformers and peft
 
     return load_pretrained(directory, base_directory, tuning, device, bases, trainable=trainable)

@@ -13,17 +13,17 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, modeling
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from training.engine.memory import is_out_of_memory
-from training.engine.registry.base_models import parameter_count
-from training.engine.registry.checkpoints import ADAPTER_FILE
-from training.engine.registry.model_record import BadModelDirectory
-from training.engine.trainer.lean_modules import make_lean
-from training.engine.trainer.packed_attention import ATTENTION
-from training.engine.weights.joined import JoinedModel, has_kernels
-from training.engine.weights.llama_cpu import FusedWeights
-from training.engine.weights.stages import devices_needed, stages_of
-from training.engine.weights.tensor_file import can_write, write_tensors
-from training.tuning import Tuning
+from learnloop_service.training.engine.memory import is_out_of_memory
+from learnloop_service.training.engine.registry.base_models import parameter_count
+from learnloop_service.training.engine.registry.checkpoints import ADAPTER_FILE
+from learnloop_service.training.engine.registry.model_record import BadModelDirectory
+from learnloop_service.training.engine.trainer.lean_modules import make_lean
+from learnloop_service.training.engine.trainer.packed_attention import ATTENTION
+from learnloop_service.training.engine.weights.joined import JoinedModel, has_kernels
+from learnloop_service.training.engine.weights.llama_cpu import FusedWeights
+from learnloop_service.training.engine.weights.stages import devices_needed, stages_of
+from learnloop_service.training.engine.weights.tensor_file import can_write, write_tensors
+from learnloop_service.training.tuning import Tuning
 
 USUAL_RANKS = 32
 """Adapters of up to this rank share one copy of their base, which has the same columns for all of them. As many ranks

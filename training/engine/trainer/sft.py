@@ -10,15 +10,15 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from environment.json_type import Json
-from training.engine.tokens import BadConversation, ChatTokenizer
-from training.engine.trainer.grpo_loss import BadOptions
-from training.engine.trainer.grpo_step import Progress
-from training.engine.trainer.optimizer import NonFiniteGradient
-from training.engine.trainer.padded_batches import Batch
-from training.engine.trainer.policy import Policy
-from training.engine.trainer.trajectories import BadTrajectory, Message, NothingToTrain
-from training.protocol.validation_message import message_of
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.engine.tokens import BadConversation, ChatTokenizer
+from learnloop_service.training.engine.trainer.grpo_loss import BadOptions
+from learnloop_service.training.engine.trainer.grpo_step import Progress
+from learnloop_service.training.engine.trainer.optimizer import NonFiniteGradient
+from learnloop_service.training.engine.trainer.padded_batches import Batch
+from learnloop_service.training.engine.trainer.policy import Policy
+from learnloop_service.training.engine.trainer.trajectories import BadTrajectory, Message, NothingToTrain
+from learnloop_service.training.protocol.validation_message import message_of
 
 log = structlog.get_logger(__name__)
 

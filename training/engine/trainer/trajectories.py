@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from environment.json_type import Json
-from training.advantages import advantages
-from training.rollout.call_sequences import NotOneSequence, SampledCall, TokenSequence, joined
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.advantages import advantages
+from learnloop_service.training.rollout.call_sequences import NotOneSequence, SampledCall, TokenSequence, joined
 
 Message = dict[str, Json]
 

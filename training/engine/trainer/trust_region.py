@@ -20,10 +20,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from training.engine.trainer.padded_batches import Batch
-from training.engine.trainer.policy import Policy
-from training.engine.trainer.trajectories import TrainSequence
-from training.protocol.model_facts import MeasuredToken
+from learnloop_service.training.engine.trainer.padded_batches import Batch
+from learnloop_service.training.engine.trainer.policy import Policy
+from learnloop_service.training.engine.trainer.trajectories import TrainSequence
+from learnloop_service.training.protocol.model_facts import MeasuredToken
 
 _MEASURED = 16
 """Number of sequences that are measured, spread evenly over the step's, so that the forward pass costs little."""

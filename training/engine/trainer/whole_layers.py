@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from training.engine.trainer.packing import Packing
-from training.engine.weights.rotary import RotaryTable
+from learnloop_service.training.engine.trainer.packing import Packing
+from learnloop_service.training.engine.weights.rotary import RotaryTable
 
 QUERY_BLOCK = 96
 """Number of queries whose attention is computed together."""

@@ -18,13 +18,13 @@ from typing import Any
 import httpx
 import structlog
 
-from training.engine.compute import Compute
-from training.engine.engine import Engine
-from training.engine.registry.base_models import vocabulary_size
-from training.engine.registry.checkpoints import ADAPTER_FILE, MANIFEST_FILE
-from training.engine.registry.model_record import Target
-from training.engine.sampling.figures import SamplingFigures
-from training.engine.sampling.requests import (
+from learnloop_service.training.engine.compute import Compute
+from learnloop_service.training.engine.engine import Engine
+from learnloop_service.training.engine.registry.base_models import vocabulary_size
+from learnloop_service.training.engine.registry.checkpoints import ADAPTER_FILE, MANIFEST_FILE
+from learnloop_service.training.engine.registry.model_record import Target
+from learnloop_service.training.engine.sampling.figures import SamplingFigures
+from learnloop_service.training.engine.sampling.requests import (
     ContextTooLong,
     NotSampledThere,
     OnToken,
@@ -32,12 +32,12 @@ from training.engine.sampling.requests import (
     SampleRequest,
     SamplerUnavailable,
 )
-from training.engine.vllm.grammar import for_vllm
-from training.engine.vllm.protocol import BadReply, Reply, completion, scored, scoring
-from training.engine.vllm.running import RunningVllm, VllmLost, VllmRefused
-from training.engine.vllm.server import VllmServer
-from training.engine.vllm.turns import Turns
-from training.protocol.model_facts import Reproducibility
+from learnloop_service.training.engine.vllm.grammar import for_vllm
+from learnloop_service.training.engine.vllm.protocol import BadReply, Reply, completion, scored, scoring
+from learnloop_service.training.engine.vllm.running import RunningVllm, VllmLost, VllmRefused
+from learnloop_service.training.engine.vllm.server import VllmServer
+from learnloop_service.training.engine.vllm.turns import Turns
+from learnloop_service.training.protocol.model_facts import Reproducibility
 
 log = structlog.get_logger(__name__)
 

@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from environment.json_type import Json
-from training.engine.sampling.figures import SamplingFigures
-from training.engine.sampling.requests import NonFiniteLogits, Sample, SampleRequest
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.engine.sampling.figures import SamplingFigures
+from learnloop_service.training.engine.sampling.requests import NonFiniteLogits, Sample, SampleRequest
 
 _LOWEST_LOGPROB = -9999.0
 """Value that vLLM reports in place of any lower log-probability."""

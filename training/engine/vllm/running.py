@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import httpx
 
-from environment.json_type import Json
-from training.engine.registry.checkpoints import is_optimizer
-from training.engine.sampling.figures import SamplingFigures
-from training.engine.vllm.protocol import BadReply, figures
-from training.protocol.lines import lines_of
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.engine.registry.checkpoints import is_optimizer
+from learnloop_service.training.engine.sampling.figures import SamplingFigures
+from learnloop_service.training.engine.vllm.protocol import BadReply, figures
+from learnloop_service.training.protocol.lines import lines_of
 
 T = TypeVar("T")
 

@@ -23,10 +23,10 @@ from typing import Any
 import httpx
 import structlog
 
-from training.engine.computing import EngineStopped
-from training.engine.sampling.requests import NotSampledThere, SamplerUnavailable
-from training.engine.vllm.output import Output
-from training.engine.vllm.running import ADAPTERS, RunningVllm, VllmLost
+from learnloop_service.training.engine.computing import EngineStopped
+from learnloop_service.training.engine.sampling.requests import NotSampledThere, SamplerUnavailable
+from learnloop_service.training.engine.vllm.output import Output
+from learnloop_service.training.engine.vllm.running import ADAPTERS, RunningVllm, VllmLost
 
 log = structlog.get_logger(__name__)
 

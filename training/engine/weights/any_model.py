@@ -9,13 +9,13 @@ import torch
 from transformers import AttentionInterface, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 
-from environment.first_line import first_line
-from training.base_model_files import fault_of_layers
-from training.engine.memory import is_out_of_memory
-from training.engine.registry.model_record import BadModelDirectory
-from training.engine.weights.adapters import has_adapter
-from training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, attend, causal_mask, round_up
-from training.engine.weights.kv_cache import KVCache, KVShape, Piece
+from learnloop_service.environment.first_line import first_line
+from learnloop_service.training.base_model_files import fault_of_layers
+from learnloop_service.training.engine.memory import is_out_of_memory
+from learnloop_service.training.engine.registry.model_record import BadModelDirectory
+from learnloop_service.training.engine.weights.adapters import has_adapter
+from learnloop_service.training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, attend, causal_mask, round_up
+from learnloop_service.training.engine.weights.kv_cache import KVCache, KVShape, Piece
 
 ATTENTION = "learnloop_rows"
 

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from training.engine.memory import release_reserved
+from learnloop_service.training.engine.memory import release_reserved
 
 CAPTURE_BYTES = 1 << 30
 """Free memory in bytes that the driver gets for capturing a graph, because it cannot use what torch keeps in

@@ -10,9 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
-from training.engine.weights.adapters import COLUMN_MULTIPLE
-from training.engine.weights.attention import round_up
-from training.engine.weights.fp8 import LARGEST, SMALLEST_ROW, Fp8Matrix
+from learnloop_service.training.engine.weights.adapters import COLUMN_MULTIPLE
+from learnloop_service.training.engine.weights.attention import round_up
+from learnloop_service.training.engine.weights.fp8 import LARGEST, SMALLEST_ROW, Fp8Matrix
 
 FEW_TOKENS = 128
 """Largest number of tokens for which our kernel is used. It reads the matrix once for every BLOCK_TOKENS tokens."""

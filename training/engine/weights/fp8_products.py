@@ -4,7 +4,7 @@ factors."""
 import torch.nn.functional as F
 from torch import Tensor
 
-from training.engine.weights.fp8 import Fp8Matrix
+from learnloop_service.training.engine.weights.fp8 import Fp8Matrix
 
 
 def quantised(source: Tensor, factors: Tensor | None = None) -> Fp8Matrix:
@@ -12,7 +12,7 @@ def quantised(source: Tensor, factors: Tensor | None = None) -> Fp8Matrix:
     `factors` [width, 1] first."""
     if source.device.type != "cuda":
         return Fp8Matrix.of(source if factors is None else source * factors.t())
-    from training.engine.weights import fp8_kernels  # Triton comes with torch for CUDA only
+    from learnloop_service.training.engine.weights import fp8_kernels  # Triton comes with torch for CUDA only
 
     count, width = source.shape
     tokens = Fp8Matrix.empty(count, width, source.device)
@@ -26,7 +26,7 @@ def product(
     """Return tokens matrix^T + narrow high^T + bias, [n, rows]. `narrow` [n, columns] and `high` [rows, columns] have
     the result's precision. With `parts` the result can be [parts, n, rows], which the reader sums."""
     if narrow.device.type == "cuda":
-        from training.engine.weights import fp8_kernels
+        from learnloop_service.training.engine.weights import fp8_kernels
 
         return fp8_kernels.product(tokens, matrix, narrow, high, bias, parts=parts)
     return F.linear(tokens.exact(narrow.dtype), matrix.exact(narrow.dtype), bias).addmm_(narrow, high.t())
@@ -41,7 +41,7 @@ def product_backward(grad: Tensor, matrix: Fp8Matrix, narrow: Tensor, low: Tenso
     memory as the first."""
     slopes = quantised(grad, matrix.scales)
     if grad.device.type == "cuda":
-        from training.engine.weights import fp8_kernels
+        from learnloop_service.training.engine.weights import fp8_kernels
 
         values = fp8_kernels.transposed(matrix)
     else:

@@ -21,11 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from training.engine.weights import fp8, fp8_products
-from training.engine.weights.adapters import COLUMN_MULTIPLE, is_adapted
-from training.engine.weights.attention import round_up
-from training.engine.weights.fp8 import Fp8Matrix
-from training.engine.weights.stages import stages_of
+from learnloop_service.training.engine.weights import fp8, fp8_products
+from learnloop_service.training.engine.weights.adapters import COLUMN_MULTIPLE, is_adapted
+from learnloop_service.training.engine.weights.attention import round_up
+from learnloop_service.training.engine.weights.fp8 import Fp8Matrix
+from learnloop_service.training.engine.weights.stages import stages_of
 
 ROPE_BLOCK = 1024
 HEAD_DIMS = (16, 32, 64, 128, 256)

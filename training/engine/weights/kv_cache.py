@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from training.engine.memory import free_bytes
-from training.engine.weights.stages import Stage, layers_by_device, stages_of
+from learnloop_service.training.engine.memory import free_bytes
+from learnloop_service.training.engine.weights.stages import Stage, layers_by_device, stages_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from training.engine.lanes import Lanes
-from training.engine.weights.adapters import is_adapted
-from training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, attend, causal_mask, round_up
-from training.engine.weights.kv_cache import KVCache, KVShape, Piece
-from training.engine.weights.llama_modules import LlamaModel, supports_config
-from training.engine.weights.rotary import RotaryTable
+from learnloop_service.training.engine.lanes import Lanes
+from learnloop_service.training.engine.weights.adapters import is_adapted
+from learnloop_service.training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, attend, causal_mask, round_up
+from learnloop_service.training.engine.weights.kv_cache import KVCache, KVShape, Piece
+from learnloop_service.training.engine.weights.llama_modules import LlamaModel, supports_config
+from learnloop_service.training.engine.weights.rotary import RotaryTable
 
 DECODED_TOGETHER = 32
 """Rows that are decoded in one pass. Twice as many take more than twice as long, because keys, values and the results

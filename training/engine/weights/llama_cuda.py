@@ -8,19 +8,19 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from training.engine.memory import uploaded
-from training.engine.weights.adapters import base_of, has_adapter
-from training.engine.weights.cuda_graph import captured
-from training.engine.weights.fp8_kernels import silu_mul_quantised
-from training.engine.weights.fp8_products import quantised
-from training.engine.weights.joined import Adapter, JoinedLayer, JoinedModel, Joint, has_kernels
-from training.engine.weights.kv_cache import KVShape, Piece
-from training.engine.weights.llama_cpu import FusedWeights
-from training.engine.weights.paged_cache import PagedCache, layout, places_of
-from training.engine.weights.shared_prefix import SharedPrefix
-from training.engine.weights.stages import on
-from training.engine.weights.triton_kernels import add_norm, decode_attention, rotate, silu_mul
-from training.engine.weights.varlen_attention import Segments, varlen_attention
+from learnloop_service.training.engine.memory import uploaded
+from learnloop_service.training.engine.weights.adapters import base_of, has_adapter
+from learnloop_service.training.engine.weights.cuda_graph import captured
+from learnloop_service.training.engine.weights.fp8_kernels import silu_mul_quantised
+from learnloop_service.training.engine.weights.fp8_products import quantised
+from learnloop_service.training.engine.weights.joined import Adapter, JoinedLayer, JoinedModel, Joint, has_kernels
+from learnloop_service.training.engine.weights.kv_cache import KVShape, Piece
+from learnloop_service.training.engine.weights.llama_cpu import FusedWeights
+from learnloop_service.training.engine.weights.paged_cache import PagedCache, layout, places_of
+from learnloop_service.training.engine.weights.shared_prefix import SharedPrefix
+from learnloop_service.training.engine.weights.stages import on
+from learnloop_service.training.engine.weights.triton_kernels import add_norm, decode_attention, rotate, silu_mul
+from learnloop_service.training.engine.weights.varlen_attention import Segments, varlen_attention
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from environment.json_type import Json
-from training.engine.weights.tensor_file import write_tensors
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.engine.weights.tensor_file import write_tensors
 
 FAMILIES = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn"})

@@ -12,15 +12,15 @@ import structlog
 import torch
 from transformers import AttentionInterface
 
-from training.engine.memory import is_out_of_memory, uploaded
-from training.engine.weights.any_model import ModuleWeights, PassCache, merged
-from training.engine.weights.cuda_graph import captured
-from training.engine.weights.joined import HEAD_DIMS
-from training.engine.weights.kv_cache import KVShape, Piece
-from training.engine.weights.paged_cache import PagedCache, layout, places_of
-from training.engine.weights.shared_prefix import SharedPrefix
-from training.engine.weights.triton_kernels import decode_attention
-from training.engine.weights.varlen_attention import Segments, varlen_attention
+from learnloop_service.training.engine.memory import is_out_of_memory, uploaded
+from learnloop_service.training.engine.weights.any_model import ModuleWeights, PassCache, merged
+from learnloop_service.training.engine.weights.cuda_graph import captured
+from learnloop_service.training.engine.weights.joined import HEAD_DIMS
+from learnloop_service.training.engine.weights.kv_cache import KVShape, Piece
+from learnloop_service.training.engine.weights.paged_cache import PagedCache, layout, places_of
+from learnloop_service.training.engine.weights.shared_prefix import SharedPrefix
+from learnloop_service.training.engine.weights.triton_kernels import decode_attention
+from learnloop_service.training.engine.weights.varlen_attention import Segments, varlen_attention
 
 ATTENTION = "learnloop_pages"
 

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from training.engine.memory import uploaded
-from training.engine.weights.kv_cache import KVShape, Piece
-from training.engine.weights.stages import stages_of
+from learnloop_service.training.engine.memory import uploaded
+from learnloop_service.training.engine.weights.kv_cache import KVShape, Piece
+from learnloop_service.training.engine.weights.stages import stages_of
 
 PAGE = 64
 """Number of tokens per page."""

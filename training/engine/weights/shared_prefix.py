@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from training.engine.weights.paged_cache import PAGE
+from learnloop_service.training.engine.weights.paged_cache import PAGE
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from training.engine.memory import downloading
+from learnloop_service.training.engine.memory import downloading
 
 _TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 """Type names, in the order in which a file holds tensors of these types."""

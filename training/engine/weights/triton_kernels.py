@@ -7,9 +7,9 @@ import torch
 import triton
 import triton.language as tl
 
-from training.engine.weights.fp8 import LARGEST, SMALLEST_ROW, Fp8Matrix
-from training.engine.weights.paged_cache import PAGE
-from training.engine.weights.shared_prefix import SharedPrefix
+from learnloop_service.training.engine.weights.fp8 import LARGEST, SMALLEST_ROW, Fp8Matrix
+from learnloop_service.training.engine.weights.paged_cache import PAGE
+from learnloop_service.training.engine.weights.shared_prefix import SharedPrefix
 
 HEADS_A_PROGRAM = 8
 MIN_PROGRAMS = 1024

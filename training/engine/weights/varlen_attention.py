@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from training.engine.memory import uploaded
+from learnloop_service.training.engine.memory import uploaded
 
 
 @dataclass(frozen=True, slots=True)

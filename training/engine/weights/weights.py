@@ -5,10 +5,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from training.engine.lanes import Lanes
-from training.engine.weights.adapters import base_of
-from training.engine.weights.kv_cache import KVShape, Piece
-from training.engine.weights.llama_cpu import FusedWeights
+from learnloop_service.training.engine.lanes import Lanes
+from learnloop_service.training.engine.weights.adapters import base_of
+from learnloop_service.training.engine.weights.kv_cache import KVShape, Piece
+from learnloop_service.training.engine.weights.llama_cpu import FusedWeights
 
 
 class Weights(Protocol):
@@ -88,17 +88,19 @@ def snapshot(
     kind = dtype or (torch.bfloat16 if where.type == "cuda" else base.dtype)
     with torch.no_grad():
         if where.type == "cuda":
-            from training.engine.weights.llama_cuda import CudaWeights  # Triton comes with torch for CUDA only
+            from learnloop_service.training.engine.weights.llama_cuda import (
+                CudaWeights,  # Triton comes with torch for CUDA only
+            )
 
             if CudaWeights.supports(base):
                 return CudaWeights(model, where, kind)
         elif FusedWeights.supports(base):
             return FusedWeights(base, where, kind, lanes or Lanes())
-        from training.engine.weights import any_model  # imports transformers, which made the model
+        from learnloop_service.training.engine.weights import any_model  # imports transformers, which made the model
 
         found = any_model.ModuleWeights(any_model.merged(model), where, kind)
         if where.type == "cuda":
-            from training.engine.weights.packed_modules import PackedModules
+            from learnloop_service.training.engine.weights.packed_modules import PackedModules
 
             if PackedModules.supports(found):
                 return PackedModules(found)

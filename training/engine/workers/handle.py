@@ -11,8 +11,8 @@ from typing import Any
 
 import structlog
 
-from training.engine.computing import WorkerLost
-from training.engine.workers.link import (
+from learnloop_service.training.engine.computing import WorkerLost
+from learnloop_service.training.engine.workers.link import (
     Answer,
     Ask,
     Cancel,

@@ -12,14 +12,14 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, Protocol
 
-from training.engine.computing import BusySeconds, Steps
-from training.engine.devices import DeviceFigures
-from training.engine.registry.checkpoints import Checkpoint
-from training.engine.registry.model_record import ModelRecord, Target
-from training.engine.sampling.figures import SamplingFigures
-from training.engine.sampling.requests import SampleRequest
-from training.engine.trainer.grpo_step import Progress
-from training.protocol.model_facts import MeasuredToken, Reproducibility
+from learnloop_service.training.engine.computing import BusySeconds, Steps
+from learnloop_service.training.engine.devices import DeviceFigures
+from learnloop_service.training.engine.registry.checkpoints import Checkpoint
+from learnloop_service.training.engine.registry.model_record import ModelRecord, Target
+from learnloop_service.training.engine.sampling.figures import SamplingFigures
+from learnloop_service.training.engine.sampling.requests import SampleRequest
+from learnloop_service.training.engine.trainer.grpo_step import Progress
+from learnloop_service.training.protocol.model_facts import MeasuredToken, Reproducibility
 
 
 class LinkClosed(Exception):

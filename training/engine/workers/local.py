@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
-from training.engine.workers.link import FrontEnd, PipeEnd, Report, ToWorker, WorkerSpec
+from learnloop_service.training.engine.workers.link import FrontEnd, PipeEnd, Report, ToWorker, WorkerSpec
 
 GPUS = "CUDA_VISIBLE_DEVICES"
 _LOOPBACK = "127.0.0.1"
@@ -31,7 +31,7 @@ class LocalWorkers:
         self._groups = 0
 
     def start(self, spec: WorkerSpec) -> FrontEnd:
-        from training.engine.workers.process import run
+        from learnloop_service.training.engine.workers.process import run
 
         ours, theirs = self._context.Pipe()
         environment = {GPUS: gpu(spec.number)} if spec.device == "cuda" else {}
@@ -52,7 +52,7 @@ class LocalWorkers:
 
 def _fork_server() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["training.engine.workers.process"])
+    context.set_forkserver_preload(["learnloop_service.training.engine.workers.process"])
     return context
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from training.engine.computing import (
+from learnloop_service.training.engine.computing import (
     BusySeconds,
     EngineStopped,
     ModelDeleted,
@@ -18,17 +18,23 @@ from training.engine.computing import (
     TrainingTask,
     WorkerLost,
 )
-from training.engine.engine import StepConflict, TrainResult
-from training.engine.registry.checkpoints import Checkpoint
-from training.engine.registry.model_record import BadModelDirectory, ModelRecord, NewModel, StepTaken, Target
-from training.engine.registry.registry import Registry
-from training.engine.sampling.figures import SamplingFigures, total
-from training.engine.sampling.requests import OnToken, Sample, SampleRequest
-from training.engine.tokenizers import Tokenizers
-from training.engine.trainer.peers import TrainerLost
-from training.engine.workers.conversations import Conversations
-from training.engine.workers.handle import Handle, Question
-from training.engine.workers.link import (
+from learnloop_service.training.engine.engine import StepConflict, TrainResult
+from learnloop_service.training.engine.registry.checkpoints import Checkpoint
+from learnloop_service.training.engine.registry.model_record import (
+    BadModelDirectory,
+    ModelRecord,
+    NewModel,
+    StepTaken,
+    Target,
+)
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.sampling.figures import SamplingFigures, total
+from learnloop_service.training.engine.sampling.requests import OnToken, Sample, SampleRequest
+from learnloop_service.training.engine.tokenizers import Tokenizers
+from learnloop_service.training.engine.trainer.peers import TrainerLost
+from learnloop_service.training.engine.workers.conversations import Conversations
+from learnloop_service.training.engine.workers.handle import Handle, Question
+from learnloop_service.training.engine.workers.link import (
     CheckCommand,
     ForgetCommand,
     KnownModel,
@@ -43,7 +49,7 @@ from training.engine.workers.link import (
     WorkerFigures,
     WorkerSpec,
 )
-from training.protocol.model_facts import Reproducibility
+from learnloop_service.training.protocol.model_facts import Reproducibility
 
 log = structlog.get_logger(__name__)
 

@@ -4,13 +4,13 @@ import os
 import signal
 from multiprocessing.connection import Connection
 
-from training.engine.logs import configure_logs
-from training.engine.workers.link import PipeEnd, Report, ToWorker, WorkerSpec
-from training.garbage import freeze_gc
+from learnloop_service.training.engine.logs import configure_logs
+from learnloop_service.training.engine.workers.link import PipeEnd, Report, ToWorker, WorkerSpec
+from learnloop_service.training.garbage import freeze_gc
 
 with freeze_gc():
-    import training.engine.trainer.pretrained  # noqa: F401  # imported here, all workers share it
-    from training.engine.workers.worker import serve
+    import learnloop_service.training.engine.trainer.pretrained  # noqa: F401  # imported here, all workers share it
+    from learnloop_service.training.engine.workers.worker import serve
 
 
 def run(spec: WorkerSpec, pipe: "Connection[Report, ToWorker]", environment: dict[str, str]) -> None:

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from environment.installation import install_command
-from training.engine.workers.link import FrontEnd, LinkClosed, Report, ToWorker, WorkerSpec
+from learnloop_service.environment.installation import install_command
+from learnloop_service.training.engine.workers.link import FrontEnd, LinkClosed, Report, ToWorker, WorkerSpec
 
 _LOOK_S = 0.5
 _REPORTS_S = 5.0
@@ -178,13 +178,13 @@ class _Actor:
     def _serve(self, spec: WorkerSpec) -> None:
         # A process whose engine has failed is useless, so it exits.
         try:
-            from training.engine.logs import configure_logs
-            from training.garbage import freeze_gc
+            from learnloop_service.training.engine.logs import configure_logs
+            from learnloop_service.training.garbage import freeze_gc
 
             configure_logs()
             with freeze_gc():
-                import training.engine.trainer.pretrained  # noqa: F401  # it takes seconds, which no request should wait for
-                from training.engine.workers.worker import serve
+                import learnloop_service.training.engine.trainer.pretrained  # noqa: F401  # it takes seconds, which no request should wait for
+                from learnloop_service.training.engine.workers.worker import serve
             serve(spec, self)
         except BaseException:
             traceback.print_exc(file=sys.stderr)

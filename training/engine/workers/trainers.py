@@ -15,9 +15,9 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from environment.first_line import first_line
-from training.engine.trainer.peers import TrainerLost, WeightsDiffer, shares
-from training.engine.workers.link import TrainingGroup
+from learnloop_service.environment.first_line import first_line
+from learnloop_service.training.engine.trainer.peers import TrainerLost, WeightsDiffer, shares
+from learnloop_service.training.engine.workers.link import TrainingGroup
 
 T = TypeVar("T")
 

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 import structlog
 import torch
 
-from training.engine.compute import Compute
-from training.engine.computing import Steps, TrainingTask
-from training.engine.engine import WAITING, Engine, Training, TrainResult
-from training.engine.registry.model_record import Target
-from training.engine.registry.registry import Registry
-from training.engine.sampling.requests import Sample, SampleCancelled
-from training.engine.sampling.sampler import Sampler
-from training.engine.tokens import ChatTokenizer
-from training.engine.trainer.grpo_step import Progress
-from training.engine.trainer.peers import Alone, TrainerLost
-from training.engine.workers.link import (
+from learnloop_service.training.engine.compute import Compute
+from learnloop_service.training.engine.computing import Steps, TrainingTask
+from learnloop_service.training.engine.engine import WAITING, Engine, Training, TrainResult
+from learnloop_service.training.engine.registry.model_record import Target
+from learnloop_service.training.engine.registry.registry import Registry
+from learnloop_service.training.engine.sampling.requests import Sample, SampleCancelled
+from learnloop_service.training.engine.sampling.sampler import Sampler
+from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.trainer.grpo_step import Progress
+from learnloop_service.training.engine.trainer.peers import Alone, TrainerLost
+from learnloop_service.training.engine.workers.link import (
     HEARTBEAT_S,
     Answer,
     Ask,
@@ -43,10 +43,10 @@ from training.engine.workers.link import (
     WorkerFigures,
     WorkerSpec,
 )
-from training.engine.workers.trainers import Trainers, join_group
+from learnloop_service.training.engine.workers.trainers import Trainers, join_group
 
 if TYPE_CHECKING:  # see Grammars
-    from training.engine.sampling.constraint import Grammar, Vocabulary
+    from learnloop_service.training.engine.sampling.constraint import Grammar, Vocabulary
 
 log = structlog.get_logger(__name__)
 
@@ -233,13 +233,13 @@ class _JointSteps:
 
 @lru_cache(32)
 def _grammar(tokenizer: ChatTokenizer, text: str) -> "Grammar":
-    from training.engine.sampling.constraint import Grammar
+    from learnloop_service.training.engine.sampling.constraint import Grammar
 
     return Grammar(_vocabulary(tokenizer), text)
 
 
 @lru_cache(32)
 def _vocabulary(tokenizer: ChatTokenizer) -> "Vocabulary":
-    from training.engine.sampling.constraint import Vocabulary
+    from learnloop_service.training.engine.sampling.constraint import Vocabulary
 
     return Vocabulary(tokenizer.fast, sorted(tokenizer.stop_ids))

@@ -3,10 +3,10 @@
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from environment.json_type import Json
-from training.protocol.malformed_calls import MALFORMED
-from training.protocol.responses.items import call_item, item_id, message_item, text_part
-from training.protocol.responses.reply import Reply, status_of
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.malformed_calls import MALFORMED
+from learnloop_service.training.protocol.responses.items import call_item, item_id, message_item, text_part
+from learnloop_service.training.protocol.responses.reply import Reply, status_of
 
 Event = dict[str, Json]
 

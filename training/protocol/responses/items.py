@@ -6,9 +6,9 @@ in either format.
 
 from collections.abc import Mapping, Sequence
 
-from environment.json_type import Json
-from training.protocol.chat_reader import text_of
-from training.protocol.responses.tools import OfferedTools, offered_name
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.chat_reader import text_of
+from learnloop_service.training.protocol.responses.tools import OfferedTools, offered_name
 
 Item = Mapping[str, Json]
 

@@ -4,7 +4,7 @@ from collections.abc import Container, Mapping, Sequence
 
 from pydantic_core import PydanticCustomError
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 HINTS = frozenset(
     {

@@ -5,11 +5,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from environment.json_type import Json
-from training.protocol.malformed_calls import MALFORMED
-from training.protocol.responses.items import call_item, item_id, message_item
-from training.protocol.responses.request import ResponsesRequest
-from training.protocol.responses.tools import OfferedTools
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.malformed_calls import MALFORMED
+from learnloop_service.training.protocol.responses.items import call_item, item_id, message_item
+from learnloop_service.training.protocol.responses.request import ResponsesRequest
+from learnloop_service.training.protocol.responses.tools import OfferedTools
 
 
 def new_id() -> str:

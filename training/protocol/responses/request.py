@@ -6,16 +6,16 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from environment.json_type import Json
-from training.protocol.responses.items import Item, messages_of
-from training.protocol.responses.parameters import (
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.responses.items import Item, messages_of
+from learnloop_service.training.protocol.responses.parameters import (
     NO_EFFECT,
     BadParameter,
     hint_warning,
     hosted_tool_warnings,
     refuse_unsupported,
 )
-from training.protocol.responses.tools import OfferedTools, offered_name, offered_tools
+from learnloop_service.training.protocol.responses.tools import OfferedTools, offered_name, offered_tools
 
 _SAME = (
     "model",

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from environment.json_type import Json
-from training.protocol.responses.parameters import BadParameter
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.responses.parameters import BadParameter
 
 HOSTED = frozenset(
     {

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Collection
 
-from training.protocol.tool_formats.written_calls import (
+from learnloop_service.training.protocol.tool_formats.written_calls import (
     JSON,
     MalformedCall,
     WrittenCall,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from training.protocol.tool_formats.formats import FORMATS, ToolFormat
+from learnloop_service.training.protocol.tool_formats.formats import FORMATS, ToolFormat
 
 FILE = "learnloop.json"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")

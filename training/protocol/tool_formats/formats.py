@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 
-from environment.json_type import Json
-from training.protocol.tool_formats import bare_json, hermes, mistral, templated
-from training.protocol.tool_formats.thoughts import find_outside, without_thoughts
-from training.protocol.tool_formats.written_calls import WrittenCall, WrittenCalls, of_texts
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.tool_formats import bare_json, hermes, mistral, templated
+from learnloop_service.training.protocol.tool_formats.thoughts import find_outside, without_thoughts
+from learnloop_service.training.protocol.tool_formats.written_calls import WrittenCall, WrittenCalls, of_texts
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,13 @@ Families whose templates show another text between the same marks are read as we
 
 import re
 
-from training.protocol.tool_formats.written_calls import MalformedCall, WrittenCall, WrittenCalls, call_at, of_texts
+from learnloop_service.training.protocol.tool_formats.written_calls import (
+    MalformedCall,
+    WrittenCall,
+    WrittenCalls,
+    call_at,
+    of_texts,
+)
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 _OPEN, _CLOSE = re.compile(rf"{OPENING}[ \t\r\n]*"), re.compile(rf"[ \t\r\n]*{CLOSING}")

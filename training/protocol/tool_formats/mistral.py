@@ -4,7 +4,13 @@
 import re
 from collections.abc import Iterator
 
-from training.protocol.tool_formats.written_calls import JSON, MalformedCall, WrittenCall, WrittenCalls, call_at
+from learnloop_service.training.protocol.tool_formats.written_calls import (
+    JSON,
+    MalformedCall,
+    WrittenCall,
+    WrittenCalls,
+    call_at,
+)
 
 OPENING = "[TOOL_CALLS]"
 _NAMED = re.compile(r"\s*(?P<name>[\w.-]+)\s*(?:\[CALL_ID\][\w-]*)?(?:\[ARGS\])?\s*(?=\{)")

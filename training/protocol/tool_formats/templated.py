@@ -11,9 +11,15 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from environment.json_type import Json
-from training.protocol.tool_formats import hermes
-from training.protocol.tool_formats.written_calls import MalformedCall, WrittenCall, WrittenCalls, of_texts, reason
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.tool_formats import hermes
+from learnloop_service.training.protocol.tool_formats.written_calls import (
+    MalformedCall,
+    WrittenCall,
+    WrittenCalls,
+    of_texts,
+    reason,
+)
 
 _CALLS, _CONTENT = "tool_calls", "content"
 _CALL: Json = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from training.protocol.tool_formats.written_calls import WrittenCalls
+from learnloop_service.training.protocol.tool_formats.written_calls import WrittenCalls
 
 THOUGHT_MARKS = {
     "<think>": "</think>",

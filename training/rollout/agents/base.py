@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from environment.base import Json, Tool
+from learnloop_service.environment.base import Json, Tool
 
 if TYPE_CHECKING:
     import httpx

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
-from environment.base import Json
-from training.rollout.agents.base import AgentModel
+from learnloop_service.environment.base import Json
+from learnloop_service.training.rollout.agents.base import AgentModel
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion

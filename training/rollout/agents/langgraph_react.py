@@ -13,8 +13,8 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
 from pydantic import SecretStr
 
-from environment.base import Json
-from training.rollout.agents.base import AgentTask
+from learnloop_service.environment.base import Json
+from learnloop_service.training.rollout.agents.base import AgentTask
 
 NAME = "langgraph"
 

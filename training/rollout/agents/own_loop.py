@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from environment.base import Ending, Episode, Json, ReportedEpisode, TextEpisode, ToolError
-from environment.first_line import last_line
-from training.rollout.agents.base import Agent, AgentTask, NoOutcome
-from training.rollout.agents.gateway import Gateway, Refused, agent_model, on_loop
-from training.rollout.environment_calls import off_loop
-from training.rollout.episode_tools import call_tool, full_context, out_of_turns
-from training.rollout.histories import record
-from training.rollout.model_calls import Message, ModelCalls, cut_off
+from learnloop_service.environment.base import Ending, Episode, Json, ReportedEpisode, TextEpisode, ToolError
+from learnloop_service.environment.first_line import last_line
+from learnloop_service.training.rollout.agents.base import Agent, AgentTask, NoOutcome
+from learnloop_service.training.rollout.agents.gateway import Gateway, Refused, agent_model, on_loop
+from learnloop_service.training.rollout.environment_calls import off_loop
+from learnloop_service.training.rollout.episode_tools import call_tool, full_context, out_of_turns
+from learnloop_service.training.rollout.histories import record
+from learnloop_service.training.rollout.model_calls import Message, ModelCalls, cut_off
 
 if TYPE_CHECKING:
     from art import Trajectory

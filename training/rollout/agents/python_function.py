@@ -5,10 +5,10 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from environment.base import Json
-from environment.own_agent.runner import PythonFunction
 from learnloop.outcome import BadOutcome, outcome_of
-from training.rollout.agents.base import AgentModel, AgentTask, NoOutcome
+from learnloop_service.environment.base import Json
+from learnloop_service.environment.own_agent.runner import PythonFunction
+from learnloop_service.training.rollout.agents.base import AgentModel, AgentTask, NoOutcome
 
 AgentFunction = Callable[[Mapping[str, Json], AgentModel], Awaitable[Json]]
 """A function from a scenario's task and the rollout's model to the outcome: an object with reward, parts, output or

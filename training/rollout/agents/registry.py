@@ -6,10 +6,10 @@ the request's `agent.config` and returns an Agent.
 
 from collections.abc import Mapping
 
-from environment import plugins
-from environment.base import Json
-from environment.plugins import PluginFault
-from training.rollout.agents.base import Agent
+from learnloop_service.environment import plugins
+from learnloop_service.environment.base import Json
+from learnloop_service.environment.plugins import PluginFault
+from learnloop_service.training.rollout.agents.base import Agent
 
 GROUP = "learnloop.agents"
 

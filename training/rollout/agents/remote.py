@@ -6,16 +6,21 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from environment.base import Episode, ReportedEpisode, Scenario
-from environment.first_line import last_line
-from training.budget import Reservation, Usage
-from training.protocol.model_name import ModelName
-from training.rollout.agents.own_loop import AgentFailed
-from training.rollout.agents.sessions import RolloutSession, RolloutSessions, SessionEnd, SessionLimits
-from training.rollout.environment_calls import off_loop
-from training.rollout.histories import record
-from training.rollout.model_calls import AnsweredCall, Sampling, cut_off
-from training.types import Failure, FailureKind
+from learnloop_service.environment.base import Episode, ReportedEpisode, Scenario
+from learnloop_service.environment.first_line import last_line
+from learnloop_service.training.budget import Reservation, Usage
+from learnloop_service.training.protocol.model_name import ModelName
+from learnloop_service.training.rollout.agents.own_loop import AgentFailed
+from learnloop_service.training.rollout.agents.sessions import (
+    RolloutSession,
+    RolloutSessions,
+    SessionEnd,
+    SessionLimits,
+)
+from learnloop_service.training.rollout.environment_calls import off_loop
+from learnloop_service.training.rollout.histories import record
+from learnloop_service.training.rollout.model_calls import AnsweredCall, Sampling, cut_off
+from learnloop_service.training.types import Failure, FailureKind
 
 if TYPE_CHECKING:
     from art import Trajectory

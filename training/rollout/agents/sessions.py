@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from environment.base import Json
-from training.rollout.model_calls import AnsweredCall, Sampling
+from learnloop_service.environment.base import Json
+from learnloop_service.training.rollout.model_calls import AnsweredCall, Sampling
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.inbox import Name, path_of, print_figures, question_figures, question_sizes
-from app.cli.options import AsJson, DataDir
-from app.cli.terminal import failing_on, print_json, results
+from learnloop_service.app.cli.inbox import Name, path_of, print_figures, question_figures, question_sizes
+from learnloop_service.app.cli.options import AsJson, DataDir
+from learnloop_service.app.cli.terminal import failing_on, print_json, results
 
 _SHOWN_BROKEN = 5
 
@@ -25,8 +25,8 @@ def import_(
 
     Questions that the inbox already has are checked: each source must be an email of the inbox.
     """
-    from environment.email_search.inbox import InboxError
     from learnloop_mail.reading.importer import MailSourceError, import_mail
+    from learnloop_service.environment.email_search.inbox import InboxError
 
     path = path_of(name, data_dir)
     with failing_on(MailSourceError, InboxError):

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.data import print_version
-from app.cli.options import AsJson, DataDir, config_file
-from app.cli.serve import settings_with
-from app.cli.stage_bar import Advance, stage_bar
-from app.cli.terminal import Failure, failing_on, print_json, results
+from learnloop_service.app.cli.data import print_version
+from learnloop_service.app.cli.options import AsJson, DataDir, config_file
+from learnloop_service.app.cli.serve import settings_with
+from learnloop_service.app.cli.stage_bar import Advance, stage_bar
+from learnloop_service.app.cli.terminal import Failure, failing_on, print_json, results
 
 if TYPE_CHECKING:
-    from app.datasets.store import Prepared
-    from app.settings import Settings
     from learnloop_mail.preparation.prepare import Preparation
+    from learnloop_service.app.datasets.store import Prepared
+    from learnloop_service.app.settings import Settings
 
 _OptionalName = Annotated[
     str | None,
@@ -122,10 +122,10 @@ _RECIPE_FLAGS = (
 
 
 def _preparation(recipe: Any, settings: "Settings", advance: Advance) -> "Preparation":
-    from app.datasets.store import DatasetStore
-    from app.listed_models import ListedModels
     from learnloop_mail.preparation.prepare import Hub, Preparation
     from learnloop_mail.preparation.question_writer import QuestionWriter
+    from learnloop_service.app.datasets.store import DatasetStore
+    from learnloop_service.app.listed_models import ListedModels
 
     store = DatasetStore(settings.data_dir)
     token = settings.hf_token.get_secret_value() if settings.hf_token else None
@@ -137,13 +137,13 @@ def _preparation(recipe: Any, settings: "Settings", advance: Advance) -> "Prepar
 @contextmanager
 def _data_failures() -> Iterator[None]:
     """Turn expected errors into a Failure."""
-    from app.datasets.hub import HubError
-    from app.datasets.model_writer import NotWritten
-    from app.datasets.store import StoreError
-    from environment.email_search.inbox import InboxError
     from learnloop_mail.preparation.recipe import BadRecipe
     from learnloop_mail.preparation.table_files import DatasetError
     from learnloop_mail.reading.importer import MailSourceError
+    from learnloop_service.app.datasets.hub import HubError
+    from learnloop_service.app.datasets.model_writer import NotWritten
+    from learnloop_service.app.datasets.store import StoreError
+    from learnloop_service.environment.email_search.inbox import InboxError
 
     try:
         yield

@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
-from environment.base import Json
-from environment.email_search.inbox import Email
 from learnloop_mail.preparation.question_sets import Question
 from learnloop_mail.preparation.table_files import DatasetError
 from learnloop_mail.reading.mail_ids import MailIds
 from learnloop_mail.reading.mail_text import clean_line, clean_text
+from learnloop_service.environment.base import Json
+from learnloop_service.environment.email_search.inbox import Email
 
 EMAIL_COLUMNS = ("message_id", "subject", "from", "to", "cc", "bcc", "date", "body")
 QUESTION_COLUMNS = ("id", "question", "answer", "message_ids", "inbox_address", "query_date")

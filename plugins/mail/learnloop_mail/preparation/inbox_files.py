@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from environment.email_search.inbox import Email, Inbox, write_inbox
+from learnloop_service.environment.email_search.inbox import Email, Inbox, write_inbox
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from environment.email_search.inbox import Email
-from environment.email_search.mail_addresses import people
+from learnloop_service.environment.email_search.inbox import Email
+from learnloop_service.environment.email_search.mail_addresses import people
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from app.cli.stage_bar import Advance
-from app.datasets import hub
-from app.datasets.store import DatasetStore, Prepared, Version, canonical
-from environment.base import Split
-from environment.email_search.inbox import Inbox
-from environment.json_type import Json
 from learnloop_mail.preparation import enron, sources, table_files
 from learnloop_mail.preparation.inbox_files import write_inbox_file
 from learnloop_mail.preparation.mail_filter import FilterCounts, MailFilter, filtered
@@ -35,6 +29,12 @@ from learnloop_mail.preparation.question_sets import (
 from learnloop_mail.preparation.recipe import LLM, NONE, TEMPLATES, BadRecipe, Recipe
 from learnloop_mail.preparation.template_questions import TemplateCounts, template_questions
 from learnloop_mail.reading.importer import MailSourceError
+from learnloop_service.app.cli.stage_bar import Advance
+from learnloop_service.app.datasets import hub
+from learnloop_service.app.datasets.store import DatasetStore, Prepared, Version, canonical
+from learnloop_service.environment.base import Split
+from learnloop_service.environment.email_search.inbox import Inbox
+from learnloop_service.environment.json_type import Json
 
 _DATA_SET = hub.RepositoryKind(
     "dataset",

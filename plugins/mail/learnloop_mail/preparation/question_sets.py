@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import get_args
 
-from environment.base import Json, Split
-from environment.invented_names import split_of
-from environment.words import words_of
+from learnloop_service.environment.base import Json, Split
+from learnloop_service.environment.invented_names import split_of
+from learnloop_service.environment.words import words_of
 
 HELD_OUT_FIRST: Sequence[Split] = ("test", "validation", "train")
 """Order in which splits claim a shared email or question. Held-out splits are first, so that changing the training set

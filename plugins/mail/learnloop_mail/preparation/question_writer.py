@@ -14,16 +14,16 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from app.datasets.model_writer import NotWritten, completed, listed
-from app.datasets.store import canonical
-from environment.email_search.inbox import Email, Inbox
-from environment.json_type import Json
-from environment.words import words_of
-from judges.base import JudgeModel, Models, UnknownModel
-from judges.llm import JudgeUnavailable
 from learnloop_mail.preparation.question_sets import Question
 from learnloop_mail.preparation.recipe import BadRecipe, Recipe
 from learnloop_mail.preparation.template_questions import emails_in_random_order, topic_of
+from learnloop_service.app.datasets.model_writer import NotWritten, completed, listed
+from learnloop_service.app.datasets.store import canonical
+from learnloop_service.environment.email_search.inbox import Email, Inbox
+from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.words import words_of
+from learnloop_service.judges.base import JudgeModel, Models, UnknownModel
+from learnloop_service.judges.llm import JudgeUnavailable
 
 _PROMPT = files("learnloop_mail.preparation").joinpath("prompts/questions.txt").read_text(encoding="utf-8")
 _PER_EMAIL = 2

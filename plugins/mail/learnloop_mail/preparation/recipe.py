@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
-from app.domain.names import DATASET_PATTERN
-from app.domain.yaml_file import BadYamlFile, read_object
 from learnloop_mail.preparation.enron import KNOWN_BAD_QUESTIONS
-from training.protocol.validation_message import message_of
+from learnloop_service.app.domain.names import DATASET_PATTERN
+from learnloop_service.app.domain.yaml_file import BadYamlFile, read_object
+from learnloop_service.training.protocol.validation_message import message_of
 
 TEMPLATES = "templates"
 LLM = "llm"

@@ -9,10 +9,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from app.datasets.store import DatasetStore
-from environment.email_search.inbox import Email
 from learnloop_mail.preparation import enron, table_files
 from learnloop_mail.reading.importer import ImportReport, MailSourceError, read_mail
+from learnloop_service.app.datasets.store import DatasetStore
+from learnloop_service.environment.email_search.inbox import Email
 
 _BLOCK = 1 << 20
 _SHOWN = ("read", "broken", "attachments_skipped", "html_only", "truncated", "undated", "damaged", "unidentified")

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from environment.first_line import first_line
-from environment.json_type import Json
+from learnloop_service.environment.first_line import first_line
+from learnloop_service.environment.json_type import Json
 
 _BATCH = 500
 _SUFFIXES = (".parquet", ".arrow", ".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from environment.email_search.inbox import Email, Inbox
-from environment.email_search.mail_addresses import people
 from learnloop_mail.preparation.question_sets import Question
+from learnloop_service.environment.email_search.inbox import Email, Inbox
+from learnloop_service.environment.email_search.mail_addresses import people
 
 GAP = "_____"
 _VALUE_QUESTION = 'In the email "{subject}" from {sender}, what stands in place of {gap} in "{sentence}"?'

@@ -9,11 +9,11 @@ from itertools import chain
 from pathlib import Path
 from time import monotonic
 
-from environment.email_search.inbox import Email, InboxError, write_inbox
 from learnloop_mail.reading.mail_files import BrokenMail, RawMail, raw_mails
 from learnloop_mail.reading.mail_ids import MailIds
 from learnloop_mail.reading.mail_message import DecodedMail, NotAMail, decode_mail
 from learnloop_mail.reading.mime_parts import MailRefused
+from learnloop_service.environment.email_search.inbox import Email, InboxError, write_inbox
 
 
 class MailSourceError(Exception):

@@ -12,8 +12,8 @@ from email.utils import parsedate_to_datetime
 from itertools import groupby
 from quopri import decodestring
 
-from environment.email_search.mail_addresses import ENCODED_WORD, people
 from learnloop_mail.reading.mail_text import clean_line, decode_bytes
+from learnloop_service.environment.email_search.mail_addresses import ENCODED_WORD, people
 
 _MAX_FIELD = 64_000
 """Most characters of a field to read."""

@@ -3,10 +3,10 @@
 from contextlib import closing
 from pathlib import Path
 
-from environment.email_search.inbox import Inbox
-from environment.json_type import Json
 from learnloop_mail.preparation.question_sets import Selection, SplitCounts, question_set, split_by_topic
 from learnloop_mail.preparation.template_questions import TemplateCounts, template_questions
+from learnloop_service.environment.email_search.inbox import Inbox
+from learnloop_service.environment.json_type import Json
 
 
 def inbox_questions(inbox_file: Path, count: int, seed: int) -> list[dict[str, Json]]:

@@ -4,15 +4,15 @@ import asyncio
 from pathlib import Path
 from typing import get_args
 
-from app.datasets import inbox_parts, rows
-from app.datasets.rows import NewVersion
-from app.datasets.store import DatasetStore
-from app.db.database import Database
-from app.db.tables import DatasetVersion
-from app.errors import InvalidRequest
-from app.runs import documents
-from environment.base import Split
 from learnloop_mail.service.inbox_questions import inbox_questions
+from learnloop_service.app.datasets import inbox_parts, rows
+from learnloop_service.app.datasets.rows import NewVersion
+from learnloop_service.app.datasets.store import DatasetStore
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import DatasetVersion
+from learnloop_service.app.errors import InvalidRequest
+from learnloop_service.app.runs import documents
+from learnloop_service.environment.base import Split
 
 
 async def make_questions(

@@ -5,25 +5,25 @@ from typing import Annotated
 
 from fastapi import Path, Query, Request
 
-from app.api.added_routes import AddedRoutes, AddedUpload
-from app.api.datasets import WithPrepared, common_fields, scenario_set
-from app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentSettings
-from app.api.raw_bodies import file_body
-from app.api.routers import keyed_router
-from app.auth.caller import Caller
-from app.datasets import inbox_parts, rows
-from app.datasets.rows import NewVersion
-from app.datasets.store import DatasetStore
-from app.db.database import Database
-from app.db.tables import DatasetVersion
-from app.domain.names import DATASET_PATTERN
-from app.errors import InvalidRequest, existing
-from app.schemas.datasets import ScenarioSetOut
-from app.settings import Settings
 from learnloop_mail.service import upload
 from learnloop_mail.service.make_questions import make_questions
 from learnloop_mail.service.schemas import InboxStored, QuestionsRequest
 from learnloop_mail.service.upload import BadUpload, Uploaded
+from learnloop_service.app.api.added_routes import AddedRoutes, AddedUpload
+from learnloop_service.app.api.datasets import WithPrepared, common_fields, scenario_set
+from learnloop_service.app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentSettings
+from learnloop_service.app.api.raw_bodies import file_body
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.datasets import inbox_parts, rows
+from learnloop_service.app.datasets.rows import NewVersion
+from learnloop_service.app.datasets.store import DatasetStore
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import DatasetVersion
+from learnloop_service.app.domain.names import DATASET_PATTERN
+from learnloop_service.app.errors import InvalidRequest, existing
+from learnloop_service.app.schemas.datasets import ScenarioSetOut
+from learnloop_service.app.settings import Settings
 
 router = keyed_router("documents")
 _UPLOAD = AddedUpload(

@@ -2,7 +2,7 @@
 
 from pydantic import ConfigDict, Field
 
-from app.schemas.base import RequestBody, ResponseModel
+from learnloop_service.app.schemas.base import RequestBody, ResponseModel
 
 
 class InboxStored(ResponseModel):

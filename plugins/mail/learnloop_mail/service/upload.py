@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from app.datasets.store import DatasetStore
-from app.processes.child import run_in
-from environment.email_search.inbox import InboxError
 from learnloop_mail.preparation import enron, table_files
 from learnloop_mail.preparation.inbox_files import InboxFile, write_inbox_file
 from learnloop_mail.preparation.table_files import DatasetError
 from learnloop_mail.reading.importer import ImportReport, MailSourceError, read_mail
+from learnloop_service.app.datasets.store import DatasetStore
+from learnloop_service.app.processes.child import run_in
+from learnloop_service.environment.email_search.inbox import InboxError
 
 PROCESSOR_S = 120
 """Limit on CPU time. A mailbox of 64 MB takes a third of it."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.agent_sessions.replay import (
+from learnloop_service.app.agent_sessions.replay import (
     Answered,
     Begun,
     Holder,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.agent_sessions.task_draw import Candidate, draw_tasks, split_of
+from learnloop_service.app.agent_sessions.task_draw import Candidate, draw_tasks, split_of
 
 _DRAWS = 4_000
 

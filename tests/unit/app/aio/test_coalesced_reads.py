@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from app.aio.coalesced_reads import CoalescedReads
+from learnloop_service.app.aio.coalesced_reads import CoalescedReads
 from tests.conditions import until
 
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from app.aio.event_loops import run_in_thread, run_on_loop, shielded
+from learnloop_service.app.aio.event_loops import run_in_thread, run_on_loop, shielded
 
 
 async def test_the_result_comes_back_and_calls_home_work() -> None:

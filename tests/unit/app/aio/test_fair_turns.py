@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.aio.fair_turns import FairTurns
-from app.errors import TooManyRequests
+from learnloop_service.app.aio.fair_turns import FairTurns
+from learnloop_service.app.errors import TooManyRequests
 
 
 class _Work:

@@ -4,7 +4,7 @@ import gc
 
 import psutil
 
-from app.aio.freed_memory import give_back
+from learnloop_service.app.aio.freed_memory import give_back
 
 
 class _Cycle:

@@ -6,13 +6,13 @@ from contextlib import aclosing
 
 import pytest
 
-from app.aio.pulse import Pulse, Trouble
+from learnloop_service.app.aio.pulse import Pulse, Trouble
 
 
 async def test_a_fault_is_told_until_the_next_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [ConnectionError("refused"), ConnectionError("gone"), None, ConnectionError("refused")]
     now = 0.0
-    monkeypatch.setattr("app.aio.pulse.time.monotonic", lambda: now)
+    monkeypatch.setattr("learnloop_service.app.aio.pulse.time.monotonic", lambda: now)
 
     async def ask() -> None:
         nonlocal now

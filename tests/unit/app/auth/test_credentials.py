@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.auth.credentials import Credential, credential_of, is_https, removed_cookies, sign_in_cookie
-from app.errors import Unauthorized
+from learnloop_service.app.auth.credentials import Credential, credential_of, is_https, removed_cookies, sign_in_cookie
+from learnloop_service.app.errors import Unauthorized
 
 
 def headers(*named: tuple[str, str]) -> dict[str, object]:

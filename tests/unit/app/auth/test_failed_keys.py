@@ -1,6 +1,6 @@
 """Who may try another key, and when."""
 
-from app.auth.failed_keys import FailedKeys
+from learnloop_service.app.auth.failed_keys import FailedKeys
 
 
 class _Clock:

@@ -3,10 +3,10 @@
 import base64
 import hashlib
 
-from app.auth.caller import LOCAL, Caller
-from app.auth.keys import caller_with, hash_of, new_key, well_formed
-from app.auth.scopes import Scope
-from app.db.tables import ApiKey
+from learnloop_service.app.auth.caller import LOCAL, Caller
+from learnloop_service.app.auth.keys import caller_with, hash_of, new_key, well_formed
+from learnloop_service.app.auth.scopes import Scope
+from learnloop_service.app.db.tables import ApiKey
 
 
 def test_a_key_is_a_prefix_and_32_random_bytes() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.auth.origin_check import refuse_foreign_pages, refuse_other_origins
-from app.errors import Forbidden
+from learnloop_service.app.auth.origin_check import refuse_foreign_pages, refuse_other_origins
+from learnloop_service.app.errors import Forbidden
 
 
 def headers(method: str = "GET", **named: str) -> dict[str, object]:

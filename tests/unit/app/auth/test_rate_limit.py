@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.auth.rate_limit import RateLimit
+from learnloop_service.app.auth.rate_limit import RateLimit
 
 
 class Clock:

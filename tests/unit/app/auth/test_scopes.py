@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.auth.scopes import PUBLIC, Scope, is_public, needed, route_path
+from learnloop_service.app.auth.scopes import PUBLIC, Scope, is_public, needed, route_path
 
 
 def test_the_public_paths_are_these_and_no_others() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.settings import Settings, SettingsError, load_settings
+from learnloop_service.app.settings import Settings, SettingsError, load_settings
 
 
 def _settings(**more: Any) -> Settings:

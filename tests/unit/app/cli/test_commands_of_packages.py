@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.main import GROUP, app
-from environment import plugins
+from learnloop_service.app.cli.main import GROUP, app
+from learnloop_service.environment import plugins
 from tests.fakes.installed import installed
 
 _COMMANDS = '''

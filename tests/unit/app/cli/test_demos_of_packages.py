@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.demo.jobs import GROUP, demo_job
-from app.cli.terminal import Failure
+from learnloop_service.app.cli.demo.jobs import GROUP, demo_job
+from learnloop_service.app.cli.terminal import Failure
 from tests.fakes.installed import installed
 
 _DEMOS = """
-from app.cli.demo.job import DemoJob
+from learnloop_service.app.cli.demo.job import DemoJob
 
 CHESS = DemoJob("It plays {environment}.", 3, lambda service, run: {}, lambda console, document: None)
 WRONG = "no demo"

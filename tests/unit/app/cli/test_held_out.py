@@ -3,7 +3,7 @@
 import pytest
 from rich.console import Console
 
-from app.cli.held_out import held_out_table
+from learnloop_service.app.cli.held_out import held_out_table
 
 
 @pytest.mark.parametrize(("count", "heading"), [(1, "1 held-out task "), (2, "2 held-out tasks ")])

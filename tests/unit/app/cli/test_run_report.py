@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.cli.run_report import expected_text
-from environment.json_type import Json
+from learnloop_service.app.cli.run_report import expected_text
+from learnloop_service.environment.json_type import Json
 
 ROLLOUTS = {"baseline": 560, "training": 3_840, "evaluations": 1_072, "replacements": 0}
 

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.terminal import Terminal, json_text, plain
+from learnloop_service.app.cli.terminal import Terminal, json_text, plain
 
 HOSTILE = "a\x1b]0;title\x07\x9b31m\u202etxt\ud800 b"
 _TEXTS = st.text(st.characters(codec=None), max_size=40)

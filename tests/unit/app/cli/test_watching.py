@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.console import Console
 
-from app.cli.terminal import Terminal
-from app.cli.watching import RunDisplay, live_panel
+from learnloop_service.app.cli.terminal import Terminal
+from learnloop_service.app.cli.watching import RunDisplay, live_panel
 
 
 class _Clock:

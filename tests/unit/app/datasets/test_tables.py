@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.datasets import tables
-from app.datasets.tables import BadTable, read_table
+from learnloop_service.app.datasets import tables
+from learnloop_service.app.datasets.tables import BadTable, read_table
 
 _TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r")).filter(lambda each: each.strip())
 _ROWS = st.lists(st.tuples(_TEXT, _TEXT, _TEXT | st.just("")), max_size=8)

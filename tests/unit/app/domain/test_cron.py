@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.cron import check_cron, latest_time, next_times
+from learnloop_service.app.domain.cron import check_cron, latest_time, next_times
 
 _NUMBERS = (st.integers(0, 59), st.integers(0, 23), st.integers(1, 28), st.integers(1, 12), st.integers(0, 6))
 _STEPS = (60, 24, 28, 12, 7)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.domain.stored_evaluation import (
+from learnloop_service.app.domain.stored_evaluation import (
     Comparison,
     Evaluation,
     RejudgingEvaluation,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.run_request import parse_settings
-from app.domain.yaml_file import parse_yaml, read_object
+from learnloop_service.app.cli.run_request import parse_settings
+from learnloop_service.app.domain.yaml_file import parse_yaml, read_object
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from app.evaluations.judging_code import judging_code
-from judges import registry
-from judges.traits import JudgeTraits
+from learnloop_service.app.evaluations.judging_code import judging_code
+from learnloop_service.judges import registry
+from learnloop_service.judges.traits import JudgeTraits
 from tests.fakes.installed import installed
 
 _JUDGE = """
-from judges.traits import JudgeTraits
+from learnloop_service.judges.traits import JudgeTraits
 
 TRAITS = JudgeTraits(repeatable=True)
 

@@ -6,10 +6,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.stored_evaluation import Rejudge
-from app.evaluations.rejudge_report import rejudge_report
-from app.evaluations.rejudgings import StoredGroup
-from training.advantages import advantages
+from learnloop_service.app.domain.stored_evaluation import Rejudge
+from learnloop_service.app.evaluations.rejudge_report import rejudge_report
+from learnloop_service.app.evaluations.rejudgings import StoredGroup
+from learnloop_service.training.advantages import advantages
 
 REJUDGE = Rejudge(run_id="R", kinds=("train", "evaluation"), first=0, last=1, repeats=1, rollouts=16, code="0" * 64)
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from app.domain.stored_evaluation import Comparison, Contestant, Slot
-from app.domain.stored_request import Choice
-from app.evaluations.rendering import markdown, svg
-from app.evaluations.report import report_of
-from training.statistics.bootstrap import intervals
+from learnloop_service.app.domain.stored_evaluation import Comparison, Contestant, Slot
+from learnloop_service.app.domain.stored_request import Choice
+from learnloop_service.app.evaluations.rendering import markdown, svg
+from learnloop_service.app.evaluations.report import report_of
+from learnloop_service.training.statistics.bootstrap import intervals
 
 
 def request(*labels: str, scenarios: int = 2, samples: int = 1) -> Comparison:

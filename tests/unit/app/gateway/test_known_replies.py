@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import pytest
 
-from app.agent_sessions.canonical import canonical, conversations
-from app.gateway.known_replies import KnownReplies
+from learnloop_service.app.agent_sessions.canonical import canonical, conversations
+from learnloop_service.app.gateway.known_replies import KnownReplies
 
 ASKED = {"role": "user", "content": "hello"}
 ONE = conversations([ASKED], ())[-1]
@@ -24,7 +24,7 @@ async def test_sessions_with_many_tokens_are_forgotten_oldest_first(monkeypatch:
         looked_up.append(session_id)
 
     monkeypatch.setattr(KnownReplies, "_load", load)
-    monkeypatch.setattr("app.gateway.known_replies._MOST_IDS", 5)
+    monkeypatch.setattr("learnloop_service.app.gateway.known_replies._MOST_IDS", 5)
     replies = KnownReplies(cast(Any, None))
     request = canonical({"messages": [ASKED, completion()["choices"][0]["message"], ASKED]}, None)
     for number, id in enumerate("abc"):

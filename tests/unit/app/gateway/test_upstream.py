@@ -9,10 +9,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from app.errors import BadGateway
-from app.gateway.upstream import ModelRefused, NoTokenCount, ServerAway, Upstream
-from app.model_registry.proxy import NoAnswerInTime
-from training.backends.base import Endpoint
+from learnloop_service.app.errors import BadGateway
+from learnloop_service.app.gateway.upstream import ModelRefused, NoTokenCount, ServerAway, Upstream
+from learnloop_service.app.model_registry.proxy import NoAnswerInTime
+from learnloop_service.training.backends.base import Endpoint
 
 
 @asynccontextmanager

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.auth.caller import Caller
-from app.http.body_limit import MAX_VALUES, BodyLimit
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.http.body_limit import MAX_VALUES, BodyLimit
 
 _BIG = {"/graphs": 3_000}
 

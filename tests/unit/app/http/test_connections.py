@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from app.http.connections import RESERVE, Connections
+from learnloop_service.app.http.connections import RESERVE, Connections
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.http.json_values import has_more_values
+from learnloop_service.app.http.json_values import has_more_values
 
 
 def _values(value: Any) -> int:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.http.typescript import client_types
+from learnloop_service.app.http.typescript import client_types
 
 JSON = "application/json"
 API: Any = {

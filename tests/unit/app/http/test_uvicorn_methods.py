@@ -23,10 +23,10 @@ OVERRIDDEN = [
 def test_a_release_of_uvicorn_without_an_overridden_method_is_refused(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runpy.run_module("app.http.protocol")
+    runpy.run_module("learnloop_service.app.http.protocol")
     monkeypatch.delattr(HttpToolsProtocol, method)
     with pytest.raises(ImportError, match=f"has no {method}, so the limits"):
-        runpy.run_module("app.http.protocol")
+        runpy.run_module("learnloop_service.app.http.protocol")
 
 
 _TRACED = """
@@ -38,8 +38,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from starlette.testclient import TestClient
 
-from app.main import create_app
-from app.settings import Settings
+from learnloop_service.app.main import create_app
+from learnloop_service.app.settings import Settings
 
 exporter, provider = InMemorySpanExporter(), TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(exporter))

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from app.errors import Conflict, Forbidden
-from app.model_registry.pushes import targets
-from app.model_registry.pushes.targets import hub_target, s3_target
-from app.settings import Settings, SettingsError, load_settings
+from learnloop_service.app.errors import Conflict, Forbidden
+from learnloop_service.app.model_registry.pushes import targets
+from learnloop_service.app.model_registry.pushes.targets import hub_target, s3_target
+from learnloop_service.app.settings import Settings, SettingsError, load_settings
 
 
 def _settings(**more: Any) -> Settings:

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from app.model_registry.proxy import unless_disconnected
+from learnloop_service.app.model_registry.proxy import unless_disconnected
 
 
 class Client:

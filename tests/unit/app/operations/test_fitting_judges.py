@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.operations.fitting_judges import unattempted, unfit
-from environment.base import REPORTED_REWARD, Outcome, Scenario
-from environment.email_search.environment import SyntheticEmailSearch
-from environment.email_search.tools import EmailEpisode
-from judges.base import Candidate, Judgement, Score
+from learnloop_service.app.operations.fitting_judges import unattempted, unfit
+from learnloop_service.environment.base import REPORTED_REWARD, Outcome, Scenario
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.environment.email_search.tools import EmailEpisode
+from learnloop_service.judges.base import Candidate, Judgement, Score
 
 
 class _Counted(SyntheticEmailSearch):

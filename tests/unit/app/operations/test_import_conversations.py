@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.agent_sessions.task_draw import split_of
-from app.datasets.conversation_forms import Unusable, conversation
-from app.datasets.conversation_opinions import NoThreshold, Scale, opinions
-from app.operations.import_conversations import (
+from learnloop_service.app.agent_sessions.task_draw import split_of
+from learnloop_service.app.datasets.conversation_forms import Unusable, conversation
+from learnloop_service.app.datasets.conversation_opinions import NoThreshold, Scale, opinions
+from learnloop_service.app.operations.import_conversations import (
     ImportedConversations,
     Wanted,
     read_conversations,
 )
-from app.operations.imported import NothingToImport
+from learnloop_service.app.operations.imported import NothingToImport
 
 ASKED, SAID = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
 CALL = {"id": "c", "type": "function", "function": {"name": "find", "arguments": '{"a": 1}'}}

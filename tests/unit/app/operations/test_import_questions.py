@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.datasets.near_duplicates import groups
-from app.operations.import_conversations import holds_conversations
-from app.operations.import_questions import ImportedQuestions, read_questions
-from app.operations.imported import NothingToImport
-from environment.registry import build
-from judges.reference import words
+from learnloop_service.app.datasets.near_duplicates import groups
+from learnloop_service.app.operations.import_conversations import holds_conversations
+from learnloop_service.app.operations.import_questions import ImportedQuestions, read_questions
+from learnloop_service.app.operations.imported import NothingToImport
+from learnloop_service.environment.registry import build
+from learnloop_service.judges.reference import words
 
 WORDS = [
     "lamp",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.operations.own_agent_requests import _rows
+from learnloop_service.app.operations.own_agent_requests import _rows
 
 
 @given(

@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from app.plots.png import SCALE, NoRenderer, png
-from app.plots.run import run_svg
-from environment.json_type import Json
+from learnloop_service.app.plots.png import SCALE, NoRenderer, png
+from learnloop_service.app.plots.run import run_svg
+from learnloop_service.environment.json_type import Json
 from tests.fonts import needs_font
 
 

@@ -5,7 +5,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from app.processes.listening import CannotListen, taken_port
+from learnloop_service.app.processes.listening import CannotListen, taken_port
 
 
 def _answers(host: str, port: int) -> bool:

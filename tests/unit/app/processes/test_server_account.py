@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.processes import postgres
-from app.processes.postgres import SERVER_USER, EmbeddedPostgresError, server_account
+from learnloop_service.app.processes import postgres
+from learnloop_service.app.processes.postgres import SERVER_USER, EmbeddedPostgresError, server_account
 
 
 class _Machine:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.release_state import Arm
-from app.releases.assignment import assignment, enrolled, fraction, probabilities_after
-from app.security.user_hash import UserHasher
+from learnloop_service.app.domain.release_state import Arm
+from learnloop_service.app.releases.assignment import assignment, enrolled, fraction, probabilities_after
+from learnloop_service.app.security.user_hash import UserHasher
 
 SALTS = st.binary(min_size=16, max_size=16)
 UNITS = st.text(min_size=1, max_size=64)

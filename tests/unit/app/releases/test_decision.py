@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.release_rules import KINDS, OUTCOME, RAMP, Guardrail, ReleaseRules
-from app.domain.release_state import ReleaseReason, ReleaseState
-from app.releases.decision import Facts, Failures, Verdict, decide, failures_needed, weigh
-from app.releases.forecast import forecast
-from app.releases.words import forecast_note, lacks
-from training.statistics.guardrails import Cell, Counts
+from learnloop_service.app.domain.release_rules import KINDS, OUTCOME, RAMP, Guardrail, ReleaseRules
+from learnloop_service.app.domain.release_state import ReleaseReason, ReleaseState
+from learnloop_service.app.releases.decision import Facts, Failures, Verdict, decide, failures_needed, weigh
+from learnloop_service.app.releases.forecast import forecast
+from learnloop_service.app.releases.words import forecast_note, lacks
+from learnloop_service.training.statistics.guardrails import Cell, Counts
 
 ALL = {name: kind.tolerance for name, kind in KINDS.items()}
 

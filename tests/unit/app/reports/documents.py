@@ -6,13 +6,13 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from app.reports.collect import FORMAT, renderer
-from app.reports.examples import RULE, examples, right_of
-from app.reports.rollouts import Batch, Row, compared, digest, listing, scored, thinned
-from app.statistics.verdict import verdict
-from environment.json_type import Json
-from training.scoring import malformed_share, success_rate, successes, summarise
-from training.statistics.difference import difference
+from learnloop_service.app.reports.collect import FORMAT, renderer
+from learnloop_service.app.reports.examples import RULE, examples, right_of
+from learnloop_service.app.reports.rollouts import Batch, Row, compared, digest, listing, scored, thinned
+from learnloop_service.app.statistics.verdict import verdict
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.scoring import malformed_share, success_rate, successes, summarise
+from learnloop_service.training.statistics.difference import difference
 
 SCENARIOS = [f"validation.{number}" for number in range(12)]
 

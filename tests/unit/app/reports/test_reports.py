@@ -8,14 +8,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from app.reports.card import HEIGHT, WIDTH, card
-from app.reports.examples import DRAWN, FELL, UNSOLVED, changes, examples
-from app.reports.figures import figures
-from app.reports.html import h, visible
-from app.reports.page import page
-from app.reports.rollouts import MAX_LISTED, Batch, Row, listing
-from app.reports.signature import opened, public_text, sign, signing_key
-from app.reports.verify import DamagedReport, compared_with, page_differences, read_report, recomputed
+from learnloop_service.app.reports.card import HEIGHT, WIDTH, card
+from learnloop_service.app.reports.examples import DRAWN, FELL, UNSOLVED, changes, examples
+from learnloop_service.app.reports.figures import figures
+from learnloop_service.app.reports.html import h, visible
+from learnloop_service.app.reports.page import page
+from learnloop_service.app.reports.rollouts import MAX_LISTED, Batch, Row, listing
+from learnloop_service.app.reports.signature import opened, public_text, sign, signing_key
+from learnloop_service.app.reports.verify import DamagedReport, compared_with, page_differences, read_report, recomputed
 from tests.unit.app.reports.documents import report
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u202etxt.exe\x1b[31m]]>&lt;"

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from app.runs.environment_access import EnvironmentAccess
-from app.settings import SettingsError, load_settings
+from learnloop_service.app.runs.environment_access import EnvironmentAccess
+from learnloop_service.app.settings import SettingsError, load_settings
 
 
 def access(**given: Any) -> EnvironmentAccess:

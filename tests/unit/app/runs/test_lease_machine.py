@@ -19,23 +19,23 @@ from sqlalchemy import URL, delete, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.claims.claims import MAX_CLAIMS
-from app.claims.lease import Lease, LeaseLost
-from app.db.database import Database, make_database, make_engine
-from app.db.migration import migrate
-from app.db.tables import Event, Iteration, Run, WebhookDelivery, WebhookEndpoint
-from app.domain.run_state import TERMINAL, Move, RunStatus, Verb, allowed
-from app.errors import NotAllowed
-from app.runs.claims import Limits, RunClaims
-from app.runs.store import RunStore
-from app.webhooks.queue import claim, record_attempt
-from app.webhooks.sender import SendResult
-from app.worker.journal_store import StoredJournal
-from app.worker.save_iteration import iteration_rows, save_iteration
+from learnloop_service.app.claims.claims import MAX_CLAIMS
+from learnloop_service.app.claims.lease import Lease, LeaseLost
+from learnloop_service.app.db.database import Database, make_database, make_engine
+from learnloop_service.app.db.migration import migrate
+from learnloop_service.app.db.tables import Event, Iteration, Run, WebhookDelivery, WebhookEndpoint
+from learnloop_service.app.domain.run_state import TERMINAL, Move, RunStatus, Verb, allowed
+from learnloop_service.app.errors import NotAllowed
+from learnloop_service.app.runs.claims import Limits, RunClaims
+from learnloop_service.app.runs.store import RunStore
+from learnloop_service.app.webhooks.queue import claim, record_attempt
+from learnloop_service.app.webhooks.sender import SendResult
+from learnloop_service.app.worker.journal_store import StoredJournal
+from learnloop_service.app.worker.save_iteration import iteration_rows, save_iteration
+from learnloop_service.training.backends.base import ModelSpec
 from tests.fakes.crashes import Crashes, Died
 from tests.fakes.scripted_learning import ScriptedPolicy, scripted_result
 from tests.fakes.stored_request import stored_run
-from training.backends.base import ModelSpec
 
 Result = TypeVar("Result")
 _SEQUENCES = int(os.environ.get("LEARNLOOP_SEQUENCES", "25"))

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.run_state import LIVE, TERMINAL, Move, RunStatus
+from learnloop_service.app.domain.run_state import LIVE, TERMINAL, Move, RunStatus
 
 
 def test_the_states_are_the_apis() -> None:

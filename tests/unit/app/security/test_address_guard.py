@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from app.security.address_guard import AddressGuard, AddressRefused, GuardedTransport, is_admissible
+from learnloop_service.app.security.address_guard import AddressGuard, AddressRefused, GuardedTransport, is_admissible
 
 REFUSED = [
     "http://127.0.0.1/",

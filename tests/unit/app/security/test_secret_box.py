@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from app.security.secret_box import SecretBox, SecretUnreadable, secret_box
+from learnloop_service.app.security.secret_box import SecretBox, SecretUnreadable, secret_box
 
 
 def test_a_secret_comes_back_and_is_not_to_be_seen() -> None:

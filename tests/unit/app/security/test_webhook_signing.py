@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from standardwebhooks import Webhook
 
-from app.security.webhook_signing import is_secret, new_secret, signed_headers
+from learnloop_service.app.security.webhook_signing import is_secret, new_secret, signed_headers
 
 BODY = '{"type": "iteration.completed", "text": "Grüße \\u0041 ✓"}'
 

@@ -4,7 +4,7 @@ import json
 import random
 from typing import Any
 
-from app.statistics.behaviours import MAX_SHOWN, Act, behaviours
+from learnloop_service.app.statistics.behaviours import MAX_SHOWN, Act, behaviours
 
 SCENARIOS = [f"scenario-{number}" for number in range(12)]
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.statistics.trends import Trend, learned_at, order, trend
+from learnloop_service.app.statistics.trends import Trend, learned_at, order, trend
 
 _SHARES = st.lists(st.sampled_from((None, 0.0, 0.5, 1.0)), max_size=8)
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cli.held_out import held_out_figures
-from app.statistics.verdict import Verdict, VerdictState, verdict
-from training.statistics.difference import Difference, difference
+from learnloop_service.app.cli.held_out import held_out_figures
+from learnloop_service.app.statistics.verdict import Verdict, VerdictState, verdict
+from learnloop_service.training.statistics.difference import Difference, difference
 
 _SHARES = st.sampled_from((0.0, 0.5, 1.0))
 _PAIRS = st.lists(st.tuples(_SHARES, _SHARES), min_size=1, max_size=40)

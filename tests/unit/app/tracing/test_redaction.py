@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from app.settings import load_settings
-from app.tracing.redaction import HIDDEN, MAX_PAYLOAD, MAX_TEXT, Redactor, secrets_of
+from learnloop_service.app.settings import load_settings
+from learnloop_service.app.tracing.redaction import HIDDEN, MAX_PAYLOAD, MAX_TEXT, Redactor, secrets_of
 
 SECRETS = st.text(min_size=4, max_size=60).filter(lambda text: text.strip() == text and text not in HIDDEN)
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=80)

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
-from app.webhooks.dispatcher import Dispatcher
-from app.webhooks.sender import Sender
+from learnloop_service.app.webhooks.dispatcher import Dispatcher
+from learnloop_service.app.webhooks.sender import Sender
 
 
 class Silent(Sender):

@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.db.clock import DatabaseTime
-from app.security.address_guard import AddressGuard
-from app.security.secret_box import SecretBox
-from app.security.webhook_signing import new_secret
-from app.webhooks.sender import FRONTEND_ID, Receiver, Sender, SendResult
+from learnloop_service.app.db.clock import DatabaseTime
+from learnloop_service.app.security.address_guard import AddressGuard
+from learnloop_service.app.security.secret_box import SecretBox
+from learnloop_service.app.security.webhook_signing import new_secret
+from learnloop_service.app.webhooks.sender import FRONTEND_ID, Receiver, Sender, SendResult
 from tests.fakes.hostile_provider import (
     Answer,
     HostileProvider,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.webhooks.retries import JITTER, MAX_RETRY_AFTER_S, RETRY_DELAYS_S, retry_delay_s
-from environment.bounded_http import parse_retry_after
+from learnloop_service.app.webhooks.retries import JITTER, MAX_RETRY_AFTER_S, RETRY_DELAYS_S, retry_delay_s
+from learnloop_service.environment.bounded_http import parse_retry_after
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC)
 

@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.stored_request import KeptCheckpoints
-from app.worker.checkpoint_retention import Made, spread, to_delete
+from learnloop_service.app.domain.stored_request import KeptCheckpoints
+from learnloop_service.app.worker.checkpoint_retention import Made, spread, to_delete
 
 MADE = [Made(step, success) for step, success in enumerate([0.1, 0.5, None, 0.9, 0.2, 0.9, 0.4, 0.3])]
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.worker import driven
-from training.backends.base import BackendUnavailable
+from learnloop_service.app.worker import driven
+from learnloop_service.training.backends.base import BackendUnavailable
 
 
 class _Backend:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from learnloop_service.training.backends.local.torn_checkpoints import ADAPTER, is_whole, quarantine
 from tests.fakes.local_child import CONFIG, adapter
-from training.backends.local.torn_checkpoints import ADAPTER, is_whole, quarantine
 
 SIZE = len(adapter())
 OFFSETS = (0, 1, 7, 8, 9, 40, SIZE - 256, SIZE - 255, SIZE - 100, SIZE - 1)

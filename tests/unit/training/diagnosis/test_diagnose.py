@@ -8,14 +8,23 @@ from annotated_types import Le
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.schemas.run_request import ForkRequest
-from training.collapse import RESTORED
-from training.diagnosis import request_limits
-from training.diagnosis.diagnose import diagnose, not_examined
-from training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings, Severity, current_causes
-from training.diagnosis.facts import Facts, Form, GroupFacts, HeldOut, Probe, Readings, Replay, Rewards
-from training.diagnosis.spans import spans_while
-from training.types import EvaluationConfig, PipelineConfig, RunConfig
+from learnloop_service.app.schemas.run_request import ForkRequest
+from learnloop_service.training.collapse import RESTORED
+from learnloop_service.training.diagnosis import request_limits
+from learnloop_service.training.diagnosis.diagnose import diagnose, not_examined
+from learnloop_service.training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings, Severity, current_causes
+from learnloop_service.training.diagnosis.facts import (
+    Facts,
+    Form,
+    GroupFacts,
+    HeldOut,
+    Probe,
+    Readings,
+    Replay,
+    Rewards,
+)
+from learnloop_service.training.diagnosis.spans import spans_while
+from learnloop_service.training.types import EvaluationConfig, PipelineConfig, RunConfig
 
 TINY = "learnloop/tiny"
 SETTINGS = DiagnosisSettings(RunConfig(), TINY)

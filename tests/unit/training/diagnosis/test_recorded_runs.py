@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.learning.healthy_runs import KINDS, Recorded, read
 from benchmarks.learning.recorded_faults import FAULTS, LARGE, RECORDED, before, diagnoses, false_alarms, waits, within
-from training.diagnosis.diagnosis import Severity
+from learnloop_service.training.diagnosis.diagnosis import Severity
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from training.diagnosis.shares import Observed, share_spans
+from learnloop_service.training.diagnosis.shares import Observed, share_spans
 
 
 def _observed(iterations: int, groups: int, rollouts: int, share: float, seed: int) -> list[Observed]:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.agent_sessions.canonical import BadRequestBody, canonical
-from app.datasets.conversation_forms import conversation
-from app.datasets.demonstrations import checked
-from training.engine.http.chat_request import ChatRequest
-from training.protocol.chat_reader import arguments_text, read_messages, read_tool_choice
+from learnloop_service.app.agent_sessions.canonical import BadRequestBody, canonical
+from learnloop_service.app.datasets.conversation_forms import conversation
+from learnloop_service.app.datasets.demonstrations import checked
+from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.protocol.chat_reader import arguments_text, read_messages, read_tool_choice
 
 USER = {"role": "user", "content": "What time is it?"}
 TOOLS = [{"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}]

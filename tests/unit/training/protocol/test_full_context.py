@@ -2,8 +2,8 @@
 
 import pytest
 
-from environment.full_context import read_full_context
-from training.protocol.full_context import full_context_message
+from learnloop_service.environment.full_context import read_full_context
+from learnloop_service.training.protocol.full_context import full_context_message
 
 VLLM = (
     "This model's maximum context length is 4096 tokens. However, your request has 5000 input tokens. "

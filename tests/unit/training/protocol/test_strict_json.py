@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from training.protocol import strict_json
+from learnloop_service.training.protocol import strict_json
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from training.rollout.http_transport import AiohttpTransport
+from learnloop_service.training.rollout.http_transport import AiohttpTransport
 
 _Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 _OK = b"HTTP/1.1 200 OK\r\n"

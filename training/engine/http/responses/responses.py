@@ -7,17 +7,17 @@ from contextlib import aclosing, contextmanager
 import structlog
 from pydantic import ValidationError
 
-from environment.json_type import Json
-from training.engine.http.chat import Chat
-from training.engine.http.chat_request import ChatRequest
-from training.engine.http.errors import ApiError, api_error, invalid
-from training.engine.http.responses.stored import StoredResponses
-from training.protocol.malformed_calls import MALFORMED
-from training.protocol.responses.events import Event, ResponseEvents
-from training.protocol.responses.items import Item, reference_in
-from training.protocol.responses.parameters import BadParameter
-from training.protocol.responses.reply import Reply, output_of, status_of
-from training.protocol.responses.request import CHAT_NAMES, ResponsesRequest
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.engine.http.chat import Chat
+from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.engine.http.errors import ApiError, api_error, invalid
+from learnloop_service.training.engine.http.responses.stored import StoredResponses
+from learnloop_service.training.protocol.malformed_calls import MALFORMED
+from learnloop_service.training.protocol.responses.events import Event, ResponseEvents
+from learnloop_service.training.protocol.responses.items import Item, reference_in
+from learnloop_service.training.protocol.responses.parameters import BadParameter
+from learnloop_service.training.protocol.responses.reply import Reply, output_of, status_of
+from learnloop_service.training.protocol.responses.request import CHAT_NAMES, ResponsesRequest
 
 log = structlog.get_logger(__name__)
 

@@ -8,8 +8,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from training.engine.http.errors import ApiError
-from training.protocol.responses.items import Item
+from learnloop_service.training.engine.http.errors import ApiError
+from learnloop_service.training.protocol.responses.items import Item
 
 MAX_BYTES = 64 << 20
 _HINT = "responses are kept in memory while there is room: send the items of the conversation instead"
