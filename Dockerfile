@@ -17,9 +17,10 @@ COPY configs ./configs
 COPY environment ./environment
 COPY judges ./judges
 COPY learnloop ./learnloop
+COPY plugins ./plugins
 COPY src ./src
 COPY training ./training
-RUN pip install --no-deps --editable ./learnloop --editable .
+RUN pip install --no-deps --editable ./learnloop --editable . $(printf -- "--editable %s " ./plugins/*/)
 
 FROM python:3.11-slim-bookworm
 # For CUDA pass "gcc libc6-dev": Triton compiles what launches its kernels when it first runs.

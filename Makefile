@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Two stamps, because the demo needs less than the tests: what was installed last, and with what.
 RUNTIME := $(VENV)/.runtime
 INSTALLED := $(VENV)/.installed
-INSTALLED_FROM := pyproject.toml learnloop/pyproject.toml constraints.txt scripts/install.py
+INSTALLED_FROM := pyproject.toml learnloop/pyproject.toml $(wildcard plugins/*/pyproject.toml) constraints.txt scripts/install.py
 ARGS ?=
 # Processes that run tests: as many as pay on this machine, and fit into its memory.
 WORKERS ?= $(shell $(PYTHON) scripts/test_workers.py)
@@ -60,6 +60,7 @@ check: $(INSTALLED) ## lint, formatting, imports, dependencies, long functions, 
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/deptry app environment judges learnloop training
+	@for project in $(wildcard plugins/*/pyproject.toml); do (cd $$(dirname $$project) && ../../$(BIN)/deptry learnloop_*) || exit; done
 	$(BIN)/python -m scripts.check_functions
 	$(BIN)/python -m scripts.check_openapi
 	$(BIN)/python -m scripts.check_dashboard

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from learnloop_service.app.logs import RepeatedLog
+from learnloop_service.environment import plugins
 from learnloop_service.environment.first_line import first_line
 from learnloop_service.environment.plugins import PluginFault
 from learnloop_service.training.protocol.meant_path import meant_path
@@ -243,7 +244,7 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     details = {
         404: _nothing_at(request),
-        405: f"{request.method} is not allowed for {request.url.path}.",
+        405: f"{request.method} is not allowed for {request.url.path}.{_of_missing_package(request)}",
     }
     detail = details.get(error.status_code, str(error.detail))
     headers = {"Allow": ", ".join(_methods(request))} if error.status_code == 405 else error.headers
@@ -262,7 +263,16 @@ def _nothing_at(request: Request) -> str:
         text += f" Did you mean {meant}?"
     if path.strip("/") in ("chat/completions", "responses"):
         text += " Clients of OpenAI need the base URL with `/v1` at its end."
-    return text
+    return text + _of_missing_package(request)
+
+
+def _of_missing_package(request: Request) -> str:
+    """Return a sentence about the package whose routes begin like the path, if it is not installed."""
+    root = request.scope.get("root_path", "").rstrip("/")
+    first = request.url.path.removeprefix(root).strip("/").partition("/")[0]
+    if first not in plugins.missing(plugins.ROUTES):
+        return ""
+    return f" Some of what begins with /{first} is not installed. {plugins.where_to_find(plugins.ROUTES, first)}"
 
 
 def _methods(request: Request) -> list[str]:

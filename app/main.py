@@ -1,7 +1,7 @@
 """The ASGI application: `create_app(settings)`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from importlib.metadata import version
@@ -55,6 +55,7 @@ from learnloop_service.app.api import (
     webhooks,
     what_ifs,
 )
+from learnloop_service.app.api.added_routes import added_routes
 from learnloop_service.app.api.heavy_reads import HeavyReads
 from learnloop_service.app.api.run_documents import open_run_documents
 from learnloop_service.app.api.stored_texts import StoredTexts
@@ -175,11 +176,13 @@ def create_app(
     )
     app.state.known_runs = KnownRuns()
     app.state.known_jobs = KnownJobs()
-    _add_middleware(app, settings)
+    added = list(added_routes())
+    app.state.uploads = {path: upload for each in added for path, upload in each.uploads.items()}
+    _add_middleware(app, settings, {path: each.max_bytes(settings) for path, each in app.state.uploads.items()})
     errors.install(app)
     api_file.install(app)
-    for part in _PARTS:
-        app.router.routes.extend(part.router.routes)
+    for router in (*(part.router for part in _PARTS), *(each.router for each in added)):
+        app.router.routes.extend(router.routes)
     return app
 
 
@@ -188,7 +191,7 @@ async def _opened(
     app: FastAPI, settings: Settings, service: AbstractAsyncContextManager[Service]
 ) -> AsyncIterator[None]:
     """Open what the handlers use, in the application's state."""
-    from learnloop_service.app.datasets.inbox_files import index_inboxes_anew
+    from learnloop_service.app.datasets.store import index_inboxes_anew
 
     state = app.state
     limits = Limits(settings.max_runs_per_project, settings.max_runs_per_backend)
@@ -232,20 +235,23 @@ def _failed_keys(settings: Settings) -> FailedKeys | None:
     return FailedKeys(settings.failed_keys_per_minute) if settings.failed_keys_per_minute else None
 
 
-_RAW = ("/inboxes", "/demonstrations", "/imports")
+_RAW = ("/demonstrations", "/imports")
 """Paths whose bodies are not JSON."""
 
 
-def _add_middleware(app: FastAPI, settings: Settings) -> None:
-    """Add the middleware. The last one added is the outermost, so the keys are checked before a body is read."""
+def _add_middleware(app: FastAPI, settings: Settings, uploads: Mapping[str, int]) -> None:
+    """Add the middleware. The last one added is the outermost, so the keys are checked before a body is read.
+
+    `uploads` are the paths of packages whose bodies are files, with their limits in bytes.
+    """
     limit = RateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None
     big = dict.fromkeys(
         ("/learn-loop", "/graphs", "/scenarios", "/demonstrations", "/imports"), settings.max_graph_bytes
     )
-    big["/inboxes"] = settings.max_inbox_bytes
+    big |= uploads
     big |= dict.fromkeys(training.JOB_PATHS, settings.max_training_bytes)
     app.add_middleware(Idempotency)
-    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, big=big, forwarded=training.PREFIX, raw=_RAW)
+    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, big=big, forwarded=training.PREFIX, raw=(*_RAW, *uploads))
     guarded, origins, failed = settings.guarded, settings.cors_origins, _failed_keys(settings)
     app.add_middleware(Guard, required=guarded, limit=limit, failed_keys=failed, origins=origins)
     app.add_middleware(ModelErrors)

@@ -5,10 +5,7 @@ the request's `environment.config` and the data directory and returns an Environ
 """
 
 import json
-import sys
 from collections.abc import Mapping
-from functools import cache
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from learnloop_service.environment import plugins
@@ -37,7 +34,7 @@ def build(name: str, config: Mapping[str, Json], data_dir: Path, access: Access 
     PluginFault.
     """
     if (point := plugins.registered(GROUP).get(name)) is None:
-        raise UnknownEnvironment(f"Unknown environment {name!r}. Available: {', '.join(names())}.")
+        raise UnknownEnvironment(unknown(name))
     made = plugins.build("environment", point, config, data_dir)
     environment = checked(name, made)
     if access is not None and isinstance(made, NeedsAccess):
@@ -45,11 +42,17 @@ def build(name: str, config: Mapping[str, Json], data_dir: Path, access: Access 
     return environment
 
 
+def unknown(name: str) -> str:
+    """Return what is wrong with a name that no environment has: the package that has it, or else the known names."""
+    found = plugins.where_to_find(GROUP, name) or f"Available: {', '.join(names())}."
+    return f"Unknown environment {name!r}. {found}"
+
+
 def traits(name: str) -> Traits:
     """Return what the environment with that name declares about its config; empty if it is unknown or cannot be
     loaded."""
     point = plugins.registered(GROUP).get(name)
-    return Traits() if point is None else _traits(point)
+    return Traits() if point is None else plugins.declared("environment", point, Traits)
 
 
 def task_schema(name: str) -> dict[str, Json] | None:
@@ -64,16 +67,14 @@ def task_schema(name: str) -> dict[str, Json] | None:
     return task if fits and isinstance(required, list) and set(map(type, required)) <= {str} else None
 
 
+def document(setting: str) -> tuple[str, Document]:
+    """Return the environment that has this setting, and what its value is. Raises UnknownEnvironment."""
+    if (found := documents().get(setting)) is None:
+        where = plugins.where_to_find("documents", setting)
+        raise UnknownEnvironment(f"No environment that is installed here takes a {setting}. {where}".rstrip())
+    return found
+
+
 def documents() -> dict[str, tuple[str, Document]]:
     """Return the settings of all environments that are documents, each with its environment's name."""
     return {setting: (name, document) for name in names() for setting, document in traits(name).documents.items()}
-
-
-@cache
-def _traits(point: EntryPoint) -> Traits:
-    try:
-        point.load()
-    except Exception:  # Building the environment reports the error.
-        return Traits()
-    found = getattr(sys.modules[point.module], "TRAITS", None)
-    return found if isinstance(found, Traits) else Traits()

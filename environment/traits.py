@@ -5,6 +5,7 @@ The module of an environment's builder can define `TRAITS`. Without it, the serv
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,29 @@ class Document:
     """Returns the figures shown about its size, next to its hash. Accepts any list."""
     learned_on: Callable[[Mapping[str, Json]], Sequence[Json] | None]
     """Returns, from an environment's learned state, the document that a run invented because its config had none."""
+    title: str = ""
+    """What the document is called where it is given, such as on the form that starts a run."""
+    description: str = ""
+    """What it is made of, and what happens without one."""
+    example: Sequence[Json] = ()
+    """A short valid document."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """A page of the dashboard that runs of the environment have, beside those that all runs have."""
+
+    name: str
+    """Its part of the path, in lower case, such as `emails`."""
+    title: str
+    """Text of its tab."""
+    folder: Traversable
+    """Where its files are: `files("my_package") / "dashboard"`."""
+    module: str
+    """ES module in the folder that exports the Preact component `Page`. It gets `{data, run, query}` as all pages of
+    runs do, and imports modules of the dashboard as `learnloop/parts/html.js`."""
+    style: str | None = None
+    """Style sheet in the folder."""
 
 
 def _unchanged_config(task: Mapping[str, Json], config: Mapping[str, Json], data_dir: Path) -> Mapping[str, Json]:
@@ -40,6 +64,8 @@ class Traits:
     """Settings that a user's own task does not need."""
     documents: Mapping[str, Document] = field(default_factory=dict)
     """Documents by setting. `scenarios` are stored in the same way in every environment."""
+    pages: Sequence[RunPage] = ()
+    """Pages of the dashboard for its runs."""
     reward_settings: frozenset[str] = frozenset()
     """Settings that decide the reward and nothing that an agent sees, so that stored rollouts can be rewarded again by
     others."""

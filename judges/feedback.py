@@ -29,7 +29,7 @@ from learnloop_service.judges.base import (
     JudgeServices,
     Score,
 )
-from learnloop_service.judges.market import Market
+from learnloop_service.judges.markets import Market, market
 
 NAME = "feedback"
 ONLINE: Mapping[str, float] = {
@@ -53,16 +53,16 @@ def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
     unknown = sorted(set(config) - {"signal", "market"})
     if unknown:
         raise ValueError(f"the judge feedback has no setting {', '.join(unknown)}; it takes: market, signal")
-    signal, market = config.get("signal", "online"), config.get("market")
+    signal, invented = config.get("signal", "online"), config.get("market")
     if signal not in _SIGNALS:
         raise ValueError(f"signal is one of {', '.join(_SIGNALS)}, not {signal!r}")
-    if market is None:
+    if invented is None:
         return FeedbackJudge(signal, services.feedback)
     if signal != "online":
         raise ValueError("the market simulator gives outcomes only: leave out market, or take the signal online")
-    if not isinstance(market, dict) or set(market) != {"seed"} or type(market["seed"]) is not int:
-        raise ValueError(f'market is {{"seed": a whole number}}, not {market!r}')
-    return MarketJudge(Market(market["seed"]))
+    if not isinstance(invented, dict) or set(invented) != {"seed"} or type(invented["seed"]) is not int:
+        raise ValueError(f'market is {{"seed": a whole number}}, not {invented!r}')
+    return MarketJudge(market(invented["seed"]))
 
 
 class FeedbackJudge:

@@ -15,8 +15,10 @@ from functools import cache
 from learnloop_service.environment.base import Json, Outcome, Scenario
 from learnloop_service.judges.base import Candidate, Judge, Judgement, JudgeServices, Score
 from learnloop_service.judges.model_settings import check_names
+from learnloop_service.judges.traits import JudgeTraits
 
 NAME = "reference"
+TRAITS = JudgeTraits(repeatable=True, checks=True)
 NO_REFERENCE = "the scenario has no reference answer"
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = (

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from learnloop_service.environment import plugins
 from learnloop_service.environment.base import Json
 from learnloop_service.judges.base import Judge, JudgeServices
+from learnloop_service.judges.traits import JudgeTraits
 
 GROUP = "learnloop.judges"
 
@@ -23,4 +24,11 @@ def build(name: str, config: Mapping[str, Json], services: JudgeServices) -> Jud
     if (point := plugins.registered(GROUP).get(name)) is not None:
         judge: Judge = plugins.build("judge", point, config, services)
         return judge
-    raise UnknownJudge(f"Unknown judge {name!r}. Available: {', '.join(names())}.")
+    found = plugins.where_to_find(GROUP, name) or f"Available: {', '.join(names())}."
+    raise UnknownJudge(f"Unknown judge {name!r}. {found}")
+
+
+def traits(name: str) -> JudgeTraits:
+    """What the judge of that name declares about its verdicts; nothing if it is unknown or cannot be loaded."""
+    point = plugins.registered(GROUP).get(name)
+    return JudgeTraits() if point is None else plugins.declared("judge", point, JudgeTraits)

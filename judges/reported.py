@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from learnloop_service.environment.base import Json, Outcome, Scenario
 from learnloop_service.judges.base import Candidate, Judge, Judgement, JudgeServices, Score, take_no_settings
+from learnloop_service.judges.traits import JudgeTraits
 
 NAME = "reported"
+TRAITS = JudgeTraits(repeatable=True)
 _NO_REWARD = "no reward was reported"
 
 

@@ -1,5 +1,5 @@
-"""Checks the types in the comments of the dashboard's JavaScript, the properties in its templates, that its modules can
-be joined, and the types published for clients.
+"""Checks the types in the comments of the dashboard's JavaScript and of the pages that plug-ins add to it, the
+properties in its templates, that its modules can be joined, and the types published for clients.
 
     python -m scripts.check_dashboard
 
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import httpx
 
+from learnloop_service.app.dashboard.bundle import CORE
 from learnloop_service.app.dashboard.files import dashboard
 from learnloop_service.app.http.typescript import client_types
 from learnloop_service.app.main import create_app
@@ -34,7 +35,10 @@ _SHA512 = {
 }
 """Hash of the compiler's package for each platform, as stated by the registry."""
 _MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}
-_PROJECT = Path(__file__).resolve().parent.parent / "app" / "dashboard" / "static" / "tsconfig.json"
+_ROOT = Path(__file__).resolve().parent.parent
+_PROJECT = _ROOT / "app" / "dashboard" / "static" / "tsconfig.json"
+_ADDED = {file.parents[1].name: file for file in sorted(_ROOT.glob("plugins/*/*/dashboard/tsconfig.json"))}
+"""Projects of the pages that plug-ins add, by package."""
 _KEPT = Path(sys.prefix) / "share"
 
 
@@ -72,9 +76,12 @@ def _fetch(folder: Path) -> None:
 
 def check_elements() -> None:
     """Exit with a message if templates and components do not agree on properties."""
-    folder = _PROJECT.parent
-    paths = [path for path in folder.rglob("*.js") if "vendor" not in path.parts]
-    found = sorted(faults({path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in paths}))
+    sources = {}
+    for name, project in {CORE: _PROJECT, **_ADDED}.items():
+        for path in project.parent.rglob("*.js"):
+            if "vendor" not in path.parts:
+                sources[f"{name}/{path.relative_to(project.parent).as_posix()}"] = path.read_text(encoding="utf-8")
+    found = sorted(faults(sources))
     if found:
         sys.exit("\n".join(found))
 
@@ -92,7 +99,7 @@ def main() -> None:
         script = Path(folder) / "main.js"
         script.write_bytes(dashboard().files["main.js"].content)
         commands = (
-            [tsc, "--project", str(_PROJECT)],
+            *([tsc, "--project", str(project)] for project in (_PROJECT, *_ADDED.values())),
             [tsc, "--strict", "--noEmit", str(given)],
             [tsc, "--allowJs", "--noEmit", "--target", "es2024", str(script)],
         )

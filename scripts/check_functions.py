@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 MAX_LINES = 50
-FOLDERS = ("app", "environment", "judges", "learnloop", "scripts", "training")
+FOLDERS = ("app", "environment", "judges", "learnloop", "plugins", "scripts", "training")
 LONGER: dict[str, str] = {}
 """Functions that may be longer, by file and name, with the reason: code that is a table."""
 

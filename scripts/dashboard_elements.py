@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from posixpath import dirname, join, normpath
 
+from learnloop_service.app.dashboard.bundle import CORE
+
 _USE = re.compile(r"<\$\{([A-Z]\w*)\}")
 _ATTRIBUTE = re.compile(r"[\w:-]+")
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "([^"]+)";', re.MULTILINE)
@@ -77,9 +79,14 @@ def _never_given(sources: Mapping[str, str], components: Mapping[str, Mapping[st
 def _imported(components: Mapping[str, Mapping[str, _Component]], path: str, source: str) -> dict[str, _Component]:
     found: dict[str, _Component] = {}
     for names, module in _IMPORT.findall(source):
-        exported = components.get(normpath(join(dirname(path), module)), {})
+        exported = components.get(_place(path, module), {})
         found |= {name: exported[name] for name in map(str.strip, names.split(",")) if name in exported}
     return found
+
+
+def _place(path: str, module: str) -> str:
+    """Return the path of a module that another one imports."""
+    return module if module.startswith(f"{CORE}/") else normpath(join(dirname(path), module))
 
 
 def _components(sources: Mapping[str, str], path: str) -> Iterator[tuple[str, _Component]]:
@@ -104,7 +111,7 @@ def _properties(sources: Mapping[str, str], path: str, kind: str) -> dict[str, b
         named = (re.match(r"\s*(?:\*\s*)?(\w+)(\??):", part) for part in _split(inner[1:-1], ","))
         return {each[1]: not each[2] for each in named if each}
     if foreign := _FOREIGN.fullmatch(inner):
-        return _typedef(sources, normpath(join(dirname(path), foreign[1])), foreign[2])
+        return _typedef(sources, _place(path, foreign[1]), foreign[2])
     return _typedef(sources, path, inner)
 
 

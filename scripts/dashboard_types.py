@@ -73,6 +73,7 @@ USED = (
     "TrajectoryBrief",
     "TrajectoryOut",
     "TurnValues",
+    "UploadOut",
     "WhatIfBrief",
 )
 _OPERATORS = re.compile(r" \([A-Z][A-Z_]+\)|(, one of|; see) `GET /[a-z]+`")

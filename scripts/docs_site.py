@@ -22,6 +22,7 @@ BUILD = ROOT / "build"
 _SETTINGS = Path("docs/site/zensical.toml")
 _BESIDE_DOCS = (
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", ".env.example"),
+    "plugins/mail/README.md",
     "training/engine/tiny_base/model/README.md",
 )
 """Files outside of `docs/` that pages link to."""

@@ -17,8 +17,8 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
+from learnloop_mail.preparation.enron import KNOWN_BAD_QUESTIONS
 from learnloop_service.environment.base import Split
-from learnloop_service.environment.email_search.enron import KNOWN_BAD_QUESTIONS
 from learnloop_service.environment.email_search.inbox import Email
 from learnloop_service.environment.email_search.synthetic import World, address_of, make_world
 

@@ -1,4 +1,5 @@
-"""Install Learnloop, its client and their dependencies into `.venv`: with uv, which takes seconds, or else with pip.
+"""Install Learnloop, its client, its plug-ins and their dependencies into `.venv`: with uv, which takes seconds, or
+else with pip.
 
     python3 scripts/install.py embedded,dev
 
@@ -51,6 +52,8 @@ def main(extras: str) -> int:
     """Install with `extras`, such as `embedded,dev`, and return the installer's exit status."""
     wanted = ["--constraint", str(ROOT / "constraints.txt"), "--editable", f"{ROOT}[{extras}]"]
     wanted += ["--editable", str(ROOT / "learnloop")]
+    for plugin in sorted((ROOT / "plugins").glob("*/pyproject.toml")):
+        wanted += ["--editable", str(plugin.parent)]
     uv = find_uv()
     configured = pip_configuration()
     index = torch_index(configured, os.environ)

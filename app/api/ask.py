@@ -31,7 +31,9 @@ async def ask(
     asked: AskRequest,
     request: Request,
 ) -> AskOut | StreamingResponse:
-    """Give a trained agent one task, and wait for the result. A task is a question, or a prospect to write to.
+    """Give a trained agent one task, and wait for the result.
+
+    A task is what the environment says it is, such as a question.
 
     The agent is the best checkpoint of a run, one of its other checkpoints, or any model by name. With
     `Accept: text/event-stream` the messages of the conversation are streamed as they come, as events `message`; the

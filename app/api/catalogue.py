@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Mapping
 
+from fastapi import Request
 from pydantic import Field
 
 import learnloop_service.environment.registry
 import learnloop_service.judges.registry
 import learnloop_service.training.rollout.agents.registry
+from learnloop_service.app.api.added_routes import AddedUpload
 from learnloop_service.app.api.dependencies import CurrentService, CurrentSettings, RunIdQuery
 from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.backends import Choice, choices, unusable_base_models
@@ -38,6 +40,19 @@ class Catalogue(ResponseModel):
     next_cursor: None = Field(default=None, description=_SINGLE_PAGE)
 
 
+class DocumentOut(ResponseModel):
+    """A setting of an environment whose value is a list, which is stored once under its hash."""
+
+    setting: str
+    """Its name in `environment.config`."""
+    title: str
+    """What it is called."""
+    description: str
+    """What it is made of, and what happens without it. Empty if the environment does not say."""
+    example: list[Json]
+    """A short one. Empty if the environment does not give one."""
+
+
 class EnvironmentOut(Named):
     """An environment that agents can be trained in."""
 
@@ -46,6 +61,8 @@ class EnvironmentOut(Named):
     task: dict[str, Json] | None
     """What a task of one's own is made of, for `input` of `POST /ask`: a JSON schema of an object, whose properties
     have titles. Null if the environment does not say."""
+    documents: list[DocumentOut]
+    """Its settings that are documents of their own, beside `scenarios`."""
 
 
 class EnvironmentCatalogue(ResponseModel):
@@ -118,6 +135,41 @@ class BackendCatalogue(ResponseModel):
     next_cursor: None = Field(default=None, description=_SINGLE_PAGE)
 
 
+class UploadOut(ResponseModel):
+    """A kind of file that can be uploaded, which an installed package adds."""
+
+    path: str
+    """Path to which the file is posted as it is, with its `name` in the query."""
+    label: str
+    """What is uploaded, as a command."""
+    help: str
+    """What the file can be."""
+    accept: str
+    """Endings of such files, separated by commas."""
+    noun: str
+    """What the file has many of. The plural is the field of the reply that says how many were stored."""
+
+
+class UploadCatalogue(ResponseModel):
+    """The complete list. It has a single page."""
+
+    items: list[UploadOut]
+    """All there are."""
+    next_cursor: None = Field(default=None, description=_SINGLE_PAGE)
+
+
+@router.get("/uploads")
+async def list_uploads(request: Request) -> UploadCatalogue:
+    """List the kinds of files that installed packages can store."""
+    added: Mapping[str, AddedUpload] = request.app.state.uploads
+    return UploadCatalogue(
+        items=[
+            UploadOut(path=path, label=each.label, help=each.help, accept=each.accept, noun=each.noun)
+            for path, each in added.items()
+        ]
+    )
+
+
 @router.get("/backends")
 async def list_backends(settings: CurrentSettings) -> BackendCatalogue:
     """List the backends that can train models, and whether each is available here."""
@@ -155,7 +207,20 @@ async def list_environments() -> EnvironmentCatalogue:
 def _environments() -> list[EnvironmentOut]:
     found = learnloop_service.environment.registry
     return [
-        EnvironmentOut(name=name, description=str(found.traits(name).description), task=found.task_schema(name))
+        EnvironmentOut(
+            name=name,
+            description=str(found.traits(name).description),
+            task=found.task_schema(name),
+            documents=[
+                DocumentOut(
+                    setting=setting,
+                    title=each.title or setting,
+                    description=each.description,
+                    example=list(each.example),
+                )
+                for setting, each in found.traits(name).documents.items()
+            ],
+        )
         for name in found.names()
     ]
 

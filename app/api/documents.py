@@ -50,7 +50,7 @@ Hash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of th
 
 @router.post("/graphs", status_code=201)
 async def store_graph(database: CurrentDatabase, caller: CurrentCaller, request: GraphBody) -> GraphStored:
-    """Store a knowledge graph for `sales_email`. Learn-loops take its hash in `graph`.
+    """Store a graph for the environment that takes one. Learn-loops take its hash in `graph`.
 
     Storing the same graph again has no effect.
     """
@@ -151,10 +151,10 @@ async def _invented_graph(queries: RunQueries, run: Run) -> list[Any]:
 
 def _checked_graph(caller: Caller, request: GraphRequest) -> NewDocument:
     try:
-        _, graphs = learnloop_service.environment.registry.documents()["graph"]
+        _, graphs = learnloop_service.environment.registry.document("graph")
         graphs.check(request.graph)
         return documents.document(caller.namespace, "graph", request.graph)
-    except ValueError as error:
+    except (UnknownEnvironment, ValueError) as error:
         raise InvalidRequest(("body", "graph"), str(error)) from error
 
 

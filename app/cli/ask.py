@@ -8,6 +8,7 @@ from rich.text import Text
 from learnloop_service.app.cli.client import HERE, ServiceAt
 from learnloop_service.app.cli.options import AsJson
 from learnloop_service.app.cli.run_request import overlay, parse_settings
+from learnloop_service.app.cli.task_options import takes_task_fields, task_of
 from learnloop_service.app.cli.terminal import Failure, plain, print_json, results, say
 
 _Question = Annotated[str | None, typer.Argument(help="The question, for an agent that answers questions.")]
@@ -17,7 +18,7 @@ _Input = Annotated[
         "--input",
         "-i",
         metavar="FIELD=VALUE",
-        help="A field of the task, for any environment; repeatable. `GET /environments` lists them.",
+        help="A field of the whole task, for any environment; repeatable. `GET /environments` lists them.",
     ),
 ]
 _Run = Annotated[str | None, typer.Option(metavar="RUN_ID", help="Ask the agent trained by this run.")]
@@ -25,37 +26,22 @@ _Model = Annotated[str | None, typer.Option(help="Ask this model, such as learnl
 _Checkpoint = Annotated[int | None, typer.Option(help="Step of the checkpoint. \\[default: the best]")]
 _Environment = Annotated[str | None, typer.Option(help="Environment of the task. \\[default: that of the run]")]
 _Inbox = Annotated[str | None, typer.Option(help="Name of an imported inbox.")]
-_InboxAddress = Annotated[str | None, typer.Option(help="Address of the inbox to search.")]
-_QueryDate = Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="The date on which the question is asked.")]
-_Prospect = Annotated[str | None, typer.Option(help="Person to write to, for an agent that writes emails.")]
-_Company = Annotated[str | None, typer.Option(help="Company of the prospect.")]
-_Role = Annotated[str | None, typer.Option(help="Job title of the prospect.")]
-_Goal = Annotated[str | None, typer.Option(help="What the email should achieve.")]
-_Start = Annotated[list[str] | None, typer.Option(metavar="NODE", help="Node of the graph to start from; repeatable.")]
-_Graph = Annotated[str | None, typer.Option(metavar="NAME", help="A synthetic graph, such as test.0.17.")]
 
 
+@takes_task_fields
 def ask(
     question: _Question = None,
-    task: _Input = None,
+    input: _Input = None,
     run: _Run = None,
     model: _Model = None,
     checkpoint: _Checkpoint = None,
     environment: _Environment = None,
     inbox: _Inbox = None,
-    inbox_address: _InboxAddress = None,
-    query_date: _QueryDate = None,
-    prospect: _Prospect = None,
-    company: _Company = None,
-    role: _Role = None,
-    goal: _Goal = None,
-    start: _Start = None,
-    graph: _Graph = None,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
+    **fields: Any,
 ) -> None:
-    """Give a trained agent, or a base model, one task: a question, a prospect to write an email to, or the fields that
-    its environment takes.
+    """Give a trained agent, or a base model, one task: a question, or the fields that its environment takes.
 
     Exits with 1 if the agent gives no answer.
     """
@@ -70,15 +56,8 @@ def ask(
             "checkpoint": checkpoint,
             "environment.name": environment or ("email_search" if inbox else None),
             "environment.config.inbox": inbox,
-            "inbox_address": inbox_address,
-            "query_date": query_date,
-            "prospect": prospect,
-            "company": company,
-            "role": role,
-            "goal": goal,
-            "start": start or None,
-            "graph": graph,
-            **{f"input.{name}": value for name, value in parse_settings(task or ()).items()},
+            **task_of(fields),
+            **{f"input.{name}": value for name, value in parse_settings(input or ()).items()},
         },
     )
     reply = service.ask(request)

@@ -17,6 +17,7 @@ from learnloop_service.app.cli.options import AsJson, DataDir
 from learnloop_service.app.cli.phase_bar import PhaseBar
 from learnloop_service.app.cli.serve import data_directory, settings_with
 from learnloop_service.app.cli.terminal import Failure, failing_on, folded, print_json, print_list, progress, results
+from learnloop_service.app.datasets.hub import HUB_ID, is_hub_id
 from learnloop_service.training.base_model_files import added_base_models, base_model_fault, data_dir_of, place_of_added
 from learnloop_service.training.base_report import Severity, written
 from learnloop_service.training.base_verdicts import BaseVerdicts, Verdict
@@ -29,8 +30,6 @@ app = typer.Typer(
     no_args_is_help=True, help="Add base models that others made to the data directory, examine, list and remove them."
 )
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-"""NAMESPACE/NAME of a model on the Hugging Face hub."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -129,7 +128,7 @@ def add(
 @contextmanager
 def _on_this_machine(name: str, source: str | None, settings: "Settings") -> Iterator[Path | None]:
     """Yield the path of the source. One of the hub is downloaded for the duration of the block. Raises Failure."""
-    if source is None or Path(source).exists() or not HUB_ID.fullmatch(source):
+    if source is None or not is_hub_id(source):
         yield None if source is None else Path(source)
         return
     _require_new(name, settings.data_dir)

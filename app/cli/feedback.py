@@ -27,9 +27,10 @@ from learnloop_service.app.cli.terminal import (
     whole,
 )
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.plugins import PluginFault
 from learnloop_service.judges.base import SIMULATOR
 from learnloop_service.judges.feedback import ONLINE
-from learnloop_service.judges.market import Market
+from learnloop_service.judges.markets import UnknownMarket, market
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -111,11 +112,14 @@ def simulate(
     as_json: AsJson = False,
 ) -> None:
     """Let a market simulator respond to the sample emails of a run. None of it is real."""
-    market = Market(seed)
+    try:
+        invented = market(seed)
+    except (UnknownMarket, PluginFault) as error:
+        raise Failure(str(error)) from error
     shown = [email for email in _showcases(service, run_id) if email["outcome"].get("email")]
     if not shown:
         raise Failure(f"run {run_id} has no sample email that the {SIMULATOR} could respond to")
-    fates = [market.events(email["scenario"]["task"], email["outcome"]) for email in shown]
+    fates = [invented.events(email["scenario"]["task"], email["outcome"]) for email in shown]
     events = [_event(seed, email, kind) for email, fate in zip(shown, fates, strict=True) for kind in fate]
     Random(seed).shuffle(events)  # real feedback arrives in no particular order
     parts = [events[start : start + _MOST_EVENTS] for start in range(0, len(events), _MOST_EVENTS)]

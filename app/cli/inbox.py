@@ -20,47 +20,10 @@ if TYPE_CHECKING:
     from learnloop_service.environment.email_search.synthetic import World
 
 MAX_WORLDS = 50
-_SHOWN_BROKEN = 5
 
 app = typer.Typer(no_args_is_help=True, help="Import, generate and inspect inboxes that the email agent can search.")
 
 Name = Annotated[str, typer.Argument(help="Name of the inbox: letters, digits, '-' and '_'.")]
-
-
-@app.command("import")
-def import_(
-    name: Name,
-    sources: Annotated[
-        list[Path], typer.Argument(help="mbox files (also .gz), Maildirs, .eml files, or folders of these.")
-    ],
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
-    """Import real email into an inbox. Emails that it already has are skipped; unreadable ones are reported.
-
-    Questions that the inbox already has are checked: each source must be an email of the inbox.
-    """
-    from learnloop_service.environment.email_search.importer import MailSourceError, import_mail
-    from learnloop_service.environment.email_search.inbox import InboxError
-
-    path = _path(name, data_dir)
-    with failing_on(MailSourceError, InboxError):
-        report = import_mail(sources, path)
-    sizes = _question_sizes(name, path)
-    if as_json:
-        print_json({"inbox": name, "path": str(path), **asdict(report), "questions": sizes})
-        return
-    figures: dict[str, Any] = {
-        key.replace("_", " "): value for key, value in asdict(report).items() if isinstance(value, int)
-    }
-    figures |= {"unreadable": len(report.broken), "seconds": f"{report.seconds:.1f}"}
-    _print_figures(figures | _question_figures(sizes))
-    for mail in report.broken[:_SHOWN_BROKEN]:
-        place = mail.file if mail.number is None else f"{mail.file} (email {mail.number})"
-        results.print(f"  unreadable: {place}: {mail.reason}")
-    if len(report.broken) > _SHOWN_BROKEN:
-        results.print(f"  and {len(report.broken) - _SHOWN_BROKEN} more (--json lists them)")
-    results.print(f'\nAsk about it: learnloop ask --model MODEL --inbox {name} "QUESTION"')
 
 
 @app.command()
@@ -80,7 +43,7 @@ def make(
     from learnloop_service.environment.email_search.environment import questions_path
     from learnloop_service.environment.email_search.inbox import InboxError, write_inbox
 
-    path = _path(name, data_dir)
+    path = path_of(name, data_dir)
     if path.exists():
         raise Failure(f"inbox {name!r} already exists; choose another name")
     made = list(_distinct_worlds(seed, worlds))
@@ -105,7 +68,7 @@ def stats(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None
     """Show how many emails, people and questions an inbox has, and check that the questions' sources exist."""
     from learnloop_service.environment.email_search.inbox import Inbox, InboxError
 
-    path = _path(name, data_dir)
+    path = path_of(name, data_dir)
     if not path.is_file():
         raise Failure(
             f"there is no inbox {name!r} in {path.parent}; import one with: learnloop inbox import {name} PATH"
@@ -114,15 +77,15 @@ def stats(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None
         inbox = Inbox(path)
     figures = asdict(inbox.stats())
     inbox.close()
-    sizes = _question_sizes(name, path)
+    sizes = question_sizes(name, path)
     if as_json:
         print_json({"inbox": name, "path": str(path), **figures, "questions": sizes})
         return
     shown = {key: f"{value:%Y-%m-%d}" if hasattr(value, "year") else value for key, value in figures.items()}
-    _print_figures(shown | _question_figures(sizes))
+    print_figures(shown | question_figures(sizes))
 
 
-def _question_sizes(name: str, path: Path) -> "dict[Split, int] | None":
+def question_sizes(name: str, path: Path) -> "dict[Split, int] | None":
     """Return the number of questions in each split, or None if the inbox has no question file. Raises Failure if a
     question is not usable."""
     from learnloop_service.environment.email_search.environment import ImportedEmailSearch, questions_path
@@ -134,13 +97,16 @@ def _question_sizes(name: str, path: Path) -> "dict[Split, int] | None":
         return split_sizes(environment.questions)
 
 
-def _question_figures(sizes: "dict[Split, int] | None") -> dict[str, str]:
+def question_figures(sizes: "dict[Split, int] | None") -> dict[str, str]:
+    """Return the number of questions for a table of figures."""
     if sizes is None:
         return {"questions": "none"}
     return {"questions": f"{sum(sizes.values())} ({', '.join(f'{size} {split}' for split, size in sizes.items())})"}
 
 
-def _path(name: str, data_dir: Path | None) -> Path:
+def path_of(name: str, data_dir: Path | None) -> Path:
+    """Return the path of the inbox of that name. Raises Failure."""
+
     from learnloop_service.environment.email_search.environment import inbox_path
 
     with failing_on(ValueError):
@@ -170,7 +136,8 @@ def _distinct_worlds(seed: int, worlds: int) -> "Iterator[World]":
             yield world
 
 
-def _print_figures(figures: dict[str, Any]) -> None:
+def print_figures(figures: dict[str, Any]) -> None:
+    """Print figures by their labels."""
     table = Table.grid(padding=(0, 2))
     for label, value in figures.items():
         table.add_row(label, "-" if value is None else str(value))

@@ -1,7 +1,7 @@
 """The command `learnloop`. Its subcommands mirror the API, and import what they need only when they run.
 
 A package adds one with an entry point in the group `learnloop.commands` that names a function with Typer's annotations,
-or a Typer with several commands.
+or a Typer with several commands. The name `data.fetch` adds `fetch` to the commands of `learnloop data`.
 """
 
 import os
@@ -66,47 +66,70 @@ including `--help`, are left."""
 
 
 class _LazyCommands(Mapping[str, Any]):
-    """The commands, each imported on its first lookup: our own, and those of packages under other names. Looking for
-    the latter takes longer than importing one of ours."""
+    """The commands of a group, each built on its first lookup: its own, and those of packages under other names.
+    Looking for the latter takes longer than importing one of ours."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: Mapping[str, Any], group: str = "") -> None:
+        """`own` has the built commands, or their locations. `group` is empty for the root."""
+        self._own = own
+        self._group = group
         self._found: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._found:
-            command = _own(name) if name in COMMANDS else _of_a_package(plugins.registered(GROUP)[name])
-            alone = typer.Typer(rich_markup_mode="rich")
-            if isinstance(command, typer.Typer):
-                alone.add_typer(command, name=name)
-            else:
-                alone.command(name, context_settings=SETTINGS.get(name))(command)
-            self._found[name] = typer.main.get_group(alone).commands[name]
+            own = self._own.get(name)
+            if isinstance(own, str):
+                own = _built(name, _at(own), SETTINGS.get(name))
+            command = self._of_a_package(name) if own is None else own
+            if not self._group and isinstance(command, TyperGroup):
+                command.commands = cast(Any, _LazyCommands(command.commands, name))
+            self._found[name] = command
         return self._found[name]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter({**COMMANDS, **plugins.registered(GROUP)})
-
-    def __len__(self) -> int:
-        return len({**COMMANDS, **plugins.registered(GROUP)})
-
-
-def _own(name: str) -> Any:
-    module, _, attribute = COMMANDS[name].partition(":")
-    return getattr(import_module(module), attribute)
-
-
-def _of_a_package(point: EntryPoint) -> Any:
-    """Return the command of a package, or one that says why it cannot be loaded: the others still work."""
-    try:
-        return plugins.load("command", point)
-    except plugins.PluginFault as fault:
-        why = str(fault)
+    def _of_a_package(self, name: str) -> Any:
+        """Return the command of a package. Of one that cannot be loaded or is not installed, return a command that says
+        so: the others still work. Raises KeyError for an unknown one."""
+        point = self._of_packages().get(name)
+        try:
+            if point is not None:
+                return _built(name, plugins.load("command", point))
+            entry = f"{self._group}.{name}" if self._group else name
+            if not (where := plugins.where_to_find(GROUP, entry)):
+                raise KeyError(name)
+            why = f"There is no command `learnloop {entry.replace('.', ' ')}`. {where}"
+        except plugins.PluginFault as fault:
+            why = str(fault)
 
         def unusable() -> None:
             raise Failure(why)
 
         unusable.__doc__ = why
-        return unusable
+        return _built(name, unusable, _OWN_PARSER)
+
+    def _of_packages(self) -> dict[str, EntryPoint]:
+        found = {tuple(name.rpartition(".")[::2]): point for name, point in plugins.registered(GROUP).items()}
+        return {name: point for (group, name), point in found.items() if group == self._group}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._own, **self._of_packages()})
+
+    def __len__(self) -> int:
+        return len({**self._own, **self._of_packages()})
+
+
+def _built(name: str, command: Any, settings: dict[str, Any] | None = None) -> Any:
+    """Return click's form of a function or a Typer."""
+    alone = typer.Typer(rich_markup_mode="rich")
+    if isinstance(command, typer.Typer):
+        alone.add_typer(command, name=name)
+    else:
+        alone.command(name, context_settings=settings)(command)
+    return typer.main.get_group(alone).commands[name]
+
+
+def _at(location: str) -> Any:
+    module, _, attribute = location.partition(":")
+    return getattr(import_module(module), attribute)
 
 
 class Commands(TyperGroup):
@@ -114,7 +137,7 @@ class Commands(TyperGroup):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.commands = cast(Any, _LazyCommands())
+        self.commands = cast(Any, _LazyCommands(COMMANDS))
 
     def invoke(self, ctx: Any) -> Any:
         try:

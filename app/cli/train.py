@@ -20,7 +20,8 @@ _File = Annotated[
 ]
 _Environment = Annotated[str | None, typer.Option(help="Environment to train in.")]
 _Graph = Annotated[
-    Path | None, typer.Option(exists=True, dir_okay=False, help="JSON file with the graph for sales_email.")
+    Path | None,
+    typer.Option(exists=True, dir_okay=False, help="JSON file with the graph, if the environment takes one."),
 ]
 _Judge = Annotated[str | None, typer.Option(help="Judge that scores the rollouts.")]
 _Model = Annotated[str | None, typer.Option(help="Name of the model; an existing model is trained further.")]

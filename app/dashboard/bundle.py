@@ -6,7 +6,7 @@ what is shipped.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from posixpath import dirname, join, normpath
 
@@ -24,8 +24,10 @@ _DEFAULT = re.compile(rf"{_START}export\s+default\s+function\s*\(", re.MULTILINE
 _BLOCK_COMMENT = re.compile(r"^[ \t]*/\*.*?\*/", re.DOTALL | re.MULTILINE)
 """A comment that begins a line. It can contain code, which counts for nothing."""
 _COMMENT = re.compile(r"/\*.*?\*/|^\s*//.*$", re.DOTALL | re.MULTILINE)
-_UNKNOWN = re.compile(r"(?:^|[;}])\s*(?:import|export)\b.*|\bimport\s*(?:\.|\().*", re.MULTILINE)
+_UNKNOWN = re.compile(r"(?:^|[;}])\s*(?:import|export)\b.*|\bimport\s*(?:\.|\(\s*[\"'`]).*", re.MULTILINE)
 _DEFAULT_NAME = "$default"
+CORE = "learnloop"
+"""Folder under which added modules import those of the dashboard."""
 
 
 class UnknownForm(Exception):
@@ -37,17 +39,49 @@ class _Module:
     name: str
     imported: tuple[str, ...]
     """Names of the modules that it imports, in order."""
+    exported: frozenset[str]
     script: str
     """A statement that defines the module's variable."""
 
 
 def joined(modules: Mapping[str, str], first: str) -> str:
-    """Return one module that behaves as the module `first` of these, given by path, with all that it imports.
+    """Return one module that behaves as the module `first` of these, given by path, with all that it imports. It
+    exports all of them, for modules that are added to it.
 
     Raises UnknownForm if an import or export has a form that is not known, if a module is missing, or if modules import
     each other.
     """
-    return "".join(f"// {each.name}\n{each.script}\n" for each in _ordered(modules, first, [], {}))
+    parts = list(_ordered(modules, first, [], {}))
+    return f"{_scripts(parts)}export {{ {', '.join(_variable(each.name) for each in parts)} }};\n"
+
+
+def added(modules: Mapping[str, str], first: str, name: str, to: str, script: str) -> str:
+    """Return a module that exports `name` of the module `first`, and shares with another script what that has joined.
+
+    `to` is the path of that script from the new one. What it has is imported under the folder CORE. Raises UnknownForm
+    as `joined` does, and if `first` has no such export.
+    """
+    known = {_in_core(each): _variable(each) for each in re.findall(r"^// (\S+)$", script, re.MULTILINE)}
+    parts = list(_ordered(modules, first, [], dict.fromkeys(known)))
+    if name not in parts[-1].exported:
+        raise UnknownForm(f"{first} does not export {name}.")
+    shared = dict.fromkeys(each for part in parts for each in part.imported if each in known)
+    names = ", ".join(f"{known[each]} as {_variable(each)}" for each in shared)
+    taken = f'import {{ {names} }} from "{to}";\n' if names else ""
+    return f"{taken}{_scripts(parts)}export const {name} = {_variable(first)}.{name};\n"
+
+
+def in_core(modules: Mapping[str, str]) -> dict[str, str]:
+    """Return modules under the names by which added modules import them."""
+    return {_in_core(name): source for name, source in modules.items()}
+
+
+def _in_core(name: str) -> str:
+    return f"{CORE}/{name}"
+
+
+def _scripts(parts: Iterable[_Module]) -> str:
+    return "".join(f"// {each.name}\n{each.script}\n" for each in parts)
 
 
 def _ordered(modules: Mapping[str, str], name: str, importers: list[str], done: dict[str, None]) -> Iterator[_Module]:
@@ -71,7 +105,9 @@ def _wrapped(name: str, source: str) -> _Module:
     exports: dict[str, str] = {}
 
     def variable(match: re.Match[str]) -> str:
-        path = normpath(join(dirname(name), match["from"]))
+        path = match["from"]
+        if not path.startswith(f"{CORE}/"):
+            path = normpath(join(dirname(name), path))
         imported[path] = None
         return _variable(path)
 
@@ -109,7 +145,7 @@ def _wrapped(name: str, source: str) -> _Module:
         raise UnknownForm(f"{name} has a form of import or export that cannot be joined: {unknown[0].strip()[:120]}")
     result = ", ".join(f"{public}: {own}" for public, own in exports.items())
     script = f"const {_variable(name)} = (() => {{{body};\nreturn {{ {result} }};\n}})();"
-    return _Module(name, tuple(imported), script)
+    return _Module(name, tuple(imported), frozenset(exports), script)
 
 
 def _variable(name: str) -> str:

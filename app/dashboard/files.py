@@ -6,14 +6,21 @@ a hash of all of them, so that browsers can cache them forever and never mix two
 
 import gzip
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from learnloop_service.app.dashboard.bundle import joined
+import structlog
 
+from learnloop_service.app.dashboard.bundle import UnknownForm, added, in_core, joined
+from learnloop_service.environment import registry
+from learnloop_service.environment.traits import RunPage
+
+log = structlog.get_logger(__name__)
 _PAGE, _MAIN = "index.html", "main.js"
 _UNJOINED = {"theme.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _STYLES = ("style/base.css", "style/layout.css", "style/parts.css", "style/tables.css", "style/pages.css")
@@ -46,14 +53,45 @@ def dashboard() -> Dashboard:
     root = files("learnloop_service.app.dashboard").joinpath("static")
     modules = {name: file.read_text(encoding="utf-8") for name, file in _below(root) if name.endswith(".js")}
     found = {name: _file(root.joinpath(name).read_bytes(), media_type) for name, media_type in _UNJOINED.items()}
-    found[_MAIN] = _file(joined(modules, _MAIN).encode(), "text/javascript")
+    script = joined(modules, _MAIN)
+    found[_MAIN] = _file(script.encode(), "text/javascript")
     found["style.css"] = _file(b"\n".join(root.joinpath(name).read_bytes() for name in _STYLES), "text/css")
+    pages = dict(_pages(script, in_core(modules), found))
     digest = hashlib.sha256()
     for name, file in sorted(found.items()):
         digest.update(f"{name}\0{len(file.content)}\0".encode() + file.content)
     version = digest.hexdigest()[:16]
     page = root.joinpath(_PAGE).read_text(encoding="utf-8").replace("{version}", version)
+    page = page.replace("{pages}", escape(json.dumps(pages)))
     return Dashboard(page, version, found)
+
+
+def _pages(
+    script: str, core: Mapping[str, str], files: dict[str, File]
+) -> Iterator[tuple[str, list[dict[str, str | None]]]]:
+    """Yield the pages of each environment with its name, and add their files. A page that cannot be joined is logged
+    and left out, since the rest of the dashboard works without it."""
+    for environment in registry.names():
+        listed = []
+        for page in registry.traits(environment).pages:
+            place = f"environments/{environment}/{page.name}"
+            try:
+                files[f"{place}.js"] = _file(_script(page, core, script).encode(), "text/javascript")
+            except (UnknownForm, OSError) as error:
+                log.error("page left out", environment=environment, page=page.name, error=str(error))
+                continue
+            style = None
+            if page.style is not None:
+                style = f"{place}.css"
+                files[style] = _file(page.folder.joinpath(page.style).read_bytes(), "text/css")
+            listed.append({"name": page.name, "title": page.title, "script": f"{place}.js", "style": style})
+        if listed:
+            yield environment, listed
+
+
+def _script(page: RunPage, core: Mapping[str, str], script: str) -> str:
+    own = {name: file.read_text(encoding="utf-8") for name, file in _below(page.folder) if name.endswith(".js")}
+    return added({**core, **own}, page.module, "Page", f"../../{_MAIN}", script)
 
 
 def _file(content: bytes, media_type: str) -> File:

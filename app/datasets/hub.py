@@ -1,5 +1,6 @@
 """Downloads data sets and models from the Hugging Face hub, or a server with the same protocol, to folders on disk."""
 
+import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -7,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from learnloop_service.environment.installation import install_command
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +22,16 @@ class RepositoryKind:
     files: tuple[str, ...]
 
 
-DATA_SET = RepositoryKind(
-    "dataset",
-    "data set",
-    ("*.parquet", "*.arrow", "*.jsonl", "*.jsonl.gz", "*.ndjson", "*dataset_dict.json", "*state.json"),
-)
 MODEL = RepositoryKind("model", "model", ("*.json", "*.jinja", "*.safetensors", "*.model", "*.txt"))
 
 
 class HubError(Exception):
     """The hub does not have the repository or cannot be reached; the message says what would help."""
+
+
+def is_hub_id(source: str) -> bool:
+    """Return whether the source is on the hub, NAMESPACE/NAME, and not an existing path."""
+    return bool(HUB_ID.fullmatch(source)) and not Path(source).exists()
 
 
 def download_whole(repo: str, endpoint: str, token: str | None, folder: Path) -> Path:
@@ -53,7 +56,7 @@ def download_size(repo: str, endpoint: str, token: str | None, cache: Path) -> i
     return sum(file.file_size or 0 for file in files)
 
 
-def download(repo: str, endpoint: str, token: str | None, cache: Path, kind: RepositoryKind = DATA_SET) -> Path:
+def download(repo: str, endpoint: str, token: str | None, cache: Path, kind: RepositoryKind) -> Path:
     """Return a folder with the repository's newest revision; each file is downloaded once. Raises HubError."""
     return Path(_snapshot(repo, endpoint, token, cache, kind))
 

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
 from learnloop_service.app.auth.caller import ANY_PROJECT
-from learnloop_service.app.datasets.recipe import is_hub_id
+from learnloop_service.app.datasets.hub import is_hub_id
 from learnloop_service.app.datasets.store import DatasetStore, StoreError, Version, canonical
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.newest_first import newest_first

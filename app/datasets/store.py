@@ -8,15 +8,17 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
+from sqlite3 import Error
 from typing import Any
 
 from ulid import ULID
 
 from learnloop_service.environment.email_search.environment import version_path
+from learnloop_service.environment.email_search.inbox import index_anew
 from learnloop_service.environment.json_type import Json
 
 canonical = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
@@ -43,6 +45,14 @@ class Version:
     """Hash of each source's content."""
     counts: dict[str, Json]
     """How many emails and questions of the sources were used or left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A version, and the stages that were run for it; results of the others were reused."""
+
+    version: Version
+    done: tuple[str, ...]
 
 
 class DatasetStore:
@@ -149,3 +159,11 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise StoreError(f"cannot read {path}: {error}") from error
+
+
+def index_inboxes_anew(data_dir: Path) -> None:
+    """Index the inboxes of earlier releases anew. Those that are added later are when they are first opened."""
+    for folder in ("inboxes", "datasets/inboxes"):
+        for path in sorted((data_dir / folder).glob("*.sqlite")):
+            with suppress(Error):
+                index_anew(path)

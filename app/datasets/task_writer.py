@@ -6,8 +6,8 @@ from importlib.resources import files
 
 from learnloop_service.app.datasets.model_writer import NotWritten, completed, listed
 from learnloop_service.environment.base import Tool
-from learnloop_service.environment.email_search.question_sets import words_of
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.words import words_of
 from learnloop_service.judges.base import JudgeModel
 from learnloop_service.judges.llm import JudgeUnavailable
 

@@ -22,7 +22,7 @@ from learnloop_service.environment.json_type import Json
 _INTRODUCTION = files("learnloop_service.app.http").joinpath("introduction.md").read_text(encoding="utf-8").strip()
 _TAGS = {
     "runs": "Start learn-loops, follow them and control them.",
-    "documents": "Knowledge graphs, scenarios and demonstrations that are stored once and used by many runs.",
+    "documents": "Graphs, scenarios and demonstrations that are stored once and used by many runs.",
     "results": "What a run produced and used: documents, node scores, judge calls, ledger, verification.",
     "events": "The log of a run, as pages or as a stream.",
     "evaluations": "Compare models on the same scenarios.",

@@ -350,6 +350,8 @@ def _config_for_question(environment: Choice) -> Choice:
 
 
 def _scenario(made: Environment, request: AskRequest) -> Scenario:
+    if (wrong := request.wrong_field(made.name)) is not None:
+        raise InvalidRequest(("body", wrong[0]), wrong[1])
     try:
         return made.ask(request.task())
     except ValueError as error:

@@ -19,7 +19,7 @@ from learnloop_service.app.schemas.run_request import (
 )
 from learnloop_service.app.settings import Settings
 from learnloop_service.environment.json_type import Json
-from learnloop_service.environment.registry import documents
+from learnloop_service.environment.registry import UnknownEnvironment, document
 from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.base_defaults import Base, Default, defaults_of, demonstrations, on_collapse
 from learnloop_service.training.protocol.model_name import ModelName
@@ -295,7 +295,10 @@ def _environment(request: LearnLoopRequest) -> Choice:
         return Choice(name=name, config=_from_source(request, request.source))
     if request.graph is None:
         return Choice(name=name, config=config)
-    meant, _ = documents()["graph"]
+    try:
+        meant, _ = document("graph")
+    except UnknownEnvironment as error:
+        raise InvalidRequest(("body", "graph"), str(error)) from error
     if "name" in request.environment.model_fields_set and name != meant:
         raise InvalidRequest(
             ("body", "graph"), f"A graph can only be given for the environment {meant}, not for {name}."

@@ -13,6 +13,7 @@ from learnloop_service.app.db.tables import EvaluationJob, JudgeCall, Run
 from learnloop_service.app.domain.stored_evaluation import Rejudge, RejudgingEvaluation
 from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.app.errors import Conflict, InvalidRequest
+from learnloop_service.app.evaluations.judging_code import judging_code
 from learnloop_service.app.evaluations.rejudgings import RejudgingStore
 from learnloop_service.app.listed_models import ListedModels, NotedModels
 from learnloop_service.app.operations.fitting_judges import examined, unfit
@@ -27,7 +28,6 @@ from learnloop_service.app.operations.start_evaluation import (
 from learnloop_service.app.schemas.evaluations import EvaluationRequest
 from learnloop_service.app.schemas.rejudgings import ExpectedCost, RejudgeRequest
 from learnloop_service.environment.registry import traits
-from learnloop_service.training.source_code import source_hash
 
 _RANGE = 0.9
 _MOST_SCORES = 200_000
@@ -70,6 +70,7 @@ class RejudgingStarter:
                 "(LEARNLOOP_KEEP_TRAJECTORIES_DAYS), so they cannot be judged again."
             )
         own, database = run.stored_request, self.evaluations.resources.database
+        judge = own.judge if request.judge is None else judge_with_defaults(request.judge, own.judge.name)
         store = RejudgingStore(database)
         newest = await store.last_iteration(run) or 0
         rejudge = Rejudge(
@@ -79,7 +80,7 @@ class RejudgingStarter:
             last=newest if request.iterations.last is None else min(request.iterations.last, newest),
             repeats=request.repeats,
             rollouts=0,
-            code=source_hash("learnloop_service.judges", "learnloop_service.environment"),
+            code=judging_code(judge.name),
         )
         groups = await store.groups(rejudge, own.config)
         if not groups:
@@ -90,7 +91,6 @@ class RejudgingStarter:
             message = f"{rollouts} rollouts in {rejudge.repeats} repeats are more than {_MOST_SCORES:,} scores."
             raise InvalidRequest(("body", "iterations"), f"{message} Judge fewer iterations at a time.")
         rejudge = rejudge.model_copy(update={"rollouts": rollouts})
-        judge = own.judge if request.judge is None else judge_with_defaults(request.judge, own.judge.name)
         models = NotedModels(ListedModels(self.evaluations.resources.settings))
         built = check_judge(judge, models)
         if (reason := unfit(built, await examined(database, run.id))) is not None:

@@ -20,6 +20,7 @@ from learnloop_service.app.domain.evaluation_state import EvaluationStatus
 from learnloop_service.app.domain.stored_evaluation import Rejudge, RejudgingEvaluation
 from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.app.errors import DATABASE_DOWN
+from learnloop_service.app.evaluations.judging_code import judging_code
 from learnloop_service.app.evaluations.rejudge_report import stored_rejudge_report
 from learnloop_service.app.evaluations.rejudgings import RejudgingStore
 from learnloop_service.app.operations.named import built_environment
@@ -27,14 +28,10 @@ from learnloop_service.app.operations.verified_figures import VerifiedFigures
 from learnloop_service.app.runs.configuration import make_judge
 from learnloop_service.app.runs.stored_rollouts import judged_rollout
 from learnloop_service.environment.base import Environment
-from learnloop_service.judges import grounding, reference, reported
+from learnloop_service.judges import registry as judges
 from learnloop_service.judges.base import Judge, JudgeServices
 from learnloop_service.training.scoring import assign_rewards, judge_group
-from learnloop_service.training.source_code import source_hash
 from learnloop_service.training.types import RunConfig
-
-_REPEATABLE = (grounding.NAME, reference.NAME, reported.NAME)
-"""Judges whose verdicts depend on nothing but the rollouts and their code."""
 
 
 async def verify_rejudgings(database: Database, data_dir: Path, run: Run, figures: VerifiedFigures) -> int:
@@ -81,9 +78,7 @@ async def _verify(
 
 def _judge(choice: Choice, rejudge: Rejudge) -> Judge | None:
     """Return the judge, if its verdicts must be the same again."""
-    if choice.name not in _REPEATABLE or rejudge.code != source_hash(
-        "learnloop_service.judges", "learnloop_service.environment"
-    ):
+    if not judges.traits(choice.name).repeatable or rejudge.code != judging_code(choice.name):
         return None
     return make_judge(choice, JudgeServices())
 

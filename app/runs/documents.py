@@ -25,7 +25,7 @@ from learnloop_service.app.db.json_text import canonical
 from learnloop_service.app.db.tables import Document, UserScenario
 from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.environment.json_type import Json
-from learnloop_service.environment.registry import documents as environment_documents
+from learnloop_service.environment.registry import document as environment_document
 
 Kind = Literal["graph", "scenarios", "demonstrations"]
 KINDS: Sequence[Kind] = ("graph", "scenarios")
@@ -63,7 +63,7 @@ def document(project: str, kind: Kind, content: Sequence[Json]) -> NewDocument:
 def _size(kind: Kind, content: Sequence[Json]) -> Mapping[str, int]:
     if kind in ("scenarios", "demonstrations"):
         return {"count": len(content)}
-    _, of_environment = environment_documents()[kind]
+    _, of_environment = environment_document(kind)
     return of_environment.size(content)
 
 

@@ -1,42 +1,25 @@
 """Bodies of the requests and responses about asking a trained agent."""
 
-from typing import Self
+from typing import Any, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
+from learnloop_service.app.db.json_text import flaw
 from learnloop_service.app.schemas.base import RequestBody, RequestPart, ResponseModel
 from learnloop_service.app.schemas.run_request import EnvironmentChoice
+from learnloop_service.app.schemas.task_fields import describe_tasks, task_fields, wrong_field
 from learnloop_service.environment.json_type import Json
-
-_NO_TASK = {"run_id", "model", "checkpoint", "environment", "user", "train", "input"}
 
 
 class AskRequest(RequestBody):
     """One task for the trained agent of a run, or for a model by name.
 
-    Which fields describe the task depends on the environment: `email_search` takes a question and its inbox,
-    `sales_email` a prospect and a company, any other environment its own `input`.
+    The environment decides which further fields describe the task: they are those of its `task` in
+    `GET /environments`. Those of the environments that are installed here are listed below, each after its environment.
+    Tasks of an environment that does not say what they are made of are given as `input`.
     """
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "run_id": "01KAJ3M7F5T2V8Q9X0C4D6E8GA",
-                    "question": "On which day is the launch of Masibe?",
-                    "inbox_address": "test.0.1@inbox.example",
-                },
-                {
-                    "model": "learnloop/tiny",
-                    "environment": {"name": "sales_email"},
-                    "prospect": "Vijos Fivor",
-                    "company": "Movoze",
-                    "goal": "show a demo",
-                    "graph": "test.0.17",
-                },
-            ]
-        }
-    )
+    model_config = ConfigDict(json_schema_extra=describe_tasks)
 
     run_id: str | None = Field(default=None, min_length=1, max_length=64)
     """Id of the run whose agent does the task. Give either this or `model`."""
@@ -54,42 +37,41 @@ class AskRequest(RequestBody):
     """Whether the task can become a training task (docs/schedules.md). Default: only in the projects of
     `LEARNLOOP_TRAIN_ON_PROJECTS`."""
     input: dict[str, Json] | None = None
-    """The whole task in the environment's own form, instead of the fields below."""
-    question: str | None = Field(default=None, min_length=1, max_length=10_000)
-    """email_search: the question to answer."""
-    inbox_address: str | None = Field(default=None, max_length=320)
-    """email_search: the address of the inbox to search, such as `test.0.1@inbox.example` for a synthetic one. An
-    imported inbox is chosen by the environment, and needs no address."""
-    query_date: str | None = Field(default=None, max_length=40)
-    """email_search: the date on which the question is asked, as YYYY-MM-DD. Default: a date near the newest email."""
-    prospect: str | None = Field(default=None, max_length=1_000)
-    """sales_email: name of the person to write to."""
-    company: str | None = Field(default=None, max_length=1_000)
-    """sales_email: company of the prospect."""
-    role: str | None = Field(default=None, max_length=1_000)
-    """sales_email: job title of the prospect."""
-    goal: str | None = Field(default=None, max_length=1_000)
-    """sales_email: what the email should achieve. Default: "book a call"."""
-    start: str | list[str] | None = None
-    """sales_email: id of the node to start from, or a list of up to 10. Default: the first Customer Job that leads to a
-    product."""
-    graph: str | None = Field(default=None, max_length=200)
-    """sales_email: name of a synthetic graph, such as `test.0.17`. Not needed if the run has its own graph."""
+    """The whole task in the environment's own form, instead of its fields beside these."""
+    _named: dict[str, Json] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
         if (self.run_id is None) == (self.model is None):
             raise ValueError("give either run_id or model")
-        if self.input is not None and self._named():
-            raise ValueError(f"input is the whole task: put {', '.join(self._named())} into it")
         return self
 
-    def _named(self) -> dict[str, Json]:
-        return self.model_dump(exclude=_NO_TASK, exclude_none=True)
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_its_task(cls, value: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Keep the fields of the task apart from those of the request, which is then checked as any other is."""
+        if not isinstance(value, dict):
+            return validate(value)
+        if (why := flaw(value)) is not None:
+            raise ValueError(why)
+        names = task_fields() - cls.model_fields.keys()
+        request = validate({name: each for name, each in value.items() if name not in names})
+        request._named = {name: each for name, each in value.items() if name in names and each is not None}
+        if request.input is not None and request._named:
+            raise ValueError(f"input is the whole task: put {', '.join(request._named)} into it")
+        return request
+
+    @classmethod
+    def field_names(cls) -> list[str]:
+        return [*super().field_names(), *sorted(task_fields() - cls.model_fields.keys())]
 
     def task(self) -> dict[str, Json]:
         """Return the task for the environment."""
-        return self._named() if self.input is None else self.input
+        return self._named if self.input is None else self.input
+
+    def wrong_field(self, environment: str) -> tuple[str, str] | None:
+        """Return a field that describes no task of that environment, with what is wrong; None if all are right."""
+        return wrong_field(environment, self._named, list(type(self).model_fields))
 
 
 class InvokeParameters(RequestPart):

@@ -38,8 +38,12 @@ class RequestPart(BaseModel):
         try:
             return validate(value)
         except ValidationError as error:
-            known = [field.alias or name for name, field in cls.model_fields.items()]
-            raise ValidationError.from_exception_data(error.title, _lines(error, known)) from None
+            raise ValidationError.from_exception_data(error.title, _lines(error, cls.field_names())) from None
+
+    @classmethod
+    def field_names(cls) -> list[str]:
+        """Return the names of the fields as they are sent."""
+        return [field.alias or name for name, field in cls.model_fields.items()]
 
 
 class RequestBody(RequestPart):

@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from learnloop_service.app.domain.names import DATASET_PATTERN
 from learnloop_service.app.schemas.base import Name, RequestBody, ResponseModel
-from learnloop_service.app.schemas.examples import GRAPH
+from learnloop_service.app.schemas.examples import examples_with_graph
 from learnloop_service.app.schemas.run_request import GraphSource
 from learnloop_service.environment.json_type import Json
 
@@ -32,13 +32,12 @@ InboxSource = Annotated[
 
 
 class GraphRequest(RequestBody):
-    """A knowledge graph to store."""
+    """A graph to store."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"graph": GRAPH}]})
+    model_config = ConfigDict(json_schema_extra=examples_with_graph())
 
     graph: list[Json]
-    """The nodes: each an object with `id`, `content` and `edge`, a list of `{"target_id", "relationship"}`. There must
-    be a Customer Job from which a Product Feature can be reached."""
+    """The nodes, in the form that the environment with the document `graph` takes (`GET /environments`)."""
 
 
 class GraphListed(ResponseModel):
@@ -69,13 +68,12 @@ class ScenariosRequest(RequestBody):
         json_schema_extra={
             "examples": [
                 {
-                    "environment": "sales_email",
+                    "environment": "answers",
                     "scenarios": [
-                        {"prospect": "Ada Byrne", "company": "Kestrel Foods", "role": "Head of Finance"},
-                        {"prospect": "Ben Okafor", "company": "Northgate", "goal": "book a call"},
-                        {"prospect": "Cleo Marsh", "company": "Ostrava Mills"},
+                        {"question": "How long can I return shoes?", "answer": "30 days"},
+                        {"question": "What does delivery cost?", "answer": "4.90 euros"},
+                        {"question": "Do you deliver to islands?", "answer": "no"},
                     ],
-                    "graph": GRAPH,
                 }
             ]
         }
@@ -84,10 +82,9 @@ class ScenariosRequest(RequestBody):
     environment: Name
     """Name of the environment that the scenarios are for, one of `GET /environments`."""
     scenarios: list[Json]
-    """The scenarios, each in the form that the environment takes. For `sales_email`: `prospect` and `company`, and
-    optionally `role`, `goal`, `start` and `split`. For `email_search`: `question`, `answer` and `source_ids`, the ids
-    or Message-IDs of the emails that the answer rests on, and optionally `id`, `split`, `inbox_address` and
-    `query_date`."""
+    """The scenarios, each in the form that the environment takes. For `email_search`: `question`, `answer` and
+    `source_ids`, the ids or Message-IDs of the emails that the answer rests on, and optionally `id`, `split`,
+    `inbox_address` and `query_date`."""
     name: DatasetName | None = None
     """Name under which learn-loops find them, in versions, as `NAME` or `NAME@VERSION`. Default: only their hash."""
     inbox: InboxSource = None

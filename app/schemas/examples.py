@@ -1,17 +1,18 @@
-"""Examples that several request schemas share."""
+"""Examples of requests that depend on the installed environments."""
+
+from collections.abc import Callable
 
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.registry import documents
 
-GRAPH: list[Json] = [
-    {
-        "id": "customer-job-close",
-        "content": "Customer Job: The finance team closes the books in 9 days.",
-        "edge": [{"target_id": "product-feature-match", "relationship": "solved by"}],
-    },
-    {
-        "id": "product-feature-match",
-        "content": "Product Feature: AutoMatch matches 95 percent of bank statements.",
-        "edge": [],
-    },
-]
-"""A knowledge graph with one path."""
+
+def examples_with_graph(*others: Json, **rest: Json) -> Callable[[dict[str, Json]], None]:
+    """Return what adds the examples to a JSON schema: `others`, and the fields `rest` beside a graph, if there is an
+    environment whose graphs have an example."""
+
+    def add(schema: dict[str, Json]) -> None:
+        found = documents().get("graph")
+        with_graph = [{"graph": list(found[1].example), **rest}] if found and found[1].example else []
+        schema["examples"] = [*others, *with_graph]
+
+    return add

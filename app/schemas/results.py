@@ -99,7 +99,7 @@ class ShowcaseScenario(ResponseModel):
     id: str
     """Id of the scenario."""
     task: dict[str, Json]
-    """What the agent was given, such as prospect, company and goal."""
+    """What the agent was given, which is the task of its scenario."""
 
 
 class ShowcaseEmail(ResponseModel):

@@ -17,7 +17,7 @@ from pydantic import (
 from learnloop_service.app.domain.event_types import EventType
 from learnloop_service.app.domain.names import DATASET_VERSION_PATTERN
 from learnloop_service.app.schemas.base import Name, RequestBody, RequestPart
-from learnloop_service.app.schemas.examples import GRAPH
+from learnloop_service.app.schemas.examples import examples_with_graph
 from learnloop_service.app.schemas.train_options import TrainOptionsChoice
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.collapse import OnCollapse
@@ -34,8 +34,7 @@ class EnvironmentChoice(RequestPart):
     name: Name = "email_search"
     """Name of the environment, one of `GET /environments`."""
     config: dict[str, Json] = Field(default_factory=dict)
-    """Settings of this environment, such as `{"inbox": "mine"}` for `email_search` or `{"graph": [...]}` for
-    `sales_email`. Empty: its synthetic tasks."""
+    """Settings of this environment, such as `{"inbox": "mine"}` for `email_search`. Empty: its synthetic tasks."""
 
     @model_validator(mode="before")
     @classmethod
@@ -297,34 +296,29 @@ class WarmStartChoice(RequestPart):
 class LearnLoopRequest(RequestBody):
     """A learn-loop to start. Every field has a default.
 
-    `graph` without `environment` selects the environment `sales_email` on that graph; `depth` is another name for
-    `max_turns` there.
+    `graph` without `environment` selects the environment whose document it is (`GET /environments`); `depth` is another
+    name for `max_turns` there.
     """
 
     model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"environment": {"name": "email_search"}, "iterations": 14},
-                {
-                    "environment": {"name": "email_search"},
-                    "model": {"name": "mail-agent"},
-                    "iterations": 30,
-                    "seed": 1,
-                    "evaluation": {"every": 5, "scenarios": 32},
-                    "budget": {"max_minutes": 60},
-                    "checkpoints": {"keep_best": 1, "keep_last": 2},
-                },
-                {
-                    "graph": GRAPH,
-                    "iterations": 2,
-                    "depth": 8,
-                },
-            ]
-        }
+        json_schema_extra=examples_with_graph(
+            {"environment": {"name": "email_search"}, "iterations": 14},
+            {
+                "environment": {"name": "email_search"},
+                "model": {"name": "mail-agent"},
+                "iterations": 30,
+                "seed": 1,
+                "evaluation": {"every": 5, "scenarios": 32},
+                "budget": {"max_minutes": 60},
+                "checkpoints": {"keep_best": 1, "keep_last": 2},
+            },
+            iterations=2,
+            depth=8,
+        )
     )
 
     graph: GraphSource = None
-    """Nodes of a knowledge graph, or `{"sha256"}` of one stored by `POST /graphs`. Default: none."""
+    """Nodes of a graph, or `{"sha256"}` of one stored by `POST /graphs`. Default: none."""
     depth: int | None = Field(default=None, ge=1, le=100)
     """Maximum number of turns per rollout, when `graph` is given. Default: that of `max_turns`."""
     environment: EnvironmentChoice = Field(default_factory=EnvironmentChoice)

@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import processes
+from learnloop_sales.environment import SalesEmail
 from learnloop_service.environment.base import Environment
 from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
-from learnloop_service.environment.sales_email.environment import SalesEmail
 from learnloop_service.judges.base import Candidate
 from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.backends.base import Endpoint

@@ -291,10 +291,16 @@ _TASK: Mapping[str, Json] = {
     "type": "object",
     "required": ["question"],
     "properties": {
-        "question": {"type": "string", "title": "Question", "examples": ["On which day is the launch of Masibe?"]},
+        "question": {
+            "type": "string",
+            "title": "Question",
+            "maxLength": 10_000,
+            "examples": ["On which day is the launch of Masibe?"],
+        },
         "inbox_address": {
             "type": "string",
             "title": "Mailbox (email address)",
+            "maxLength": 320,
             "description": "The address of the inbox to search. An imported inbox of one person needs none.",
             "examples": [synthetic.address_of("test", 0, 1)],
         },
@@ -302,6 +308,7 @@ _TASK: Mapping[str, Json] = {
             "type": "string",
             "format": "date",
             "title": "Date on which it is asked",
+            "maxLength": 40,
             "description": "By default a date near the newest email.",
             "examples": ["2026-03-04"],
         },

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from learnloop_service.environment.base import Json, Scenario, Split
-from learnloop_service.environment.email_search.question_sets import words_of
 from learnloop_service.environment.given_scenarios import SPLITS, check_apart
 from learnloop_service.environment.invented_names import split_of
 from learnloop_service.environment.scenario_order import draw as draw_from
+from learnloop_service.environment.words import words_of
 
 _REQUIRED = {"question": str, "answer": str, "source_ids": list}
 ENOUGH = 50

@@ -21,7 +21,7 @@ from learnloop_service.app.cli.client import Service
 from learnloop_service.app.cli.service_process import free_port
 from tests.acceptance.test_snippets import BLOCKS, ILLUSTRATIONS, Block
 from tests.fakes.engine_process import ROOT
-from tests.integration.app.test_datasets import mbox
+from tests.fakes.mailboxes import mbox
 
 pytestmark = pytest.mark.long
 

@@ -13,8 +13,8 @@ from benchmarks.service.dashboard import rows
 from learnloop_service.app.db.database import make_database, make_engine, parse_url
 from learnloop_service.app.db.tables import Trajectory
 from tests.browser.visit import Visit
-from tests.conftest import MIGRATED, database
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.fixtures import MIGRATED, database
 from tests.integration.app.served import served, settings_for
 
 pytestmark = pytest.mark.long

@@ -13,9 +13,9 @@ from playwright.async_api import FilePayload, expect
 from tests.browser.visit import Visit
 from tests.conditions import answered, until
 from tests.fakes.faulty_receiver import faulty_receiver
+from tests.fakes.mailboxes import mbox, questions
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_datasets import mbox, questions
 from tests.integration.app.test_demonstrations import demonstrations
 
 pytestmark = pytest.mark.long

@@ -11,8 +11,8 @@ from sqlalchemy import URL
 
 from tests.browser.hostile_rows import EVIL, LONG, Ids, make_rows
 from tests.browser.visit import Visit
-from tests.conftest import MIGRATED, database
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.fixtures import MIGRATED, database
 from tests.integration.app.served import served, settings_for
 
 pytestmark = pytest.mark.long

@@ -5,13 +5,13 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from learnloop_sales.environment import SalesEmail
+from learnloop_sales.scenarios import home_world
 from learnloop_service.app.schemas.ask import AskOut, Email
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.results import NodeScores
 from learnloop_service.app.schemas.runs import RunOut
 from learnloop_service.app.schemas.trajectories import TrajectoryBrief
-from learnloop_service.environment.sales_email.environment import SalesEmail
-from learnloop_service.environment.sales_email.scenarios import home_world
 from tests.fakes.scripted_service import RUN_ID, STARTED, ScriptedService
 
 SCENARIOS = SalesEmail().scenarios("test", 5, seed=0)

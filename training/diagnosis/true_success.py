@@ -9,20 +9,16 @@ from collections.abc import Iterable, Mapping
 from learnloop_service.environment.base import Environment
 from learnloop_service.judges import registry
 from learnloop_service.judges.base import Candidate, JudgeServices, checked
-from learnloop_service.judges.grounding import NAME as GROUNDING
-from learnloop_service.judges.reference import NAME as REFERENCE
 from learnloop_service.training.rollout.histories import transcript_of
 from learnloop_service.training.types import IterationResult, ScoredRollout
 
 TrueSuccess = Mapping[str, bool]
 """Whether a rollout succeeded by the check, by its id. Rollouts that the check cannot score are left out."""
 
-_WITHOUT_A_MODEL = (REFERENCE, GROUNDING)
-
 
 async def true_success(result: IterationResult, environment: Environment) -> TrueSuccess:
     """Return the check's findings for an iteration's training rollouts; empty if the environment has no such check."""
-    if environment.default_judge not in _WITHOUT_A_MODEL:
+    if not registry.traits(environment.default_judge).checks:
         return {}
     check = registry.build(environment.default_judge, {}, JudgeServices(rubric=environment.rubric))
     found: dict[str, bool] = {}

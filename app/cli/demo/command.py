@@ -3,14 +3,17 @@
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from learnloop_service.app.cli import data_sources
 from learnloop_service.app.cli.client import PATIENCE_S, Service
 from learnloop_service.app.cli.demo.document import demo_document
-from learnloop_service.app.cli.demo.jobs import DemoJob, demo_job
+from learnloop_service.app.cli.demo.job import DemoJob
+from learnloop_service.app.cli.demo.jobs import demo_job
 from learnloop_service.app.cli.demo.real_base import (
     Device,
     RealBase,
@@ -35,12 +38,14 @@ _BaseModel = Annotated[
         "one, or NAMESPACE/NAME on the Hugging Face hub. \\[default: the included tiny one]",
     ),
 ]
-_Mailbox = Annotated[
+_DATA_OPTIONS = data_sources.options()
+_OwnData = Annotated[
     list[str] | None,
     typer.Option(
+        *_DATA_OPTIONS or ("--own-data",),
         metavar="PATH",
-        help="With --base-model: mail to learn from, as `learnloop data prepare --emails` takes it. Can be "
-        "repeated. \\[default: invented inboxes]",
+        help=" ".join(data_sources.helps()) or "With --base-model: data of your own to learn from.",
+        hidden=not _DATA_OPTIONS,
     ),
 ]
 _Device = Annotated[
@@ -62,7 +67,7 @@ def demo(
         Path, typer.Option(envvar="LEARNLOOP_DATA_DIR", file_okay=False, help="Directory for the runs and models.")
     ] = Path(".learnloop/demo"),
     base_model: _BaseModel = None,
-    mailbox: _Mailbox = None,
+    own: _OwnData = None,
     device: _Device = None,
     keep: Annotated[
         bool | None,
@@ -78,10 +83,7 @@ def demo(
     With --base-model another model is trained, on a GPU and with the service's defaults.
     """
     started = time.monotonic()
-    if base_model is None and (mailbox or device):
-        raise Failure("--mailbox and --device need --base-model: the included model learns from invented inboxes only")
-    if mailbox and environment != "email_search":
-        raise Failure(f"--mailbox is for the environment email_search, not {environment}")
+    _check_options(environment, base_model, own, device)
     require_engine(data_dir)
     job = demo_job(environment)
     request: dict[str, Any] = {"environment": {"name": environment}, "iterations": iterations, "seed": seed}
@@ -90,12 +92,24 @@ def demo(
         request["iterations"] = iterations or job.iterations
         print_introduction(progress, job.introduction.format(environment=environment), request["iterations"])
     else:
-        real = prepare_real_base(base_model, mailbox or (), device, data_dir)
+        real = prepare_real_base(base_model, environment, own or (), device, data_dir)
         request = real.request(request)
         print_real_introduction(progress, real)
     with own_service(data_dir, waiting=Waiting(progress).show, variables=real.variables if real else None) as service:
         stays = not as_json and _is_interactive() if keep is None else keep
         _train_and_show(service, job, request, real, started, data_dir, keep=stays, as_json=as_json)
+
+
+def _check_options(environment: str, base_model: str | None, own: Sequence[str] | None, device: Device | None) -> None:
+    """Raises Failure if an option needs another one, or another environment."""
+    if base_model is None and (own or device):
+        options = " and ".join((*_DATA_OPTIONS, "--device"))
+        raise Failure(f"{options} need --base-model: the included model learns from invented inboxes only")
+    if own and environment not in _DATA_OPTIONS.values():
+        options, known = " and ".join(_DATA_OPTIONS), " and ".join(_DATA_OPTIONS.values())
+        raise Failure(f"{options} is for the environment {known}, not {environment}")
+    if own:
+        data_sources.data_source(environment)
 
 
 def _train_and_show(

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from learnloop_service.app.cli.client import Service
 from learnloop_service.app.cli.demo.held_out_tasks import ask_both
+from learnloop_service.app.cli.demo.job import ACTS_AS, DemoJob, compared
 from learnloop_service.app.cli.terminal import plain
 from learnloop_service.environment.json_type import Json
 
@@ -77,3 +78,13 @@ def _mark(correct: bool | None) -> Text:
 
 def _sources(answer: Json) -> str:
     return f"from {', '.join(answer['source_ids'])}" if answer["source_ids"] else "no source"
+
+
+EMAIL_SEARCH = DemoJob(
+    introduction=ACTS_AS + "an email agent: given a question and a mailbox, it has to search, open emails, and answer "
+    "with the email that proves it. It attempts every question several times, a judge compares each answer with the "
+    "known one, and " + compared(task="question", unseen="mailboxes, names and values"),
+    iterations=14,
+    examples=examples,
+    print_examples=print_answers,
+)

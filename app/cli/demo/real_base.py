@@ -15,7 +15,7 @@ from rich.padding import Padding
 
 from learnloop_service.app.cli.client import Service
 from learnloop_service.app.cli.demo.base import FoundBase, add_found, find_base
-from learnloop_service.app.cli.demo.mailbox import Mailbox, mailbox_of
+from learnloop_service.app.cli.demo.own_data import OwnData, own_data
 from learnloop_service.app.cli.evaluations import evaluation_table
 from learnloop_service.app.cli.serve import settings_with
 from learnloop_service.app.cli.terminal import Failure
@@ -35,26 +35,28 @@ class Device(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RealBase:
-    """A base model that was added, the mailbox that it learns from, and how the service is started for them."""
+    """A base model that was added, the data that it learns from, and how the service is started for them."""
 
     name: str
-    mailbox: Mailbox
+    data: OwnData
     variables: Mapping[str, str]
     """Environment variables of the service."""
 
     def request(self, request: Mapping[str, Json]) -> dict[str, Json]:
-        """Return the learn-loop request with this model and mailbox, without the fields that were not given."""
-        config = {} if self.mailbox.name is None else {"config": {"inbox": self.mailbox.name}}
+        """Return the learn-loop request with this model and data, without the fields that were not given."""
+        config = {} if self.data.name is None else {"config": {"inbox": self.data.name}}
         return {
             **{name: value for name, value in request.items() if value is not None},
             "environment": {**request["environment"], **config},
             "model": {"base_model": self.name},
-            "evaluation": {"test_scenarios": _scenarios(self.mailbox)},
+            "evaluation": {"test_scenarios": _scenarios(self.data)},
         }
 
 
-def prepare_real_base(named: str, emails: Sequence[str], device: Device | None, data_dir: Path) -> RealBase:
-    """Add the base model and prepare the mail. Raises Failure.
+def prepare_real_base(
+    named: str, environment: str, given: Sequence[str], device: Device | None, data_dir: Path
+) -> RealBase:
+    """Add the base model and prepare the given data for the environment. Raises Failure.
 
     If no device is given and nvidia-smi finds no GPU, it is raised before any work.
     """
@@ -63,9 +65,9 @@ def prepare_real_base(named: str, emails: Sequence[str], device: Device | None, 
     if device is None:
         _require_gpu(base)
     add_found(base, settings)
-    mailbox = mailbox_of(emails, settings)
+    data = own_data(environment, given, settings)
     arguments = shlex.join((*settings.engine_args, "--device", (device or Device.CUDA).value))
-    return RealBase(base.name, mailbox, {"LEARNLOOP_ENGINE_ARGS": arguments})
+    return RealBase(base.name, data, {"LEARNLOOP_ENGINE_ARGS": arguments})
 
 
 def _require_gpu(base: FoundBase) -> None:
@@ -95,15 +97,15 @@ def _needed_memory(base: FoundBase) -> str:
 
 
 def print_real_introduction(console: Console, real: RealBase) -> None:
-    """Print which model learns, from which mail, and how it is evaluated."""
-    mailbox = real.mailbox
+    """Print which model learns, from which data, and how it is evaluated."""
+    data = real.data
     console.print(f"Learnloop demo: {real.name} learns by reinforcement learning on this machine", style="bold")
-    inboxes = "invented inboxes" if mailbox.name is None else f"a mailbox of {mailbox.emails:,} emails"
+    inboxes = "invented inboxes" if data.name is None else f"a mailbox of {data.emails:,} emails"
     text = (
         f"It acts as an email agent for {inboxes}: given a question, it has to search, open emails, and answer with "
         "the email that proves it. A judge compares each answer with the known one, and training makes those rollouts "
         "more likely that did better than the others on the same question (GRPO). All settings are the service's "
-        f"defaults. At the end both models answer {_scenarios(mailbox)} test questions that neither was trained on."
+        f"defaults. At the end both models answer {_scenarios(data)} test questions that neither was trained on."
     )
     console.print(Padding(text, (0, 0, 1, 2), expand=False))
 
@@ -156,5 +158,5 @@ def print_held_out_evaluations(console: Console, reports: Mapping[str, Json]) ->
         console.print(evaluation_table(report))
 
 
-def _scenarios(mailbox: Mailbox) -> int:
-    return min(mailbox.test_questions, _MAX_SCENARIOS)
+def _scenarios(data: OwnData) -> int:
+    return min(data.test_questions, _MAX_SCENARIOS)

@@ -4,21 +4,24 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Generic, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from learnloop_service.app.cli.data_sources import data_source
 from learnloop_service.app.cli.run_request import BadRunFile, overlay
-from learnloop_service.app.datasets.recipe import Recipe
+from learnloop_service.app.cli.terminal import Failure
 from learnloop_service.app.domain.names import NAME_PATTERN
 from learnloop_service.app.domain.yaml_file import parse_yaml
 from learnloop_service.app.schemas.evaluations import EvaluationRequest
-from learnloop_service.app.schemas.run_request import LearnLoopRequest
+from learnloop_service.app.schemas.run_request import EnvironmentChoice, LearnLoopRequest
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.protocol.validation_message import message_of
 
 _PLACEHOLDER = "the run of the pipeline"
+Recipe = TypeVar("Recipe", bound=BaseModel)
+"""The settings of what prepares the data."""
 
 
 class BadPipeline(ValueError):
@@ -36,7 +39,7 @@ class Deploy(BaseModel):
     """Deploy only if a trial on held-out scenarios shows that it is better than the checkpoint with that name."""
 
 
-class PipelineFile(BaseModel):
+class PipelineFile(BaseModel, Generic[Recipe]):
     """A pipeline. A step without a section is skipped."""
 
     model_config = ConfigDict(extra="forbid")
@@ -44,7 +47,7 @@ class PipelineFile(BaseModel):
     name: Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
     """Name of the pipeline, and prefix of its models' default names. Default: the file's name without its suffix."""
     data: Recipe | None = None
-    """The settings of `learnloop data prepare`."""
+    """The settings of what prepares data for the environment."""
     train: LearnLoopRequest
     """The fields of `POST /learn-loop`."""
     eval: EvaluationRequest | None = None
@@ -77,9 +80,13 @@ class Pipeline:
         document.setdefault("name", path.stem)
         document = {name: value for name, value in document.items() if value is not None}
         try:
-            self.file = PipelineFile.model_validate(_runnable(document))
+            self.source = data_source(_environment(document)) if "data" in document else None
+            form = PipelineFile if self.source is None else PipelineFile[self.source.recipe()]  # type: ignore[misc]
+            self.file: PipelineFile[Any] = form.model_validate(_runnable(document))
         except ValidationError as error:
             raise BadPipeline("\n".join(_lines(path, tree, error))) from error
+        except Failure as failure:
+            raise BadPipeline(f"{path}:{_line(tree, ('data',))}: data: {failure}") from failure
         self.name = self.file.name
         self._sections = document
 
@@ -87,6 +94,14 @@ class Pipeline:
         """Return a section as written, or None if it is missing."""
         given = self._sections.get(name)
         return dict(given) if given is not None else None
+
+
+def _environment(document: Mapping[str, Json]) -> str:
+    """Return the environment that the section `train` names, or the default without a usable one."""
+    train = document.get("train")
+    given = train.get("environment") if isinstance(train, dict) else None
+    name = given.get("name") if isinstance(given, dict) else given
+    return name if isinstance(name, str) else EnvironmentChoice().name
 
 
 def _remove(document: dict[str, Json], path: str) -> None:

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from learnloop_service.app.cli import data
 from learnloop_service.app.cli.client import Service, ServiceRefused
 from learnloop_service.app.cli.evaluations import trial_decision, watch_evaluation
 from learnloop_service.app.cli.pipeline.config import Pipeline, digest
@@ -68,9 +67,10 @@ class Runner:
                 self._done(Done(step, result, skipped, time.monotonic() - started))
 
     def _data(self) -> tuple[Json, bool]:
-        recipe = self._pipeline.file.data
+        recipe, source = self._pipeline.file.data, self._pipeline.source
         assert recipe is not None
-        prepared = data.prepared(recipe, settings_with(data_dir=self._data_dir))
+        assert source is not None
+        prepared = source.prepare(recipe, settings_with(data_dir=self._data_dir))
         result = {"data": f"{prepared.version.name}@{prepared.version.version}"}
         self._history.save("data", self._data_inputs(), result["data"], result)
         return result, not prepared.done

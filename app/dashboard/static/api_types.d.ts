@@ -311,6 +311,13 @@ export interface Differences {
   "turns": IntervalOut | null;
 }
 
+export interface DocumentOut {
+  "setting": string;
+  "title": string;
+  "description": string;
+  "example": (any)[];
+}
+
 export interface Email {
   "subject": string;
   "body": string;
@@ -373,6 +380,7 @@ export interface EnvironmentOut {
   "name": string;
   "description": string;
   "task": Record<string, any> | null;
+  "documents": (DocumentOut)[];
 }
 
 export interface EvaluatedModel {
@@ -1396,6 +1404,14 @@ export interface TurnValues {
 export interface UnusableBaseModel {
   "name": string;
   "reason": string;
+}
+
+export interface UploadOut {
+  "path": string;
+  "label": string;
+  "help": string;
+  "accept": string;
+  "noun": string;
 }
 
 export interface VerdictOut {

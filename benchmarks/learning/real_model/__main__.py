@@ -31,7 +31,7 @@ from benchmarks.learning.real_model.measuring import Measurement, k3_by_precisio
 from benchmarks.learning.real_model.report import table
 from benchmarks.learning.real_model.workers import Workers
 from learnloop_service.app.cli.demo.base import add_found, find_base
-from learnloop_service.app.cli.demo.mailbox import mailbox_of, prepared_mailbox
+from learnloop_service.app.cli.demo.own_data import own_data, prepared_data
 from learnloop_service.app.cli.serve import settings_with
 from learnloop_service.app.cli.terminal import Failure
 from learnloop_service.environment.json_type import Json
@@ -61,10 +61,10 @@ def _measurement(options: argparse.Namespace, data_dir: Path) -> Measurement:
     base = find_base(options.base_model, data_dir, settings_with().data_dir)
     add_found(base, settings)
     emails = options.emails or ()
-    mailbox = prepared_mailbox(options.inbox, data_dir) if options.inbox else mailbox_of(emails, settings)
+    data = prepared_data(options.inbox, data_dir) if options.inbox else own_data("email_search", emails, settings)
     chosen = Settings(
-        inbox=mailbox.name,
-        questions=min(1_000, mailbox.test_questions),
+        inbox=data.name,
+        questions=min(1_000, data.test_questions),
         evaluate=options.share is None,
     )
     if options.plan == "check":

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from sqlalchemy import URL
 
-from tests.conftest import MIGRATED, database
+from tests.fixtures import MIGRATED, database
 from tests.integration.app.test_results import completed, sales_service
 
 

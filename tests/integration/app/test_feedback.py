@@ -17,13 +17,13 @@ from sqlalchemy import insert, select, text
 from ulid import ULID
 
 import learnloop_service.judges.registry
+from learnloop_sales.environment import SalesEmail
 from learnloop_service.app.aio.event_loops import run_in_thread
 from learnloop_service.app.db.database import Database, make_database, make_engine, parse_url
 from learnloop_service.app.db.tables import Feedback, Promotion, Run
 from learnloop_service.app.feedback.evidence import StoredFeedback
 from learnloop_service.app.schemas.feedback import MAX_EVENTS
 from learnloop_service.app.worker.judge_services import judge_services
-from learnloop_service.environment.sales_email.environment import SalesEmail
 from learnloop_service.judges.base import Candidate, Evidence
 from learnloop_service.judges.feedback import ONLINE
 from tests.conditions import answered

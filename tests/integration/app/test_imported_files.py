@@ -14,8 +14,8 @@ from sqlalchemy import URL
 from learnloop_service.app.cli.client import Service, ServiceRefused
 from learnloop_service.app.cli.service_process import own_service
 from learnloop_service.app.cli.watching import follow
-from tests.conftest import MIGRATED, database
 from tests.fakes.engine_process import ROOT
+from tests.fixtures import MIGRATED, database
 
 TEAMS = {"billing": ("invoice", "refund", "receipt"), "shipping": ("parcel", "courier", "tracking")}
 PLACES = ("Lima", "Cairo", "Quito", "Tunis", "Bergen", "Turin", "Leeds", "Porto")

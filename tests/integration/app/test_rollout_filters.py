@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import URL, text
 
-from tests.conftest import MIGRATED, database
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.fixtures import MIGRATED, database
 from tests.integration.app.served import run_with, served, settings_for
 from tests.opened_database import opened_database
 

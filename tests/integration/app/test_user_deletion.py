@@ -14,10 +14,10 @@ from learnloop_service.app.datasets.rows import NewVersion
 from learnloop_service.app.db.database import Database, make_database, make_engine, parse_url
 from learnloop_service.app.db.tables import Base, Document, RolloutRecord, Run, Trajectory, UserScenario
 from learnloop_service.app.operations.delete_user import UserDeletion
-from tests.conftest import MIGRATED
-from tests.conftest import database as copied
 from tests.fakes.crashes import Crashes, Died
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.fixtures import MIGRATED
+from tests.fixtures import database as copied
 from tests.integration.app.served import served, settings_for
 from tests.integration.app.user_data import SECRET, everything, hash_of
 from tests.opened_database import opened_database

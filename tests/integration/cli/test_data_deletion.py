@@ -3,9 +3,9 @@
 import asyncio
 from pathlib import Path
 
+from tests.fakes.mailboxes import asked, stored
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
-from tests.integration.app.test_datasets import asked, stored
 from tests.integration.cli.conftest import Learnloop, Ran
 
 

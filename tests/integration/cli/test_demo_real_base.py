@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from learnloop_service.app.cli.demo.base import add_found, find_base
-from learnloop_service.app.cli.demo.mailbox import Mailbox, prepared_mailbox
+from learnloop_service.app.cli.demo.own_data import OwnData
 from learnloop_service.app.cli.demo.real_base import Device, RealBase, prepare_real_base
 from learnloop_service.app.cli.terminal import Failure
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
@@ -16,7 +16,6 @@ from learnloop_service.training.engine.__main__ import TINY_BASE
 from learnloop_service.training.engine_flags import parse_open
 from tests.fakes.hub_server import hub_server
 from tests.integration.cli.conftest import Learnloop
-from tests.integration.cli.test_data import archive
 
 pytestmark = pytest.mark.usefixtures("forked_checks")
 
@@ -48,8 +47,8 @@ def test_without_a_gpu_it_says_what_it_needs_and_does_nothing(learnloop: Learnlo
 def test_a_given_device_is_used_without_looking_for_it(base: Path, tmp_path: Path) -> None:
     shutil.copytree(base, place_of_added(tmp_path / "demo", "mine"))
     for device in Device:
-        real = prepare_real_base("mine", (), device, tmp_path / "demo")
-        assert (real.name, real.mailbox.name) == ("mine", None)
+        real = prepare_real_base("mine", "email_search", (), device, tmp_path / "demo")
+        assert (real.name, real.data.name) == ("mine", None)
         assert parse_open(real.variables["LEARNLOOP_ENGINE_ARGS"].split()).device == device
 
 
@@ -59,10 +58,7 @@ def test_what_cannot_be_is_refused_in_one_line(learnloop: Learnloop, base: Path,
     for arguments, why in {
         ("--base-model", "no-such-model", *on_cpu): "there is no base model 'no-such-model'",
         ("--base-model", str(tmp_path / "empty"), *on_cpu): "holds neither a config.json nor exactly one GGUF file",
-        ("--base-model", str(base), "--mailbox", str(tmp_path / "gone.mbox"), *on_cpu): "gone.mbox",
-        ("--mailbox", "a.mbox"): "need --base-model",
         ("--device", "cpu"): "need --base-model",
-        ("--base-model", str(base), "--environment", "sales_email", "--mailbox", "a.mbox"): "email_search",
     }.items():
         ran = learnloop("demo", *arguments)
         assert (ran.exit_code, why in " ".join(ran.stderr.split())) == (1, True), (arguments, ran.stderr)
@@ -70,7 +66,7 @@ def test_what_cannot_be_is_refused_in_one_line(learnloop: Learnloop, base: Path,
 
 
 def test_the_request_asks_all_test_questions_and_leaves_other_settings_to_the_service() -> None:
-    real = RealBase("other", Mailbox("demo-mail@1", 60, 14), {})
+    real = RealBase("other", OwnData("demo-mail@1", 60, 14), {})
     given = {"environment": {"name": "email_search"}, "iterations": None, "seed": 3}
     request = LearnLoopRequest.model_validate(real.request(given))
     assert request.model_fields_set == {"environment", "model", "seed", "evaluation"}
@@ -115,49 +111,3 @@ def test_a_model_of_the_hub_is_downloaded_and_added(
         assert (found.is_added, len(hub.requests)) == (True, asked)
         with pytest.raises(Failure, match="has no model some/other"):
             add_found(find_base("some/other", settings.data_dir, tmp_path / "usual"), settings)
-
-
-@pytest.mark.parametrize("versions", [0, 2])
-def test_prepared_mail_is_found_by_its_name(learnloop: Learnloop, tmp_path: Path, versions: int) -> None:
-    for number in range(versions):
-        archive(tmp_path / "a.mbox", 60 + number)
-        arguments = (
-            "--emails",
-            str(tmp_path / "a.mbox"),
-            "--question-count",
-            "90",
-            "--data-dir",
-            str(tmp_path / "data"),
-        )
-        made = learnloop("data", "prepare", "mine", *arguments, "--json").json
-    if not versions:
-        with pytest.raises(Failure, match="learnloop data prepare mine"):
-            prepared_mailbox("mine", tmp_path / "data")
-        return
-    found = prepared_mailbox("mine", tmp_path / "data")
-    assert (found.name, found.emails, found.test_questions) == ("mine@2", 61, made["scenarios"]["test"])
-
-
-@pytest.mark.long
-def test_a_base_model_learns_from_a_mailbox(learnloop: Learnloop, base: Path, tmp_path: Path) -> None:
-    archive(tmp_path / "a.mbox", 45)
-    ran = learnloop(
-        "demo", "--base-model", str(base), "--mailbox", str(tmp_path / "a.mbox"), "--device", "cpu",
-        "--iterations", "1", "--data-dir", str(tmp_path / "demo"), "--json",
-    )  # fmt: skip
-    assert ran.exit_code == 0, ran.stderr
-    document = ran.json
-    assert document["model"]["base_model"].startswith("some-base-")
-    assert document["verdict"]["text"]
-    assert len(document["answers"]) == 3
-    assert set(document["evaluations"]) == {"greedy", "sampled"}
-    for mode, report in document["evaluations"].items():
-        assert [each["label"] for each in report["models"]] == ["before", "after"]
-        assert all(each["rollouts"] == report["scenarios"] for each in report["models"])
-        assert all(each["success"]["low"] <= each["success"]["mean"] for each in report["models"])
-        assert {(each["model"], each["step"]) for each in report["models"]} == {
-            (document["model"]["base_model"], None),
-            (f"{document['model']['project']}/{document['model']['name']}", document["best_step"]),
-        }
-        pair = document["held_out"][mode]
-        assert [each["success"]["mean"] for each in report["models"]] == pytest.approx([pair["before"], pair["after"]])

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from learnloop_sales.market import Market
 from learnloop_service.app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
 from learnloop_service.app.db.database import Database, make_database, make_engine, parse_url
 from learnloop_service.judges.feedback import ONLINE
-from learnloop_service.judges.market import Market
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import email, make_run, make_trajectory
 from tests.integration.app.served import served, settings_for

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from learnloop_sales.environment import SalesEmail
 from learnloop_service.environment.base import Environment
 from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
-from learnloop_service.environment.sales_email.environment import SalesEmail
 from learnloop_service.judges import registry as judges
 from learnloop_service.judges.base import Judge, JudgeServices
 from learnloop_service.judges.reference import ReferenceJudge

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from learnloop_sales.environment import build as sales_email
 from learnloop_service.environment.base import Environment, Json, Scenario, ToolResult
 from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
-from learnloop_service.environment.sales_email.environment import build as sales_email
 from learnloop_service.training.backends.embedded import EmbeddedBackend
 from learnloop_service.training.journal import dump_rollout, load_rollout
 from learnloop_service.training.rollout.agents.base import Agent

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from learnloop_sales.environment import SalesEmail
 from learnloop_service.environment.base import Environment, Json, Outcome, Scenario, Split
 from learnloop_service.environment.contract import checked
 from learnloop_service.environment.email_search.environment import SyntheticEmailSearch, build
@@ -19,7 +20,6 @@ from learnloop_service.environment.email_search.inbox import write_inbox
 from learnloop_service.environment.email_search.synthetic import make_world, parse_address
 from learnloop_service.environment.email_search.tools import EmailEpisode
 from learnloop_service.environment.plugins import PluginFault
-from learnloop_service.environment.sales_email.environment import SalesEmail
 from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.backends.base import Endpoint, ModelSpec, StepConflict, TrainRequest
 from learnloop_service.training.collector import RolloutsFailed

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.service import search_languages
-from learnloop_service.app.datasets.inbox_files import index_inboxes_anew
+from learnloop_service.app.datasets.store import index_inboxes_anew
 from learnloop_service.environment.email_search import inbox as inbox_module
 from learnloop_service.environment.email_search.inbox import Email, Inbox, write_inbox
 from learnloop_service.environment.email_search.synthetic import make_world

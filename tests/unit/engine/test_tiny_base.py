@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
+from learnloop_sales.environment import SalesEmail
+from learnloop_sales.synthetic import make_world as make_graph
 from learnloop_service.environment.base import Environment, Json, Scenario
 from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
 from learnloop_service.environment.email_search.synthetic import make_world as make_inbox
 from learnloop_service.environment.email_search.tools import TOOLS
-from learnloop_service.environment.sales_email.environment import SalesEmail
-from learnloop_service.environment.sales_email.synthetic import make_world as make_graph
 from learnloop_service.judges.base import Candidate
 from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.engine.__main__ import TINY_BASE
-from learnloop_service.training.engine.tiny_base import careless_email, careless_sales, corpus, make
-from learnloop_service.training.engine.tiny_base.tokenizer import END_OF_TURN, PADDING, VOCABULARY
+from scripts.tiny_base import careless_email, careless_sales, corpus, make
+from scripts.tiny_base.tokenizer import END_OF_TURN, PADDING, VOCABULARY
 
 
 @cache

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from learnloop_sales import environment as sales_email
 from learnloop_service.environment.base import Environment
 from learnloop_service.environment.email_search import environment as email_search
 from learnloop_service.environment.email_search.inbox import write_inbox
 from learnloop_service.environment.email_search.synthetic import make_world
-from learnloop_service.environment.sales_email import environment as sales_email
 from tests.fakes.sales_agent import GRAPH
 
 COUNT = 11

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from learnloop_sales.environment import SalesEmail
 from learnloop_service.environment.base import Scenario
-from learnloop_service.environment.sales_email.environment import SalesEmail
 from learnloop_service.judges import registry
 from learnloop_service.judges.base import Candidate, JudgeCall, Judgement, JudgeServices, Score
 from learnloop_service.judges.blend import BlendedJudge, BlendJudge, build

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from learnloop_sales.market import Market
 from learnloop_service.environment.base import Scenario
 from learnloop_service.judges.base import Candidate, Evidence, JudgeServices, Score
 from learnloop_service.judges.feedback import ONLINE, build
-from learnloop_service.judges.market import Market
 from learnloop_service.judges.registry import build as build_by_name
 
 SCENARIO = Scenario("train.0.1", "train", {"prospect": "Tolu Marend", "company": "Velmor", "goal": "book a call"})

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from learnloop_sales.judge import GroundingJudge
+from learnloop_sales.synthetic import world_of
 from learnloop_service.environment.base import Scenario
 from learnloop_service.environment.email_search.synthetic import make_world
-from learnloop_service.environment.sales_email.synthetic import world_of
 from learnloop_service.judges.base import Candidate, Judge
 from learnloop_service.judges.correctness import CorrectnessJudge
-from learnloop_service.judges.grounding import GroundingJudge
 from learnloop_service.judges.injection import _PIECE, MOST_SHOWN, _plain, addresses_judge, asks_for_form, quoted
 from learnloop_service.judges.ruler import RulerJudge
 from tests.fakes.scripted_judge import OnlyModel, scripted_judge

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learnloop_service.training.engine.tiny_base.careless import Demonstration
 from learnloop_service.training.protocol.tool_formats import chosen
 from learnloop_service.training.protocol.tool_formats.formats import FORMATS, HERMES, ToolFormat
 from learnloop_service.training.protocol.tool_formats.written_calls import WrittenCall
+from scripts.tiny_base.careless import Demonstration
 
 MARKS = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "```", "<|python_tag|>", "{{", "}}", "; ", '"', "\\")
 texts = st.lists(st.sampled_from(MARKS) | st.text(max_size=8), max_size=4).map("".join)

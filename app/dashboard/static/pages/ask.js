@@ -16,7 +16,7 @@ import { href } from "../router.js";
 /** @typedef {import("../api_types").RunListed} Run */
 /** @typedef {{messages: Message[], answer?: import("../api_types").AskOut, error?: Error}} Attempt */
 /** @typedef {import("../api_types").EnvironmentOut} Environment */
-/** @typedef {{title?: string, description?: string, type?: string, examples?: unknown[]}} Property */
+/** @typedef {{title?: string, description?: string, type?: string | string[], examples?: unknown[]}} Property */
 /** @typedef {{name: string, title: string, help?: string, example?: string, isText: boolean, isRequired: boolean}} TaskField */
 
 /** The field for a whole task, where the environment does not say what one is made of. */

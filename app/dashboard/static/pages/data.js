@@ -1,4 +1,4 @@
-// Data for runs: inboxes, sets of scenarios, demonstrations, and knowledge graphs.
+// Data for runs: inboxes, sets of scenarios, demonstrations, and graphs.
 
 import { useState } from "../vendor/hooks.js";
 import { all, get, path, remove } from "../api.js";
@@ -10,7 +10,7 @@ import { HOW_MADE, MakeQuestions, questionsAbout, questionsOf, scenariosFor } fr
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Table } from "../parts/table.js";
 import { JsonText, label } from "../parts/text.js";
-import { DEMONSTRATIONS, INBOX, Upload } from "../parts/upload.js";
+import { DEMONSTRATIONS, Upload, uploadTo } from "../parts/upload.js";
 import { href } from "../router.js";
 
 /** @typedef {import("../api_types").InboxOut} Inbox */
@@ -89,11 +89,12 @@ function origin(from) {
 
 export function Data() {
   const inboxes = useLoaded((aborted) => all("inboxes", {}, { aborted, most: 1000 }), []);
+  const inboxUpload = useLoaded((aborted) => uploadTo("inboxes", aborted), []);
   const sets = useLoaded((aborted) => all("scenarios", {}, { aborted, most: 1000 }), []);
   const demonstrations = useLoaded((aborted) => all("demonstrations", {}, { aborted, most: 1000 }), []);
-  const graphs = useLoaded((aborted) => get("graphs", {}, aborted), []);
+  const graphs = useLoaded((aborted) => graphsOf(aborted), []);
   return html`<h1>Data</h1>
-    <section class="card"><h2>Inboxes</h2><${Upload} kind=${INBOX} done=${inboxes.reload} />
+    <section class="card"><h2>Inboxes</h2>${inboxUpload.data && html`<${Upload} kind=${inboxUpload.data} done=${inboxes.reload} />`}
       <${Loaded} state=${inboxes}>${(/** @type {Inbox[]} */ found) => listed("Inboxes", found, inboxColumns(/** @type {ScenarioSet[] | undefined} */ (sets.data), sets.reload, inboxes.reload), (each) => `${each.name}@${each.version}`, "No inbox yet: runs search synthetic ones.")}<//>
       ${(inboxes.data?.length ?? 0) > 0 && html`<p class="muted">${HOW_MADE}</p>`}</section>
     <section class="card"><h2>Sets of scenarios</h2><${UploadScenarios} inboxes=${/** @type {Inbox[]} */ (inboxes.data ?? [])} done=${sets.reload} />
@@ -101,8 +102,20 @@ export function Data() {
     <section class="card"><h2>Your own files</h2><${ImportFile} done=${() => (demonstrations.reload(), sets.reload())} /></section>
     <section class="card"><h2>Demonstrations</h2><${Upload} kind=${DEMONSTRATIONS} done=${demonstrations.reload} />
       <${Loaded} state=${demonstrations}>${(/** @type {Demonstrations[]} */ found) => listed("Demonstrations", found, demonstrationsColumns(demonstrations.reload), (each) => `${each.name}@${each.version}`, "None yet: runs learn by reinforcement alone, or from an environment's own oracle.")}<//></section>
-    <section class="card"><h2>Knowledge graphs</h2>
-      <${Loaded} state=${graphs}>${(/** @type {{items: Graph[]}} */ { items }) => listed("Knowledge graphs", items, graphColumns, (each) => each.sha256, "No graph yet: the sales agent uses invented ones.")}<//></section>`;
+    <${Loaded} state=${graphs}>${(/** @type {Graphs | null} */ found) => found && html`<section class="card"><h2>${found.title}s</h2><p class="muted">For ${label(found.environment)}. ${label(found.description, 600)}</p>
+      ${listed(`${found.title}s`, found.items, graphColumns, (each) => each.sha256, "None yet.")}</section>`}<//>`;
+}
+
+/** @typedef {{title: string, description: string, environment: string, items: Graph[]}} Graphs */
+
+/** The stored graphs; null if no environment takes one. @param {AbortSignal} aborted @returns {Promise<Graphs | null>} */
+async function graphsOf(aborted) {
+  const [{ items: environments }, { items }] = await Promise.all([get("environments", {}, aborted), get("graphs", {}, aborted)]);
+  for (const { name: environment, documents } of /** @type {import("../api_types").EnvironmentOut[]} */ (environments)) {
+    const graph = documents.find(({ setting }) => setting === "graph");
+    if (graph) return { ...graph, environment, items };
+  }
+  return null;
 }
 
 /** @param {string} caption @param {any[]} rows @param {import("../parts/table.js").Column[]} columns @param {(row: any) => string} keyOf @param {string} none */
@@ -111,7 +124,7 @@ function listed(caption, rows, columns, keyOf, none) {
 }
 
 const _DOCUMENTS = /** @type {Record<string, {title: string, of: string}>} */ ({
-  graphs: { title: "Knowledge graph", of: "nodes" },
+  graphs: { title: "Graph", of: "nodes" },
   scenarios: { title: "Scenarios", of: "scenarios" },
   demonstrations: { title: "Demonstrations", of: "conversations" },
 });

@@ -12,6 +12,7 @@ import { Text } from "../parts/text.js";
 import { Verdict } from "../parts/verdict.js";
 import { href } from "../router.js";
 import { openRun } from "../run_data.js";
+import { AddedPage, addedPages } from "./added_page.js";
 import { HeldOut } from "./held_out.js";
 import { RunJudges } from "./rejudgings.js";
 import { RunActions } from "./run_actions.js";
@@ -20,20 +21,20 @@ import { RunIterations } from "./run_iterations.js";
 import { Notices } from "./run_notices.js";
 import { RunOverview } from "./run_overview.js";
 import { RunRequest } from "./run_request.js";
-import { Sales } from "./sales.js";
 import { RunTrajectories } from "./trajectories.js";
 
 /** @typedef {import("../run_data.js").RunData} RunData */
 /** @typedef {{data: RunData, run: import("../api_types").RunOut, query: URLSearchParams}} PartProps */
 
-/** @type {{name: string, title: string, part: (props: PartProps) => any, when?: (run: any) => boolean}[]} */
+/** @typedef {{name: string, title: string, part: (props: PartProps) => any}} Part */
+
+/** @type {Part[]} */
 const _PARTS = [
   { name: "", title: "Overview", part: RunOverview },
   { name: "iterations", title: "Iterations", part: RunIterations },
   { name: "trajectories", title: "Trajectories", part: RunTrajectories },
   { name: "held-out", title: "What it learned", part: HeldOut },
   { name: "rejudgings", title: "Judges", part: RunJudges },
-  { name: "emails", title: "Emails and graph", part: Sales, when: (run) => run.environment === "sales_email" },
   { name: "events", title: "Events", part: RunEvents },
   { name: "request", title: "Settings", part: RunRequest },
 ];
@@ -49,11 +50,12 @@ export function RunPage({ id, part, query }) {
   useEffect(() => () => data.close(), [data]);
   const run = data.run.value;
   if (!run) return data.error.value ? html`<${Failed} error=${data.error.value} retry=${data.retry} />` : html`<${Loading} rows=${8} />`;
-  const shown = _PARTS.find((each) => each.name === part) ?? _PARTS[0];
+  const parts = partsOf(run.environment);
+  const shown = parts.find((each) => each.name === part) ?? parts[0];
   return html`
     <${Head} data=${data} run=${run} />
     <${Strip} class="tabs" label="Parts of the run">
-      ${_PARTS.filter((each) => each.when?.(run) ?? true).map(
+      ${parts.map(
         (each) => html`<a
           href=${href(["runs", id, ...(each.name ? [each.name] : [])], { held: query.get("held") })}
           aria-current=${each === shown ? "page" : undefined}
@@ -61,6 +63,19 @@ export function RunPage({ id, part, query }) {
       )}
     <//>
     <${shown.part} data=${data} run=${run} query=${query} />`;
+}
+
+/** The parts of a run: those of its environment come before its events. @type {Map<string, Part[]>} */
+const _OF_ENVIRONMENTS = new Map();
+
+/** @param {string} environment */
+function partsOf(environment) {
+  const known = _OF_ENVIRONMENTS.get(environment);
+  if (known) return known;
+  const added = addedPages(environment).map((page) => ({ name: page.name, title: page.title, part: (/** @type {PartProps} */ props) => html`<${AddedPage} page=${page} data=${props.data} run=${props.run} query=${props.query} />` }));
+  const parts = _PARTS.toSpliced(_PARTS.findIndex((each) => each.name === "events"), 0, ...added);
+  _OF_ENVIRONMENTS.set(environment, parts);
+  return parts;
 }
 
 /** @param {{data: RunData, run: import("../api_types").RunOut}} props */

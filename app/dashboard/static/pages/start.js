@@ -9,7 +9,7 @@ import { html } from "../parts/html.js";
 import { QuestionsNeeded } from "../parts/questions.js";
 import { Loaded, useLoaded } from "../parts/states.js";
 import { label, Text } from "../parts/text.js";
-import { INBOX, Upload } from "../parts/upload.js";
+import { Upload, uploadTo } from "../parts/upload.js";
 import { demonstrationsOf, WarmStartFields } from "../parts/warm_start_fields.js";
 import { go } from "../router.js";
 import { changedIn, fields, GROUPS, requestOf, valuesOf } from "../start_fields.js";
@@ -32,10 +32,11 @@ export function Start({ query }) {
 
 /** All choices that the form offers. @param {string | null} fork @param {AbortSignal} aborted */
 async function load(fork, aborted) {
-  const [environments, judges, inboxes, sets, demonstrations, parent] = await Promise.all([
+  const [environments, judges, inboxes, inboxUpload, sets, demonstrations, parent] = await Promise.all([
     get("environments", {}, aborted),
     get("judges", {}, aborted),
     all("inboxes", {}, { aborted, most: 200 }),
+    uploadTo("inboxes", aborted),
     all("scenarios", {}, { aborted, most: 200 }),
     all("demonstrations", {}, { aborted, most: 200 }),
     fork ? get(path`runs/${fork}`, {}, aborted) : null,
@@ -44,13 +45,15 @@ async function load(fork, aborted) {
     environments: /** @type {import("../api_types").EnvironmentOut[]} */ (environments.items),
     judges: /** @type {string[]} */ (judges.items.map((/** @type {any} */ each) => each.name)),
     inboxes: /** @type {import("../api_types").InboxOut[]} */ (inboxes),
+    inboxUpload,
     sets: /** @type {import("../api_types").ScenarioSetOut[]} */ (sets),
     demonstrations: /** @type {import("../api_types").DemonstrationsOut[]} */ (demonstrations),
     parent: /** @type {import("../api_types").RunOut | null} */ (parent),
   };
 }
 
-/** @typedef {{environment: string, inbox: string, scenarios: string, graph: string, judge: string, checkpoint: string}} Task */
+/** @typedef {{environment: string, inbox: string, scenarios: string, documents: Record<string, string>, judge: string, checkpoint: string}} Task */
+/** @typedef {import("../api_types").DocumentOut} DocumentOut */
 
 /** @param {{choices: Choices}} props */
 function Form({ choices }) {
@@ -58,7 +61,7 @@ function Form({ choices }) {
   const before = parent ? forkable(parent) : {};
   const [values, setValues] = useState(before);
   const [task, setTask] = useState(/** @type {Task} */ ({
-    environment: parent?.environment ?? "email_search", inbox: "", scenarios: "", graph: "", judge: "",
+    environment: parent?.environment ?? "email_search", inbox: "", scenarios: "", documents: {}, judge: "",
     checkpoint: String(parent?.best_checkpoint?.step ?? ""),
   }));
   const [state, setState] = useState(/** @type {{isBusy?: boolean, error?: Error}} */ ({}));
@@ -115,7 +118,7 @@ function forkable(parent) {
 }
 
 /** The body of the request, or an Error if it cannot be made. @param {Task} task @param {Record<string, string>} values @param {Choices} choices */
-function bodyOf(task, values, { parent }) {
+function bodyOf(task, values, { parent, environments }) {
   if (parent) {
     const changes = requestOf(changedIn(values, forkable(parent)), { withDefaults: true });
     return task.checkpoint ? { checkpoint: Number(task.checkpoint), ...changes } : changes;
@@ -129,11 +132,11 @@ function bodyOf(task, values, { parent }) {
   const config = {};
   if (task.environment === "email_search" && task.inbox) config.inbox = task.inbox;
   if (task.scenarios) config.scenarios = task.scenarios;
-  if (task.environment === "sales_email" && task.graph.trim()) {
+  for (const { setting, title } of documentsOf(environments, task.environment)) {
     try {
-      config.graph = JSON.parse(task.graph);
+      if (task.documents[setting]?.trim()) config[setting] = JSON.parse(task.documents[setting]);
     } catch {
-      return new Error("The graph is not valid JSON.");
+      return new Error(`${title}: this is not valid JSON.`);
     }
   }
   return {
@@ -142,12 +145,15 @@ function bodyOf(task, values, { parent }) {
   };
 }
 
+/** The documents that runs of an environment can be given. @param {Choices["environments"]} environments @param {string} name */
+const documentsOf = (environments, name) => environments.find((each) => each.name === name)?.documents ?? [];
+
 /**
  * @param {{task: Task, set: (task: Task) => void, choices: Choices, faults: Fault[], values: Record<string, string>,
  *   setValue: (name: string, value: string) => void}} props
  */
 function TaskFields({ task, set, choices, faults, values, setValue }) {
-  const change = (/** @type {keyof Task} */ name) => (/** @type {string} */ value) => set({ ...task, [name]: value });
+  const change = (/** @type {Exclude<keyof Task, "documents">} */ name) => (/** @type {string} */ value) => set({ ...task, [name]: value });
   const isMail = task.environment === "email_search";
   const isOwn = task.environment === "agent";
   const inboxes = namesOf(choices.inboxes);
@@ -165,8 +171,9 @@ function TaskFields({ task, set, choices, faults, values, setValue }) {
     </div>
     ${isOwn && html`<${AgentFields} values=${values} set=${setValue} faults=${faults} sets=${sets} />`}
     ${isMail && task.inbox && !task.scenarios && html`<${QuestionsNeeded} key=${task.inbox} inbox=${task.inbox} />`}
-    ${isMail && html`<${Upload} kind=${INBOX} done=${stored("inbox", choices.inboxes, (_, name) => change("inbox")(name))} />`}
-    ${task.environment === "sales_email" && html`<${Graph} value=${task.graph} set=${change("graph")} faults=${faults} />`}
+    ${isMail && choices.inboxUpload && html`<${Upload} kind=${choices.inboxUpload} done=${stored("inbox", choices.inboxes, (_, name) => change("inbox")(name))} />`}
+    ${documentsOf(choices.environments, task.environment).map((each) => html`<${DocumentField} key=${each.setting} document=${each} value=${task.documents[each.setting] ?? ""} faults=${faults}
+      set=${(/** @type {string} */ text) => set({ ...task, documents: { ...task.documents, [each.setting]: text } })} />`)}
   </section>`;
 }
 
@@ -179,16 +186,16 @@ const namesOf = (versions) => [...new Set(versions.map((each) => each.name))];
  */
 const stored = (field, versions, choose) => (/** @type {string} */ name) => (versions.unshift({ name }), choose(field, name));
 
-/** The knowledge graph of a sales agent, pasted or from a file. @param {{value: string, set: (value: string) => void, faults: Fault[]}} props */
-function Graph({ value, set, faults }) {
-  const wrong = faults.filter((each) => each.loc.includes("graph") || each.loc.includes("config"));
+/** A document of an environment, pasted or from a file. @param {{document: DocumentOut, value: string, set: (value: string) => void, faults: Fault[]}} props */
+function DocumentField({ document, value, set, faults }) {
+  const wrong = faults.filter((each) => each.loc.includes(document.setting) || each.loc.includes("config"));
   /** @param {Event & {currentTarget: HTMLInputElement}} event */
   const chosen = async (event) => set((await event.currentTarget.files?.[0]?.text()) ?? "");
   return html`<div class="fields">
-    <label class="field wide"><span>Knowledge graph</span>
-      <textarea class="code" spellcheck=${false} value=${value} aria-invalid=${wrong.length > 0} placeholder='[{"id": "…", "content": "Customer Job: …", "edge": [{"target_id": "…"}]}]'
+    <label class="field wide"><span>${document.title}</span>
+      <textarea class="code" spellcheck=${false} value=${value} aria-invalid=${wrong.length > 0} placeholder=${document.example.length > 0 ? JSON.stringify(document.example) : undefined}
         onInput=${(/** @type {any} */ event) => set(event.currentTarget.value)}></textarea>
-      <span class="help">Nodes as JSON. Empty: invented graphs, one for each prospect.</span>
+      <span class="help"><${Text} value=${document.description} limit=${600} /></span>
       ${wrong.map((each) => html`<span class="wrong">${label(each.msg, 300)}</span>`)}
     </label>
     <label class="field"><span>… or from a file</span><input type="file" accept=".json" onChange=${chosen} /></label>

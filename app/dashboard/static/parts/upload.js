@@ -1,7 +1,7 @@
 // Uploads a file as data, and shows what was stored or what is wrong with the file.
 
 import { useState } from "../vendor/hooks.js";
-import { request, url } from "../api.js";
+import { get, request, url } from "../api.js";
 import { counted } from "../format.js";
 import { html } from "./html.js";
 import { label } from "./text.js";
@@ -16,14 +16,12 @@ import { label } from "./text.js";
  * @property {(file: File, name: string) => Promise<any>} [send] stores the file, if its content alone is not the body
  */
 
-/** @type {Kind} */
-export const INBOX = {
-  where: "inboxes",
-  label: "Upload an inbox",
-  help: "An mbox file, an email, or JSON Lines. It stays on this service.",
-  accept: ".mbox,.eml,.jsonl,.json,.txt",
-  count: (stored) => counted(stored.emails, "email"),
-};
+/** What an installed package stores at that path of the API, if there is one. @param {string} where @param {AbortSignal} aborted @returns {Promise<Kind | undefined>} */
+export async function uploadTo(where, aborted) {
+  const { items } = await get("uploads", {}, aborted);
+  const found = /** @type {import("../api_types").UploadOut[]} */ (items).find((each) => each.path === `/${where}`);
+  return found && { where, label: found.label, help: found.help, accept: found.accept, count: (stored) => counted(stored[`${found.noun}s`], found.noun) };
+}
 /** @type {Kind} */
 export const DEMONSTRATIONS = {
   where: "demonstrations",

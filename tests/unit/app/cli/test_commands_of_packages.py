@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from learnloop_service.app.cli.main import GROUP, app
+from learnloop_service.environment import plugins
 from tests.fakes.installed import installed
 
 _COMMANDS = '''
@@ -34,6 +35,10 @@ def package(tmp_path: Path) -> Iterator[None]:
         "several": "greetings:several",
         "broken": "greetings:nothing",
         "runs": "greetings:greet",
+        "runs.greet": "greetings:greet",
+        "runs.show": "greetings:greet",
+        "runs.broken": "greetings:nothing",
+        "several.more": "greetings:greet",
     }
     with installed(tmp_path, GROUP, points):
         yield
@@ -45,6 +50,8 @@ def package(tmp_path: Path) -> Iterator[None]:
         (["greet", "Mara", "--loud"], "Hello, Mara!\n"),
         (["several", "greet", "Bo"], "Hello, Bo.\n"),
         (["several", "leave"], "Goodbye.\n"),
+        (["runs", "greet", "Bo"], "Hello, Bo.\n"),
+        (["several", "more", "Bo"], "Hello, Bo.\n"),
     ],
 )
 def test_they_are_called_like_ours(arguments: list[str], printed: str) -> None:
@@ -74,6 +81,33 @@ def test_one_that_cannot_be_loaded_says_why() -> None:
 
 def test_none_replaces_one_of_ours() -> None:
     assert "verify" in CliRunner().invoke(app, ["runs", "--help"]).stdout
+    assert "Greet somebody." not in CliRunner().invoke(app, ["runs", "show", "--help"]).stdout
+
+
+def test_a_group_of_ours_lists_what_packages_add_to_it() -> None:
+    shown = CliRunner().invoke(app, ["runs", "--help"]).stdout
+    assert "Greet somebody." in shown
+    assert "cannot be loaded from greetings:nothing" in " ".join(shown.replace("│", " ").split())
+    assert "runs.greet" not in CliRunner().invoke(app, ["--help"]).stdout
+
+
+def test_one_of_a_group_that_cannot_be_loaded_says_why() -> None:
+    ran = CliRunner().invoke(app, ["runs", "broken", "--all", "some"])
+    assert ran.exit_code == 1
+    assert "The command 'runs.broken' cannot be loaded from greetings:nothing" in " ".join(ran.stderr.split())
+
+
+@pytest.mark.parametrize("arguments", [["data", "prepare", "mine", "--emails", "a.mbox"], ["inbox", "import", "-h"]])
+def test_one_whose_package_is_missing_says_what_to_install(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered = plugins.registered
+    monkeypatch.setattr(plugins, "registered", lambda group: {} if group == GROUP else registered(group))
+    ran = CliRunner().invoke(app, arguments)
+    assert (ran.exit_code, ran.stdout) == (1, "")
+    [line] = ran.stderr.splitlines()
+    assert f"There is no command `learnloop {' '.join(arguments[:2])}`. It comes with learnloop-mail, which is" in line
+    assert "learnloop-mail" not in CliRunner().invoke(app, [arguments[0], "--help"]).stdout
 
 
 def test_an_unknown_one_is_a_usage_error() -> None:

@@ -1,0 +1,1 @@
+"""Mail for the environment `email_search`: reads mail files, prepares inboxes and questions, and takes uploads."""

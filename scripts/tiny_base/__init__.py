@@ -1,0 +1,1 @@
+"""Makes the tiny base model that the engine ships. Only developers need it."""
