@@ -7,7 +7,7 @@ from email import message_from_bytes
 from email.message import Message
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from learnloop_mail.reading import mail_message, mime_parts
@@ -424,6 +424,7 @@ def test_no_markup_raises(page: str) -> None:
 
 
 @given(_mail_lines, st.text(max_size=40))
+@example(b"+2AA-\n\x80\nContent-Type: text/html; charset=utf-7", "")  # half a surrogate pair in a field of UTF-7
 def test_no_mail_raises(lines: bytes, envelope: str) -> None:
     decoded = decode_mail(b"Date: x\n" + lines, envelope)
     for text in (decoded.message_id or "", decoded.sender, *decoded.to, decoded.subject, decoded.body.text):

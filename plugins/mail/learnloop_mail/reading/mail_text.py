@@ -25,6 +25,8 @@ _BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codec
 _ESCAPE = re.compile(rb"(\x1b(?:\$[@B]|\$?\([A-Z]))")
 """Matches what selects a character set within ISO-2022-JP."""
 _LINE_END = re.compile(rb"[\r\n]")
+_UNPAIRED = re.compile("[\ud800-\udfff]")
+"""Matches half of a surrogate pair, which UTF-7 can hold and UTF-8 cannot."""
 
 _DROPPED = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b\ufeff]")
 """Matches control characters, soft hyphens, and the zero-width characters that newsletters use as padding."""
@@ -41,6 +43,12 @@ def decode_bytes(data: bytes, charset: str | None, hint: str | None = None, *, c
 
     Bytes that do not fit become U+FFFD. If the bytes were `cut`, a character whose end is missing is left out.
     """
+    text = _decoded(data, charset, hint, cut)
+    return text if text.isascii() else _UNPAIRED.sub("\ufffd", text)
+
+
+def _decoded(data: bytes, charset: str | None, hint: str | None, cut: bool) -> str:
+    """Decode as `decode_bytes` does. The text can have half a surrogate pair."""
     if charset is None and data.isascii() and b"\x1b" not in data:  # This holds for nearly all header fields.
         return data.decode("ascii")
     declared = next((codec for bom, codec in _BOMS if data.startswith(bom)), None) or _codec(charset)
