@@ -63,7 +63,9 @@ def task_schema(name: str) -> dict[str, Json] | None:
         properties, required = task["properties"], task.get("required", [])
     except (TypeError, ValueError, LookupError, AttributeError):
         return None
-    fits = isinstance(properties, dict) and all(isinstance(each, dict) for each in properties.values())
+    fits = isinstance(properties, dict) and all(
+        isinstance(each, dict) and isinstance(each.get("examples", []), list) for each in properties.values()
+    )
     return task if fits and isinstance(required, list) and set(map(type, required)) <= {str} else None
 
 

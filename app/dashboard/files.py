@@ -16,7 +16,7 @@ from importlib.resources.abc import Traversable
 
 import structlog
 
-from learnloop_service.app.dashboard.bundle import UnknownForm, added, in_core, joined
+from learnloop_service.app.dashboard.bundle import added, in_core, joined
 from learnloop_service.environment import registry
 from learnloop_service.environment.traits import RunPage
 
@@ -69,22 +69,28 @@ def dashboard() -> Dashboard:
 def _pages(
     script: str, core: Mapping[str, str], files: dict[str, File]
 ) -> Iterator[tuple[str, list[dict[str, str | None]]]]:
-    """Yield the pages of each environment with its name, and add their files. A page that cannot be joined is logged
-    and left out, since the rest of the dashboard works without it."""
+    """Yield the pages of each environment with its name, and add their files. A page that is broken in any way is
+    logged and left out, since the rest of the dashboard works without it."""
     for environment in registry.names():
         listed = []
         for page in registry.traits(environment).pages:
-            place = f"environments/{environment}/{page.name}"
             try:
-                files[f"{place}.js"] = _file(_script(page, core, script).encode(), "text/javascript")
-            except (UnknownForm, OSError) as error:
-                log.error("page left out", environment=environment, page=page.name, error=str(error))
-                continue
-            style = None
-            if page.style is not None:
-                style = f"{place}.css"
-                files[style] = _file(page.folder.joinpath(page.style).read_bytes(), "text/css")
-            listed.append({"name": page.name, "title": page.title, "script": f"{place}.js", "style": style})
+                place = f"environments/{environment}/{page.name}"
+                own = {f"{place}.js": _file(_script(page, core, script).encode(), "text/javascript")}
+                if page.style is not None:
+                    own[f"{place}.css"] = _file(page.folder.joinpath(page.style).read_bytes(), "text/css")
+                listed.append(
+                    {
+                        "name": str(page.name),
+                        "title": str(page.title),
+                        "script": f"{place}.js",
+                        "style": None if page.style is None else f"{place}.css",
+                    }
+                )
+            except Exception as error:
+                log.error("page left out", environment=environment, page=str(page), error=repr(error))
+            else:
+                files |= own
         if listed:
             yield environment, listed
 

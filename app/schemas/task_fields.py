@@ -32,11 +32,9 @@ def wrong_field(environment: str, task: Mapping[str, Json], others: list[str]) -
         if about.get("type") == "string":
             if not isinstance(value, str):
                 return name, f"{about.get('title', name)} must be a text."
-            if len(value) > about.get("maxLength", len(value)):
-                return (
-                    name,
-                    f"{about.get('title', name)} can have {about['maxLength']:,} characters, not {len(value):,}.",
-                )
+            most = about.get("maxLength")
+            if isinstance(most, int) and len(value) > most:
+                return name, f"{about.get('title', name)} can have {most:,} characters, not {len(value):,}."
     return None
 
 
@@ -45,16 +43,16 @@ def describe_tasks(request: dict[str, Json]) -> None:
     own_fields = set(request["properties"])
     request["examples"] = []
     for environment, schema in _schemas():
-        for name, about in schema["properties"].items():
-            if name in own_fields:  # such a field of a task can only be a part of `input`
-                continue
+        # A field of a task with the name of one of the request's can only be a part of `input`.
+        fields = {name: about for name, about in schema["properties"].items() if name not in own_fields}
+        for name, about in fields.items():
             said = f"{environment}: {about.get('description') or about.get('title', name)}"
             if name in request["properties"]:
                 request["properties"][name]["description"] += f"; {said}"
             else:
                 said_of = {"title": about.get("title", name), "description": said}
                 request["properties"][name] = {"anyOf": [*_kinds(about), {"type": "null"}], **said_of}
-        task = {name: each["examples"][0] for name, each in schema["properties"].items() if each.get("examples")}
+        task = {name: each["examples"][0] for name, each in fields.items() if each.get("examples")}
         if task:
             request["examples"].append({"model": _EXAMPLE_MODEL, "environment": {"name": environment}, **task})
 
