@@ -16,7 +16,7 @@ _ANY = "|".join(FOLDERS)
 _IMPORTS = re.compile(
     rf"(?:^|[\"'`;>]|\\n)\s*(?:from (?:{_ANY})(?:\.\w+)* import |import (?:{_ANY})\b(?! *from))", re.M
 )
-_DOTTED = re.compile(rf"(?<![\w./-])(?:{_ANY})(?:\.[A-Za-z_]\w*)+")
+_DOTTED = re.compile(rf"(?<![\w./-])(?:{_ANY})(?:\.[A-Za-z_]\w*)+(?![\w(])")  # what is called is no module
 _READ = {".cfg", ".ini", ".js", ".mako", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml", ""}
 _UNREAD = {"__pycache__", "build", "dist", "node_modules", "vendor"}
 _HISTORY = {
