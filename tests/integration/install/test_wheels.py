@@ -268,6 +268,12 @@ def test_the_core_alone_trains(core: Environment, tmp_path: Path) -> None:
         (("check", "environment", "verifiers", "--config", '{"env": "wordle"}'), "the extra `verifiers`"),
         (("check", "backend", "local"), "the extra `gpu`"),
         (("bases", "add", "mine", "model.gguf"), "the extra `gguf`"),
+        (("check", "environment", "sales_email"), "learnloop-sales"),
+        (("train", "--set", "judge.name=grounding"), "learnloop-sales"),
+        (("demo", "--environment", "sales_email"), "learnloop-sales"),
+        (("demo", "--base-model", "model.gguf", "--mailbox", "mail", "--device", "cpu"), "learnloop-mail"),
+        (("data", "prepare", "mine", "--emails", "mail"), "learnloop-mail"),
+        (("inbox", "import", "mail", "mine"), "learnloop-mail"),
     ],
     ids=lambda each: " ".join(each[:3]) if isinstance(each, tuple) else None,
 )
