@@ -29,6 +29,7 @@ from learnloop_service.app.cli.serve import require_engine
 from learnloop_service.app.cli.service_process import Waiting, own_service
 from learnloop_service.app.cli.terminal import Failure, print_json, progress, results
 from learnloop_service.app.cli.watching import RunDisplay, run_to_end
+from learnloop_service.environment import registry
 
 _BaseModel = Annotated[
     str | None,
@@ -101,7 +102,9 @@ def demo(
 
 
 def _check_options(environment: str, base_model: str | None, own: Sequence[str] | None, device: Device | None) -> None:
-    """Raises Failure if an option needs another one, or another environment."""
+    """Raises Failure if the environment is unknown, or if an option needs another one or another environment."""
+    if environment not in registry.names():
+        raise Failure(registry.unknown(environment))
     if base_model is None and (own or device):
         options = " and ".join((*_DATA_OPTIONS, "--device"))
         raise Failure(f"{options} need --base-model: the included model learns from invented inboxes only")

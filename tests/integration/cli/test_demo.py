@@ -1,5 +1,7 @@
 """What `learnloop demo` reports, from services whose runs went as scripted."""
 
+from pathlib import Path
+
 from learnloop_service.app.cli.demo.jobs import demo_job
 from tests.demos import FIGURES, shown_document, shown_report
 from tests.fakes.scripted_service import REFERENCES, RUN_ID, ScriptedService
@@ -35,7 +37,14 @@ def test_the_report_fits_80_columns_and_a_pipe(service: ScriptedService) -> None
     assert report.endswith("\n  demo/report.html\n")
 
 
-def test_an_unknown_environment_is_introduced_by_its_name() -> None:
+def test_an_unknown_environment_is_refused_before_anything_starts(learnloop: Learnloop, tmp_path: Path) -> None:
+    ran = learnloop("demo", "--environment", "chess", "--data-dir", str(tmp_path / "data"))
+    assert ran.exit_code == 1
+    assert "Unknown environment 'chess'. Available: agent, answers," in " ".join(ran.stderr.split())
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_environment_without_a_demo_is_introduced_by_its_name() -> None:
     assert "chess" in demo_job("chess").introduction.format(environment="chess")
 
 
