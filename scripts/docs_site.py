@@ -3,8 +3,9 @@
     python -m scripts.docs_site
 
 The pages are the repository's own, unchanged: they are laid out in `build/docs` in the folders that they have, so links
-between them work there. One page is made here: the command line's, from its help texts. `docs/site/zensical.toml` has the navigation. Fails if a link leads nowhere, if a page is
-not in the navigation, or if the site loads anything from another host.
+between them work there. Only the command line's page is made here, from its help texts. `docs/site/zensical.toml` has
+the navigation. Fails if a link leads nowhere, if a page is not in the navigation, or if the site loads anything from
+another host.
 """
 
 import os
