@@ -87,7 +87,6 @@ ELSEWHERE = {
     "cp": "a user's own file",
     "docker": "there is no docker here",
     "chmod": "a user's own file",
-    "git": "the repository",
     "export": "a variable of the shell",
     "kubectl": "there is no cluster here; tests/unit/deploy builds and checks the files",
     "pip": "another package, or the wheels: tests/integration/install",
