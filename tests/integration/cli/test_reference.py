@@ -22,8 +22,8 @@ def sections() -> dict[str, str]:
 @pytest.mark.parametrize("command", sections())
 def test_a_section_has_what_the_help_shows(command: str) -> None:
     shown = CliRunner().invoke(app, [*command.split(), "--help"]).output
-    commands = {f"{command} {name}".strip() for name in _names(shown, r"[^\n]*[Cc]ommands", r"│ ([a-z][\w-]*) ")}
-    assert commands <= set(sections())
+    names = _names(shown, r"(?!Options|Arguments)[^\n]*?", r"│ ([a-z][\w-]*) ")
+    assert {f"{command} {name}".strip() for name in names} <= set(sections())
     options = _names(shown, "Options", r"│ \*?\s*(--[a-z][\w-]*)") - {"--help"}
     assert {option for option in options if option not in sections()[command]} == set()
 
