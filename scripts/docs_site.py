@@ -3,8 +3,9 @@
     python -m scripts.docs_site
 
 The pages are the repository's own, unchanged: they are laid out in `build/docs` in the folders that they have, so links
-between them work there. `docs/site/zensical.toml` has the navigation. Fails if a link leads nowhere, if a page is
-not in the navigation, or if the site loads anything from another host.
+between them work there. Only the command line's page is made here, from its help texts. `docs/site/zensical.toml` has
+the navigation. Fails if a link leads nowhere, if a page is not in the navigation, or if the site loads anything from
+another host.
 """
 
 import os
@@ -17,11 +18,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from scripts.command_reference import reference
+
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 _SETTINGS = Path("docs/site/zensical.toml")
 _BESIDE_DOCS = (
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", ".env.example"),
+    "benchmarks/README.md",
     "plugins/mail/README.md",
     "training/engine/tiny_base/model/README.md",
 )
@@ -92,6 +96,7 @@ def _lay_out(source: Path) -> None:
     for name in _BESIDE_DOCS:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, source / name)
+    (source / "docs/cli.md").write_text(reference(), encoding="utf-8")
 
 
 def main() -> None:

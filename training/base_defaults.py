@@ -1,6 +1,6 @@
 """A run's default settings, given what is known of its base model, each with the reason.
 
-Measured (24 November 2026, real mail, one H200, and docs/data.md):
+Measured (24 November 2026, real mail, one H200, and benchmarks/README.md):
 
 - A LoRA of rank 8 on 1.5B parameters learns best at 1e-4 to 2e-4 with 16 groups of 8 rollouts in 40 to 45 iterations:
   2e-4 reaches in 8 iterations what 5e-5 takes 20 for, and at 7e-4 the bound on a step's size shortens nearly every

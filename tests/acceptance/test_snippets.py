@@ -33,15 +33,13 @@ from learnloop_service.environment.email_search.synthetic import make_world, par
 from learnloop_service.environment.json_type import Json
 from tests.fakes.engine_process import ROOT
 
-PAGES = sorted(
-    {
-        ROOT / "README.md",
-        ROOT / "CONTRIBUTING.md",
-        *(ROOT / "docs").glob("*.md"),
-        *(ROOT / "docs/guides").glob("*.md"),
-    }
-    - {ROOT / "docs/cli.md"}
-)
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "benchmarks/README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs/guides").glob("*.md")),
+]
 ILLUSTRATIONS = {
     "Learned: held-out success rose": "output of a demo of minutes",
     "Turn 1 decided it:": "output of a what-if of minutes",
@@ -89,7 +87,6 @@ ELSEWHERE = {
     "cp": "a user's own file",
     "docker": "there is no docker here",
     "chmod": "a user's own file",
-    "git": "the repository",
     "export": "a variable of the shell",
     "kubectl": "there is no cluster here; tests/unit/deploy builds and checks the files",
     "pip": "another package, or the wheels: tests/integration/install",

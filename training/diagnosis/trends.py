@@ -69,7 +69,7 @@ class StaleRollouts(Trend):
     """Rollouts are too old for how far each step moves the policy."""
 
     bound = 0.03
-    """Nats per token. Runs of the tiny model learned at 0.003 and partly unlearned at 0.033 (docs/staleness.md)."""
+    """Nats per token. Runs of the tiny model learned at 0.003 and partly unlearned at 0.033 (benchmarks/README.md)."""
     is_low = False
 
     def figure(self, before: AllFacts, each: Facts) -> float | None:

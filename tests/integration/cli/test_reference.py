@@ -1,51 +1,41 @@
-"""docs/cli.md says what `--help` says. `python -m tests.integration.cli.test_reference > docs/cli.md` writes it."""
+"""The site's page on the command line has every command and option that `--help` shows."""
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+import re
+from functools import cache
 
-import typer
+import pytest
+from typer.testing import CliRunner
 
 from learnloop_service.app.cli.main import app
+from scripts.command_reference import reference
 
-REFERENCE = Path(__file__).parents[3] / "docs" / "cli.md"
-_INTRODUCTION = """# Command line
-
-Generated from the help texts: `python -m tests.integration.cli.test_reference > docs/cli.md`.
-"""
+_TITLE = re.compile(r"^## `learnloop(.*?)(?: COMMAND)?`$", re.MULTILINE)
 
 
-def reference() -> str:
-    """Every command with its arguments and options, as Markdown."""
-    return "\n".join([_INTRODUCTION, *_described(typer.main.get_command(app), "learnloop")])
+@cache
+def sections() -> dict[str, str]:
+    """The page's section about each command, by the command's words; "" is `learnloop` itself."""
+    _, *parts = _TITLE.split(reference())
+    return {title.strip(): text for title, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
-def _described(command: Any, name: str) -> Iterator[str]:
-    context = command.context_class(command, info_name=name)
-    commands = getattr(command, "commands", {})
-    yield f"## `{name}{' COMMAND' if commands else ''}`\n"
-    yield f"{_text(command.help)}\n"
-    records = (parameter.get_help_record(context) for parameter in command.params)
-    if rows := [f"| `{_cell(spelled)}` | {_cell(said)} |" for spelled, said in filter(None, records)]:
-        yield "\n".join(["| option | |", "| --- | --- |", *rows, ""])
-    for each in sorted(commands):
-        yield from _described(commands[each], f"{name} {each}")
+@pytest.mark.parametrize("command", sections())
+def test_a_section_has_what_the_help_shows(command: str) -> None:
+    shown = CliRunner().invoke(app, [*command.split(), "--help"]).output
+    names = _names(shown, r"(?!Options|Arguments)[^\n]*?", r"│ ([a-z][\w-]*) ")
+    assert {f"{command} {name}".strip() for name in names} <= set(sections())
+    options = _names(shown, "Options", r"│ \*?\s*(--[a-z][\w-]*)") - {"--help"}
+    assert {option for option in options if option not in sections()[command]} == set()
 
 
-def _text(help_text: str) -> str:
-    """Without what is for the terminal: line breaks inside a paragraph, escaped brackets."""
-    paragraphs = help_text.replace("\\[", "[").split("\n\n")
-    return "\n\n".join(" ".join(each.split()) for each in paragraphs)
+def test_no_section_is_of_a_command_that_does_not_exist() -> None:
+    assert len(sections()) > 40
+    for command in filter(None, sections()):
+        above = CliRunner().invoke(app, [*command.split()[:-1], "--help"]).output
+        assert re.search(rf"^│ {command.split()[-1]} ", above, re.MULTILINE), command
 
 
-def _cell(text: str) -> str:
-    return _text(text).replace("|", "\\|")
-
-
-def test_the_reference_says_what_the_commands_say() -> None:
-    assert REFERENCE.read_text() == reference(), __doc__
-
-
-if __name__ == "__main__":
-    sys.stdout.write(reference())
+def _names(help_text: str, table: str, name: str) -> set[str]:
+    """The names that the help's tables with this title have in their first column."""
+    rows = "".join(re.findall(rf"╭─ {table} ─+╮\n(.*?)╰", help_text, re.DOTALL))
+    return set(re.findall(rf"^{name}", rows, re.MULTILINE))
