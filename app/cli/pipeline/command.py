@@ -58,6 +58,9 @@ def pipeline(
         print_json([asdict(each) for each in finished])
 
 
+setattr(pipeline, "rich_help_panel", "Start")  # noqa: B010
+
+
 def _print(done: "Done") -> None:
     how = ("unchanged", "dim") if done.skipped else (duration(done.seconds), "green")
     said = plain(_said(done.step, done.result))
