@@ -42,7 +42,7 @@ COMMANDS = {
         "ask": "learnloop_service.app.cli.ask:ask",
         "agent": "learnloop_service.app.cli.agent:agent",
         "models": "learnloop_service.app.cli.models:app",
-        "deployments": "learnloop_service.app.cli.deployments:app",
+        "promotions": "learnloop_service.app.cli.promotions:app",
         "releases": "learnloop_service.app.cli.releases:app",
     },
     "Improve": {
@@ -65,6 +65,8 @@ COMMANDS = {
 }
 """Location of each command, by its panel in `learnloop --help`: a function, or a Typer with several commands. Only the
 command that runs is imported, so that a service that was killed is back quickly."""
+_OLD_NAMES = {"deployments": "promotions"}
+"""Commands by names that they had before: they still work, and no help lists them."""
 _PANEL_OF = {name: panel for panel, named in COMMANDS.items() for name in named}
 _OTHERS = "From packages"
 """Panel of the commands of packages that name none."""
@@ -90,6 +92,7 @@ class _LazyCommands(Mapping[str, Any]):
         self._found: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
+        name = name if self._group else _OLD_NAMES.get(name, name)
         if name not in self._found:
             own = self._own.get(name)
             if isinstance(own, str):

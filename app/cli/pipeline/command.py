@@ -1,4 +1,4 @@
-"""`learnloop pipeline`: data, training, evaluation and deployment from one file."""
+"""`learnloop pipeline`: data, training, evaluation and promotion from one file."""
 
 from dataclasses import asdict
 from enum import StrEnum
