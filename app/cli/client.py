@@ -209,7 +209,9 @@ class Service:
             raise ServiceRefused(error.status, str(error).replace("; ".join(error.faults), lines)) from error
 
 
-def _closed_at_the_end(context: typer.Context, service: Service) -> Service:
+def _opened(context: typer.Context, service: Service) -> Service:
+    """Make the service known to callbacks of other parameters, and close it at the end."""
+    context.obj = service
     context.call_on_close(service.close)
     return service
 
@@ -219,7 +221,8 @@ ServiceAt = Annotated[
     typer.Option(
         "--url",
         parser=Service,
-        callback=_closed_at_the_end,
+        callback=_opened,
+        is_eager=True,
         metavar="<str>",
         envvar=URL_VARIABLE,
         help="URL of the service.",

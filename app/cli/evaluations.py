@@ -14,6 +14,7 @@ from learnloop.operations import segment
 from learnloop_service.app.cli.charts import bar, figure, percent
 from learnloop_service.app.cli.client import HERE, Service, ServiceAt
 from learnloop_service.app.cli.options import AsJson, DataDir, config_file, own_url, setting
+from learnloop_service.app.cli.run_names import with_runs_named
 from learnloop_service.app.cli.run_request import overlay, parse_settings, read_run_file
 from learnloop_service.app.cli.service_process import service_at
 from learnloop_service.app.cli.terminal import (
@@ -45,7 +46,12 @@ _File = Annotated[
     typer.Argument(parser=config_file, metavar="FILE", help="YAML file with the fields of POST /evaluations."),
 ]
 _Run = Annotated[
-    str | None, typer.Option(help="Run to evaluate: without --model, its base model and its best checkpoint.")
+    str | None,
+    typer.Option(
+        metavar="RUN_ID",
+        help="Run to evaluate: without --model, its base model and its best checkpoint. Its id, the end of it, or "
+        "`latest`.",
+    ),
 ]
 _Model = Annotated[
     list[str] | None,
@@ -92,7 +98,7 @@ def evaluate(
     }
     request = overlay(read_run_file(file) if file else {}, {**parse_settings(settings or ()), **flags})
     with service_at(url, data_dir) as service:
-        accepted = service.call("POST", "/evaluations", json=request)
+        accepted = service.call("POST", "/evaluations", json=with_runs_named(service, request))
         print_warnings(accepted)
         ended = watch_evaluation(service, accepted["evaluation_id"])
         if out is not None and ended["report"] is not None:

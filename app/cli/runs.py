@@ -18,6 +18,7 @@ from learnloop_service.app.cli.options import AsJson, setting
 from learnloop_service.app.cli.plot_files import check_ending, write_plot
 from learnloop_service.app.cli.rejudge import rejudge
 from learnloop_service.app.cli.run_edit import edit
+from learnloop_service.app.cli.run_names import RunId
 from learnloop_service.app.cli.run_report import print_run, verdict_text
 from learnloop_service.app.cli.run_request import BadRunFile, overlay, parse_settings
 from learnloop_service.app.cli.terminal import (
@@ -35,8 +36,6 @@ from learnloop_service.app.cli.terminal import (
 from learnloop_service.app.cli.watching import ENDED, RunDisplay, follow
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and control runs.")
-
-RunId = Annotated[str, typer.Argument(metavar="RUN_ID")]
 
 
 @app.command("list")
