@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from learnloop.http_settings import spare_loopback
+from learnloop_service.app.cli.output_files import OLD_NAME, prints_json, with_output
 from learnloop_service.app.cli.terminal import Failure, print_failure, results
 from learnloop_service.environment import plugins
 
@@ -76,7 +77,7 @@ _OWN_PARSER = {
     "allow_interspersed_args": False,
     "help_option_names": [],
 }
-SETTINGS = {"agent": _OWN_PARSER, "engine": _OWN_PARSER}
+SETTINGS = {"agent": _OWN_PARSER, "engine": _OWN_PARSER, "eval": OLD_NAME}
 """Settings of commands. Those that need less than the command line have a parser of their own, to which their flags,
 including `--help`, are left."""
 
@@ -143,12 +144,19 @@ class _LazyCommands(Mapping[str, Any]):
 def _built(name: str, command: Any, settings: dict[str, Any] | None = None) -> Any:
     """Return click's form of a function or a Typer."""
     alone = typer.Typer(rich_markup_mode="rich")
+    for each in command.registered_commands if isinstance(command, typer.Typer) else ():
+        each.callback = _with_output(each.callback)
     panel = getattr(command, "rich_help_panel", None)
     if isinstance(command, typer.Typer):
         alone.add_typer(command, name=name, rich_help_panel=panel)
     else:
-        alone.command(name, context_settings=settings, rich_help_panel=panel)(command)
+        alone.command(name, context_settings=settings, rich_help_panel=panel)(_with_output(command))
     return typer.main.get_group(alone).commands[name]
+
+
+def _with_output(command: Any) -> Any:
+    """Return a function with `--output`, if it has `--json`."""
+    return with_output(command) if prints_json(command) else command
 
 
 def _at(location: str) -> Any:

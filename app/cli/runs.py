@@ -15,6 +15,7 @@ from learnloop_service.app.cli.compare import compare
 from learnloop_service.app.cli.diagnose import diagnose
 from learnloop_service.app.cli.event_lines import event_line
 from learnloop_service.app.cli.options import AsJson, setting
+from learnloop_service.app.cli.output_files import OLD_NAME
 from learnloop_service.app.cli.plot_files import check_ending, write_plot
 from learnloop_service.app.cli.rejudge import rejudge
 from learnloop_service.app.cli.run_edit import edit
@@ -74,19 +75,19 @@ def watch(run_id: RunId, service: ServiceAt = HERE, as_json: AsJson = False) -> 
     raise typer.Exit(0 if run["status"] == "completed" else 1)
 
 
-@app.command()
+@app.command(context_settings=OLD_NAME)
 def plot(
     run_id: RunId,
-    out: Annotated[Path, typer.Option("--out", "-o", dir_okay=False, help="The file: .svg or .png.")],
+    output: Annotated[Path, typer.Option("--output", "-o", dir_okay=False, help="The file: .svg or .png.")],
     service: ServiceAt = HERE,
 ) -> None:
     """Draw a run: rewards with their spread, and held-out success with its intervals, by iteration."""
-    check_ending(out)
+    check_ending(output)
     run = service.run(run_id)
     from learnloop_service.app.plots.run import run_svg
 
-    write_plot(run_svg(run), out)
-    say(f"wrote {out}")
+    write_plot(run_svg(run), output)
+    say(f"wrote {output}")
 
 
 @app.command()

@@ -9,6 +9,7 @@ from rich.text import Text
 from learnloop.operations import segment
 from learnloop_service.app.cli.client import HERE, Service, ServiceAt
 from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.output_files import with_output
 from learnloop_service.app.cli.run_names import RunId, run_option
 from learnloop_service.app.cli.terminal import folded, plain, print_json, print_list, print_result, results, whole
 from learnloop_service.environment.json_type import Json
@@ -106,6 +107,7 @@ def deliveries(
 
 
 @app.command()
+@with_output
 def delivery(id: DeliveryId, service: ServiceAt = HERE) -> None:
     """Show a delivery as JSON, with its body and all attempts."""
     print_json(service.call("GET", f"/webhooks/deliveries/{segment(id)}"))
