@@ -9,6 +9,7 @@ import httpx
 import typer
 
 from learnloop import APIError, Unreachable, operations
+from learnloop.errors import why_unreachable
 from learnloop.http_settings import DEFAULT_URL, URL_VARIABLE, http_settings
 from learnloop.operations import segment
 from learnloop.steps import SyncSteps
@@ -202,7 +203,8 @@ class Service:
             if isinstance(lost, httpx.TimeoutException):
                 raise ServiceUnreachable(f"{lost.request.method} {lost.request.url} timed out") from error
             raise ServiceUnreachable(
-                f"no service is reachable at {self.url} ({lost}); start one with `learnloop serve`, or give --url"
+                f"no service is reachable at {self.url}: {why_unreachable(lost)}; start one "
+                "with `learnloop serve`, or give --url"
             ) from error
         except APIError as error:
             lines = "\n  ".join(error.faults)

@@ -17,6 +17,8 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
+from learnloop.errors import without_errno
+
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters except tab and newline, characters that change the direction of text, and lone surrogates."""
 
@@ -72,7 +74,7 @@ def failing_on(*foreseen: type[Exception]) -> Iterator[None]:
     try:
         yield
     except foreseen as error:
-        raise Failure(str(error)) from error
+        raise Failure(without_errno(str(error))) from error
 
 
 def print_json(document: Any) -> None:
