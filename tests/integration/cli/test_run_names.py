@@ -8,7 +8,9 @@ from tests.integration.cli.conftest import Learnloop
 OTHER = "01KAJ3M7F5T2V8Q9X0C4D6E8GB"
 
 
-@pytest.mark.parametrize("named", ["latest", RUN_ID[-6:], RUN_ID[-6:].lower(), f"run-{RUN_ID.lower()}", RUN_ID[:22]])
+@pytest.mark.parametrize(
+    "named", ["latest", RUN_ID[-6:], RUN_ID[-6:].lower(), f"…{RUN_ID[-6:]}", f"run-{RUN_ID.lower()}", RUN_ID[:22]]
+)
 def test_a_run_is_found_by_what_tables_show(learnloop: Learnloop, service: ScriptedService, named: str) -> None:
     service.listed = [RUN_ID, "01KAHZZZZZT2V8Q9X0C4D6E8GB"]
     ran = learnloop("runs", "show", named, "--url", service.url, "--json")
