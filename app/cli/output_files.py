@@ -11,6 +11,8 @@ import typer
 from learnloop_service.app.cli.terminal import results
 
 _NAME, _JSON = "output", "as_json"
+_JSON_ENDINGS = (".json", ".jsonl")
+"""Endings of files that get JSON: `.jsonl` suits commands that print a line of it for each of many events."""
 _Output = Annotated[
     Path | None,
     typer.Option(
@@ -41,7 +43,7 @@ def with_output(command: Callable[..., None]) -> Callable[..., None]:
         if output is None:
             return command(**given)
         if _JSON in given:
-            given[_JSON] = given[_JSON] or output.suffix.lower() == ".json"
+            given[_JSON] = given[_JSON] or output.suffix.lower() in _JSON_ENDINGS
         with results.into(output):
             command(**given)
 

@@ -50,6 +50,13 @@ def test_one_that_ends_in_json_has_json(
     assert (ran.exit_code, json.loads(file.read_text())["run_id"]) == (0, RUN_ID)
 
 
+def test_events_are_lines_of_json(learnloop: Learnloop, service: ScriptedService, tmp_path: Path) -> None:
+    service.reads = 3
+    file = tmp_path / "events.jsonl"
+    assert learnloop("runs", "events", RUN_ID, "-o", str(file), "--url", service.url).exit_code == 0
+    assert [json.loads(line)["seq"] for line in file.read_text().splitlines()] == [1, 2, 3]
+
+
 def test_it_is_written_whatever_the_exit_code(learnloop: Learnloop, service: ScriptedService, tmp_path: Path) -> None:
     service.cancelled = True
     file = tmp_path / "run.json"
