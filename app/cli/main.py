@@ -79,7 +79,7 @@ _OWN_PARSER = {
 }
 SETTINGS = {"agent": _OWN_PARSER, "engine": _OWN_PARSER, "eval": OLD_NAME}
 """Settings of commands. Those that need less than the command line have a parser of their own, to which their flags,
-including `--help`, are left."""
+including `--help`, are left; `eval` takes the old name of an option."""
 
 
 class _LazyCommands(Mapping[str, Any]):
