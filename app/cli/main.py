@@ -77,7 +77,7 @@ _OWN_PARSER = {
     "allow_interspersed_args": False,
     "help_option_names": [],
 }
-SETTINGS = {"agent": _OWN_PARSER, "engine": _OWN_PARSER, "eval": OLD_NAME}
+SETTINGS: dict[str, dict[str, Any]] = {"agent": _OWN_PARSER, "engine": _OWN_PARSER, "eval": OLD_NAME}
 """Settings of commands. Those that need less than the command line have a parser of their own, to which their flags,
 including `--help`, are left; `eval` takes the old name of an option."""
 
