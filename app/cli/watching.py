@@ -204,8 +204,8 @@ def _figures(row: Json) -> str:
     """Return the figures of an iteration, which are others if it learned from demonstrations."""
     if learned := row.get("supervised"):
         held_out = [figure(learned[name]) for name in ("held_out_loss_before", "held_out_loss")]
-        after = f"   held-out loss {' -> '.join(held_out)}" if held_out != ["-", "-"] else ""
-        return f"{learned['demonstrations']} demonstrations   loss {figure(learned['loss'])}{after}"
+        after = f", held out {' -> '.join(held_out)}" if held_out != ["-", "-"] else ""
+        return f"loss {figure(learned['loss'])}{after}   {learned['demonstrations']} demonstrations"
     return (
         f"reward {figure(row['rewards']['mean']):>5}   "
         f"success {percent(row['success']):>4}   malformed {percent(row['malformed']):>4}"

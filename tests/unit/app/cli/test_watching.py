@@ -71,9 +71,9 @@ def _imitation(iteration: int, loss: float, held_out: tuple[float, float] | None
 
 def test_iterations_on_demonstrations_show_the_loss() -> None:
     assert iteration_lines(_imitation(1, 1.2345, (2.0, 0.75)), []) == [
-        "iteration   1   32 demonstrations   loss 1.23   held-out loss 2.00 -> 0.75   step 1"
+        "iteration   1   loss 1.23, held out 2.00 -> 0.75   32 demonstrations   step 1"
     ]
-    assert iteration_lines(_imitation(2, 0.5), []) == ["iteration   2   32 demonstrations   loss 0.50   step 2"]
+    assert iteration_lines(_imitation(2, 0.5), []) == ["iteration   2   loss 0.50   32 demonstrations   step 2"]
     console = Terminal(file=StringIO(), width=100, record=True)
     console.print(live_panel(_run(2, "train", 1, [_imitation(1, 1.5), _imitation(2, 0.5)]), 5.0, []))
     assert "loss     █▁  0.50" in console.export_text()
