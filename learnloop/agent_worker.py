@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from learnloop.errors import LearnloopError
+from learnloop.errors import LearnloopError, why_unreachable
 from learnloop.http_settings import http_settings, spare_loopback
 from learnloop.kept_commands import CommandEnded, KeptCommands, end_group, outcome_in
 from learnloop.outcome import Json
@@ -94,7 +94,7 @@ class AgentWorker:
         try:
             response = await self._http.post("/sessions/claims", json=body)
         except httpx.TransportError as error:
-            _report(f"no service is reachable at {self.url} ({type(error).__name__}); trying again")
+            _report(f"no service is reachable at {self.url}: {why_unreachable(error)}; trying again")
             await asyncio.sleep(_PAUSE_S)
             return None
         if response.status_code == httpx.codes.NO_CONTENT:

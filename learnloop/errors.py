@@ -12,9 +12,13 @@ APIError               the service answered with an error
     ServiceError       500 to 599
 """
 
+import re
+import socket
 from typing import Any
 
 import httpx
+
+_ERRNO = re.compile(r"\[Errno -?\d+\] ")
 
 
 class LearnloopError(Exception):
@@ -23,6 +27,25 @@ class LearnloopError(Exception):
 
 class Unreachable(LearnloopError):
     """No service answers at the address."""
+
+
+def why_unreachable(error: BaseException | None) -> str:
+    """Say in plain words why a request did not reach a server: without the numbers that the system gives its errors."""
+    if isinstance(error, httpx.TimeoutException):
+        return "it did not answer in time"
+    cause = error
+    while cause is not None:
+        if isinstance(cause, ConnectionRefusedError):
+            return "nothing listens there"
+        if isinstance(cause, socket.gaierror):
+            return "its host name cannot be looked up"
+        cause = cause.__cause__ or cause.__context__
+    return without_errno(str(error)) or type(error).__name__
+
+
+def without_errno(text: str) -> str:
+    """Return the text of an error of the system without its number."""
+    return _ERRNO.sub("", text)
 
 
 class WaitTimeout(LearnloopError):

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import httpx
 
-from learnloop.errors import APIError, LearnloopError, ServiceError, Unreachable, WaitTimeout, error_of
+from learnloop.errors import APIError, LearnloopError, ServiceError, Unreachable, WaitTimeout, error_of, why_unreachable
 from learnloop.steps import Emit, Feed, Open, Operation, ReadLine, Send, Wait
 from learnloop.types import (
     Accepted,
@@ -230,7 +230,7 @@ def _pause_s(failure: LearnloopError, failures: int) -> float:
 
 def _unreachable(error: httpx.TransportError) -> Unreachable:
     request = error.request
-    found = Unreachable(f"{request.method} {request.url} failed: {str(error) or type(error).__name__}")
+    found = Unreachable(f"{request.method} {request.url} failed: {why_unreachable(error)}")
     found.__cause__ = error
     return found
 

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from learnloop_service.app.cli.client import HERE, ServiceAt
 from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.run_names import model_option, run_option
 from learnloop_service.app.cli.run_request import overlay, parse_settings
 from learnloop_service.app.cli.task_options import takes_task_fields, task_of
 from learnloop_service.app.cli.terminal import Failure, plain, print_json, results, say
@@ -21,8 +22,8 @@ _Input = Annotated[
         help="A field of the whole task, for any environment; repeatable. `GET /environments` lists them.",
     ),
 ]
-_Run = Annotated[str | None, typer.Option(metavar="RUN_ID", help="Ask the agent trained by this run.")]
-_Model = Annotated[str | None, typer.Option(help="Ask this model, such as learnloop/tiny.")]
+_Run = Annotated[str | None, run_option("--run", "Ask the agent trained by this run.")]
+_Model = Annotated[str | None, model_option("Ask this model, such as learnloop/tiny.")]
 _Checkpoint = Annotated[int | None, typer.Option(help="Step of the checkpoint. \\[default: the best]")]
 _Environment = Annotated[str | None, typer.Option(help="Environment of the task. \\[default: that of the run]")]
 _Inbox = Annotated[str | None, typer.Option(help="Name of an imported inbox.")]

@@ -9,6 +9,7 @@ import httpx
 import typer
 
 from learnloop import APIError, Unreachable, operations
+from learnloop.errors import why_unreachable
 from learnloop.http_settings import DEFAULT_URL, URL_VARIABLE, http_settings
 from learnloop.operations import segment
 from learnloop.steps import SyncSteps
@@ -202,14 +203,17 @@ class Service:
             if isinstance(lost, httpx.TimeoutException):
                 raise ServiceUnreachable(f"{lost.request.method} {lost.request.url} timed out") from error
             raise ServiceUnreachable(
-                f"no service is reachable at {self.url} ({lost}); start one with `learnloop serve`, or give --url"
+                f"no service is reachable at {self.url}: {why_unreachable(lost)}; start one "
+                "with `learnloop serve`, or give --url"
             ) from error
         except APIError as error:
             lines = "\n  ".join(error.faults)
             raise ServiceRefused(error.status, str(error).replace("; ".join(error.faults), lines)) from error
 
 
-def _closed_at_the_end(context: typer.Context, service: Service) -> Service:
+def _opened(context: typer.Context, service: Service) -> Service:
+    """Make the service known to callbacks of other parameters, and close it at the end."""
+    context.obj = service
     context.call_on_close(service.close)
     return service
 
@@ -219,7 +223,8 @@ ServiceAt = Annotated[
     typer.Option(
         "--url",
         parser=Service,
-        callback=_closed_at_the_end,
+        callback=_opened,
+        is_eager=True,
         metavar="<str>",
         envvar=URL_VARIABLE,
         help="URL of the service.",

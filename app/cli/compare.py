@@ -1,14 +1,13 @@
 """`learnloop runs compare`: the settings in which two runs differ, and what came of it."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated
 
-import typer
 from rich.text import Text
 
 from learnloop.operations import segment
 from learnloop_service.app.cli.client import HERE, ServiceAt
 from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.run_names import RunId
 from learnloop_service.app.cli.terminal import plain, print_result
 from learnloop_service.environment.json_type import Json
 
@@ -19,8 +18,8 @@ _NAMES = ("model.name", "seed")
 
 
 def compare(
-    one: Annotated[str, typer.Argument(metavar="RUN_ID")],
-    other: Annotated[str, typer.Argument(metavar="RUN_ID")],
+    one: RunId,
+    other: RunId,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:

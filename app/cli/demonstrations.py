@@ -7,7 +7,7 @@ import typer
 from learnloop.operations import segment
 from learnloop_service.app.cli.client import HERE, PATIENCE_S, ServiceAt, ServiceRefused
 from learnloop_service.app.cli.options import AsJson
-from learnloop_service.app.cli.runs import RunId
+from learnloop_service.app.cli.run_names import RunId
 from learnloop_service.app.cli.terminal import print_deleted, print_list, print_result
 from learnloop_service.environment.json_type import Json
 

@@ -7,6 +7,7 @@ import typer
 
 from learnloop_service.app.cli.client import HERE, ServiceAt
 from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.run_names import RunId
 from learnloop_service.app.cli.terminal import Failure, print_json, results, say
 
 _STYLES = {"fault": "red", "warning": "yellow", "note": "dim"}
@@ -15,7 +16,7 @@ _DIAGNOSED = 2
 
 
 def diagnose(
-    run_id: Annotated[str, typer.Argument(metavar="RUN_ID")],
+    run_id: RunId,
     fork: Annotated[
         bool, typer.Option("--fork", help="Start the fork that the remedy of the first cause suggests.")
     ] = False,

@@ -14,6 +14,8 @@ from learnloop.operations import segment
 from learnloop_service.app.cli.charts import bar, figure, percent
 from learnloop_service.app.cli.client import HERE, Service, ServiceAt
 from learnloop_service.app.cli.options import AsJson, DataDir, config_file, own_url, setting
+from learnloop_service.app.cli.output_files import OLD_NAME
+from learnloop_service.app.cli.run_names import with_runs_named
 from learnloop_service.app.cli.run_request import overlay, parse_settings, read_run_file
 from learnloop_service.app.cli.service_process import service_at
 from learnloop_service.app.cli.terminal import (
@@ -45,7 +47,12 @@ _File = Annotated[
     typer.Argument(parser=config_file, metavar="FILE", help="YAML file with the fields of POST /evaluations."),
 ]
 _Run = Annotated[
-    str | None, typer.Option(help="Run to evaluate: without --model, its base model and its best checkpoint.")
+    str | None,
+    typer.Option(
+        metavar="RUN_ID",
+        help="Run to evaluate: without --model, its base model and its best checkpoint. Its id, the end of it, or "
+        "`latest`.",
+    ),
 ]
 _Model = Annotated[
     list[str] | None,
@@ -59,13 +66,16 @@ _Scenarios = Annotated[int | None, typer.Option(help="Number of scenarios.")]
 _Samples = Annotated[int | None, typer.Option(help="Rollouts of each scenario per model.")]
 _Seed = Annotated[int | None, typer.Option(help="Random seed.")]
 _Settings = Annotated[list[str] | None, setting("Any other field, such as judge.name=correctness; repeatable.")]
-_Out = Annotated[
+_Output = Annotated[
     Path | None,
     typer.Option(
-        file_okay=False,
-        help="Directory for report.json, report.md, report.svg and, with the extra `plots`, report.png.",
+        "--output",
+        "-o",
+        help="File for the report, whose name ends in .json, .md, .svg or, with the extra `plots`, .png; or directory "
+        "for all of them.",
     ),
 ]
+_ENDINGS = (".json", ".md", ".svg", ".png")
 
 
 def evaluate(
@@ -77,7 +87,7 @@ def evaluate(
     samples: _Samples = None,
     seed: _Seed = None,
     settings: _Settings = None,
-    out: _Out = None,
+    output: _Output = None,
     url: Annotated[str | None, own_url("evaluation")] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -92,11 +102,11 @@ def evaluate(
     }
     request = overlay(read_run_file(file) if file else {}, {**parse_settings(settings or ()), **flags})
     with service_at(url, data_dir) as service:
-        accepted = service.call("POST", "/evaluations", json=request)
+        accepted = service.call("POST", "/evaluations", json=with_runs_named(service, request))
         print_warnings(accepted)
         ended = watch_evaluation(service, accepted["evaluation_id"])
-        if out is not None and ended["report"] is not None:
-            _write(service, ended, out)
+        if output is not None and ended["report"] is not None:
+            _write(service, ended, output)
     _show(ended, as_json)
     raise typer.Exit(0 if ended["status"] == "completed" else 1)
 
@@ -113,17 +123,17 @@ def list_(
     print_list(found, as_json, "no evaluations", columns, _row)
 
 
-@app.command()
+@app.command(context_settings=OLD_NAME)
 def show(
     evaluation_id: EvaluationId,
-    out: _Out = None,
+    output: _Output = None,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Show an evaluation and its figures."""
     found = service.call("GET", f"/evaluations/{segment(evaluation_id)}")
-    if out is not None:
-        _write(service, found, out)
+    if output is not None:
+        _write(service, found, output)
     _show(found, as_json)
 
 
@@ -188,21 +198,36 @@ def trial_decision(evaluation: Json) -> str | None:
     return decision
 
 
-def _write(service: Service, found: Json, out: Path) -> None:
-    from learnloop_service.app.plots.png import NoRenderer, png
+def _write(service: Service, found: Json, to: Path) -> None:
+    """Write the report on an evaluation to a file in the form that its name ends in, or all forms to a directory."""
+    from learnloop_service.app.plots.png import NoRenderer
 
     if found["report"] is None:
         raise Failure(f"evaluation {found['evaluation_id']} has no report: it is {found['status']}")
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "report.json").write_text(json.dumps(found, indent=2, ensure_ascii=False), encoding="utf-8")
-        for form, name in (("markdown", "report.md"), ("svg", "report.svg")):
-            text = service.read(f"/evaluations/{found['evaluation_id']}/report", {"form": form})
-            (out / name).write_text(text, encoding="utf-8")
-        with suppress(NoRenderer):  # report.svg has the same plot
-            (out / "report.png").write_bytes(png(text))
+        if to.suffix.lower() in _ENDINGS:
+            to.parent.mkdir(parents=True, exist_ok=True)
+            to.write_bytes(_report(service, found, to.suffix.lower()))
+            return
+        to.mkdir(parents=True, exist_ok=True)
+        for ending in _ENDINGS:
+            with suppress(NoRenderer):  # report.svg has the same plot
+                (to / f"report{ending}").write_bytes(_report(service, found, ending))
+    except NoRenderer as error:
+        raise Failure(str(error)) from error
     except OSError as error:
-        raise Failure(f"cannot write to {out}: {error.strerror}") from error
+        raise Failure(f"cannot write to {to}: {error.strerror}") from error
+
+
+def _report(service: Service, found: Json, ending: str) -> bytes:
+    """Return the report on an evaluation in a form. Raises NoRenderer."""
+    from learnloop_service.app.plots.png import png
+
+    if ending == ".json":
+        return json.dumps(found, indent=2, ensure_ascii=False).encode()
+    form = "markdown" if ending == ".md" else "svg"
+    text = service.read(f"/evaluations/{found['evaluation_id']}/report", {"form": form})
+    return png(text) if ending == ".png" else text.encode()
 
 
 def _show(found: Json, as_json: bool) -> None:

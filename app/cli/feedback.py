@@ -13,7 +13,7 @@ from learnloop.operations import segment
 from learnloop_service.app.cli.charts import figure
 from learnloop_service.app.cli.client import HERE, Service, ServiceAt
 from learnloop_service.app.cli.options import AsJson
-from learnloop_service.app.cli.runs import RunId
+from learnloop_service.app.cli.run_names import OptionalRunId, RunId
 from learnloop_service.app.cli.terminal import (
     Failure,
     folded,
@@ -43,7 +43,7 @@ SessionId = Annotated[str | None, typer.Option("--session", metavar="ID", help="
 
 @app.command("list")
 def list_(
-    run_id: Annotated[str | None, typer.Argument(metavar="[RUN_ID]", show_default=False)] = None,
+    run_id: OptionalRunId = None,
     session_id: SessionId = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of events.")] = 20,
     service: ServiceAt = HERE,

@@ -11,7 +11,7 @@ from learnloop.operations import segment
 from learnloop_service.app.cli.charts import figure
 from learnloop_service.app.cli.client import HERE, ServiceAt
 from learnloop_service.app.cli.options import AsJson
-from learnloop_service.app.cli.runs import RunId
+from learnloop_service.app.cli.run_names import RunId
 from learnloop_service.app.cli.terminal import number, plain, print_json, results, say, table, whole
 from learnloop_service.environment.json_type import Json
 

@@ -1,7 +1,8 @@
 """The command `learnloop`. Its subcommands mirror the API, and import what they need only when they run.
 
 A package adds one with an entry point in the group `learnloop.commands` that names a function with Typer's annotations,
-or a Typer with several commands. The name `data.fetch` adds `fetch` to the commands of `learnloop data`.
+or a Typer with several commands. The name `data.fetch` adds `fetch` to the commands of `learnloop data`. Its
+`rich_help_panel` names its panel in `learnloop --help`.
 """
 
 import os
@@ -16,53 +17,69 @@ import typer
 from typer.core import TyperGroup
 
 from learnloop.http_settings import spare_loopback
+from learnloop_service.app.cli.output_files import OLD_NAME, prints_json, with_output
 from learnloop_service.app.cli.terminal import Failure, print_failure, results
 from learnloop_service.environment import plugins
 
 GROUP = "learnloop.commands"
 COMMANDS = {
-    "demo": "learnloop_service.app.cli.demo.command:demo",
-    "serve": "learnloop_service.app.cli.serve:serve",
-    "worker": "learnloop_service.app.cli.worker:worker",
-    "migrate": "learnloop_service.app.cli.migrate:migrate",
-    "engine": "learnloop_service.app.cli.engine:engine",
-    "preflight": "learnloop_service.app.cli.preflight.command:preflight",
-    "train": "learnloop_service.app.cli.train:train",
-    "ask": "learnloop_service.app.cli.ask:ask",
-    "openapi": "learnloop_service.app.cli.openapi:openapi",
-    "runs": "learnloop_service.app.cli.runs:app",
-    "agent": "learnloop_service.app.cli.agent:agent",
-    "bases": "learnloop_service.app.cli.bases:app",
-    "check": "learnloop_service.app.cli.check:app",
-    "data": "learnloop_service.app.cli.data:app",
-    "demonstrations": "learnloop_service.app.cli.demonstrations:app",
-    "deployments": "learnloop_service.app.cli.deployments:app",
-    "eval": "learnloop_service.app.cli.evaluations:evaluate",
-    "evaluations": "learnloop_service.app.cli.evaluations:app",
-    "feedback": "learnloop_service.app.cli.feedback:app",
-    "inbox": "learnloop_service.app.cli.inbox:app",
-    "judges": "learnloop_service.app.cli.judges:app",
-    "keys": "learnloop_service.app.cli.keys:app",
-    "models": "learnloop_service.app.cli.models:app",
-    "new": "learnloop_service.app.cli.new:app",
-    "releases": "learnloop_service.app.cli.releases:app",
-    "report": "learnloop_service.app.cli.report:app",
-    "schedules": "learnloop_service.app.cli.schedules:app",
-    "trajectories": "learnloop_service.app.cli.trajectories:app",
-    "users": "learnloop_service.app.cli.users:app",
-    "webhooks": "learnloop_service.app.cli.webhooks:app",
+    "Start": {
+        "demo": "learnloop_service.app.cli.demo.command:demo",
+        "new": "learnloop_service.app.cli.new:app",
+        "data": "learnloop_service.app.cli.data:app",
+        "inbox": "learnloop_service.app.cli.inbox:app",
+        "bases": "learnloop_service.app.cli.bases:app",
+        "preflight": "learnloop_service.app.cli.preflight.command:preflight",
+        "train": "learnloop_service.app.cli.train:train",
+    },
+    "Look": {
+        "runs": "learnloop_service.app.cli.runs:app",
+        "report": "learnloop_service.app.cli.report:app",
+        "trajectories": "learnloop_service.app.cli.trajectories:app",
+        "eval": "learnloop_service.app.cli.evaluations:evaluate",
+        "evaluations": "learnloop_service.app.cli.evaluations:app",
+    },
+    "Use": {
+        "ask": "learnloop_service.app.cli.ask:ask",
+        "agent": "learnloop_service.app.cli.agent:agent",
+        "models": "learnloop_service.app.cli.models:app",
+        "promotions": "learnloop_service.app.cli.promotions:app",
+        "releases": "learnloop_service.app.cli.releases:app",
+    },
+    "Improve": {
+        "feedback": "learnloop_service.app.cli.feedback:app",
+        "demonstrations": "learnloop_service.app.cli.demonstrations:app",
+        "judges": "learnloop_service.app.cli.judges:app",
+        "check": "learnloop_service.app.cli.check:app",
+        "schedules": "learnloop_service.app.cli.schedules:app",
+    },
+    "Operate": {
+        "serve": "learnloop_service.app.cli.serve:serve",
+        "worker": "learnloop_service.app.cli.worker:worker",
+        "engine": "learnloop_service.app.cli.engine:engine",
+        "migrate": "learnloop_service.app.cli.migrate:migrate",
+        "keys": "learnloop_service.app.cli.keys:app",
+        "users": "learnloop_service.app.cli.users:app",
+        "webhooks": "learnloop_service.app.cli.webhooks:app",
+        "openapi": "learnloop_service.app.cli.openapi:openapi",
+    },
 }
-"""Location of each command: a function, or a Typer with several commands. Only the command that runs is imported, so
-that a service that was killed is back quickly."""
+"""Location of each command, by its panel in `learnloop --help`: a function, or a Typer with several commands. Only the
+command that runs is imported, so that a service that was killed is back quickly."""
+_OLD_NAMES = {"deployments": "promotions"}
+"""Commands by names that they had before: they still work, and no help lists them."""
+_PANEL_OF = {name: panel for panel, named in COMMANDS.items() for name in named}
+_OTHERS = "From packages"
+"""Panel of the commands of packages that name none."""
 _OWN_PARSER = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,
     "allow_interspersed_args": False,
     "help_option_names": [],
 }
-SETTINGS = {"agent": _OWN_PARSER, "engine": _OWN_PARSER}
+SETTINGS: dict[str, dict[str, Any]] = {"agent": _OWN_PARSER, "engine": _OWN_PARSER, "eval": OLD_NAME}
 """Settings of commands. Those that need less than the command line have a parser of their own, to which their flags,
-including `--help`, are left."""
+including `--help`, are left; `eval` takes the old name of an option."""
 
 
 class _LazyCommands(Mapping[str, Any]):
@@ -76,15 +93,22 @@ class _LazyCommands(Mapping[str, Any]):
         self._found: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
+        name = name if self._group else _OLD_NAMES.get(name, name)
         if name not in self._found:
             own = self._own.get(name)
             if isinstance(own, str):
                 own = _built(name, _at(own), SETTINGS.get(name))
             command = self._of_a_package(name) if own is None else own
-            if not self._group and isinstance(command, TyperGroup):
-                command.commands = cast(Any, _LazyCommands(command.commands, name))
+            if not self._group:
+                self._prepare(name, command)
             self._found[name] = command
         return self._found[name]
+
+    def _prepare(self, name: str, command: Any) -> None:
+        """Give a command of the root its panel, and a group the commands that packages add to it."""
+        command.rich_help_panel = _PANEL_OF.get(name) or command.rich_help_panel or _OTHERS
+        if isinstance(command, TyperGroup):
+            command.commands = cast(Any, _LazyCommands(command.commands, name))
 
     def _of_a_package(self, name: str) -> Any:
         """Return the command of a package. Of one that cannot be loaded or is not installed, return a command that says
@@ -120,11 +144,19 @@ class _LazyCommands(Mapping[str, Any]):
 def _built(name: str, command: Any, settings: dict[str, Any] | None = None) -> Any:
     """Return click's form of a function or a Typer."""
     alone = typer.Typer(rich_markup_mode="rich")
+    for each in command.registered_commands if isinstance(command, typer.Typer) else ():
+        each.callback = _with_output(each.callback)
+    panel = getattr(command, "rich_help_panel", None)
     if isinstance(command, typer.Typer):
-        alone.add_typer(command, name=name)
+        alone.add_typer(command, name=name, rich_help_panel=panel)
     else:
-        alone.command(name, context_settings=settings)(command)
+        alone.command(name, context_settings=settings, rich_help_panel=panel)(_with_output(command))
     return typer.main.get_group(alone).commands[name]
+
+
+def _with_output(command: Any) -> Any:
+    """Return a function with `--output`, if it has `--json`."""
+    return with_output(command) if prints_json(command) else command
 
 
 def _at(location: str) -> Any:
@@ -137,7 +169,8 @@ class Commands(TyperGroup):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.commands = cast(Any, _LazyCommands(COMMANDS))
+        locations = {name: at for named in COMMANDS.values() for name, at in named.items()}
+        self.commands = cast(Any, _LazyCommands(locations))
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -7,6 +7,7 @@ from typing import Annotated
 import httpx
 import typer
 
+from learnloop.errors import why_unreachable
 from learnloop_service.app.cli.charts import percent
 from learnloop_service.app.cli.client import HERE, PATIENCE_S, Service, ServiceAt, ServiceRefused, ServiceUnreachable
 from learnloop_service.app.cli.evaluations import trial_decision, watch_evaluation
@@ -43,7 +44,7 @@ def _export(service: Service, name: str, step: int | None, to: Path) -> int:
                 file.write(piece)
         unfinished.rename(to)
     except httpx.TransportError as error:
-        raise ServiceUnreachable(f"the export of {name} was interrupted ({error})") from error
+        raise ServiceUnreachable(f"the export of {name} was interrupted: {why_unreachable(error)}") from error
     except OSError as error:
         raise Failure(f"cannot write {to}: {error.strerror}") from error
     finally:

@@ -5,9 +5,11 @@ from typing import Annotated
 
 import typer
 
+from learnloop_service.app.cli.output_files import with_output
 from learnloop_service.app.cli.terminal import print_json, results
 
 
+@with_output
 def openapi(
     typescript: Annotated[bool, typer.Option("--typescript", help="Print TypeScript types instead.")] = False,
 ) -> None:

@@ -12,13 +12,14 @@ from learnloop_service.app.cli.charts import figure, percent
 from learnloop_service.app.cli.client import HERE, ServiceAt
 from learnloop_service.app.cli.evaluations import watch_evaluation
 from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.run_names import RunId
 from learnloop_service.app.cli.run_request import overlay
 from learnloop_service.app.cli.terminal import plain, print_result, print_warnings, progress
 from learnloop_service.environment.json_type import Json
 
 
 def rejudge(
-    run_id: Annotated[str, typer.Argument(metavar="RUN_ID")],
+    run_id: RunId,
     judge: Annotated[
         str | None,
         typer.Option(

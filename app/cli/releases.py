@@ -11,8 +11,10 @@ from learnloop.operations import segment
 from learnloop_service.app.cli.charts import figure
 from learnloop_service.app.cli.client import HERE, Service, ServiceAt
 from learnloop_service.app.cli.options import AsJson, named_model, setting
+from learnloop_service.app.cli.run_names import run_option
 from learnloop_service.app.cli.run_request import overlay, parse_settings
 from learnloop_service.app.cli.terminal import (
+    Failure,
     confirm,
     print_json,
     print_list,
@@ -43,6 +45,9 @@ def start(
     model: Annotated[
         str | None, typer.Option(help="The candidate's model. Default: that of the name's checkpoint.")
     ] = None,
+    run: Annotated[
+        str | None, run_option("--run", "The candidate is this run's best checkpoint, in place of --model and --step.")
+    ] = None,
     step: Annotated[int | None, typer.Option(help="The candidate's checkpoint. Default: the newest one.")] = None,
     unit: Annotated[str | None, typer.Option(help="What is assigned to an arm: user (default) or session.")] = None,
     ramp: Annotated[
@@ -56,8 +61,11 @@ def start(
     as_json: AsJson = False,
 ) -> None:
     """Start a release: first a trial on held-out scenarios, then a share of the users."""
-    flags = {"model": model, "step": step, "unit": unit, "ramp": ramp or None, "max_days": max_days, "at_end": at_end}
-    request = overlay({}, {**parse_settings(settings or ()), **flags, "skip_trial": skip_trial or None})
+    if run is not None and (model is not None or step is not None):
+        raise typer.BadParameter("names the checkpoint; omit --model and --step", param_hint="--run")
+    candidate = {"model": model, "step": step} if run is None else _best_of(service.run(run))
+    flags = {"unit": unit, "ramp": ramp or None, "max_days": max_days, "at_end": at_end}
+    request = overlay({}, {**parse_settings(settings or ()), **candidate, **flags, "skip_trial": skip_trial or None})
     accepted = service.call("POST", f"/promotions/{named_model(name)}/releases", json=request)
     print_warnings(accepted)
     print_result(accepted, as_json, _title(accepted), accepted["summary"], accepted["forecast"]["note"])
@@ -157,6 +165,14 @@ def verify(release_id: ReleaseId, service: ServiceAt = HERE, as_json: AsJson = F
             f"the evidence of {found['events']} events {same}, counted again from {found['observations']} observations"
         )
     raise typer.Exit(0 if found["verified"] else 1)
+
+
+def _best_of(run: Json) -> dict[str, Json]:
+    """Return the best checkpoint of a run as a candidate. Raises Failure."""
+    best = run["best_checkpoint"]
+    if best is None:
+        raise Failure(f"run {run['run_id']} has no best checkpoint yet")
+    return {"model": f"{run['model']['project']}/{run['model']['name']}", "step": best["step"]}
 
 
 def _release(service: Service, id: str) -> Json:

@@ -10,6 +10,7 @@ from learnloop.operations import segment
 from learnloop_service.app.cli.client import HERE, PATIENCE_S, Service, ServiceAt, explained_if_missing
 from learnloop_service.app.cli.options import AsJson
 from learnloop_service.app.cli.plot_files import check_ending, write_plot
+from learnloop_service.app.cli.run_names import RunId
 from learnloop_service.app.cli.terminal import Failure, print_json, results, say
 from learnloop_service.environment.json_type import Json
 
@@ -41,7 +42,7 @@ app = typer.Typer(
 
 @app.command(_WRITE)
 def write(
-    run_id: Annotated[str, typer.Argument(metavar="RUN_ID")],
+    run_id: RunId,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", dir_okay=False, help="The HTML file. \\[default: report-RUN_ID.html]"),

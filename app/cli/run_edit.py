@@ -8,12 +8,13 @@ import typer
 from learnloop.operations import segment
 from learnloop_service.app.cli.client import HERE, ServiceAt
 from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.run_names import RunId
 from learnloop_service.app.cli.terminal import Failure, print_result
 from learnloop_service.environment.json_type import Json
 
 
 def edit(
-    run_id: Annotated[str, typer.Argument(metavar="RUN_ID")],
+    run_id: RunId,
     name: Annotated[str | None, typer.Option(help="What to call the run; '' for the name of its model.")] = None,
     tags: Annotated[list[str] | None, typer.Option("--tag", help="A tag to add; repeatable.")] = None,
     untags: Annotated[list[str] | None, typer.Option("--untag", help="A tag to remove; repeatable.")] = None,

@@ -106,12 +106,25 @@ def run_seconds(run: Json) -> float | None:
     return (datetime.fromisoformat(run["finished_at"]) - datetime.fromisoformat(run["started_at"])).total_seconds()
 
 
+def losses_of(rows: Sequence[Json]) -> list[float]:
+    """Return the losses of iterations on demonstrations: on those that are held out, where there are any."""
+    learned = [row["supervised"] for row in rows if row.get("supervised")]
+    losses = [each["loss"] if each["held_out_loss"] is None else each["held_out_loss"] for each in learned]
+    return [loss for loss in losses if loss is not None]
+
+
 def _print_curve(rows: Sequence[Json]) -> None:
+    if losses := losses_of(rows):
+        _print_sparkline("loss", losses, losses)
     rewards = [row["rewards"]["mean"] for row in rows]
     known = [reward for reward in rewards if reward is not None]
     if known:
-        ends = f"{figure(known[0])} -> {figure(known[-1])}"
-        results.print(f"reward           {sparkline(rewards, low=min(known), high=max(known))}  {ends}")
+        _print_sparkline("reward", rewards, known)
+
+
+def _print_sparkline(name: str, values: Sequence[float | None], known: Sequence[float]) -> None:
+    ends = f"{figure(known[0])} -> {figure(known[-1])}"
+    results.print(f"{name:<17}{sparkline(values, low=min(known), high=max(known))}  {ends}")
 
 
 def _since(run: Json) -> str:

@@ -15,9 +15,11 @@ from learnloop_service.app.cli.compare import compare
 from learnloop_service.app.cli.diagnose import diagnose
 from learnloop_service.app.cli.event_lines import event_line
 from learnloop_service.app.cli.options import AsJson, setting
+from learnloop_service.app.cli.output_files import OLD_NAME
 from learnloop_service.app.cli.plot_files import check_ending, write_plot
 from learnloop_service.app.cli.rejudge import rejudge
 from learnloop_service.app.cli.run_edit import edit
+from learnloop_service.app.cli.run_names import RunId
 from learnloop_service.app.cli.run_report import print_run, verdict_text
 from learnloop_service.app.cli.run_request import BadRunFile, overlay, parse_settings
 from learnloop_service.app.cli.terminal import (
@@ -35,8 +37,6 @@ from learnloop_service.app.cli.terminal import (
 from learnloop_service.app.cli.watching import ENDED, RunDisplay, follow
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and control runs.")
-
-RunId = Annotated[str, typer.Argument(metavar="RUN_ID")]
 
 
 @app.command("list")
@@ -75,19 +75,19 @@ def watch(run_id: RunId, service: ServiceAt = HERE, as_json: AsJson = False) -> 
     raise typer.Exit(0 if run["status"] == "completed" else 1)
 
 
-@app.command()
+@app.command(context_settings=OLD_NAME)
 def plot(
     run_id: RunId,
-    out: Annotated[Path, typer.Option("--out", "-o", dir_okay=False, help="The file: .svg or .png.")],
+    output: Annotated[Path, typer.Option("--output", "-o", dir_okay=False, help="The file: .svg or .png.")],
     service: ServiceAt = HERE,
 ) -> None:
     """Draw a run: rewards with their spread, and held-out success with its intervals, by iteration."""
-    check_ending(out)
+    check_ending(output)
     run = service.run(run_id)
     from learnloop_service.app.plots.run import run_svg
 
-    write_plot(run_svg(run), out)
-    say(f"wrote {out}")
+    write_plot(run_svg(run), output)
+    say(f"wrote {output}")
 
 
 @app.command()

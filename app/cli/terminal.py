@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -16,8 +17,14 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
+from learnloop.errors import without_errno
+
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters except tab and newline, characters that change the direction of text, and lone surrogates."""
+
+
+class Failure(Exception):
+    """Ends a command with exit code 1. The message says what failed and how to fix it."""
 
 
 class Terminal(Console):
@@ -30,14 +37,35 @@ class Terminal(Console):
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(_UNSAFE.sub("?", segment.text), segment.style)
 
+    @contextmanager
+    def into(self, file: Path) -> Iterator[None]:
+        """Print to a file instead, without styles. Raises Failure if it cannot be written.
+
+        It is not replaced if the block raises Failure: until the end another one beside it is written.
+        """
+        unfinished = file.with_name(f".{file.name}.unfinished")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            opened = unfinished.open("w", encoding="utf-8", buffering=1)
+        except OSError as error:
+            raise Failure(f"cannot write {file}: {error.strerror}") from error
+        before = self._file, self._color_system
+        self._file, self._color_system = opened, None
+        try:
+            yield
+        except Failure:
+            unfinished.unlink()
+            raise
+        finally:
+            self._file, self._color_system = before
+            opened.close()
+            if unfinished.exists():
+                unfinished.replace(file)
+
 
 _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "fault": "red", "failed": "red"}
 results = Terminal(highlight=False, markup=False, emoji=False, soft_wrap=False)
 progress = Terminal(highlight=False, markup=False, emoji=False, stderr=True)
-
-
-class Failure(Exception):
-    """Ends a command with exit code 1. The message says what failed and how to fix it."""
 
 
 @contextmanager
@@ -46,7 +74,7 @@ def failing_on(*foreseen: type[Exception]) -> Iterator[None]:
     try:
         yield
     except foreseen as error:
-        raise Failure(str(error)) from error
+        raise Failure(without_errno(str(error))) from error
 
 
 def print_json(document: Any) -> None:

@@ -12,7 +12,7 @@ from learnloop_service.app.cli.run_report import expected_text, print_defaults, 
 from learnloop_service.app.cli.run_request import overlay, parse_settings, read_graph_file, read_run_file
 from learnloop_service.app.cli.service_process import service_at
 from learnloop_service.app.cli.terminal import print_json, progress, results, say
-from learnloop_service.app.cli.watching import RunDisplay, run_to_end
+from learnloop_service.app.cli.watching import RunDisplay, page_of, run_to_end
 
 _File = Annotated[
     Path | None,
@@ -114,3 +114,4 @@ def _show_accepted(service: Service, accepted: Any, as_json: bool) -> None:
     if "expected" in accepted:
         results.print(expected_text(accepted["expected"]))
     say(f"watch it: learnloop runs watch {accepted['run_id']} --url {service.url}")
+    say(f"watch it in a browser: {page_of(service.url, accepted['run_id'])}")

@@ -1,4 +1,7 @@
-"""Follows a run until it ends: prints a line per iteration, and on a terminal also the curves and the current phase."""
+"""Follows a run until it ends: a line per iteration, and on a terminal also the curves and how far the phase is.
+
+If it is not a terminal, a phase that takes long has one line.
+"""
 
 import time
 from collections import deque
@@ -12,7 +15,7 @@ from rich.text import Text
 from learnloop_service.app.cli.charts import bar, duration, figure, percent, sparkline
 from learnloop_service.app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from learnloop_service.app.cli.event_lines import event_line
-from learnloop_service.app.cli.run_report import expected_text, failures_text, verdict_text
+from learnloop_service.app.cli.run_report import expected_text, failures_text, losses_of, verdict_text
 from learnloop_service.app.cli.terminal import plain
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.statistics.shares import wilson
@@ -23,7 +26,7 @@ _RECONNECT_TIMEOUT_S = 30.0
 _RESTARTING = (502, 503, 504)
 """Statuses from the service, or a proxy in front of it, while the service or its database restarts."""
 _QUIET_S = 5.0
-"""Longest silence during work on a run, in seconds, if the console is not a terminal."""
+"""Silence, in seconds, after which the current phase is printed, if the console is not a terminal."""
 _EVENTS = 5
 """Number of recent events shown above the curves on a terminal."""
 _SHOWN_AS_FIGURES = ("phase.completed", "iteration.completed")
@@ -99,6 +102,7 @@ class RunDisplay:
         self._events: deque[Json] = deque(maxlen=_EVENTS)
         self._started_at = clock()
         self._printed_at: float | None = None
+        self._phase: tuple[Json, ...] = ()
         self._live = Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
 
     def __enter__(self) -> "RunDisplay":
@@ -114,7 +118,7 @@ class RunDisplay:
 
     def say(self, line: str) -> None:
         """Print a line above the curves."""
-        self._console.print(line)
+        self._console.print(line, soft_wrap=True)
 
     def note(self, event: Json) -> None:
         """Show an event of the run, unless the figures already say it."""
@@ -154,7 +158,8 @@ class RunDisplay:
         elapsed_s = self._clock() - self._started_at
         if self._live:
             self._live.update(live_panel(run, elapsed_s, self._events), refresh=True)
-        elif (work := _work(run)) and self._is_quiet():
+        elif (work := _work(run)) and self._is_quiet() and (phase := _phase(run)) != self._phase:
+            self._phase = phase
             self._print(f"  {work}   {duration(elapsed_s)}")
 
     def _show_failures(self, failures: Json) -> None:
@@ -183,10 +188,7 @@ def iteration_lines(row: Json, evaluations: Sequence[Json]) -> list[str]:
     """Return lines with the figures of one iteration and of the held-out evaluation after it."""
     lines = []
     if row["iteration"] > 0:
-        lines.append(
-            f"iteration {row['iteration']:>3}   reward {figure(row['rewards']['mean']):>5}   "
-            f"success {percent(row['success']):>4}   malformed {percent(row['malformed']):>4}   step {row['step']}"
-        )
+        lines.append(f"iteration {row['iteration']:>3}   {_figures(row)}   step {row['step']}")
     for split in ("validation", "test"):
         rows = {e["mode"]: e for e in evaluations if e["iteration"] == row["iteration"] and e["split"] == split}
         if rows:
@@ -198,6 +200,18 @@ def iteration_lines(row: Json, evaluations: Sequence[Json]) -> list[str]:
     return lines
 
 
+def _figures(row: Json) -> str:
+    """Return the figures of an iteration, which are others if it learned from demonstrations."""
+    if learned := row.get("supervised"):
+        held_out = [figure(learned[name]) for name in ("held_out_loss_before", "held_out_loss")]
+        after = f", held out {' -> '.join(held_out)}" if held_out != ["-", "-"] else ""
+        return f"loss {figure(learned['loss'])}{after}   {learned['demonstrations']} demonstrations"
+    return (
+        f"reward {figure(row['rewards']['mean']):>5}   "
+        f"success {percent(row['success']):>4}   malformed {percent(row['malformed']):>4}"
+    )
+
+
 def live_panel(run: Json, elapsed_s: float, events: Collection[Json] = ()) -> Group:
     """Return the curves so far, the last events, and the current phase or the reason why the run waits."""
     trained = [row for row in run["iterations"] if row["iteration"] > 0]
@@ -205,6 +219,9 @@ def live_panel(run: Json, elapsed_s: float, events: Collection[Json] = ()) -> Gr
     successes = [row["success"] for row in trained]
     known = [reward for reward in rewards if reward is not None]
     lines = [_event_text(event) for event in events]
+    if losses := losses_of(trained):
+        curve = sparkline(losses, low=min(losses), high=max(losses))
+        lines.append(Text.assemble("loss     ", (curve, "magenta"), f"  {figure(losses[-1])}"))
     if known:
         curve = sparkline(rewards, low=min(known), high=max(known))
         lines.append(Text.assemble("reward   ", (curve, "cyan"), f"  {figure(rewards[-1])}"))
@@ -247,6 +264,11 @@ def _status_text(run: Json) -> str:
     return _work(run, with_bar=True) or _wait_text(run) or f"run {run['run_id']} is {run['status']}"
 
 
+def _phase(run: Json) -> tuple[Json, ...]:
+    """Return what tells a phase of a run from all others."""
+    return run["progress"]["iteration"], run["progress"]["phase"], run["wait_reason"]
+
+
 def _work(run: Json, *, with_bar: bool = False) -> str:
     """Return what a running run is doing, or an empty string if it has not begun."""
     progress = run["progress"]
@@ -266,10 +288,16 @@ def _work(run: Json, *, with_bar: bool = False) -> str:
     return f"{place}   {phase:<9} {drawn}{progress['done']}/{progress['total']}{failed}"
 
 
+def page_of(url: str, run_id: str) -> str:
+    """Return the address of a run's page in the dashboard of the service at a URL."""
+    return f"{url}/ui/runs/{run_id}"
+
+
 def run_to_end(service: Service, request: Json, display: RunDisplay) -> Json:
     """Start a learn-loop and follow it to its end. On Ctrl-C the run is cancelled, and has ended before this raises."""
     accepted = service.start_run(request)
     run_id = accepted["run_id"]
+    display.say(f"watch it in a browser: {page_of(service.url, run_id)}")
     if "expected" in accepted:  # older services do not say it
         display.say(expected_text(accepted["expected"]))
     try:

@@ -9,6 +9,8 @@ from rich.text import Text
 from learnloop.operations import segment
 from learnloop_service.app.cli.client import HERE, Service, ServiceAt
 from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.output_files import with_output
+from learnloop_service.app.cli.run_names import RunId, run_option
 from learnloop_service.app.cli.terminal import folded, plain, print_json, print_list, print_result, results, whole
 from learnloop_service.environment.json_type import Json
 
@@ -21,7 +23,7 @@ Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of i
 
 @app.command("list")
 def list_(
-    run_id: Annotated[str | None, typer.Option(help="Only endpoints of this run.")] = None,
+    run_id: Annotated[str | None, run_option("--run-id", "Only endpoints of this run.")] = None,
     limit: Limit = 20,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
@@ -35,7 +37,7 @@ def list_(
 def add(
     to: Annotated[str, typer.Argument(metavar="URL_OF_RECEIVER", help="URL to send events to.")],
     event: Annotated[list[str] | None, typer.Option(help="Event type to send; repeatable. \\[default: all]")] = None,
-    run_id: Annotated[str | None, typer.Option(help="Only events of this run.")] = None,
+    run_id: Annotated[str | None, run_option("--run-id", "Only events of this run.")] = None,
     project: Annotated[str | None, typer.Option(help="Events of all runs of this project.")] = None,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
@@ -105,6 +107,7 @@ def deliveries(
 
 
 @app.command()
+@with_output
 def delivery(id: DeliveryId, service: ServiceAt = HERE) -> None:
     """Show a delivery as JSON, with its body and all attempts."""
     print_json(service.call("GET", f"/webhooks/deliveries/{segment(id)}"))
@@ -120,7 +123,7 @@ def redeliver(id: DeliveryId, service: ServiceAt = HERE) -> None:
 @app.command()
 def replay(
     id: Id,
-    run_id: Annotated[str, typer.Argument(metavar="RUN_ID")],
+    run_id: RunId,
     after_seq: Annotated[int, typer.Option(min=0, help="Only events whose seq is greater than this.")] = 0,
     service: ServiceAt = HERE,
 ) -> None:

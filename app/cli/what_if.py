@@ -12,6 +12,7 @@ from learnloop_service.app.cli.charts import figure, percent
 from learnloop_service.app.cli.client import HERE, Service, ServiceAt, explained_if_missing
 from learnloop_service.app.cli.evaluations import Prompted, chosen_models, watch_evaluation
 from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.run_names import model_option
 from learnloop_service.app.cli.terminal import plain, print_result, print_warnings
 from learnloop_service.environment.json_type import Json
 
@@ -22,9 +23,7 @@ _Search = Annotated[
 ]
 _Model = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Model that continues, as for `learnloop eval`. Repeatable. \\[default: the checkpoint that made it]"
-    ),
+    model_option("Model that continues, as for `learnloop eval`. Repeatable. \\[default: the checkpoint that made it]"),
 ]
 
 

@@ -53,7 +53,8 @@ async def migrate_when_up(database: AsyncEngine) -> None:
                 await migrate(database)
     except DATABASE_DOWN as error:
         said = first_line(error.__cause__ or error)
-        raise DatabaseUrlError(f"the database was unreachable for {_START_S:.0f} s: {said}") from error
+        said = f"the database was unreachable for {_START_S:.0f} s: {said}; start it, or correct DATABASE_URL"
+        raise DatabaseUrlError(said) from error
 
 
 async def migrate(engine: AsyncEngine) -> None:

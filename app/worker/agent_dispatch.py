@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 import httpx
 import structlog
 
+from learnloop.errors import why_unreachable
 from learnloop.outcome import BadOutcome, parse_outcome
 from learnloop_service.app.agent_sessions.tasks import UNCLAIMED, AgentTasks
 from learnloop_service.app.security.address_guard import AddressGuard, AddressRefused, guarded_transport
@@ -141,7 +142,7 @@ class PushDispatch:
         except AddressRefused as error:
             raise _Refused(f"the runner's URL may not be used: {error}", again=False) from error
         except httpx.HTTPError as error:
-            said = f"the runner cannot be reached: {type(error).__name__}: {error}"
+            said = f"the runner cannot be reached: {why_unreachable(error)}"
             raise _Refused(said, again=True, lost=True) from error
 
 

@@ -96,6 +96,12 @@ class ScriptedService:
     iterations: int = 3
     posted: list[dict[str, Any]] = field(default_factory=list)
     asked: list[dict[str, Any]] = field(default_factory=list)
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    """Bodies of POST /evaluations, which are all refused."""
+    releases: list[dict[str, Any]] = field(default_factory=list)
+    """The same for releases."""
+    listed: list[str] = field(default_factory=lambda: [RUN_ID, RUN_ID])
+    """Ids in the list of runs, one on each page."""
     cancelled: bool = False
     reads: int = 0
     url: str = ""
@@ -168,13 +174,18 @@ class ScriptedService:
             )
 
         @app.get("/runs")
-        def runs(cursor: int = 0, limit: int = 100) -> Page[RunListed]:
-            """Return one of two pages with one run each."""
-            listed = RunListed.model_validate(
-                self.run().model_dump()
-                | {"settings_hash": "a" * 32, "seed": 0, "learning_rate": 7e-4, "judge_usd": 0.0, "curve": None}
-            )
-            return Page(items=[listed], next_cursor="1" if cursor == 0 else None)
+        def runs(cursor: int = 0, limit: int = 100, search: str = "") -> Page[RunListed]:
+            """Return a page with one run, or with none."""
+            found = [id for id in self.listed if search in id]
+            listed = [
+                RunListed.model_validate(
+                    self.run().model_dump()
+                    | {"run_id": id, "settings_hash": "a" * 32, "seed": 0, "learning_rate": 7e-4}
+                    | {"judge_usd": 0.0, "curve": None}
+                )
+                for id in found[cursor : cursor + 1]
+            ]
+            return Page(items=listed, next_cursor=str(cursor + 1) if cursor + 1 < len(found) else None)
 
         @app.get("/runs/{run_id}")
         def run(run_id: str) -> RunOut:
@@ -206,6 +217,16 @@ class ScriptedService:
             """Return every scenario twice, as in sampled evaluations."""
             ids = [id for id in REFERENCES for _ in range(2)]
             return Page(items=[_trajectory(number, id, iteration) for number, id in enumerate(ids)], next_cursor=None)
+
+        @app.post("/evaluations")
+        def evaluate(request: dict[str, Any]) -> None:
+            self.evaluations.append(request)
+            raise errors.Conflict("This service evaluates nothing.")
+
+        @app.post("/promotions/{project}/{name}/releases")
+        def release(project: str, name: str, request: dict[str, Any]) -> None:
+            self.releases.append(request)
+            raise errors.Conflict("This service releases nothing.")
 
         @app.post("/ask")
         def ask(request: dict[str, Any]) -> AskOut:

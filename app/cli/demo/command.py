@@ -126,7 +126,6 @@ def _train_and_show(
     keep: bool,
     as_json: bool,
 ) -> None:
-    progress.print(f"Watch it learn in a browser: {service.url}\n", soft_wrap=True)
     with RunDisplay(progress) as display:
         run = run_to_end(service, request, display)
     if run["status"] != "completed":

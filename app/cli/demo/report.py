@@ -8,6 +8,7 @@ from rich.padding import Padding
 from learnloop_service.app.cli.charts import duration, figure
 from learnloop_service.app.cli.held_out import held_out_table
 from learnloop_service.app.cli.run_report import verdict_text
+from learnloop_service.app.cli.watching import page_of
 from learnloop_service.environment.json_type import Json
 
 
@@ -40,7 +41,7 @@ def print_links(console: Console, document: Json, url: str | None, data_dir: Pat
         console.print("\nEvery trajectory is stored:", style="bold")
     run = f"{url}/runs/{document['run_id']}"
     for what, link in (
-        ("dashboard", f"{url}/ui/runs/{document['run_id']}"),
+        ("dashboard", page_of(url, document["run_id"])),
         ("run", run),
         ("trajectories", f"{run}/trajectories?split=test"),
         ("API", f"{url}/docs"),

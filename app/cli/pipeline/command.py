@@ -1,4 +1,4 @@
-"""`learnloop pipeline`: data, training, evaluation and deployment from one file."""
+"""`learnloop pipeline`: data, training, evaluation and promotion from one file."""
 
 from dataclasses import asdict
 from enum import StrEnum
@@ -56,6 +56,9 @@ def pipeline(
         runner.run(step)
     if as_json:
         print_json([asdict(each) for each in finished])
+
+
+setattr(pipeline, "rich_help_panel", "Start")  # noqa: B010
 
 
 def _print(done: "Done") -> None:

@@ -29,14 +29,14 @@ class BadPipeline(ValueError):
 
 
 class Deploy(BaseModel):
-    """The name under which the best checkpoint is deployed."""
+    """The name that the best checkpoint is promoted to."""
 
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
     name: Annotated[str, StringConstraints(pattern=NAME_PATTERN)] = Field(alias="as")
     """A name in the model's project."""
     if_better: bool = False
-    """Deploy only if a trial on held-out scenarios shows that it is better than the checkpoint with that name."""
+    """Promote only if a trial on held-out scenarios shows that it is better than the checkpoint with that name."""
 
 
 class PipelineFile(BaseModel, Generic[Recipe]):

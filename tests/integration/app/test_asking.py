@@ -97,7 +97,7 @@ async def test_invoke_speaks_the_form_of_zenml_deployments(data_dir: Path, datab
         assert model.requests[0]["model"] == "learnloop/a@2"
 
 
-async def test_invoke_asks_what_was_promoted_last_and_the_deployment_logs_it(data_dir: Path, database_url: str) -> None:
+async def test_invoke_asks_what_was_promoted_last_and_its_name_logs_it(data_dir: Path, database_url: str) -> None:
     async def engine(request: Json) -> Reply:
         if not request:
             return Reply(body={"data": [{"id": "learnloop/a", "steps": [0, 1, 2]}]})
@@ -127,7 +127,7 @@ async def test_invoke_asks_what_was_promoted_last_and_the_deployment_logs_it(dat
         [logged] = (await client.get("/promotions/learnloop/live/requests")).raise_for_status().json()["items"]
         assert (logged["model"], logged["step"], logged["run_id"]) == ("learnloop/a@1", 1, run_ids[0])
         assert logged["scenario"]["task"]["question"] == QUESTION["question"]
-        command = ["deployments", "logs", "learnloop/live", "--url", str(client.base_url)]
+        command = ["promotions", "logs", "learnloop/live", "--url", str(client.base_url)]
         shown = await asyncio.to_thread(CliRunner().invoke, app, command)
         assert (shown.exit_code, QUESTION["question"] in shown.stdout) == (0, True), shown.output
 

@@ -418,7 +418,7 @@ async def test_the_command_compares_and_writes_the_report(data_dir: Path, databa
 
         out = data_dir / "report"
         compared = ("--model", TINY, "--prompted", "openai/clever")
-        made = await command("eval", *compared, "--scenarios", "3", "--out", str(out))
+        made = await command("eval", *compared, "--scenarios", "3", "--output", str(out))
         assert made.exit_code == 0, made.output
         assert "100% [100, 100]" in made.stdout
         document = json.loads((out / "report.json").read_text())
@@ -427,6 +427,10 @@ async def test_the_command_compares_and_writes_the_report(data_dir: Path, databa
         assert (out / "report.svg").read_text().startswith("<svg")
         if HAS_FONT:
             assert (out / "report.png").read_bytes().startswith(b"\x89PNG")
+        for option in ("-o", "--out"):  # --out is the name that it had
+            one = data_dir / option / "one.md"
+            assert (await command("evaluations", "show", id, option, str(one))).exit_code == 0
+            assert one.read_text() == (out / "report.md").read_text()
         shown = await command("evaluations", "show", id, "--json")
         assert json.loads(shown.stdout)["report"] == document["report"]
         assert id in (await command("evaluations", "list")).stdout

@@ -1,4 +1,4 @@
-"""Promoted names as what is deployed: whether they answer, what they were asked, and taking them away."""
+"""Promoted names: whether they answer, what they were asked, and taking them away."""
 
 import asyncio
 from typing import Any
@@ -89,7 +89,7 @@ async def test_a_name_is_taken_away_and_given_again(stage: ModelStage) -> None:
     assert [(each["step"], each["withdrawn_at"] is None) for each in history] == [(0, True), (1, False)]
 
 
-async def test_deployments_in_the_terminal(
+async def test_promoted_names_in_the_terminal(
     stage: ModelStage, learnloop: Learnloop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEARNLOOP_API_KEY", await stage.key())
@@ -97,7 +97,7 @@ async def test_deployments_in_the_terminal(
     url = str(stage.service.client.base_url)
 
     async def command(*arguments: str) -> Any:
-        return await asyncio.to_thread(learnloop, "deployments", *arguments, "--url", url)
+        return await asyncio.to_thread(learnloop, "promotions", *arguments, "--url", url)
 
     assert (await command("logs", "mail/live")).stdout == "no requests\n"
     await _ask(stage, "mail/live")
@@ -120,6 +120,6 @@ async def test_deployments_in_the_terminal(
     assert deleted.stdout == f"mail/live is deleted; {CALLER}@1 is still there\n"
     missing = await command("describe", "mail/live")
     assert (missing.exit_code, "No checkpoint is promoted to 'mail/live'" in missing.stderr) == (1, True)
-    assert "Nothing is deployed" in (await command("list")).stdout
+    assert "No name is promoted" in (await command("list")).stdout
     for wrong in ("live", "mail/live@3"):
         assert (await command("describe", wrong)).exit_code == 1

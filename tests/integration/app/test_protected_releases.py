@@ -231,17 +231,17 @@ async def test_releases_in_the_terminal(
             return await asyncio.to_thread(learnloop, *arguments, "--url", str(client.base_url))
 
         first = (await _started(client))["release_id"]
-        shown = (await command("deployments", "describe", "learnloop/live")).stdout
+        shown = (await command("promotions", "describe", "learnloop/live")).stdout
         assert f"{first} is running: learnloop/m@2 has a share of 5%, stage 1 of 3" in shown
         assert (await client.post(f"/releases/{first}/promote")).status_code == 202
-        assert f"release {first}" in (await command("deployments", "list")).stdout
-        shown = (await command("deployments", "describe", "learnloop/live")).stdout
+        assert f"release {first}" in (await command("promotions", "list")).stdout
+        shown = (await command("promotions", "describe", "learnloop/live")).stdout
         assert [line.split() for line in shown.splitlines() if "release" in line] == [
             ["evidence", "release", f"{first},", "by", "person"]
         ]
 
         promote = ("models", "promote", "learnloop/m", "--step", "1", "--as", "live")
-        delete = ("deployments", "delete", "learnloop/live", "--yes")
+        delete = ("promotions", "delete", "learnloop/live", "--yes")
         for arguments, said in ((promote, "is now learnloop/m@1"), (delete, "is deleted")):
             id = (await _started(client, step=3))["release_id"]
             refused = await command(*arguments)

@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 import pytest
 
+from tests.help_panels import shown_panels
 from tests.integration.cli.conftest import Learnloop
 
 HEAVY = ("torch", "transformers", "art", "fastapi", "uvicorn", "sqlalchemy", "pydantic_settings", "alembic")
@@ -31,3 +32,17 @@ def test_an_unknown_command_is_a_usage_error(learnloop: Learnloop) -> None:
 def test_the_version_is_printed(learnloop: Learnloop) -> None:
     ran = learnloop("--version")
     assert (ran.exit_code, ran.stdout) == (0, f"learnloop {version('learnloop')}\n")
+
+
+def test_the_help_has_the_commands_in_five_panels(learnloop: Learnloop) -> None:
+    panels = shown_panels(learnloop("--help").stdout)
+    assert list(panels) == ["Options", "Start", "Look", "Use", "Improve", "Operate"]
+    assert "pipeline" in panels["Start"]  # an entry point, as packages have
+    assert max(map(len, panels.values())) <= 8
+
+
+def test_a_command_keeps_its_old_name_which_is_not_listed(learnloop: Learnloop) -> None:
+    shown = learnloop("promotions", "--help").stdout
+    assert "Take a promoted name away" in shown
+    assert learnloop("deployments", "--help").stdout.splitlines()[2:] == shown.splitlines()[2:]
+    assert "deployments" not in learnloop("--help").stdout

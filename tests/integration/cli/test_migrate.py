@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import URL
 from ulid import ULID
 
+from learnloop_service.app.db import migration
 from tests.integration.cli.conftest import Learnloop
 
 
@@ -56,3 +57,16 @@ def test_without_a_url_it_says_who_migrates(learnloop: Learnloop) -> None:
     refused = learnloop("migrate")
     assert refused.exit_code == 1
     assert "DATABASE_URL is not set" in refused.stderr
+
+
+def test_a_database_that_is_down_is_named_with_what_to_do(
+    learnloop: Learnloop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migration, "_START_S", 0.0)
+    monkeypatch.setenv("DATABASE_URL", "postgresql://somebody@127.0.0.1:9/learnloop")
+    refused = learnloop("migrate")
+    assert refused.exit_code == 1
+    (line,) = [each for each in refused.stderr.splitlines() if each.startswith("learnloop:")]
+    assert "127.0.0.1" in line
+    assert "Connection refused; start it, or correct DATABASE_URL" in line
+    assert "Errno" not in line

@@ -158,3 +158,12 @@ def test_no_service_says_how_to_start_one(learnloop: Learnloop) -> None:
     assert ran.exit_code == 1
     assert "learnloop serve" in ran.stderr
     assert ran.stderr.count("\n") == 1
+
+
+def test_a_service_that_does_not_run_is_one_line_that_says_how_to_start_it(learnloop: Learnloop) -> None:
+    ran = learnloop("runs", "list", "--url", "http://127.0.0.1:9")
+    assert (ran.exit_code, ran.stdout) == (1, "")
+    assert ran.stderr == (
+        "learnloop: no service is reachable at http://127.0.0.1:9: nothing listens there; start one with "
+        "`learnloop serve`, or give --url\n"
+    )

@@ -53,9 +53,15 @@ def test_detach_only_posts(learnloop: Learnloop, service: ScriptedService) -> No
     ran = learnloop("train", "--detach", "--url", service.url)
     assert (ran.exit_code, service.reads) == (0, 0)
     assert f"learnloop runs watch {RUN_ID}" in ran.stdout
+    assert f"watch it in a browser: {service.url}/ui/runs/{RUN_ID}\n" in ran.stdout
     assert "36 before training, 1,280 in training, 120 afterwards; about 4:10, as the last run" in " ".join(
         ran.stdout.split()
     )
+
+
+def test_the_address_of_the_page_is_on_a_line_of_its_own(learnloop: Learnloop, service: ScriptedService) -> None:
+    ran = learnloop("train", "--url", service.url)
+    assert f"watch it in a browser: {service.url}/ui/runs/{RUN_ID}" in ran.stderr.splitlines()
 
 
 def test_every_wrong_field_is_named(learnloop: Learnloop, service: ScriptedService) -> None:

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from learnloop_service.app.cli.main import GROUP, app
 from learnloop_service.environment import plugins
 from tests.fakes.installed import installed
+from tests.help_panels import shown_panels
 
 _COMMANDS = '''
 import typer
@@ -17,7 +18,11 @@ def greet(name: str, loud: bool = False) -> None:
     """Greet somebody."""
     print(f"Hello, {name}{'!' if loud else '.'}")
 
-several = typer.Typer(help="Several of them.")
+def wave() -> None:
+    """Wave."""
+
+wave.rich_help_panel = "Use"
+several = typer.Typer(help="Several of them.", rich_help_panel="Greetings")
 several.command()(greet)
 
 @several.command()
@@ -33,6 +38,7 @@ def package(tmp_path: Path) -> Iterator[None]:
     points = {
         "greet": "greetings:greet",
         "several": "greetings:several",
+        "wave": "greetings:wave",
         "broken": "greetings:nothing",
         "runs": "greetings:greet",
         "runs.greet": "greetings:greet",
@@ -69,6 +75,13 @@ def test_the_help_lists_them_beside_ours() -> None:
         "List, inspect and control runs.",
     ):
         assert text in " ".join(ran.stdout.replace("│", " ").split()), text
+
+
+def test_the_help_has_them_in_the_panel_that_they_name() -> None:
+    panels = shown_panels(CliRunner().invoke(app, ["--help"]).stdout)
+    assert panels["From packages"] == ["greet", "broken"]
+    assert panels["Greetings"] == ["several"]
+    assert {"ask", "wave"} <= set(panels["Use"])
 
 
 def test_one_that_cannot_be_loaded_says_why() -> None:

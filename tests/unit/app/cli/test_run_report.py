@@ -2,7 +2,7 @@
 
 import pytest
 
-from learnloop_service.app.cli.run_report import expected_text
+from learnloop_service.app.cli.run_report import expected_text, losses_of
 from learnloop_service.environment.json_type import Json
 
 ROLLOUTS = {"baseline": 560, "training": 3_840, "evaluations": 1_072, "replacements": 0}
@@ -24,3 +24,14 @@ ROLLOUTS = {"baseline": 560, "training": 3_840, "evaluations": 1_072, "replaceme
 )
 def test_expected_work_says_what_is_a_bound(expected: Json, text: str) -> None:
     assert expected_text(expected) == text
+
+
+def test_losses_are_held_out_ones_where_there_are_any() -> None:
+    rows: list[Json] = [
+        {"supervised": {"loss": 2.0, "held_out_loss": None}},
+        {"supervised": {"loss": 1.5, "held_out_loss": 1.75}},
+        {"supervised": {"loss": None, "held_out_loss": None}},
+        {"supervised": None},
+        {},
+    ]
+    assert losses_of(rows) == [2.0, 1.75]

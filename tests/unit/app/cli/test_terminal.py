@@ -3,15 +3,17 @@
 import json
 import unicodedata
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from learnloop_service.app.cli.terminal import Terminal, json_text, plain
+from learnloop_service.app.cli.terminal import Failure, Terminal, json_text, plain
 
 HOSTILE = "a\x1b]0;title\x07\x9b31m\u202etxt\ud800 b"
 _TEXTS = st.text(st.characters(codec=None), max_size=40)
@@ -32,6 +34,33 @@ def test_nothing_that_is_printed_is_obeyed(text: str) -> None:
         console.print(printed)
         console.print(printed, soft_wrap=True, style="red")
         assert not _obeyed(shown.getvalue())
+
+
+class _Screen(StringIO):
+    """A file that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_file_has_no_styles_and_is_replaced_only_by_a_whole_one(tmp_path: Path) -> None:
+    console = Terminal(file=(screen := _Screen()), color_system="standard", width=60)
+    file = tmp_path / "deep" / "file.txt"
+    with console.into(file):
+        console.print("red", style="red")
+    console.print("red", style="red")
+    assert (file.read_text(), screen.getvalue()) == ("red\n", "\x1b[31mred\x1b[0m\n")
+    with pytest.raises(Failure, match="no service"):
+        _fail_half_way(console, file)
+    assert {each.name: each.read_text() for each in file.parent.iterdir()} == {"file.txt": "red\n"}
+    with pytest.raises(Failure, match=r"cannot write .*: File exists"), console.into(file / "below"):
+        pass
+
+
+def _fail_half_way(console: Terminal, file: Path) -> None:
+    with console.into(file):
+        console.print("half")
+        raise Failure("no service")
 
 
 def test_a_live_display_is_no_way_around() -> None:

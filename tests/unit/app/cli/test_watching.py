@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from learnloop_service.app.cli.terminal import Terminal
-from learnloop_service.app.cli.watching import RunDisplay, live_panel
+from learnloop_service.app.cli.watching import RunDisplay, iteration_lines, live_panel
 
 
 class _Clock:
@@ -30,17 +30,21 @@ def _run(iteration: int | None, phase: str, done: int, iterations: Sequence[Any]
     }
 
 
-def test_a_pipe_gets_a_line_when_work_begins_and_then_every_few_seconds() -> None:
+def test_a_pipe_gets_a_line_for_each_phase_that_takes_long() -> None:
     clock, text = _Clock(), StringIO()
     with RunDisplay(Console(file=text, width=100), clock) as display:
         display.show(_run(None, "", 0))
         assert text.getvalue() == ""
-        for now, done in ((1.0, 0), (2.0, 8), (4.0, 40), (6.5, 64), (7.0, 66)):
+        for now, done in ((1.0, 0), (2.0, 8), (4.0, 40), (6.5, 64), (17.0, 166)):
             clock.now = now
             display.show(_run(0, "evaluate", done))
+        for now, phase, done in ((18.0, "rollout", 0), (19.0, "train", 1), (22.0, "train", 2), (99.0, "train", 3)):
+            clock.now = now
+            display.show(_run(1, phase, done))
     assert [line.split() for line in text.getvalue().splitlines()] == [
         ["baseline", "evaluating", "0/176", "1", "s"],
-        ["baseline", "evaluating", "64/176", "6", "s"],
+        ["iteration", "1/3", "rollouts", "0/176", "18", "s"],
+        ["iteration", "1/3", "training", "3/176", "1:39"],
     ]
 
 
@@ -56,6 +60,23 @@ def test_figures_take_the_place_of_progress() -> None:
     first, second = text.getvalue().splitlines()
     assert "training" in first
     assert second.startswith("iteration   1   reward")
+
+
+def _imitation(iteration: int, loss: float, held_out: tuple[float, float] | None = None) -> dict[str, Any]:
+    before, after = held_out or (None, None)
+    learned = {"demonstrations": 32, "loss": loss, "held_out_loss_before": before, "held_out_loss": after}
+    figures = {"rewards": {"mean": None}, "success": None, "malformed": None, "step": iteration}
+    return {"iteration": iteration, "supervised": learned, **figures}
+
+
+def test_iterations_on_demonstrations_show_the_loss() -> None:
+    assert iteration_lines(_imitation(1, 1.2345, (2.0, 0.75)), []) == [
+        "iteration   1   loss 1.23, held out 2.00 -> 0.75   32 demonstrations   step 1"
+    ]
+    assert iteration_lines(_imitation(2, 0.5), []) == ["iteration   2   loss 0.50   32 demonstrations   step 2"]
+    console = Terminal(file=StringIO(), width=100, record=True)
+    console.print(live_panel(_run(2, "train", 1, [_imitation(1, 1.5), _imitation(2, 0.5)]), 5.0, []))
+    assert "loss     █▁  0.50" in console.export_text()
 
 
 def test_a_terminal_shows_curves_events_and_why_it_waits() -> None:

@@ -1,4 +1,4 @@
-"""`learnloop deployments`: promoted names with their addresses, health and requests."""
+"""`learnloop promotions`: promoted names with their addresses, health and requests."""
 
 from typing import Annotated
 
@@ -26,7 +26,7 @@ def _addressed(promotion: Json, service: Service) -> Json:
 def list_(service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """List the promoted names, each with its checkpoint, and since when and on what evidence it has it."""
     found = [_addressed(each, service) for each in service.call("GET", "/promotions")["items"]]
-    nothing = "Nothing is deployed. Promote a checkpoint: learnloop models promote PROJECT/NAME --step N --as NAME"
+    nothing = "No name is promoted. Promote a checkpoint: learnloop models promote PROJECT/NAME --step N --as NAME"
     since = Column("SINCE", overflow="fold", no_wrap=True)
     columns = [folded("NAME"), folded("CHECKPOINT"), since, folded("EVIDENCE")]
     print_list(found, as_json, nothing, columns, _row)
@@ -94,9 +94,9 @@ def _release(release: Json) -> str:
     return f"{release['release_id']} is {release['state']}: {release['candidate']} has a share of {share}, {stage}"
 
 
-def _row(deployed: Json) -> tuple[str, ...]:
-    since = deployed["created_at"][:16].replace("T", " ")
-    return deployed["name"], _checkpoint(deployed), since, _evidence(deployed)
+def _row(promotion: Json) -> tuple[str, ...]:
+    since = promotion["created_at"][:16].replace("T", " ")
+    return promotion["name"], _checkpoint(promotion), since, _evidence(promotion)
 
 
 def _print(found: Json) -> None:
