@@ -34,6 +34,7 @@ from learnloop_service.app.schemas.runs import (
     SupervisedFigures,
 )
 from learnloop_service.app.statistics.verdict import Verdict, verdict
+from learnloop_service.environment.wording import counted
 from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.statistics.shares import wilson
 
@@ -223,7 +224,7 @@ def _ended_early(run: Run) -> str | None:
     done = run.next_iteration - 1
     if run.status != RunStatus.COMPLETED or done >= run.iterations_total or not run.request.get("end_when_learned"):
         return None
-    return f"It ended after {done} of {run.iterations_total} iterations, because little was left to learn."
+    return f"It ended after {done} of {counted(run.iterations_total, 'iteration')}, because little was left to learn."
 
 
 def _parent(run: Run) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from learnloop_service.app.cli.charts import duration, figure, percent, sparklin
 from learnloop_service.app.cli.held_out import held_out_table
 from learnloop_service.app.cli.terminal import plain, results
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 
 _STYLES = {
     "learned": "green",
@@ -59,7 +60,7 @@ def print_run(run: Json) -> None:
 def failures_text(failures: Json) -> str:
     """Return how many rollouts of an iteration failed, and why the first one did."""
     where = f" in iteration {failures['iteration']}" if failures["iteration"] else ""
-    return f"{failures['failed']} of {failures['finished']} rollouts failed{where}: {failures['first']}"
+    return f"{failures['failed']} of {counted(failures['finished'], 'rollout')} failed{where}: {failures['first']}"
 
 
 def print_defaults(defaults: Mapping[str, Json]) -> None:

@@ -33,6 +33,7 @@ from learnloop_service.app.cli.terminal import (
     whole,
 )
 from learnloop_service.app.cli.watching import ENDED, RunDisplay, follow
+from learnloop_service.environment.wording import counted
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and control runs.")
 
@@ -176,9 +177,12 @@ def _print_verification(found: Any) -> None:
     for each in found["lost"]:
         where = f"iteration {each['iteration']}: rollout {each['trajectory_id']}"
         say(f"{where} was lost ({each['failure']}): {each['error']}")
-    compared = f"{found['figures']} figures of {found['trajectories']} trajectories in {found['iterations']} iterations"
+    compared = (
+        f"{counted(found['figures'], 'figure')} of {found['trajectories']:,} trajectories in "
+        f"{counted(found['iterations'], 'iteration')}"
+    )
     if found["rejudgings"]:
-        compared += f" and {found['rejudgings']} rejudgings"
+        compared += f" and {counted(found['rejudgings'], 'rejudging')}"
     if found["ok"]:
         say(f"all figures agree with the stored trajectories: {compared}")
         return

@@ -52,6 +52,8 @@ _MAX_REJUDGINGS = 5
 """Newest rejudgings that are mentioned."""
 _ROWS_AT_ONCE = 200
 _FIGURES = ("iteration", "step", "success", "malformed", "failed_rollouts")
+_PARTS_OF_TEXT = ("sentence", "details")
+"""What a verdict has twice. A report has it once, as those of earlier versions, with which it is compared."""
 _REWARDS = ("mean", "median", "min", "max", "count")
 
 
@@ -75,7 +77,7 @@ async def collect(database: Database, settings: Settings, run: Run) -> Json:
         "written": _written(settings),
         "run": _run(run),
         "settings": run.request,
-        "verdict": asdict(judged),
+        "verdict": {name: value for name, value in asdict(judged).items() if name not in _PARTS_OF_TEXT},
         "causes": [_cause(each) for each in await diagnoses_of(database, run.id) if each.state == "active"],
         "iterations": _thinned_iterations(iterations),
         "evaluations": _thinned_evaluations(evaluations, run.best_step),

@@ -5,6 +5,7 @@ from learnloop_service.app.reports.format import dollars, duration, moment, perc
 from learnloop_service.app.reports.html import Html, h, joined
 from learnloop_service.app.statistics.verdict import headline, on_same_scenarios
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted, in_words
 
 STATES = {
     "learned": "Learned",
@@ -69,7 +70,7 @@ def _test_line(report: Json) -> Html | None:
     return h(
         "p",
         f"On the test split, which chose no checkpoint: {percent(first['success'])} → {percent(latest['success'])} of "
-        f"{latest['scenarios']:,} tasks{shown}.",
+        f"{counted(latest['scenarios'], 'task')}{shown}.",
         class_="muted",
     )
 
@@ -106,7 +107,7 @@ def _causes(report: Json) -> Html | None:
             *(
                 h(
                     "li",
-                    h("strong", each["cause"].replace("_", " ")),
+                    h("strong", in_words(each["cause"])),
                     f" ({each['severity']}): {each['summary']} ",
                     h("em", each["remedy"]),
                 )
