@@ -1398,6 +1398,7 @@ export interface TurnValues {
   "credits": (TurnCredit)[];
   "decisive": TurnCredit | null;
   "missing": number | null;
+  "missing_before": (number)[];
   "text": string;
 }
 
@@ -1420,6 +1421,8 @@ export interface VerdictOut {
   "interval": (number)[] | null;
   "on": ComparedEvaluations | null;
   "losses": DemonstrationLosses | null;
+  "sentence": string;
+  "details": string;
   "text": string;
   "causes": (string)[];
 }

@@ -1,6 +1,6 @@
 // The columns of the table of runs. An entry is a run, or the newest of several that differ only in their seed.
 
-import { ago, compact, counted, dollars, duration, NONE, number, signed } from "../format.js";
+import { ago, compact, counted, dollars, duration, inWords, NONE, number, signed } from "../format.js";
 import { GainBar } from "../parts/gain.js";
 import { html } from "../parts/html.js";
 import { EditRun, Star, Tags } from "../parts/run_edit.js";
@@ -70,7 +70,7 @@ function several(run, { unfolded, fold }) {
   const name = nameOf(run);
   return html`<span class="run-cell">
     <button class="quiet fold" aria-expanded=${isOpen} aria-label=${`${counted(run.same_settings?.runs ?? 0, "run")} like ${name}`} onClick=${() => fold(run.settings_hash)}>
-      <span aria-hidden="true">${isOpen ? "▾" : "▸"}</span>${run.same_settings?.runs} runs</button>
+      <span aria-hidden="true">${isOpen ? "▾" : "▸"}</span>${counted(run.same_settings?.runs ?? 0, "run")}</button>
     <span class="run-name" title=${`the newest is ${name}`}>${shortNameOf(run)}</span>
   </span>`;
 }
@@ -109,7 +109,7 @@ function verdict(run) {
 function commonest(counts, mark) {
   const found = Object.entries(counts).sort(([, one], [, other]) => other - one);
   const all = found.reduce((sum, [, count]) => sum + count, 0);
-  const title = found.map(([name, count]) => `${count} ${name.replaceAll("_", " ")}`).join(", ");
+  const title = found.map(([name, count]) => `${count} ${inWords(name)}`).join(", ");
   return html`<span title=${title}>${mark(found[0][0])}${found.length > 1 && html` <span class="muted">${found[0][1]}/${all}</span>`}</span>`;
 }
 

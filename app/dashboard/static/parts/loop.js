@@ -41,7 +41,7 @@ function phasesOf(run) {
     {
       phase: "rollout",
       title: "Roll out",
-      text: `The agent attempts ${counted(groups, "scenario")}, each ${rollouts} times: ${counted(groups * rollouts, "rollout")}.${ahead ? ` They begin up to ${counted(ahead, "iteration")} ahead.` : ""}`,
+      text: `The agent attempts ${counted(groups, "scenario")}, each ${counted(rollouts, "time")}: ${counted(groups * rollouts, "rollout")}.${ahead ? ` They begin up to ${counted(ahead, "iteration")} ahead.` : ""}`,
     },
     { phase: "judge", title: "Judge", text: `The judge “${label(run.judge, 40)}” scores every rollout. Those of one scenario are compared with each other.` },
     { phase: "train", title: "Train", text: "What went better than its group’s average becomes more likely, what went worse less likely." },
