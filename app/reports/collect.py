@@ -74,7 +74,7 @@ async def collect(database: Database, settings: Settings, run: Run) -> Json:
     redactor = Redactor(secrets_of(settings))
     document: dict[str, Json] = {
         "format": FORMAT,
-        "written": _written(settings),
+        "written": _written(settings, run),
         "run": _run(run),
         "settings": run.request,
         "verdict": {name: value for name, value in asdict(judged).items() if name not in _PARTS_OF_TEXT},
@@ -95,7 +95,7 @@ async def collect(database: Database, settings: Settings, run: Run) -> Json:
     return document
 
 
-def _written(settings: Settings) -> Json:
+def _written(settings: Settings, run: Run) -> Json:
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "learnloop": version("learnloop"),
@@ -104,7 +104,7 @@ def _written(settings: Settings) -> Json:
         "system": f"{platform.system()} {platform.machine()}",
         "cores": usable_cores(),
         "engine_device": settings.engine_device,
-        "machine_price_per_hour": settings.machine_price_per_hour,
+        "machine_price_per_hour": run.machine_price_per_hour,
     }
 
 

@@ -451,6 +451,8 @@ class RunListed(RunBrief):
     """Whether the run learned."""
     judge_usd: float
     """Dollars for judge calls so far, as far as their price is known."""
+    cost_usd: float | None = None
+    """What the run has cost so far in US dollars, as `total_usd` of its `cost`."""
     curve: list[float] | None = None
     """Mean rewards of its iterations, oldest first, evenly thinned out to at most as many as `curve` asked for. Null if
     the request did not ask."""

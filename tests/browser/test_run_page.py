@@ -88,12 +88,14 @@ async def test_machine_time_is_priced_beside_what_others_are_paid(
     settings = settings_for(data_dir, database_url, machine_price_per_hour=3600.0)
     async with served(settings, ScriptedLoop()) as client:
         run_id = (await client.post("/learn-loop", json={"iterations": 1})).raise_for_status().json()["run_id"]
-        cost = (await run_with(client, run_id, "completed"))["cost"]["machine_usd"]
+        cost = (await run_with(client, run_id, "completed"))["cost"]["total_usd"]
         await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}")
-        await expect(visit.text(f"${cost:.2f} of machine time, $0.00 paid to others")).to_be_visible()
+        await expect(visit.text(f"${cost:.2f} of machine time at $3,600.00 an hour")).to_be_visible()
         spent = visit.page.locator(".spent > div", has_text="Machine time")
         await expect(spent.locator("dd")).to_contain_text(f"${cost:.2f}")
         assert await visit.inaccessible() == []
+        await visit.open(str(client.base_url).rstrip("/"), "/")
+        await expect(visit.page.get_by_role("cell", name=f"${cost:.2f}")).to_be_visible()
 
 
 async def test_a_cause_is_repaired_by_a_fork(visit: Visit, data_dir: Path, database_url: str) -> None:

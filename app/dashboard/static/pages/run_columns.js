@@ -36,12 +36,14 @@ export const COLUMNS = [
   { name: "learning_rate", isUsual: false, column: { title: "Learning rate", by: "learning_rate", isNumber: true, cell: (/** @type {Run} */ run) => run.learning_rate ?? NONE } },
   { name: "seed", isUsual: false, column: { title: "Seed", isNumber: true, cell: (/** @type {Run} */ run) => (run.same_settings ? "" : (run.seed ?? NONE)) } },
   { name: "judge_usd", isUsual: false, column: { title: "Judge", by: "judge_usd", isNumber: true, cell: (/** @type {Run} */ run) => dollars(mean(run, "judge_usd", run.judge_usd)) } },
+  { name: "cost", isUsual: false, column: { title: "Cost", by: "cost", isNumber: true, cell: (/** @type {Run} */ run) => dollars(mean(run, "cost", run.cost_usd)) } },
   { name: "notes", isUsual: false, column: { title: "Notes", cell: (/** @type {Run} */ run) => html`<span class="clip" title=${visible(run.notes)}>${label(run.notes, 60)}</span>` } },
   { name: "created", isUsual: false, column: { title: "Created", by: "created", isNumber: true, cell: (/** @type {Run} */ run) => ago(run.created_at) } },
 ];
 
-/** @param {string | null} names as the address has them @returns {Set<string>} */
-export const shownColumns = (names) => new Set(names === null ? COLUMNS.filter((each) => each.isUsual).map((each) => each.name) : names.split(","));
+/** @param {string | null} names as the address has them @param {boolean} isPriced whether a run has a cost @returns {Set<string>} */
+export const shownColumns = (names, isPriced) =>
+  new Set(names === null ? COLUMNS.filter((each) => each.isUsual || (isPriced && each.name === "cost")).map((each) => each.name) : names.split(","));
 
 /** The columns of a table. @param {Table} table @param {Set<string>} shown @returns {Column[]} */
 export function columnsOf(table, shown) {
