@@ -12,6 +12,7 @@ from rich.text import Text
 from learnloop_service.app.cli.charts import bar, duration, figure, percent, sparkline
 from learnloop_service.app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from learnloop_service.app.cli.event_lines import event_line
+from learnloop_service.app.cli.pace import Pace
 from learnloop_service.app.cli.run_report import expected_text, failures_text, verdict_text
 from learnloop_service.app.cli.terminal import plain
 from learnloop_service.environment.json_type import Json
@@ -99,6 +100,7 @@ class RunDisplay:
         self._events: deque[Json] = deque(maxlen=_EVENTS)
         self._started_at = clock()
         self._printed_at: float | None = None
+        self._pace = Pace(clock)
         self._live = Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
 
     def __enter__(self) -> "RunDisplay":
@@ -153,7 +155,7 @@ class RunDisplay:
         self._show_verdict(run["verdict"])
         elapsed_s = self._clock() - self._started_at
         if self._live:
-            self._live.update(live_panel(run, elapsed_s, self._events), refresh=True)
+            self._live.update(live_panel(run, elapsed_s, self._events, self._pace.left_s(run)), refresh=True)
         elif (work := _work(run)) and self._is_quiet():
             self._print(f"  {work}   {duration(elapsed_s)}")
 
@@ -198,8 +200,11 @@ def iteration_lines(row: Json, evaluations: Sequence[Json]) -> list[str]:
     return lines
 
 
-def live_panel(run: Json, elapsed_s: float, events: Collection[Json] = ()) -> Group:
-    """Return the curves so far, the last events, and the current phase or the reason why the run waits."""
+def live_panel(run: Json, elapsed_s: float, events: Collection[Json] = (), left_s: float | None = None) -> Group:
+    """Return the curves so far, the last events, and the current phase or the reason why the run waits.
+
+    `left_s` is about how long the phase still takes; only that of the baseline is shown.
+    """
     trained = [row for row in run["iterations"] if row["iteration"] > 0]
     rewards = [row["rewards"]["mean"] for row in trained]
     successes = [row["success"] for row in trained]
@@ -220,7 +225,9 @@ def live_panel(run: Json, elapsed_s: float, events: Collection[Json] = ()) -> Gr
         lines.append(verdict_text(run["verdict"]))
     if failures := run["progress"].get("failures"):
         lines.append(plain(failures_text(failures), "red"))
-    lines.append(Text(f"{_status_text(run)}   {duration(elapsed_s)}", style="dim", no_wrap=True, overflow="ellipsis"))
+    left = f", about {duration(left_s)} left" if left_s is not None and run["progress"]["iteration"] == 0 else ""
+    status = f"{_status_text(run)}{left}   {duration(elapsed_s)}"
+    lines.append(Text(status, style="dim", no_wrap=True, overflow="ellipsis"))
     return Group(*lines)
 
 
@@ -261,9 +268,10 @@ def _work(run: Json, *, with_bar: bool = False) -> str:
     if not progress["total"]:
         return f"{place}   {phase}"
     drawn = f"{bar(progress['done'], progress['total'])} " if with_bar else ""
+    share = f" ({percent(progress['done'] / progress['total'])})" if with_bar else ""
     failures = progress.get("failures") if phase == _PHASES["rollout"] or not progress["iteration"] else None
     failed = f", {failures['failed']} failed" if failures else ""
-    return f"{place}   {phase:<9} {drawn}{progress['done']}/{progress['total']}{failed}"
+    return f"{place}   {phase:<9} {drawn}{progress['done']}/{progress['total']}{share}{failed}"
 
 
 def run_to_end(service: Service, request: Json, display: RunDisplay) -> Json:

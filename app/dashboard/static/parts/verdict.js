@@ -17,12 +17,12 @@ export const Verdict = ({ verdict: { state, sentence, details } }) => html`<${Sa
 
 /**
  * What was found: its first sentence, and in small print the others.
- * @param {{text: string, details?: string, tone?: string, children?: any}} props
+ * @param {{text: string, details?: string, tone?: string}} props
  */
-export function Said({ text, details, tone = "", children }) {
+export function Said({ text, details, tone = "" }) {
   const [sentence, ...others] = details === undefined ? text.split(/(?<=[.?!]) (?=[A-Z])/) : [text];
   const small = details ?? others.join(" ");
-  return html`<div class=${`verdict ${tone}`}><p>${visible(sentence)}</p>${small && html`<p class="small-print">${visible(small)}</p>`}${children}</div>`;
+  return html`<div class=${`verdict ${tone}`}><p>${visible(sentence)}</p>${small && html` <p class="small-print">${visible(small)}</p>`}</div>`;
 }
 
 const _WORDS = /** @type {Record<string, string>} */ ({ learned: "learned", got_worse: "got worse", no_change_shown: "no change", too_early: "too early", demonstrations_learned: "demos learned", demonstrations_not_learned: "demos not learned" });
