@@ -198,7 +198,7 @@ async def _opened(
     await asyncio.to_thread(index_inboxes_anew, settings.data_dir)
     async with (
         service as state.service,
-        open_run_documents(state.service.database, limits, settings.machine_price_per_hour) as state.run_documents,
+        open_run_documents(state.service.database, limits) as state.run_documents,
         open_callers(state.service.database, settings) as state.callers,
         idempotency.purging(state.service.database),
         every(_PRUNE_EVERY_S, partial(prune, state.service.database, settings), "prune"),

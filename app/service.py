@@ -28,6 +28,7 @@ from learnloop_service.app.releases.watcher import EVERY_S, ReleaseWatcher
 from learnloop_service.app.resources import Resources, open_resources
 from learnloop_service.app.results.files import ResultsFiles
 from learnloop_service.app.runs.claims import Limits, RunClaims
+from learnloop_service.app.runs.cost import price_earlier_runs
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.queries import RunQueries
 from learnloop_service.app.runs.store import RunStore
@@ -90,6 +91,8 @@ async def open_service(
         resources = await stack.enter_async_context(open_resources(settings, connect, engine))
         box = secret_box(settings.secret_key, settings.data_dir)
         guard = AddressGuard(settings.allowed_private_hosts)
+        if settings.machine_price_per_hour is not None:
+            await price_earlier_runs(resources.database, settings.machine_price_per_hour)
         await keep_frontend_endpoint(resources.database, settings.frontend_url, settings.frontend_webhook_secret, box)
         dispatcher = Dispatcher(resources.database, Sender(box, guard))
         stack.push_async_callback(dispatcher.close)
@@ -172,6 +175,7 @@ def _runs(resources: Resources, leases: Database, worker: str, learn: LearnLoop)
         limits=Limits(settings.max_runs_per_project, settings.max_runs_per_backend),
         backends=usable(),
         engine=resources.engine_name,
+        price_per_hour=settings.machine_price_per_hour,
     )
     driver = Driver(
         database,

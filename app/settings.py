@@ -138,7 +138,8 @@ class Settings(BaseSettings):
     """Maximum number of concurrent runs per project over all workers. None: no limit."""
     max_runs_per_backend: int | None = Field(None, ge=1)
     machine_price_per_hour: float | None = Field(None, gt=0, le=1_000_000)
-    """US dollars that an hour of the machine costs, for the cost of runs. None: no cost of machine time is shown."""
+    """US dollars that an hour of the machine costs, for the cost of runs that begin now. None: no cost of machine time
+    is shown."""
     lease_s: float = Field(30.0, ge=1.0, le=3600.0)
     """Duration of a lease: if a worker dies, another one can take over its run or evaluation after this time."""
     phase_timeout_s: float = Field(3600.0, ge=1.0)

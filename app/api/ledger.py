@@ -6,7 +6,6 @@ from sqlalchemy import select
 
 from learnloop_service.app.api.dependencies import (
     CurrentDatabase,
-    CurrentSettings,
     CurrentStore,
     Limit,
     NumberCursor,
@@ -16,7 +15,8 @@ from learnloop_service.app.api.presentation import ledger_totals
 from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.db.tables import LedgerEntry, Run
 from learnloop_service.app.domain.stored_request import Budget
-from learnloop_service.app.runs.ledger import Totals, machine_usd, totals
+from learnloop_service.app.runs.cost import machine_usd
+from learnloop_service.app.runs.ledger import Totals, totals
 from learnloop_service.app.schemas.results import BudgetState, Ledger, LedgerRow
 
 router = keyed_router("results")
@@ -26,7 +26,6 @@ router = keyed_router("results")
 async def get_ledger(
     store: CurrentStore,
     database: CurrentDatabase,
-    settings: CurrentSettings,
     run_id: RunId,
     cursor: NumberCursor = None,
     limit: Limit = 50,
@@ -42,7 +41,7 @@ async def get_ledger(
     async with database() as tx:
         rows = (await tx.execute(query)).scalars().all()
         sums = await totals(tx, run_id)
-    price = settings.machine_price_per_hour
+    price = run.machine_price_per_hour
     return Ledger(
         items=[_row(row, price) for row in rows[:limit]],
         next_cursor=str(rows[limit - 1].id) if len(rows) > limit else None,

@@ -12,8 +12,9 @@ from learnloop_service.app.errors import NotFound
 from learnloop_service.app.operations.start_evaluation import StartedEvaluation
 from learnloop_service.app.operations.start_run import Started
 from learnloop_service.app.results.showcase import showcase_email, shows_email
+from learnloop_service.app.runs.cost import machine_usd, total_usd
 from learnloop_service.app.runs.diagnoses import causes_of
-from learnloop_service.app.runs.ledger import Totals, machine_usd
+from learnloop_service.app.runs.ledger import Totals
 from learnloop_service.app.runs.lost_rollouts import lost_warnings
 from learnloop_service.app.runs.no_signal import warnings_of
 from learnloop_service.app.runs.queries import RunFigures, ShownIteration
@@ -34,6 +35,7 @@ from learnloop_service.app.schemas.runs import (
     SupervisedFigures,
 )
 from learnloop_service.app.statistics.verdict import Verdict, verdict
+from learnloop_service.environment.wording import counted
 from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.statistics.shares import wilson
 
@@ -69,14 +71,16 @@ def run_listed(listed: Listed, verdict: Verdict, curve: list[float] | None) -> R
         "same_settings": listed.same,
         "verdict": asdict(verdict),
         "judge_usd": run.judge_cost_usd,
+        "cost_usd": listed.cost_usd,
         "curve": curve,
     }
     return RunListed.model_validate(_brief(run) | more)
 
 
-def run_whole(figures: RunFigures, queue: QueuePosition | None, price_per_hour: float | None) -> RunOut:
-    """Return a run with its figures, its position in the queue, and its cost at the machine's price."""
+def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:
+    """Return a run with its figures, its position in the queue, and its cost."""
     run = figures.run
+    cost = ledger_totals(figures.used, run.machine_price_per_hour)
     return RunOut.model_validate(
         _brief(run)
         | {
@@ -97,8 +101,10 @@ def run_whole(figures: RunFigures, queue: QueuePosition | None, price_per_hour: 
             "summary": run.summary,
             "pruned": run.pruned,
             "webhooks": figures.deliveries,
-            "cost": ledger_totals(figures.used, price_per_hour).model_dump()
+            "cost": cost.model_dump()
             | {
+                "machine_price_per_hour": run.machine_price_per_hour,
+                "total_usd": total_usd(cost.usd, cost.machine_usd),
                 "judge_usd": run.judge_cost_usd,
                 "judge_prompt_tokens": run.judge_prompt_tokens,
                 "judge_completion_tokens": run.judge_completion_tokens,
@@ -223,7 +229,7 @@ def _ended_early(run: Run) -> str | None:
     done = run.next_iteration - 1
     if run.status != RunStatus.COMPLETED or done >= run.iterations_total or not run.request.get("end_when_learned"):
         return None
-    return f"It ended after {done} of {run.iterations_total} iterations, because little was left to learn."
+    return f"It ended after {done} of {counted(run.iterations_total, 'iteration')}, because little was left to learn."
 
 
 def _parent(run: Run) -> dict[str, Any] | None:

@@ -15,11 +15,10 @@ from learnloop_service.app.runs.queue_position import queue_position
 class RunDocuments:
     """Provides runs as JSON text."""
 
-    def __init__(self, database: Database, limits: Limits, price_per_hour: float | None) -> None:
+    def __init__(self, database: Database, limits: Limits) -> None:
         self._database = database
         self._queries = RunQueries(database)
         self._limits = limits
-        self._price_per_hour = price_per_hour
         self.reads = CoalescedReads(self._read)
 
     async def get(self, run_id: str) -> bytes:
@@ -32,15 +31,13 @@ class RunDocuments:
 
     async def _document(self, figures: RunFigures) -> bytes:
         queue = await queue_position(self._database, figures.run, self._limits)
-        return run_whole(figures, queue, self._price_per_hour).model_dump_json().encode()
+        return run_whole(figures, queue).model_dump_json().encode()
 
 
 @asynccontextmanager
-async def open_run_documents(
-    database: Database, limits: Limits, price_per_hour: float | None
-) -> AsyncIterator[RunDocuments]:
-    """Open the documents. `limits` are the limits for which queued runs wait; `price_per_hour` is the machine's."""
-    documents = RunDocuments(database, limits, price_per_hour)
+async def open_run_documents(database: Database, limits: Limits) -> AsyncIterator[RunDocuments]:
+    """Open the documents. `limits` are the limits for which queued runs wait."""
+    documents = RunDocuments(database, limits)
     try:
         yield documents
     finally:

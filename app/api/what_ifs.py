@@ -86,6 +86,7 @@ def _turn_values(row: Trajectory, values: Mapping[int, StateValue]) -> TurnValue
         credits=shown,
         decisive=next((each for each in shown if found.decisive and each.turn == found.decisive.turn), None),
         missing=found.missing,
+        missing_before=found.missing_before(row.turns),
         text=sentence(found, sampled, row.turns, row.success),
     )
 

@@ -10,6 +10,7 @@ from learnloop_service.app.cli.options import AsJson
 from learnloop_service.app.cli.run_names import RunId
 from learnloop_service.app.cli.terminal import plain, print_result
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted, signed
 
 _SHOWN = 5
 """Number of scenarios that are printed for each run."""
@@ -86,10 +87,11 @@ def _held_out(kind: Json, is_headline: bool) -> Iterator[Text]:
     if found is None:
         yield plain(f"   {name}: no scenario in common")
         return
+    mean, low, high = (signed(100 * found[each]) for each in ("mean", "low", "high"))
     shown_as = "a difference" if found["is_shown"] else "no difference shown"
     yield plain(
-        f"   {name}: {100 * found['mean']:+.0f} points [{100 * found['low']:+.0f}, {100 * found['high']:+.0f}], "
-        f"{found['scenarios']} scenarios, {kind['other_better']} won and {kind['run_better']} lost by B: {shown_as}"
+        f"   {name}: {mean} points [{low}, {high}], {counted(found['scenarios'], 'scenario')}, "
+        f"{kind['other_better']} won and {kind['run_better']} lost by B: {shown_as}"
     )
     for title, wins in (("B", kind["other_wins"]), ("A", kind["run_wins"])) if is_headline else ():
         for each in wins[:_SHOWN]:

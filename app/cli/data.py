@@ -26,6 +26,7 @@ from learnloop_service.app.cli.terminal import (
     print_list,
     results,
 )
+from learnloop_service.environment.wording import counted
 
 if TYPE_CHECKING:
     from learnloop_service.app.datasets.store import DatasetStore, Version
@@ -78,7 +79,7 @@ def tasks(
         with stage_bar() as advance:
             written = asyncio.run(write(lambda done: advance("tasks", done, count)))
         path.write_text(json.dumps(written, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    results.print(plain(f"{len(written)} tasks are in {path}. Read them before you train on them."))
+    results.print(plain(f"wrote {counted(len(written), 'task')} to {path}. Read them before you train on them."))
 
 
 @app.command("list")
@@ -165,7 +166,7 @@ def print_version(shown: "Version") -> None:
     table = Table.grid(padding=(0, 2))
     table.add_row("name", f"{shown.name}, version {shown.version} of {shown.created_at}")
     days = f", {shown.inbox['first']} to {shown.inbox['last']}" if shown.inbox["first"] else ""
-    table.add_row("inbox", f"{shown.inbox['emails']} emails{days}")
+    table.add_row("inbox", f"{counted(shown.inbox['emails'], 'email')}{days}")
     table.add_row("", shown.inbox["sha256"])
     if shown.scenarios:
         sizes = (f"{shown.scenarios[split]} {split}" for split in ("train", "validation", "test"))

@@ -10,6 +10,7 @@ from learnloop_service.app.cli.options import AsJson
 from learnloop_service.app.cli.run_names import RunId
 from learnloop_service.app.cli.terminal import print_deleted, print_list, print_result
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 
 app = typer.Typer(
     no_args_is_help=True, help="Store, list and delete demonstrations: conversations that runs learn from first."
@@ -60,8 +61,8 @@ def from_run(
     wanted |= {} if rejudging is None else {"rejudging": rejudging}
     stored = service.within(PATIENCE_S).call("POST", f"/runs/{segment(run_id)}/demonstrations", json=wanted)
     kept = (
-        f"kept {stored['kept']} of {stored['rollouts']} rollouts, of {stored['scenarios']} scenarios; "
-        f"{stored['unfit']} cannot be trained on"
+        f"kept {stored['kept']} of {counted(stored['rollouts'], 'rollout')}, of "
+        f"{counted(stored['scenarios'], 'scenario')}; {stored['unfit']} cannot be trained on"
     )
     print_result(stored, as_json, kept, *_stored(stored, service.url))
 
@@ -96,6 +97,6 @@ def _row(stored: Json) -> tuple[str, ...]:
 
 def _stored(stored: Json, url: str) -> tuple[str, str]:
     return (
-        f"stored {stored['count']} demonstrations as {stored['name']}@{stored['version']}",
+        f"stored {counted(stored['count'], 'demonstration')} as {stored['name']}@{stored['version']}",
         f"learn from them: learnloop train --demonstrations {stored['name']} --url {url}",
     )

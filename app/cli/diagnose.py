@@ -9,6 +9,7 @@ from learnloop_service.app.cli.client import HERE, ServiceAt
 from learnloop_service.app.cli.options import AsJson
 from learnloop_service.app.cli.run_names import RunId
 from learnloop_service.app.cli.terminal import Failure, print_json, results, say
+from learnloop_service.environment.wording import counted
 
 _STYLES = {"fault": "red", "warning": "yellow", "note": "dim"}
 _DIAGNOSED = 2
@@ -59,7 +60,7 @@ def _print(found: Any) -> None:
         for name, value in each["evidence"].items():
             if name == "forms":
                 for form in value:
-                    say(f"  {form['count']} times, as in {form['trajectory_id']}: {form['text']!r}")
+                    say(f"  {counted(form['count'], 'time')}, as in {form['trajectory_id']}: {form['text']!r}")
             else:
                 say(f"  {name}: {value if isinstance(value, str) else json.dumps(value)}")
         say(f"  remedy: {each['remedy']['text']}")

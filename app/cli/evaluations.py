@@ -34,6 +34,7 @@ from learnloop_service.app.cli.terminal import (
     whole,
 )
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted, signed
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and control evaluations.")
 
@@ -234,14 +235,15 @@ def _show(found: Json, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    say(f"evaluation {found['evaluation_id']} is {found['status']}, {found['done']} of {found['total']} rollouts")
+    done = f"{found['done']} of {counted(found['total'], 'rollout')}"
+    say(f"evaluation {found['evaluation_id']} is {found['status']}, {done}")
     if found["error"]:
         say(found["error"], "red")
     if found["status"] == "paused":
         say(found["wait_reason"])
     if report := found["report"]:
-        level = percent(report["method"]["level"])
-        results.print(f"{report['scenarios']} scenarios, {level} intervals, differences from the first model")
+        level, scenarios = percent(report["method"]["level"]), counted(report["scenarios"], "scenario")
+        results.print(f"{scenarios}, {level} intervals, differences from the first model")
         results.print(evaluation_table(report))
 
 
@@ -255,7 +257,7 @@ def _model_row(model: Json) -> tuple[str | Text, ...]:
     return (
         plain(model["label"]),
         _percents(model["success"]),
-        _percents(model["difference"]["success"]),
+        _points(model["difference"]["success"]),
         figure(model["reward"] and model["reward"]["mean"]),
         percent(model["sources"] and model["sources"]["mean"]),
         figure(model["turns"] and model["turns"]["mean"]),
@@ -268,6 +270,14 @@ def _percents(interval: Json) -> str:
     if interval is None:
         return "-"
     return f"{percent(interval['mean'])} [{100 * interval['low']:.0f}, {100 * interval['high']:.0f}]"
+
+
+def _points(interval: Json) -> str:
+    """Return a difference of shares in percentage points with its interval."""
+    if interval is None:
+        return "-"
+    mean, low, high = (signed(100 * interval[each]) for each in ("mean", "low", "high"))
+    return f"{mean} [{low}, {high}]"
 
 
 def _row(listed: Json) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from learnloop_service.app.cli.terminal import (
 )
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.plugins import PluginFault
+from learnloop_service.environment.wording import counted
 from learnloop_service.judges.base import SIMULATOR
 from learnloop_service.judges.feedback import ONLINE
 from learnloop_service.judges.markets import UnknownMarket, market
@@ -131,7 +132,7 @@ def simulate(
         print_json({"source": SIMULATOR, "seed": seed, "emails": rows, **sums, "rejected": rejected})
     else:
         results.print(_fates_table(seed, rows))
-        results.print(f"{sums['accepted']} events stored, {sums['duplicates']} already known")
+        results.print(f"{counted(sums['accepted'], 'event')} stored, {sums['duplicates']} already known")
     for each in rejected:
         progress.print(f"rejected {each['event_id']}: {each['detail']}", soft_wrap=True)
 

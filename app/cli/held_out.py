@@ -8,6 +8,7 @@ from rich.text import Text
 from learnloop_service.app.cli.charts import figure, percent
 from learnloop_service.app.statistics.verdict import headline, on_same_scenarios
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted, signed
 
 Pair = dict[str, float | None]
 """Values `before` and `after` training, None without an evaluation."""
@@ -74,8 +75,7 @@ def held_out_table(evaluations: Sequence[Json]) -> Table:
 
 
 def _tasks(figures: Json) -> str:
-    count = figures["scenarios"]
-    return f"{count} held-out task{'s' * (count != 1)}"
+    return counted(figures["scenarios"], "held-out task")
 
 
 def _add_all(table: Table, on_all: Json) -> None:
@@ -86,16 +86,16 @@ def _add_all(table: Table, on_all: Json) -> None:
 
 def _add_share(table: Table, label: str, pair: Pair) -> None:
     before, after = percent(pair["before"]), percent(pair["after"])
-    table.add_row(label, before, after, _change(before, after, "+.0f"))
+    table.add_row(label, before, after, _change(before, after, 0))
 
 
 def _add_number(table: Table, label: str, pair: Pair) -> None:
     before, after = figure(pair["before"]), figure(pair["after"])
-    table.add_row(label, before, after, _change(before, after, "+.2f"))
+    table.add_row(label, before, after, _change(before, after, 2))
 
 
-def _change(before: str, after: str, form: str) -> str:
+def _change(before: str, after: str, digits: int) -> str:
     """Return the difference of two figures as displayed, so that each row is consistent."""
     if "-" in (before, after):
         return "-"
-    return format(float(after.rstrip("%")) - float(before.rstrip("%")), form)
+    return signed(float(after.rstrip("%")) - float(before.rstrip("%")), digits)

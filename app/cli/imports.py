@@ -12,6 +12,7 @@ from learnloop_service.app.cli.client import HERE, PATIENCE_S, ServiceAt, Servic
 from learnloop_service.app.cli.options import AsJson
 from learnloop_service.app.cli.terminal import plain, print_json, results, say
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 
 _NO_EVALUATION = "--iterations 0 --set evaluation.scenarios=0 --set evaluation.test_scenarios=0"
 _USUAL = "\\[default: one with a usual name]"
@@ -72,7 +73,7 @@ def _print(made: Json, url: str) -> None:
     _print_questions(made) if made["questions"] else _print_conversations(made)
     learned, tasks = made["demonstrations"], made["tasks"]
     if learned is not None:
-        results.print(f"demonstrations {_called(learned)}: {learned['count']} conversations")
+        results.print(f"demonstrations {_called(learned)}: {counted(learned['count'], 'conversation')}")
     if tasks is not None:
         splits = ", ".join(f"{tasks[split]} {split}" for split in ("train", "validation", "test"))
         fits = f"the judge that fits: {tasks['judge']}"
@@ -102,7 +103,7 @@ def _called(document: Json) -> str:
 def _print_questions(made: Json) -> None:
     found = made["questions"]
     chosen = ", ".join(f"{part}: {found[part] or 'none'}" for part in ("question", "answer", "facts"))
-    say(f"{made['lines']} rows ({found['form']}); {chosen}")
+    say(f"{counted(made['lines'], 'row')} ({found['form']}); {chosen}")
     table = Table("row", *(escape(each) for each in found["columns"]), box=None, pad_edge=False)
     for row in found["rows"]:
         table.add_row(str(row["line"]), *map(plain, row["cells"]))
@@ -111,14 +112,15 @@ def _print_questions(made: Json) -> None:
         say(f"it cannot be imported like this: {made['problem']}")
         return
     near = f"{found['near_duplicates']} nearly the same as another, which are in one split"
-    say(f"{found['different']} different questions, {near}; {found['answers']} different answers")
+    say(f"{counted(found['different'], 'different question')}, {near}; {counted(found['answers'], 'different answer')}")
 
 
 def _print_conversations(made: Json) -> None:
     found = made["conversations"]
     forms = ", ".join(f"{count} {form}" for form, count in found["forms"].items())
     say(
-        f"{made['lines']} lines: {found['conversations']} conversations ({forms}) of {found['users']} users, "
+        f"{counted(made['lines'], 'line')}: {counted(found['conversations'], 'conversation')} ({forms}) of "
+        f"{counted(found['users'], 'user')}, "
         f"{found['without_user']} without a user; {found['liked']} liked, {found['disliked']} disliked, "
         f"{found['unrated']} without a clear opinion"
     )

@@ -14,6 +14,7 @@ from rich.table import Table
 from learnloop_service.app.cli.options import AsJson, DataDir
 from learnloop_service.app.cli.serve import data_directory
 from learnloop_service.app.cli.terminal import Failure, failing_on, print_json, results
+from learnloop_service.environment.wording import counted
 
 if TYPE_CHECKING:
     from learnloop_service.environment.base import Split
@@ -59,8 +60,8 @@ def make(
             {"inbox": name, "path": str(path), "questions_path": str(questions), "emails": emails, "questions": worlds}
         )
         return
-    results.print(f"{emails} emails in {path}")
-    results.print(f"{worlds} questions in {questions}; the first: {made[0].question}")
+    results.print(f"{counted(emails, 'email')} in {path}")
+    results.print(f"{counted(worlds, 'question')} in {questions}; the first: {made[0].question}")
 
 
 @app.command()

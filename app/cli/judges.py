@@ -14,6 +14,7 @@ from learnloop_service.app.cli.options import AsJson
 from learnloop_service.app.cli.run_names import RunId
 from learnloop_service.app.cli.terminal import number, plain, print_json, results, say, table, whole
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 
 app = typer.Typer(no_args_is_help=True, help="List judges, and see whether two of them agree.")
 
@@ -61,12 +62,12 @@ def _parsed(judge: str) -> Json:
 
 def _print(found: Json) -> None:
     names = [each["name"] for each in found["judges"]]
-    say(f"{' and '.join(names)} on {found['trajectories']} rollouts; both scored {found['both_scored']}")
+    say(f"{' and '.join(names)} on {counted(found['trajectories'], 'rollout')}; both scored {found['both_scored']}")
     for each in found["judges"]:
         cost = "unknown" if each["cost_usd"] is None else f"${each['cost_usd']:.4f}"
         say(
-            f"  {each['name']}: mean {figure(each['mean'])}, {each['requests']} requests, {each['cached']} cached, "
-            f"cost {cost}"
+            f"  {each['name']}: mean {figure(each['mean'])}, {counted(each['requests'], 'request')}, "
+            f"{each['cached']} cached, cost {cost}"
         )
     results.print(
         f"same decisions {figure(found['same_decisions'])}, kappa {figure(found['kappa'])}, "

@@ -14,6 +14,7 @@ from learnloop_service.app.cli.evaluations import trial_decision, watch_evaluati
 from learnloop_service.app.cli.options import AsJson, EndRelease, named_model
 from learnloop_service.app.cli.terminal import Failure, print_json, print_list, print_result, results, say, table, whole
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted, signed
 from learnloop_service.training.protocol.model_name import ModelName
 
 app = typer.Typer(no_args_is_help=True, help="List models, and promote, export, push and delete their checkpoints.")
@@ -106,10 +107,11 @@ def _print_trial(evaluation: Json, to: str) -> None:
         "undecided": "not promoted: the scenarios did not suffice",
         "overtaken": f"not promoted: {to} was given to another checkpoint meanwhile, or has a live release",
     }
-    difference = (
-        "" if found is None else f", difference {found['mean']:+.1%} [{found['low']:+.1%}, {found['high']:+.1%}]"
-    )
-    say(f"{said[trial['decision']]} ({trial['pairs']} scenarios{difference})")
+    difference = ""
+    if found is not None:
+        mean, low, high = (signed(100 * found[each], 1) for each in ("mean", "low", "high"))
+        difference = f", difference {mean} points [{low}, {high}]"
+    say(f"{said[trial['decision']]} ({counted(trial['pairs'], 'scenario')}{difference})")
 
 
 @app.command()

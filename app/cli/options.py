@@ -50,6 +50,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print a single JSON docume
 EndRelease = Annotated[
     bool, typer.Option("--end-release", help="End a live release of the name, which otherwise prevents this.")
 ]
+MachinePrice = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0001,
+        max=1_000_000,
+        metavar="USD",
+        help="US dollars that an hour of this machine costs. \\[default: LEARNLOOP_MACHINE_PRICE_PER_HOUR, or none]",
+    ),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(

@@ -9,6 +9,7 @@ from learnloop_service.app.cli.client import HERE, Service, ServiceAt
 from learnloop_service.app.cli.options import AsJson, EndRelease, named_model
 from learnloop_service.app.cli.terminal import confirm, folded, plain, print_json, print_list, print_result, results
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted, signed
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -85,7 +86,9 @@ def _evidence(promotion: Json) -> str:
     if "release_id" in evidence:
         return f"release {evidence['release_id']}, by {evidence['by']}"
     difference = evidence["difference"]
-    return f"{difference['mean']:+.1%} over {evidence['pairs']} scenarios" if difference else "won a trial"
+    if not difference:
+        return "won a trial"
+    return f"{signed(100 * difference['mean'], 1)} points over {counted(evidence['pairs'], 'scenario')}"
 
 
 def _release(release: Json) -> str:

@@ -16,6 +16,7 @@ from learnloop_service.app.cli.run_names import RunId
 from learnloop_service.app.cli.run_request import overlay
 from learnloop_service.app.cli.terminal import plain, print_result, print_warnings, progress
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted, signed
 
 
 def rejudge(
@@ -68,8 +69,8 @@ def _judge(given: str | None) -> Json:
 def _plan(accepted: Json) -> str:
     cost = accepted["cost"]
     price = "" if cost["usd"] is None else f" About ${cost['usd']:.2f} [${cost['low']:.2f}, ${cost['high']:.2f}]:"
-    what = f"{accepted['verdicts']} verdicts on {accepted['groups']} groups of {accepted['rollouts']} rollouts in all."
-    return f"{what}{price} {cost['reason']}"
+    verdicts, groups, rollouts = (counted(accepted[f"{each}s"], each) for each in ("verdict", "group", "rollout"))
+    return f"{verdicts} on {groups} of {rollouts} in all.{price} {cost['reason']}"
 
 
 def _lines(ended: Json) -> Iterator[Text]:
@@ -87,7 +88,7 @@ def _lines(ended: Json) -> Iterator[Text]:
         yield plain(
             f"  iteration {each['iteration']:>3}: {percent(each['flipped'])} of advantages change sign; reward "
             f"{figure(reward['before'])} -> {figure(reward['now'])}, success {percent(success['before'])} -> "
-            f"{percent(success['now'])}; groups with a signal: +{each['gained']} -{each['lost']}"
+            f"{percent(success['now'])}; groups with a signal: {signed(each['gained'])} {signed(-each['lost'])}"
         )
     for each in report["evaluations"]:
         success = each["success"]

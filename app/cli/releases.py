@@ -25,6 +25,7 @@ from learnloop_service.app.cli.terminal import (
     table,
 )
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -162,7 +163,8 @@ def verify(release_id: ReleaseId, service: ServiceAt = HERE, as_json: AsJson = F
             say(each, "red")
         same = "is what they say" if found["verified"] else "differs"
         results.print(
-            f"the evidence of {found['events']} events {same}, counted again from {found['observations']} observations"
+            f"the evidence of {counted(found['events'], 'event')} {same}, counted again from "
+            f"{counted(found['observations'], 'observation')}"
         )
     raise typer.Exit(0 if found["verified"] else 1)
 

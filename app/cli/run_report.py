@@ -9,7 +9,9 @@ from rich.text import Text
 from learnloop_service.app.cli.charts import duration, figure, percent, sparkline
 from learnloop_service.app.cli.held_out import held_out_table
 from learnloop_service.app.cli.terminal import plain, results
+from learnloop_service.app.reports.format import dollars
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted, signed
 
 _STYLES = {
     "learned": "green",
@@ -41,8 +43,8 @@ def print_run(run: Json) -> None:
     facts.add_row("model", f"{model['project']}/{model['name']}, from {model['base_model']}")
     facts.add_row("iterations", f"{place['iterations_done']} of {place['iterations_total']}{_since(run)}")
     facts.add_row("rollouts", f"{run['rollouts']:,}, {run['tokens']['completion']:,} tokens sampled")
-    if (machine_usd := run.get("cost", {}).get("machine_usd")) is not None:
-        facts.add_row("machine time", f"${machine_usd:,.2f} for {duration(run['cost']['seconds'])}")
+    if cost := cost_text(run):
+        facts.add_row("cost", cost)
     if run["best_checkpoint"]:
         best = run["best_checkpoint"]
         low_high = best.get("interval")
@@ -56,10 +58,24 @@ def print_run(run: Json) -> None:
         results.print(held_out_table(run["evaluations"]))
 
 
+def cost_text(run: Json) -> str:
+    """Return what a run cost, what it gained for that, and the parts of the sum; empty if no price is known."""
+    cost = run.get("cost", {})
+    if cost.get("total_usd") is None:  # older services have none
+        return ""
+    parts = [f"{dollars(cost['usd'])} for calls"] if cost["usd"] is not None else []
+    if cost["machine_usd"] is not None:
+        hour = dollars(cost["machine_price_per_hour"])
+        parts.append(f"{dollars(cost['machine_usd'])} for {duration(cost['seconds'])} of the machine at {hour} an hour")
+    points = run["verdict"]["points"]
+    gained = "" if points is None else f"{signed(points)} points for "
+    return f"{gained}{dollars(cost['total_usd'])}: {', '.join(parts)}"
+
+
 def failures_text(failures: Json) -> str:
     """Return how many rollouts of an iteration failed, and why the first one did."""
     where = f" in iteration {failures['iteration']}" if failures["iteration"] else ""
-    return f"{failures['failed']} of {failures['finished']} rollouts failed{where}: {failures['first']}"
+    return f"{failures['failed']} of {counted(failures['finished'], 'rollout')} failed{where}: {failures['first']}"
 
 
 def print_defaults(defaults: Mapping[str, Json]) -> None:

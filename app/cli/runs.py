@@ -35,6 +35,8 @@ from learnloop_service.app.cli.terminal import (
     whole,
 )
 from learnloop_service.app.cli.watching import ENDED, RunDisplay, follow
+from learnloop_service.app.reports.format import dollars
+from learnloop_service.environment.wording import counted
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and control runs.")
 
@@ -176,9 +178,12 @@ def _print_verification(found: Any) -> None:
     for each in found["lost"]:
         where = f"iteration {each['iteration']}: rollout {each['trajectory_id']}"
         say(f"{where} was lost ({each['failure']}): {each['error']}")
-    compared = f"{found['figures']} figures of {found['trajectories']} trajectories in {found['iterations']} iterations"
+    compared = (
+        f"{counted(found['figures'], 'figure')} of {found['trajectories']:,} trajectories in "
+        f"{counted(found['iterations'], 'iteration')}"
+    )
     if found["rejudgings"]:
-        compared += f" and {found['rejudgings']} rejudgings"
+        compared += f" and {counted(found['rejudgings'], 'rejudging')}"
     if found["ok"]:
         say(f"all figures agree with the stored trajectories: {compared}")
         return
@@ -193,7 +198,9 @@ def _print_verification(found: Any) -> None:
 def _print_list(found: list[Any]) -> None:
     """Print each run as a line of a table, with its verdict below."""
     id, status = (max(len(run[name]) for run in found) for name in ("run_id", "status"))
-    columns = (whole("RUN", id), whole("STATUS", status), whole("ENVIRONMENT"), number("DONE"), number("HELD OUT"))
+    is_priced = any(run.get("cost_usd") is not None for run in found)
+    figures = map(number, ("DONE", "HELD OUT", *(["COST"] if is_priced else [])))
+    columns = (whole("RUN", id), whole("STATUS", status), whole("ENVIRONMENT"), *figures)
     table = Table(*columns, whole("CREATED"), box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for run in found:
         place = run["progress"]
@@ -203,6 +210,7 @@ def _print_list(found: list[Any]) -> None:
             run["environment"],
             f"{place['iterations_done']}/{place['iterations_total']}",
             _held_out(run["verdict"]["on"]),
+            *([dollars(run["cost_usd"])] if is_priced else []),
             f"{datetime.fromisoformat(run['created_at']).astimezone():%d %b %H:%M}",
         )
     with results.capture() as captured:

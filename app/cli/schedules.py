@@ -22,6 +22,7 @@ from learnloop_service.app.cli.terminal import (
     say,
 )
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 
 app = typer.Typer(
     no_args_is_help=True, help="Start runs at fixed times, from what users asked and consented to train on."
@@ -170,7 +171,8 @@ def _outcome(due: Json) -> str:
     parts = [f"run {due['run_id'] or 'deleted'}"]
     if due["run_status"]:
         parts[0] += f" {due['run_status']}"
-    parts.append(f"{due['tasks']} tasks of {due['users']} users from {due['started_from'] or 'the base model'}")
+    drawn = f"{counted(due['tasks'], 'task')} of {counted(due['users'], 'user')}"
+    parts.append(f"{drawn} from {due['started_from'] or 'the base model'}")
     if due["evaluation_id"]:
         parts.append(f"trial {due['decision'] or due['evaluation_status']}")
     if due["release_id"]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from learnloop_service.app.cli.options import DataDir
+from learnloop_service.app.cli.options import DataDir, MachinePrice
 from learnloop_service.app.cli.terminal import Failure, failing_on
 from learnloop_service.training.engine_libraries import missing_libraries
 from learnloop_service.training.private_directory import keep_private
@@ -23,11 +23,12 @@ def serve(
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port to listen on. \\[default: LEARNLOOP_PORT or 8000]")
     ] = None,
+    machine_price: MachinePrice = None,
     data_dir: DataDir = None,
 ) -> None:
     """Run the service until Ctrl-C. Settings come from the environment and .env; flags take precedence."""
     require_engine(data_dir)
-    settings = settings_with(host=host, port=port, data_dir=data_dir)
+    settings = settings_with(host=host, port=port, machine_price_per_hour=machine_price, data_dir=data_dir)
     from learnloop_service.app.server import serve as serve_until_stopped
 
     with plainly():

@@ -13,6 +13,7 @@ from learnloop_service.app.cli.options import AsJson
 from learnloop_service.app.cli.terminal import plain, print_result
 from learnloop_service.app.cli.what_if import turn_values, what_if
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted, in_words
 
 app = typer.Typer(no_args_is_help=True, help="Show the records of rollouts, and continue them.")
 
@@ -50,7 +51,7 @@ def _lines(found: Json, most: int | None) -> Iterator[Text]:
         f"{found['kind']}, {found['split']}, {found['mode']}, by {found['model']}, scenario {found['scenario_id']}"
     )
     tokens = f"{found['prompt_tokens']:,} prompt and {found['completion_tokens']:,} sampled tokens"
-    yield plain(f"{found['turns']} turns, {tokens}, {found['seconds']:.1f} s")
+    yield plain(f"{counted(found['turns'], 'turn')}, {tokens}, {found['seconds']:.1f} s")
     for message in found["messages"]:
         yield Text()
         yield from _message(message, most)
@@ -61,6 +62,8 @@ def _lines(found: Json, most: int | None) -> Iterator[Text]:
             yield Text()
             yield from _message(message, most)
     yield Text()
+    if ending := found["outcome"].get("finish"):
+        yield plain(f"ended       {in_words(str(ending))}")
     yield plain(f"outcome     {_json(found['outcome'])}")
     if found["error"]:
         yield plain(f"failed      {found['error']}", "red")

@@ -15,6 +15,7 @@ from rich.text import Text
 from learnloop_service.app.cli.charts import bar, duration, figure, percent, sparkline
 from learnloop_service.app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from learnloop_service.app.cli.event_lines import event_line
+from learnloop_service.app.cli.pace import Pace
 from learnloop_service.app.cli.run_report import expected_text, failures_text, losses_of, verdict_text
 from learnloop_service.app.cli.terminal import plain
 from learnloop_service.environment.json_type import Json
@@ -103,6 +104,7 @@ class RunDisplay:
         self._started_at = clock()
         self._printed_at: float | None = None
         self._phase: tuple[Json, ...] = ()
+        self._pace = Pace(clock)
         self._live = Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
 
     def __enter__(self) -> "RunDisplay":
@@ -157,7 +159,7 @@ class RunDisplay:
         self._show_verdict(run["verdict"])
         elapsed_s = self._clock() - self._started_at
         if self._live:
-            self._live.update(live_panel(run, elapsed_s, self._events), refresh=True)
+            self._live.update(live_panel(run, elapsed_s, self._events, self._pace.left_s(run)), refresh=True)
         elif (work := _work(run)) and self._is_quiet() and (phase := _phase(run)) != self._phase:
             self._phase = phase
             self._print(f"  {work}   {duration(elapsed_s)}")
@@ -212,8 +214,11 @@ def _figures(row: Json) -> str:
     )
 
 
-def live_panel(run: Json, elapsed_s: float, events: Collection[Json] = ()) -> Group:
-    """Return the curves so far, the last events, and the current phase or the reason why the run waits."""
+def live_panel(run: Json, elapsed_s: float, events: Collection[Json] = (), left_s: float | None = None) -> Group:
+    """Return the curves so far, the last events, and the current phase or the reason why the run waits.
+
+    `left_s` is about how long the phase still takes; only that of the baseline is shown.
+    """
     trained = [row for row in run["iterations"] if row["iteration"] > 0]
     rewards = [row["rewards"]["mean"] for row in trained]
     successes = [row["success"] for row in trained]
@@ -237,7 +242,9 @@ def live_panel(run: Json, elapsed_s: float, events: Collection[Json] = ()) -> Gr
         lines.append(verdict_text(run["verdict"]))
     if failures := run["progress"].get("failures"):
         lines.append(plain(failures_text(failures), "red"))
-    lines.append(Text(f"{_status_text(run)}   {duration(elapsed_s)}", style="dim", no_wrap=True, overflow="ellipsis"))
+    left = f", about {duration(left_s)} left" if left_s is not None and run["progress"]["iteration"] == 0 else ""
+    status = f"{_status_text(run)}{left}   {duration(elapsed_s)}"
+    lines.append(Text(status, style="dim", no_wrap=True, overflow="ellipsis"))
     return Group(*lines)
 
 
@@ -283,9 +290,10 @@ def _work(run: Json, *, with_bar: bool = False) -> str:
     if not progress["total"]:
         return f"{place}   {phase}"
     drawn = f"{bar(progress['done'], progress['total'])} " if with_bar else ""
+    share = f" ({percent(progress['done'] / progress['total'])})" if with_bar else ""
     failures = progress.get("failures") if phase == _PHASES["rollout"] or not progress["iteration"] else None
     failed = f", {failures['failed']} failed" if failures else ""
-    return f"{place}   {phase:<9} {drawn}{progress['done']}/{progress['total']}{failed}"
+    return f"{place}   {phase:<9} {drawn}{progress['done']}/{progress['total']}{share}{failed}"
 
 
 def page_of(url: str, run_id: str) -> str:

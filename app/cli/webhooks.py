@@ -13,6 +13,7 @@ from learnloop_service.app.cli.output_files import with_output
 from learnloop_service.app.cli.run_names import RunId, run_option
 from learnloop_service.app.cli.terminal import folded, plain, print_json, print_list, print_result, results, whole
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 
 app = typer.Typer(no_args_is_help=True, help="Manage webhook endpoints and inspect deliveries.")
 
@@ -133,7 +134,7 @@ def replay(
         went = _post(service, f"/{segment(id)}/replay", {"run_id": run_id, "after_seq": after})
         queued += went["queued"]
         after = went["next_after_seq"]
-    results.print(f"{queued} events queued")
+    results.print(f"{counted(queued, 'event')} queued")
 
 
 def _post(service: Service, path: str, body: Json = None) -> Json:

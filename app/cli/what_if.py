@@ -15,6 +15,7 @@ from learnloop_service.app.cli.options import AsJson
 from learnloop_service.app.cli.run_names import model_option
 from learnloop_service.app.cli.terminal import plain, print_result, print_warnings
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted, signed
 
 TrajectoryId = Annotated[str, typer.Argument(metavar="TRAJECTORY_ID")]
 _Search = Annotated[
@@ -121,7 +122,8 @@ def _report_lines(ended: Json) -> Iterator[Text]:
         return
     original = report["original"]
     ending = {None: "ended", True: "succeeded", False: "failed"}[original["success"]]
-    yield plain(f"the rollout itself {ending} after {original['turns']} turns, reward {figure(original['reward'])}")
+    reward = figure(original["reward"])
+    yield plain(f"the rollout itself {ending} after {counted(original['turns'], 'turn')}, reward {reward}")
     for each in report["continuations"]:
         yield Text()
         yield plain(f"from turn {each['turn']}, {each['label']}: {_share(each)}", "bold")
@@ -152,4 +154,4 @@ def _value_lines(found: Json) -> Iterator[Text]:
 
 
 def _points(interval: Json) -> str:
-    return f"{interval['mean']:+.0f} points [{interval['low']:+.0f}, {interval['high']:+.0f}]"
+    return f"{signed(interval['mean'])} points [{signed(interval['low'])}, {signed(interval['high'])}]"

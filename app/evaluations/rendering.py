@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from learnloop_service.app.evaluations.report import models_without_figures
 from learnloop_service.app.plots import svg as plot
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted, in_words
 
 _WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 720, 200, 90, 34, 48
 
@@ -15,7 +16,7 @@ def markdown(name: str, report: Mapping[str, Json]) -> str:
     lines = [
         f"# Evaluation {name}",
         "",
-        f"{_what(report)}, {report['samples']} rollouts of each per model. "
+        f"{_what(report)}, {counted(report['samples'], 'rollout')} of each per model. "
         f"Intervals: {method['name']}, "
         f"{method['draws']:,} draws, {method['level']:.0%}. Differences are from the first model.",
         "",
@@ -28,7 +29,7 @@ def markdown(name: str, report: Mapping[str, Json]) -> str:
         "| --- | --- | --- | --- |",
         *(
             f"| {_cell(model['label'])} | {model['rollouts']} | {model['unscored']} | "
-            f"{', '.join(f'{kind} {count}' for kind, count in model['errors'].items()) or '-'} |"
+            f"{', '.join(f'{in_words(kind)} {count}' for kind, count in model['errors'].items()) or '-'} |"
             for model in report["models"]
         ),
     ]
@@ -39,7 +40,7 @@ def _what(report: Mapping[str, Json]) -> str:
     """Say what the rollouts are of."""
     what_if = report.get("what_if")
     if what_if is None:
-        return f"{report['scenarios']} scenarios"
+        return counted(report["scenarios"], "scenario")
     turns = ", ".join(str(turn) for turn in sorted({each["turn"] for each in what_if["continuations"]}))
     return f"Rollout {what_if['trajectory_id']} continued from turn {turns}"
 
@@ -85,7 +86,7 @@ def svg(name: str, report: Mapping[str, Json]) -> str:
     """Plot the success of each model with its interval, from 0 to 100%."""
     models: Sequence[Mapping[str, Json]] = report["models"]
     height = _TOP + _ROW * len(models) + 36
-    title = f"Success on {report['scenarios']} scenarios, {report['method']['level']:.0%} intervals"
+    title = f"Success on {counted(report['scenarios'], 'scenario')}, {report['method']['level']:.0%} intervals"
     ticks = [part for share in range(5) for part in _tick(share / 4, height)]
     rows = [part for number, model in enumerate(models) for part in _line(model, _TOP + _ROW * number + _ROW // 2)]
     return plot.document(_WIDTH, height, f"{name}: success by model", [plot.heading(title), *ticks, *rows])

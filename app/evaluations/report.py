@@ -8,6 +8,7 @@ from typing import Any
 
 from learnloop_service.app.domain.stored_evaluation import Slot, StoredEvaluation
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 from learnloop_service.training.statistics.bootstrap import DRAWS, LEVEL, intervals
 from learnloop_service.training.statistics.shares import wilson
 
@@ -67,7 +68,7 @@ def why_no_figures(model: int, rows: Mapping[Slot, Any]) -> str | None:
     if not mine or any(row.error is None or row.turns for row in mine):
         return None
     reason, _ = Counter(row.error for row in mine).most_common(1)[0]
-    return f"none of its {len(mine)} rollouts got an answer: {reason}"
+    return f"none of its {counted(len(mine), 'rollout')} got an answer: {reason}"
 
 
 def models_without_figures(report: Mapping[str, Json]) -> dict[int, str]:

@@ -8,6 +8,7 @@ from learnloop_service.app.reports.charts import phase_seconds, rewards_chart
 from learnloop_service.app.reports.format import duration, percent
 from learnloop_service.app.reports.html import visible
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 
 WIDTH, HEIGHT = 1_200, 630
 _COLORS = Palette("#1b2026", "#59626c", "#e0e0d9", "#1f5fd0", "#b35309", "#7a3fb8")
@@ -72,8 +73,8 @@ def _sentence(text: str) -> list[str]:
 def _footer(report: Json) -> str:
     run = report["run"]
     parts = (
-        f"{run['iterations_done']:,} iterations",
-        f"{report['rollouts']['total']:,} rollouts",
+        counted(run["iterations_done"], "iteration"),
+        counted(report["rollouts"]["total"], "rollout"),
         duration(sum(phase_seconds(report).values())),
         f"{visible(run['environment'])} from {visible(run['base_model'])}",
         f"seed {run['seed']}",

@@ -6,9 +6,9 @@ from statistics import fmean
 
 from learnloop_service.app.plots import svg
 from learnloop_service.app.plots.charts import Frame, Palette, iteration_labels, nothing
-from learnloop_service.app.reports.format import signed
 from learnloop_service.app.reports.rollouts import batches_of
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import signed
 
 PHASES = ("rollout", "judge", "train", "evaluate", "reflect", "other")
 _BINS = 12
@@ -81,7 +81,7 @@ def _reward_labels(
     frame: Frame, palette: Palette, low: float, high: float, columns: Sequence[tuple[int, object]], width: float
 ) -> Iterator[str]:
     for share in (0.0, 0.5, 1.0):
-        words = signed(low + share * (high - low))
+        words = signed(low + share * (high - low), 2)
         y = frame.y(share) + (4 if share == 0.5 else 10 if share == 1 else 0)
         yield svg.label(frame.left - 8, y, words, anchor="end", fill=palette.faint, size=frame.text)
     centers = ((frame.left + (place + 0.5) * width, number) for place, (number, _) in enumerate(columns))
@@ -90,7 +90,7 @@ def _reward_labels(
 
 def _mean_line(means: Sequence[svg.Point], latest: float, frame: Frame, palette: Palette) -> Iterator[str]:
     yield svg.curve(means, palette.second, 2.5)
-    words = f"mean {signed(latest)}"
+    words = f"mean {signed(latest, 2)}"
     _, y = means[-1]
     yield svg.label(frame.width - frame.right + 12, y + 4, words, fill=palette.second, size=frame.text, weight="bold")
 

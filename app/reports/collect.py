@@ -52,6 +52,8 @@ _MAX_REJUDGINGS = 5
 """Newest rejudgings that are mentioned."""
 _ROWS_AT_ONCE = 200
 _FIGURES = ("iteration", "step", "success", "malformed", "failed_rollouts")
+_PARTS_OF_TEXT = ("sentence", "details")
+"""What a verdict has twice. A report has it once, as those of earlier versions, with which it is compared."""
 _REWARDS = ("mean", "median", "min", "max", "count")
 
 
@@ -72,10 +74,10 @@ async def collect(database: Database, settings: Settings, run: Run) -> Json:
     redactor = Redactor(secrets_of(settings))
     document: dict[str, Json] = {
         "format": FORMAT,
-        "written": _written(settings),
+        "written": _written(settings, run),
         "run": _run(run),
         "settings": run.request,
-        "verdict": asdict(judged),
+        "verdict": {name: value for name, value in asdict(judged).items() if name not in _PARTS_OF_TEXT},
         "causes": [_cause(each) for each in await diagnoses_of(database, run.id) if each.state == "active"],
         "iterations": _thinned_iterations(iterations),
         "evaluations": _thinned_evaluations(evaluations, run.best_step),
@@ -93,7 +95,7 @@ async def collect(database: Database, settings: Settings, run: Run) -> Json:
     return document
 
 
-def _written(settings: Settings) -> Json:
+def _written(settings: Settings, run: Run) -> Json:
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "learnloop": version("learnloop"),
@@ -102,7 +104,7 @@ def _written(settings: Settings) -> Json:
         "system": f"{platform.system()} {platform.machine()}",
         "cores": usable_cores(),
         "engine_device": settings.engine_device,
-        "machine_price_per_hour": settings.machine_price_per_hour,
+        "machine_price_per_hour": run.machine_price_per_hour,
     }
 
 

@@ -9,6 +9,7 @@ from learnloop_service.app.reports.format import number
 from learnloop_service.app.reports.html import Html, h
 from learnloop_service.app.reports.rollouts import compared
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted, in_words
 
 _TITLES = ("question", "goal", "task", "prompt", "input")
 """Fields of a task that say what it is, in order of preference."""
@@ -30,7 +31,7 @@ def examples_section(report: Json) -> Html:
         )
     return h(
         "section",
-        h("h2", f"{_COUNTS.get(len(items), str(len(items)))} held-out tasks, before and after"),
+        h("h2", f"{_COUNTS.get(len(items)) or counted(len(items), 'held-out task')}, before and after"),
         _changes(report),
         h("p", "The agent never trains on them. ", report["examples"]["rule"], class_="muted"),
         *(_example(number, item) for number, item in enumerate(items, 1)),
@@ -43,7 +44,7 @@ def _changes(report: Json) -> Html | None:
     found = changes(*ends, report["scenarios"])
     return h(
         "p",
-        f"Of {sum(found):,} tasks, ",
+        f"Of {counted(sum(found), 'task')}, ",
         h("strong", f"{found.better:,} got better", class_="good"),
         ", ",
         h("strong", f"{found.worse:,} got worse", class_="bad"),
@@ -51,7 +52,13 @@ def _changes(report: Json) -> Html | None:
     )
 
 
-_COUNTS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five"}
+_COUNTS = {
+    1: "One held-out task",
+    2: "Two held-out tasks",
+    3: "Three held-out tasks",
+    4: "Four held-out tasks",
+    5: "Five held-out tasks",
+}
 
 
 def _example(place: int, item: Json) -> Html:
@@ -85,7 +92,7 @@ def _side(title: str, side: Json, shared: int) -> Html:
     mark = {True: h("span", "✓ right", class_="good"), False: h("span", "✗ not right", class_="bad")}.get(
         side["success"]
     )
-    several = f"{side['right']} of {side['samples']} rollouts right, reward {number(side['reward'])}"
+    several = f"{side['right']} of {counted(side['samples'], 'rollout')} right, reward {number(side['reward'])}"
     return h(
         "div",
         h("h4", title, " ", mark or h("span", "not judged", class_="muted")),
@@ -106,7 +113,7 @@ def _answer(side: Json) -> str:
     if answer:
         sources = outcome.get("sources") or []
         return _plain(answer) + (f" (from {', '.join(map(_plain, sources))})" if sources else "")
-    return f"no answer: {_plain(outcome.get('finish', 'unknown')).replace('_', ' ')}"
+    return f"no answer: {in_words(_plain(outcome.get('finish', 'unknown')))}"
 
 
 def _expected(reference: Mapping[str, Json]) -> str:

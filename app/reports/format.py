@@ -2,18 +2,14 @@
 
 from datetime import datetime
 
+from learnloop_service.environment.wording import MINUS, signed
+
 NONE = "\N{EN DASH}"
-MINUS = "\N{MINUS SIGN}"
 
 
 def number(value: float | None, digits: int = 2) -> str:
     """Return a number with that many decimals and separators."""
     return NONE if value is None else f"{value:,.{digits}f}".replace("-", MINUS)
-
-
-def signed(value: float) -> str:
-    """Return a number with its sign and two decimals."""
-    return f"{value:+.2f}".replace("-", MINUS)
 
 
 def percent(share: float | None) -> str:
@@ -23,9 +19,7 @@ def percent(share: float | None) -> str:
 
 def points(value: float | None) -> str:
     """Return a difference in percentage points, with its sign."""
-    if value is None:
-        return NONE
-    return f"{round(value):+d}".replace("-", MINUS) if round(value) else "0"
+    return NONE if value is None else signed(value)
 
 
 def duration(seconds: float | None) -> str:

@@ -7,6 +7,7 @@ from learnloop_service.app.reports.html import Html, h, joined
 from learnloop_service.app.reports.rollouts import HASHED
 from learnloop_service.app.reports.tables import MAX_ROWS, section, table_of
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 
 _SHOWN = 10
 DATA_ID = "report"
@@ -43,18 +44,18 @@ def proof(report: Json, checked: Sequence[Figure]) -> Html:
 def _found(checked: Sequence[Figure]) -> Html:
     wrong = [figure.name for figure in checked if not figure.agrees]
     if not wrong:
-        words = f"✓ All {len(checked):,} figures that were recomputed from the rollouts in this file agree."
+        words = f"✓ All {counted(len(checked), 'figure')} that were recomputed from the rollouts in this file agree."
         return h("p", words, class_="agree", id="found")
-    words = f"✗ {len(wrong):,} of {len(checked):,} figures differ from what the rollouts in this file give: "
+    words = f"✗ {len(wrong):,} of {counted(len(checked), 'figure')} differ from what the rollouts in this file give: "
     return h("p", words, "; ".join(wrong[:_SHOWN]), class_="differ", id="found")
 
 
 def _part(rollouts: Json) -> str:
     if rollouts["listed"] == rollouts["total"]:
-        return f"all {rollouts['total']:,} rollouts"
+        return f"all {counted(rollouts['total'], 'rollout')}"
     return (
-        f"{rollouts['listed']:,} of {rollouts['total']:,} rollouts (the first, the best and the latest evaluation, and "
-        f"every {rollouts['every']:,}th iteration, so that the file stays small)"
+        f"{rollouts['listed']:,} of {counted(rollouts['total'], 'rollout')} (the first, the best and the latest "
+        f"evaluation, and every {rollouts['every']:,}th iteration, so that the file stays small)"
     )
 
 

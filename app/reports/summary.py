@@ -3,8 +3,10 @@
 from learnloop_service.app.reports.charts import phase_seconds
 from learnloop_service.app.reports.format import dollars, duration, moment, percent, points
 from learnloop_service.app.reports.html import Html, h, joined
+from learnloop_service.app.runs.cost import machine_usd, total_usd
 from learnloop_service.app.statistics.verdict import headline, on_same_scenarios
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted, in_words
 
 STATES = {
     "learned": "Learned",
@@ -69,7 +71,7 @@ def _test_line(report: Json) -> Html | None:
     return h(
         "p",
         f"On the test split, which chose no checkpoint: {percent(first['success'])} → {percent(latest['success'])} of "
-        f"{latest['scenarios']:,} tasks{shown}.",
+        f"{counted(latest['scenarios'], 'task')}{shown}.",
         class_="muted",
     )
 
@@ -80,19 +82,27 @@ def _amounts(report: Json) -> Html:
     worked_s = sum(phase_seconds(report).values())
     price = report["written"].get("machine_price_per_hour")  # reports of earlier versions have none
     spent = [sums["usd"] for sums in cost["phases"].values() if sums["usd"] is not None]
+    calls_usd, time_usd = (sum(spent) if spent else None), machine_usd(worked_s, price)
     amounts = {
+        "cost": _gain_for(report["verdict"]["points"], total_usd(calls_usd, time_usd)),
         "iterations": f"{run['iterations_done']:,}"
         + (f" of {run['iterations_total']:,}" if run["iterations_done"] != run["iterations_total"] else ""),
         "rollouts": f"{report['rollouts']['total']:,}",
         "tokens": f"{tokens:,}",
         "working time": duration(worked_s),
-        "machine time": None if price is None else f"{dollars(worked_s / 3600 * price)} at {dollars(price)} an hour",
-        "judge models": dollars(sum(spent)) if spent else None,
+        "machine time": None if price is None else f"{dollars(time_usd)} at {dollars(price)} an hour",
+        "judge models": None if calls_usd is None else dollars(calls_usd),
         "seed": str(run["seed"]),
     }
     return h(
         "dl", *(h("div", h("dt", name), h("dd", value)) for name, value in amounts.items() if value), class_="amounts"
     )
+
+
+def _gain_for(gained: float | None, total: float | None) -> str | None:
+    if total is None:
+        return None
+    return dollars(total) if gained is None else f"{points(gained)} points for {dollars(total)}"
 
 
 def _causes(report: Json) -> Html | None:
@@ -106,7 +116,7 @@ def _causes(report: Json) -> Html | None:
             *(
                 h(
                     "li",
-                    h("strong", each["cause"].replace("_", " ")),
+                    h("strong", in_words(each["cause"])),
                     f" ({each['severity']}): {each['summary']} ",
                     h("em", each["remedy"]),
                 )

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, case, func, select
+from sqlalchemy import ColumnElement, Double, case, func, literal, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
@@ -46,15 +46,27 @@ class RunClaims(Claims[Run]):
     unowned = UNOWNED
 
     def __init__(
-        self, database: Database, worker: str, *, ttl_s: float, limits: Limits, backends: Sequence[str], engine: str
+        self,
+        database: Database,
+        worker: str,
+        *,
+        ttl_s: float,
+        limits: Limits,
+        backends: Sequence[str],
+        engine: str,
+        price_per_hour: float | None = None,
     ) -> None:
-        """`backends` are those that the worker can drive."""
+        """`backends` are those that the worker can drive; `price_per_hour` is its machine's, in US dollars."""
         super().__init__(database, worker, ttl_s=ttl_s, engine=engine)
         self._limits = limits
         self._backends = list(backends)
+        self._price_per_hour = price_per_hour
 
     def _extra_columns(self) -> Mapping[str, Any]:
-        return {"engine": case((Run.backend == engine_backend(), self._engine), else_=None)}
+        return {
+            "engine": case((Run.backend == engine_backend(), self._engine), else_=None),
+            "machine_price_per_hour": func.coalesce(Run.machine_price_per_hour, literal(self._price_per_hour, Double)),
+        }
 
     async def _final_data(self, tx: AsyncSession, id: str) -> Mapping[str, Any]:
         return await verdict_on(tx, id)

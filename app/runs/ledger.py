@@ -182,11 +182,6 @@ async def prior_usage(database: Database, run_id: str) -> PriorUsage:
     )
 
 
-def machine_usd(seconds: float, price_per_hour: float | None) -> float | None:
-    """Return the price of machine time in US dollars; None without a price."""
-    return None if price_per_hour is None else seconds / 3600 * price_per_hour
-
-
 SUMS = ("wasted", "seconds", "prompt_tokens", "completion_tokens", "usd")
 """Columns of `sums_of`."""
 

@@ -6,6 +6,7 @@ from typing import Any
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Run
 from learnloop_service.app.domain.stored_request import NoSignalRule
+from learnloop_service.environment.wording import counted
 from learnloop_service.training.no_signal import NoSignal
 
 
@@ -40,6 +41,6 @@ def warnings_of(iterations: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     newest = idle[-1]
     return [
-        f"{len(idle)} of {len(trained)} iterations taught nothing, the last of them iteration {newest['iteration']}: "
-        f"{NoSignal(newest['no_signal']).explanation}."
+        f"{len(idle)} of {counted(len(trained), 'iteration')} taught nothing, the last of them iteration "
+        f"{newest['iteration']}: {NoSignal(newest['no_signal']).explanation}."
     ]

@@ -9,6 +9,7 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Run
 from learnloop_service.app.domain.run_state import RunStatus
 from learnloop_service.app.runs.claims import Limits
+from learnloop_service.environment.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +35,15 @@ async def queue_position(database: Database, run: Run, limits: Limits) -> QueueP
         before, of_project, on_backend, in_all = (await tx.execute(counts)).one()
     before = before or 0  # None if it was claimed in the meantime
     if limits.per_project is not None and of_project >= limits.per_project:
-        return QueuePosition(before, f"The project has reached its limit of {_runs(limits.per_project)} in progress.")
+        most = counted(limits.per_project, "run")
+        return QueuePosition(before, f"The project has reached its limit of {most} in progress.")
     if limits.per_backend is not None and on_backend >= limits.per_backend:
-        return QueuePosition(
-            before, f"The backend {run.backend} has reached its limit of {_runs(limits.per_backend)} in progress."
-        )
+        most = counted(limits.per_backend, "run")
+        return QueuePosition(before, f"The backend {run.backend} has reached its limit of {most} in progress.")
     if before:
-        return QueuePosition(before, f"{_runs(before)} {'is' if before == 1 else 'are'} ahead of it.")
+        return QueuePosition(before, f"{counted(before, 'run')} {'is' if before == 1 else 'are'} ahead of it.")
     if in_all:
-        return QueuePosition(0, f"It is next and starts when a worker is free: {_runs(in_all)} in progress.")
+        return QueuePosition(0, f"It is next and starts when a worker is free: {counted(in_all, 'run')} in progress.")
     return QueuePosition(0, "It is next and starts when a worker takes it; no run is in progress.")
 
 
@@ -65,7 +66,3 @@ def _ahead(run_id: str) -> ScalarSelect[int]:
 
 def _count(*conditions: ColumnElement[bool]) -> ScalarSelect[int]:
     return select(func.count()).select_from(Run).where(*conditions).scalar_subquery()
-
-
-def _runs(number: int) -> str:
-    return "1 run" if number == 1 else f"{number} runs"

@@ -27,6 +27,7 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Run
 from learnloop_service.app.domain.run_state import RunStatus
 from learnloop_service.app.runs import headlines
+from learnloop_service.app.runs.cost import COST
 from learnloop_service.app.schemas.runs import SameSettingsOut
 from learnloop_service.app.statistics.verdict import VerdictState
 
@@ -54,6 +55,8 @@ class SortBy(StrEnum):
     """From start to end."""
     TOKENS = "tokens"
     JUDGE_USD = "judge_usd"
+    COST = "cost"
+    """Calls whose price is known, and the time of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,7 @@ class Listed(NamedTuple):
     run: Run
     value: Value
     same: SameSettingsOut | None
+    cost_usd: float | None
 
 
 _SEARCHED = (
@@ -121,6 +125,7 @@ _NUMBERS: Mapping[SortBy, ColumnElement[Any]] = {
     SortBy.TIME: func.extract("epoch", Run.finished_at - Run.started_at),
     SortBy.TOKENS: Run.prompt_tokens + Run.completion_tokens,
     SortBy.JUDGE_USD: Run.judge_cost_usd.expression,
+    SortBy.COST: COST,
 }
 _OF_HEADLINES = {SortBy.VERDICT, SortBy.SUCCESS, SortBy.GAIN}
 
@@ -141,13 +146,16 @@ class RunList:
         """
         entries = _folded(filters, order.by) if fold else _apart(filters, order.by)
         page = _paged(entries, order, after).limit(limit).subquery()
-        query = select(Run, page.c.value, page.c.runs).join(page, page.c.id == Run.id)
+        query = select(Run, page.c.value, page.c.runs, COST).join(page, page.c.id == Run.id)
         async with self._database() as tx:
             found = (await tx.execute(query.order_by(*_sorting(page, order)))).all()
-            several = [run.settings_hash for run, _, runs in found if runs > 1]
+            several = [run.settings_hash for run, _, runs, _ in found if runs > 1]
             rows = (await tx.execute(_same(filters, several))).all() if several else []
         same = {settings_hash: _figures(figures) for settings_hash, *figures in rows}
-        return [Listed(run, value, same.get(run.settings_hash) if runs > 1 else None) for run, value, runs in found]
+        return [
+            Listed(run, value, same.get(run.settings_hash) if runs > 1 else None, cost)
+            for run, value, runs, cost in found
+        ]
 
 
 def _apart(filters: Filters, by: SortBy) -> Subquery:

@@ -26,7 +26,7 @@ class LedgerRow(ResponseModel):
     usd: float | None
     """Price of the judge calls in US dollars; null if no price is known."""
     machine_usd: float | None = None
-    """Price of its time in US dollars; null unless `LEARNLOOP_MACHINE_PRICE_PER_HOUR` is set."""
+    """Price of its time in US dollars; null without a price of the machine."""
     wasted: bool
     """Whether the work was lost, for example because a worker died before saving it."""
 
@@ -44,7 +44,7 @@ class LedgerTotals(ResponseModel):
     usd: float | None = None
     """Price of the judge calls in US dollars, wasted ones included; null if no price is known."""
     machine_usd: float | None = None
-    """Price of `seconds` in US dollars; null unless `LEARNLOOP_MACHINE_PRICE_PER_HOUR` is set. No budget counts it."""
+    """Price of `seconds` in US dollars; null without a price of the machine. No budget counts it."""
     wasted_tokens: int = 0
     """Number of prompt and generated tokens whose work was lost."""
     wasted_usd: float | None = None
@@ -55,6 +55,10 @@ class RunCost(LedgerTotals):
     """What a run has used so far: the totals of its ledger, and the judge models' part of it. Calls without a known
     price count as 0 dollars."""
 
+    machine_price_per_hour: float | None = None
+    """US dollars that an hour of the machine cost when the run began; null if no price was known."""
+    total_usd: float | None = None
+    """What the run has cost in US dollars: `usd` and `machine_usd`, as far as they are known; null if neither is."""
     judge_usd: float = 0.0
     """Price of the judge calls in US dollars; calls without a known price count as 0."""
     judge_prompt_tokens: int = 0

@@ -345,8 +345,12 @@ class VerdictOut(ResponseModel):
     """What is compared; null before the baseline, and where losses are compared."""
     losses: DemonstrationLosses | None = None
     """The losses that are compared; null unless the state is one of demonstrations."""
+    sentence: str = ""
+    """The verdict in one short sentence, without a full stop. Empty in events of earlier versions."""
+    details: str = ""
+    """What `text` says besides: the interval, what was evaluated and when, the best checkpoint, causes."""
     text: str
-    """The verdict as a sentence."""
+    """Sentence and details as running text."""
     causes: list[str]
     """Diagnosed causes, by name."""
 
@@ -447,6 +451,8 @@ class RunListed(RunBrief):
     """Whether the run learned."""
     judge_usd: float
     """Dollars for judge calls so far, as far as their price is known."""
+    cost_usd: float | None = None
+    """What the run has cost so far in US dollars, as `total_usd` of its `cost`."""
     curve: list[float] | None = None
     """Mean rewards of its iterations, oldest first, evenly thinned out to at most as many as `curve` asked for. Null if
     the request did not ask."""

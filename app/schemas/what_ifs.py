@@ -121,6 +121,8 @@ class TurnValues(ResponseModel):
     missing: int | None
     """How many more continuations before each of its two states would decide it at the present values; null if it is
     decided, or if that is not known."""
+    missing_before: list[int] = Field(default_factory=list)
+    """The turns before which `missing` more continuations are needed."""
     text: str
     """The same in a sentence."""
 

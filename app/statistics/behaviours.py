@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted, in_words
 from learnloop_service.training.statistics.difference import Difference, difference
 
 MAX_SHOWN = 5
@@ -121,11 +122,11 @@ def _different(ranked: Sequence[_Feature], having: Mapping[_Feature, frozenset[i
 
 def _features(act: Act) -> Iterator[_Feature]:
     for count in range(1, min(len(act.calls), _MOST_CALLS) + 1):
-        yield _Feature(("calls",), f"at least {count} tool {'call' if count == 1 else 'calls'}")
+        yield _Feature(("calls",), f"at least {counted(count, 'tool call')}")
     if act.calls:
         yield from _first_call(*act.calls[0])
     if act.end:
-        yield _Feature(("end", act.end), f"ends as {_named(act.end)}")
+        yield _Feature(("end", act.end), f"ends as {_named(in_words(act.end))}")
 
 
 def _first_call(tool: str, arguments: str) -> Iterator[_Feature]:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
+from learnloop_service.environment.wording import in_words, signed
 from learnloop_service.training.statistics.difference import MIN_CHANGED, Difference
 
 HEADLINES = (("validation", "sampled"), ("test", "sampled"))
@@ -44,8 +45,12 @@ class Verdict:
     on: Mapping[str, Any] | None
     """What was compared: `split`, `mode`, `scenarios`, `first` and `latest` with `iteration`, `step` and `success`, and
     `smallest_points`. None before the baseline."""
+    sentence: str
+    """The same in one short sentence, without a full stop."""
+    details: str
+    """What `text` says besides: the interval, what was evaluated and when, the best checkpoint, causes."""
     text: str
-    """The same in words."""
+    """Sentence and details as running text."""
     causes: tuple[str, ...]
     """Diagnosed causes."""
     losses: Mapping[str, Any] | None = None
@@ -68,8 +73,8 @@ def verdict(
     if losses is not None and losses["first"] is not None and losses["latest"] is not None and len(rows) < 2:
         return _on_demonstrations(losses, causes)
     if not rows:
-        text = "Too early to say: no held-out scenario has been evaluated."
-        return Verdict(VerdictState.TOO_EARLY, None, None, None, text + _because(causes), tuple(causes))
+        said = _Said("Too early to say: no held-out scenario has been evaluated", "", _because(causes))
+        return Verdict(VerdictState.TOO_EARLY, None, None, None, *said.parts(), tuple(causes))
     first, latest = rows[0], rows[-1]
     latest = on_same_scenarios(first, latest)
     found = Difference(**latest["difference"]) if latest is not first and latest["difference"] else None
@@ -80,8 +85,27 @@ def verdict(
         "smallest_points": None if found is None or found.smallest is None else _points(found.smallest),
     }
     points, interval = _figures(first, latest, found)
-    text = _sentence(state, first, latest, found) + _best(rows, best_step) + _because(causes)
-    return Verdict(state, points, interval, on, text, tuple(causes))
+    said = _sentence(state, first, latest, found)
+    said = said._replace(more=said.more + _best(rows, best_step) + _because(causes))
+    return Verdict(state, points, interval, on, *said.parts(), tuple(causes))
+
+
+class _Said(NamedTuple):
+    """What a verdict says."""
+
+    sentence: str
+    basis: str
+    """What it rests on, which running text has in brackets; can be empty."""
+    more: str = ""
+    """Further sentences, each after a space."""
+    end: str = "."
+    """How the running text goes on after the brackets."""
+
+    def parts(self) -> tuple[str, str, str]:
+        """Return sentence, details and running text."""
+        basis = f" ({self.basis})" if self.basis else ""
+        stated = f"{self.basis[0].upper()}{self.basis[1:]}." if self.basis else ""
+        return self.sentence, in_words(f"{stated}{self.more}".strip()), f"{self.sentence}{basis}{self.end}{self.more}"
 
 
 def _on_demonstrations(losses: Mapping[str, Any], causes: Sequence[str]) -> Verdict:
@@ -89,9 +113,10 @@ def _on_demonstrations(losses: Mapping[str, Any], causes: Sequence[str]) -> Verd
     state = VerdictState.DEMONSTRATIONS_LEARNED if latest < first else VerdictState.DEMONSTRATIONS_NOT_LEARNED
     digits = next((digits for digits in (2, 3, 4) if f"{first:.{digits}g}" != f"{latest:.{digits}g}"), 2)
     shown = f"{first:.{digits}g} → {latest:.{digits}g}"
-    loss = f"held-out loss {shown}" if losses["held_out"] else f"loss while it trained {shown} (none was held out)"
-    text = f"Demonstrations {'' if latest < first else 'not '}learned: {loss}."
-    return Verdict(state, None, None, None, text + _because(causes), tuple(causes), losses)
+    loss, basis = ("held-out loss", "") if losses["held_out"] else ("loss while it trained", "none was held out")
+    sentence = f"Demonstrations {'' if latest < first else 'not '}learned: {loss} {shown}"
+    said = _Said(sentence, basis, _because(causes))
+    return Verdict(state, None, None, None, *said.parts(), tuple(causes), losses)
 
 
 def headline(evaluations: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -145,27 +170,19 @@ _OPENINGS = {
 
 def _sentence(
     state: VerdictState, first: Mapping[str, Any], latest: Mapping[str, Any], found: Difference | None
-) -> str:
+) -> _Said:
     opening = _OPENINGS[state].format(first=first["success"], latest=latest["success"])
     noun = "scenario" if latest["scenarios"] == 1 else "scenarios"
     what = f"{latest['scenarios']} {latest['split']} {noun}, {latest['mode']}"
     if state is VerdictState.TOO_EARLY:
-        return f"{opening} ({what}), and has not been evaluated since."
+        return _Said(opening, what, end=", and has not been evaluated since.")
     if found is None:
-        return (
-            f"{opening} ({what}). An earlier version evaluated it and did not keep what the interval of the difference "
-            "needs."
-        )
-    sentence = (
-        f"{opening}, {_signed(found.mean)} points (95% interval {_signed(found.low)} to {_signed(found.high)}; {what}, "
-        f"paired; after iteration {latest['iteration']})."
-    )
-    return sentence + (_limits(found, latest["scenarios"]) if state is VerdictState.NO_CHANGE_SHOWN else "")
-
-
-def _signed(share: float) -> str:
-    points = round(100 * share)
-    return f"{points:+d}".replace("-", "\N{MINUS SIGN}") if points else "0"
+        kept = " An earlier version evaluated it and did not keep what the interval of the difference needs."
+        return _Said(opening, what, kept)
+    mean, low, high = (signed(100 * share) for share in (found.mean, found.low, found.high))
+    basis = f"95% interval {low} to {high}; {what}, paired; after iteration {latest['iteration']}"
+    more = _limits(found, latest["scenarios"]) if state is VerdictState.NO_CHANGE_SHOWN else ""
+    return _Said(f"{opening}, {mean} points", basis, more)
 
 
 def _limits(found: Difference, scenarios: int) -> str:

@@ -94,7 +94,7 @@ async def _read_the_report(visit: Visit, run_id: str) -> str:
     page = visit.page
     await expect(page.get_by_role("heading", name="Judged again by correctness")).to_contain_text("completed")
     sentence = r"from iteration 1 on: \d+% of advantages change sign,.* \d+% do so between two verdicts of the same"
-    await expect(page.locator("p.verdict")).to_contain_text(re.compile(sentence))
+    await expect(page.locator("div.verdict")).to_contain_text(re.compile(sentence))
     await expect(page.get_by_text("Training and held-out rollouts of iterations 0 to 2, each judged 2")).to_be_visible()
     await expect(page.get_by_role("img", name=re.compile("Marked at 1: matters from here"))).to_be_visible()
     await expect(page.get_by_role("img", name=re.compile("^Success on held-out scenarios"))).to_be_visible()

@@ -74,12 +74,12 @@ async def test_a_running_release_is_held_resumed_and_rolled_back_by_its_buttons(
 
         # What users meet meanwhile is seen without a reload.
         await observe_all(database, release.id, [(STABLE, GOOD, 380), (CANDIDATE, GOOD, 20)])
-        await expect(page.locator("p.verdict")).to_contain_text("The share becomes 20% when 10 more users have met")
+        await expect(page.locator("div.verdict")).to_contain_text("The share becomes 20% when 10 more users have met")
         malformed = _guardrails(visit).get_by_role("row", name="malformed replies")
         await expect(malformed).to_contain_text("0%of 200%of 380")
 
         await visit.button("Hold").click()
-        await expect(page.locator("p.verdict")).to_have_text("The share is held: a person decided so.")
+        await expect(page.locator("div.verdict")).to_have_text("The share is held: a person decided so.")
         await expect(visit.text("The share stays at 5% until a person resumes the release.")).to_be_visible()
         await expect(page.get_by_role("heading", level=1)).to_contain_text("held")
         await visit.button("Resume").click()
@@ -94,7 +94,7 @@ async def test_a_running_release_is_held_resumed_and_rolled_back_by_its_buttons(
         await question.get_by_label("End open sessions with the candidate").check()
         assert await visit.inaccessible() == []
         await question.get_by_role("button", name="Roll back").click()
-        await expect(page.locator("p.verdict")).to_have_text("The candidate was taken back: a person decided so.")
+        await expect(page.locator("div.verdict")).to_have_text("The candidate was taken back: a person decided so.")
         rolled_back = page.locator(".events li").first
         await expect(rolled_back).to_contain_text("Rolled back by local.")
         await expect(page.get_by_role("button", name=re.compile("Hold|Resume|Promote|Roll back"))).to_have_count(0)
@@ -103,7 +103,7 @@ async def test_a_running_release_is_held_resumed_and_rolled_back_by_its_buttons(
 
 async def _shows_a_running_release(visit: Visit, release: Started) -> None:
     page = visit.page
-    await expect(page.locator("p.verdict")).to_have_text(
+    await expect(page.locator("div.verdict")).to_have_text(
         "The share becomes 20% when 30 more users have met the candidate and an increase of errors, malformed replies "
         "and thumbs down within an hour above 10 points is ruled out."
     )
@@ -132,11 +132,11 @@ async def test_a_release_that_a_guardrail_took_back_says_why(
         answers = [(STABLE, GOOD, 950), (CANDIDATE, MALFORMED, 20), (CANDIDATE, GOOD, 30)]
         await observe_all(database, release.id, answers)
         await visit.open(release.base, f"/releases/{release.id}")
-        await expect(page.locator("p.verdict")).to_contain_text(
+        await expect(page.locator("div.verdict")).to_contain_text(
             "worse than the stable checkpoint by more than a guardrail"
         )
         why = re.compile(r"Rolled back: malformed replies 0% → 40%, evidence over 1,000,000 of 300\.")
-        await expect(page.locator("p.verdict + p")).to_have_text(why)
+        await expect(page.locator("div.verdict + p")).to_have_text(why)
         await expect(page.locator(".events li.bad")).to_contain_text(why)
         await expect(_guardrails(visit).locator(".fill.bad")).to_have_count(1)
         step = page.get_by_role("region", name="Ramp").locator("[aria-current=step]")
@@ -148,7 +148,7 @@ async def test_a_release_that_a_guardrail_took_back_says_why(
         listed = page.get_by_role("region", name="Releases, newest first").get_by_role("row").nth(1)
         await expect(listed).to_contain_text("rolled back")
         await listed.get_by_role("link", name="learnloop/m@2").click()
-        await expect(page.locator("p.verdict")).to_contain_text("was taken back")
+        await expect(page.locator("div.verdict")).to_contain_text("was taken back")
 
 
 async def test_promoting_says_that_nothing_was_shown_and_names_are_text(
@@ -164,7 +164,7 @@ async def test_promoting_says_that_nothing_was_shown_and_names_are_text(
         question = page.get_by_role("alertdialog")
         await expect(question).to_contain_text("Nothing was shown about its quality")
         await question.get_by_role("button", name="Promote").click()
-        await expect(page.locator("p.verdict")).to_have_text("The candidate was promoted.")
+        await expect(page.locator("div.verdict")).to_have_text("The candidate was promoted.")
         await expect(page.locator(".events li").first).to_contain_text("Promoted by local. Nothing was shown")
         await visit.go("/models")
         names = page.get_by_role("region", name="Promoted names")

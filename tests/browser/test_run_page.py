@@ -1,11 +1,13 @@
 """The page of a run: what it shows first, at the widths that people use, and a next step wherever it stops."""
 
 import asyncio
+import itertools
 import json
 import os
+import re
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +16,8 @@ from playwright.async_api import expect
 
 from learnloop_service.app.processes.engine import EngineProcess
 from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.phases import Phase
+from learnloop_service.training.types import IterationResult, Progress
 from tests.browser.visit import Visit
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
@@ -88,12 +92,40 @@ async def test_machine_time_is_priced_beside_what_others_are_paid(
     settings = settings_for(data_dir, database_url, machine_price_per_hour=3600.0)
     async with served(settings, ScriptedLoop()) as client:
         run_id = (await client.post("/learn-loop", json={"iterations": 1})).raise_for_status().json()["run_id"]
-        cost = (await run_with(client, run_id, "completed"))["cost"]["machine_usd"]
+        cost = (await run_with(client, run_id, "completed"))["cost"]["total_usd"]
         await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}")
-        await expect(visit.text(f"${cost:.2f} of machine time, $0.00 paid to others")).to_be_visible()
+        await expect(visit.text(f"${cost:.2f} of machine time at $3,600.00 an hour")).to_be_visible()
         spent = visit.page.locator(".spent > div", has_text="Machine time")
         await expect(spent.locator("dd")).to_contain_text(f"${cost:.2f}")
         assert await visit.inaccessible() == []
+        await visit.open(str(client.base_url).rstrip("/"), "/")
+        await expect(visit.page.get_by_role("cell", name=f"${cost:.2f}")).to_be_visible()
+
+
+class _Counting(ScriptedLoop):
+    """Reports one rollout of the baseline more, four times a second, until it is released."""
+
+    async def __call__(self, *given: Any, progress: Any, **more: Any) -> AsyncGenerator[IterationResult, None]:
+        for done in itertools.count(1):
+            if self.gates[0].is_set():
+                break
+            progress(Progress(0, Phase.EVALUATE, min(done, 199), 200))
+            await asyncio.sleep(0.25)
+        async for result in super().__call__(*given, progress=progress, **more):
+            yield result
+
+
+async def test_the_baseline_has_a_percentage_and_a_time(visit: Visit, data_dir: Path, database_url: str) -> None:
+    released = threading.Event()
+    async with served(settings_for(data_dir, database_url), _Counting(gates={0: released})) as client:
+        run_id = (await client.post("/learn-loop", json={"iterations": 1})).raise_for_status().json()["run_id"]
+        await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}")
+        await expect(visit.text(re.compile(r"^\d+% of the baseline, about \d+ (s|min.*) left$"))).to_be_visible(
+            timeout=30_000
+        )
+        assert await visit.inaccessible() == []
+        released.set()
+        await expect(visit.text("1 of 1 iteration")).to_be_visible()
 
 
 async def test_a_cause_is_repaired_by_a_fork(visit: Visit, data_dir: Path, database_url: str) -> None:

@@ -29,7 +29,7 @@ async def test_a_finished_run_on_demonstrations_says_that_they_were_learned(
     async with service(data_dir, database_url, ImitatingBackend()) as client:
         run_id = await _supervised(client)
         await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}")
-        await expect(visit.page.locator("p.verdict.good")).to_have_text(
+        await expect(visit.page.locator("div.verdict.good")).to_have_text(
             "Demonstrations learned: held-out loss 2 \N{RIGHTWARDS ARROW} 0.67."
         )
         losses = visit.page.get_by_role("img", name="Loss on the demonstrations")

@@ -79,7 +79,7 @@ async def _read_what_became_of_it(visit: Visit) -> None:
     )
     each = r"\d of 3 continuations succeed \[\d+%, \d+%\]; "
     sentence = re.compile(rf"^step 0: {each}(best|newest), step 1: {each}the rollout itself (failed|succeeded)\.$")
-    await expect(page.locator("p.verdict")).to_have_text(sentence)
+    await expect(page.locator("div.verdict")).to_have_text(sentence)
     await expect(page.locator(".both-texts").get_by_text("No emails.")).to_be_visible()
     await expect(page.get_by_role("region", name="Figures by turn and model").get_by_role("row")).to_have_count(3)
     await expect(page.get_by_role("list", name=re.compile("^Next actions of turn 2"))).to_have_count(2)
@@ -130,7 +130,7 @@ async def _look_for_the_decisive_turn(visit: Visit) -> None:
 async def _delete(visit: Visit) -> None:
     await visit.link("Search for the decisive turn").click()
     await visit.settled()
-    await expect(visit.page.locator("p.verdict")).to_contain_text(re.compile("Undecided: |decided it: "))
+    await expect(visit.page.locator("div.verdict")).to_contain_text(re.compile("Undecided: |decided it: "))
     await visit.is_well_made(_WIDTHS)
     await visit.confirm("Delete")
     await expect(visit.page.get_by_role("heading", name="What happened")).to_be_visible()

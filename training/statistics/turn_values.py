@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, log2
 
+from learnloop_service.environment.wording import counted
 from learnloop_service.training.statistics.shares import newcombe, wilson, z_of
 
 LEVEL = 0.99
@@ -57,6 +58,13 @@ class Verdict:
     missing: int | None
     """How many more continuations before each of its two states would decide it if the values stayed as they are; None
     if it is decided, or if no number would."""
+
+    def missing_before(self, turns: int) -> list[int]:
+        """Return the turns that `missing` more continuations are needed before: the closest one and, unless it is the
+        last of `turns`, the next one."""
+        if self.missing is None or self.closest is None:
+            return []
+        return [turn for turn in (self.closest.turn, self.closest.turn + 1) if turn <= turns]
 
 
 def most_probes(turns: int) -> int:
@@ -123,12 +131,17 @@ def sentence(found: Verdict, values: Mapping[int, Sampled], turns: int, success:
             f"{after:.0%} after it."
         )
     if first.share == float(success):
-        return f"No turn decided it: all {first.count} continuations from the beginning ended in {result} as well."
+        return f"No turn decided it: {_all(first.count)} from the beginning ended in {result} as well."
     if found.closest is None:
         return "Undecided: no two neighbouring turns were continued from."
     if found.missing is not None:
-        return f"Undecided: turn {found.closest.turn} changed most, and {found.missing} more continuations would tell."
+        more = counted(found.missing, "more continuation")
+        return f"Undecided: turn {found.closest.turn} changed most, and {more} would tell."
     return "Undecided: no turn makes half of the way to the result."
+
+
+def _all(count: int) -> str:
+    return "the only continuation" if count == 1 else f"all {count} continuations"
 
 
 def _bracket(values: Mapping[int, Sampled], turns: int, success: bool) -> tuple[int, int]:

@@ -10,11 +10,13 @@ from learnloop_service.app.cli.held_out import held_out_table
 from learnloop_service.app.cli.run_report import verdict_text
 from learnloop_service.app.cli.watching import page_of
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 
 
 def print_introduction(console: Console, introduction: str, iterations: int) -> None:
     """Print what is trained, on which tasks, and how it is judged."""
-    console.print(f"Learnloop demo: {iterations} iterations of reinforcement learning on this machine", style="bold")
+    made = counted(iterations, "iteration")
+    console.print(f"Learnloop demo: {made} of reinforcement learning on this machine", style="bold")
     console.print(Padding(introduction, (0, 0, 1, 2), expand=False))
 
 
@@ -26,8 +28,9 @@ def print_figures(console: Console, run: Json, document: Json) -> None:
     console.print(held_out_table(run["evaluations"]))
     speed = f"{figure(document['rollouts_per_s'], 1)}/s, {document['tokens_per_s'] or 0:,.0f} tokens/s"
     console.print(
-        f"\n{document['iterations']} iterations, {document['rollouts']:,} rollouts in {duration(document['seconds'])} "
-        f"({speed}), including training and tools. Total time {duration(document['total_seconds'])}."
+        f"\n{counted(document['iterations'], 'iteration')}, {counted(document['rollouts'], 'rollout')} in "
+        f"{duration(document['seconds'])} ({speed}), including training and tools. "
+        f"Total time {duration(document['total_seconds'])}."
     )
 
 

@@ -9,6 +9,7 @@ from learnloop_service.app.cli.client import Service, ServiceRefused
 from learnloop_service.app.cli.watching import ENDED, follow
 from learnloop_service.app.runs.expected_work import expected_rollouts
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 from learnloop_service.training.backends.traits import Check, State
 
 _GROUPS = 2
@@ -63,7 +64,7 @@ def _in_small(whole: Mapping[str, Json], body: Mapping[str, Json]) -> dict[str, 
 def _rollouts(rollouts: list[Json]) -> Check:
     failed = [each for each in rollouts if each["error"]]
     malformed = sum(each["outcome"].get("finish") == "malformed" for each in rollouts)
-    found = f"{len(rollouts)} rollouts, {len(failed)} failed, {malformed} ended with a malformed tool call"
+    found = f"{counted(len(rollouts), 'rollout')}, {len(failed)} failed, {malformed} ended with a malformed tool call"
     if len(failed) == len(rollouts):
         return Check(
             "rollouts",
@@ -107,7 +108,7 @@ def estimates(with_defaults: WithDefaults, run: Json, iterations: Sequence[Json]
     judged = size.total * timing["judge_s"] / made
     trained = size.training * timing["train_s"] / made
     total = demonstrated + sampled + judged + trained
-    found = f"at most about {duration(total)} for {size.total:,} rollouts"
+    found = f"at most about {duration(total)} for {counted(size.total, 'rollout')}"
     if supervised:
         found += f", of which {duration(demonstrated)} for the warm start on demonstrations"
     checks = [Check("expected time", State.OK, found)]

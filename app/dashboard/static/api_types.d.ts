@@ -1081,6 +1081,8 @@ export interface RunCost {
   "machine_usd": number | null;
   "wasted_tokens": number;
   "wasted_usd": number | null;
+  "machine_price_per_hour": number | null;
+  "total_usd": number | null;
   "judge_usd": number;
   "judge_prompt_tokens": number;
   "judge_completion_tokens": number;
@@ -1130,6 +1132,7 @@ export interface RunListed {
   "same_settings": SameSettingsOut | null;
   "verdict": VerdictOut;
   "judge_usd": number;
+  "cost_usd": number | null;
   "curve": (number)[] | null;
 }
 
@@ -1398,6 +1401,7 @@ export interface TurnValues {
   "credits": (TurnCredit)[];
   "decisive": TurnCredit | null;
   "missing": number | null;
+  "missing_before": (number)[];
   "text": string;
 }
 
@@ -1420,6 +1424,8 @@ export interface VerdictOut {
   "interval": (number)[] | null;
   "on": ComparedEvaluations | null;
   "losses": DemonstrationLosses | null;
+  "sentence": string;
+  "details": string;
   "text": string;
   "causes": (string)[];
 }

@@ -93,6 +93,12 @@ export function ago(time) {
 /** `1 rollout`, `2 rollouts`. @param {number} count @param {string} word */
 export const counted = (count, word) => `${whole(count)} ${word}${count === 1 ? "" : "s"}`;
 
+/** A name of the API as words: `gave up` for `gave_up`. @param {string} name */
+export const inWords = (name) => name.replaceAll("_", " ");
+
+/** How a rollout ended, in words. @param {{error?: string | null, outcome?: Record<string, any> | null}} rollout */
+export const ending = ({ error, outcome }) => (error ? "failed" : inWords(String(outcome?.finish ?? "").slice(0, 24)));
+
 /**
  * The 95% interval of a share by Wilson's formula.
  * @param {number} share from 0 to 1

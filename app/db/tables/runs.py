@@ -108,6 +108,8 @@ class Run(Claimable):
     judge_completion_tokens: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     judge_cost_usd: Mapped[float] = mapped_column(default=0.0, server_default="0")
     """Cost of the judge's calls whose price is known."""
+    machine_price_per_hour: Mapped[float | None]
+    """US dollars that an hour of the machine cost when the run began; None if no price was known."""
     results_error: Mapped[str | None]
     """Why the results folder is incomplete; the database has everything."""
     summary: Mapped[dict[str, Json] | None]

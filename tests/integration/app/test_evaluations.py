@@ -420,7 +420,7 @@ async def test_the_command_compares_and_writes_the_report(data_dir: Path, databa
         compared = ("--model", TINY, "--prompted", "openai/clever")
         made = await command("eval", *compared, "--scenarios", "3", "--output", str(out))
         assert made.exit_code == 0, made.output
-        assert "100% [100, 100]" in made.stdout
+        assert "+100 [+100, +100]" in made.stdout
         document = json.loads((out / "report.json").read_text())
         id = document["evaluation_id"]
         assert "openai/clever" in (out / "report.md").read_text()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from learnloop_service.app.reports.verify import verified
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_run_commands import run_command
@@ -24,7 +25,42 @@ async def test_machine_time_has_a_price(data_dir: Path, database_url: str) -> No
         assert [row["machine_usd"] for row in ledger["items"]] == [row["seconds"] for row in ledger["items"]]
         report = (await client.get(f"/runs/{run_id}/report", params={"form": "html"})).text
         assert f"<dd>${cost['machine_usd']:.2f} at $3,600.00 an hour</dd>" in report
-        assert f"${cost['machine_usd']:.2f} for " in (await run_command(client, "show", run_id)).stdout
+        shown = (await run_command(client, "show", run_id)).stdout
+        assert f"points for ${cost['total_usd']:.2f}: " in shown
+        assert f"${cost['machine_usd']:.2f} for " in shown
+        total = f"points for ${cost['total_usd']:.2f}</dd>"
+        assert total in report
+        forged = verified(report.replace(total, "points for $0.40</dd>"), None, None).differences["its own data"]
+        assert [each.other for each in forged] == [f"0 {total.removesuffix('</dd>')}"]
+
+
+async def test_a_run_keeps_the_price_that_held_when_it_ran(data_dir: Path, database_url: str) -> None:
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
+        unpriced = (await client.post("/learn-loop", json={"iterations": 1})).raise_for_status().json()["run_id"]
+        assert (await run_with(client, unpriced, "completed"))["cost"]["total_usd"] is None
+    for price in (PER_SECOND, 2 * PER_SECOND):  # the first price of the machine is also that of earlier runs
+        settings = settings_for(data_dir, database_url, machine_price_per_hour=price)
+        async with served(settings, ScriptedLoop()) as client:
+            run_id = (await client.post("/learn-loop", json={"iterations": 1})).raise_for_status().json()["run_id"]
+            await run_with(client, run_id, "completed")
+            prices = {id: (await client.get(f"/runs/{id}")).json()["cost"] for id in (unpriced, run_id)}
+            assert [each["machine_price_per_hour"] for each in prices.values()] == [PER_SECOND, price]
+    assert prices[unpriced]["total_usd"] == pytest.approx(prices[unpriced]["seconds"])
+
+
+async def test_runs_are_listed_and_sorted_by_their_cost(data_dir: Path, database_url: str) -> None:
+    settings = settings_for(data_dir, database_url, machine_price_per_hour=PER_SECOND)
+    async with served(settings, ScriptedLoop()) as client:
+        for iterations in (1, 3, 2):
+            made = (await client.post("/learn-loop", json={"iterations": iterations})).raise_for_status().json()
+            await run_with(client, made["run_id"], "completed")
+        listed = (await client.get("/runs", params={"sort": "cost"})).json()["items"]
+        assert [run["progress"]["iterations_total"] for run in listed] == [3, 2, 1]
+        cost = (await client.get(f"/runs/{listed[0]['run_id']}")).json()["cost"]["total_usd"]
+        assert listed[0]["cost_usd"] == pytest.approx(cost)
+        folded = (await client.get("/runs", params={"sort": "cost", "fold": True})).json()["items"]
+        assert [run["run_id"] for run in folded] == [run["run_id"] for run in listed]
+        assert f"${cost:.2f}" in (await run_command(client, "list")).stdout
 
 
 async def test_without_a_price_there_is_no_figure(data_dir: Path, database_url: str) -> None:

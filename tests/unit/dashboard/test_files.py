@@ -55,3 +55,9 @@ def _own(names: Iterable[str]) -> list[str]:
 def test_the_page_loads_every_file_once() -> None:
     shown = dashboard()
     assert sorted(re.findall(r'(?:href|src)="assets/\w+/([^"]+)"', shown.page)) == sorted(_own(shown.files))
+
+
+def test_bold_has_one_level() -> None:
+    files = [*(STATIC / "style").glob("*.css"), STATIC.parents[1] / "reports" / "page.css"]
+    styles = "".join(file.read_text() for file in files)
+    assert set(re.findall(r"font-weight: ([^;]+);", styles)) == {"400", "600"}

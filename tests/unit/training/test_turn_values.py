@@ -62,6 +62,7 @@ def test_an_undecided_turn_names_what_is_missing() -> None:
     assert found.closest is not None
     assert found.closest.turn == 1
     assert found.missing is not None
+    assert (found.missing_before(2), found.missing_before(1)) == ([1, 2], [1])
     more = {turn: Sampled(8 + found.missing, round(each.share * (8 + found.missing))) for turn, each in values.items()}
     assert verdict(more, 2, False).decisive is not None
 

@@ -8,8 +8,8 @@ import { nameOf } from "../parts/run_name.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Status } from "../parts/status.js";
 import { Sideways } from "../parts/strip.js";
-import { label } from "../parts/text.js";
-import { Headline, Verdict } from "../parts/verdict.js";
+import { label, visible } from "../parts/text.js";
+import { Headline } from "../parts/verdict.js";
 import { href } from "../router.js";
 import { WonLost } from "./won_lost.js";
 
@@ -50,7 +50,7 @@ function Whole({ found, query }) {
         ${row("Status", found, ({ run }) => html`<${Status} status=${run.status} />`)}
         ${row("Iterations", found, ({ run }) => `${run.progress.iterations_done} of ${run.progress.iterations_total}`)}
         ${row("Held-out success", found, ({ run }) => html`<${Headline} verdict=${run.verdict} />`)}
-        ${row("Verdict", found, ({ run }) => html`<${Verdict} verdict=${run.verdict} as="span" />`)}
+        ${row("Verdict", found, ({ run }) => html`${visible(run.verdict.sentence)}<span class="small-print">${visible(run.verdict.details)}</span>`)}
         ${row("Latest reward", found, ({ rewards }) => number([...rewards.values()].at(-1)))}
         ${differing(found.map(({ run }) => run.request)).map(([name, values]) => row(name, found, (_, index) => label(values[index], 120)))}
       </tbody></table><//></section>`;

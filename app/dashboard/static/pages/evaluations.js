@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "../vendor/hooks.js";
 import { all, path, post, url } from "../api.js";
-import { ago, compact, duration, number, percent } from "../format.js";
+import { ago, compact, counted, duration, inWords, number, percent, signed } from "../format.js";
 import { Action } from "../parts/action.js";
 import { EvaluationHead, ranged, Share, useEvaluation } from "../parts/evaluation.js";
 import { html } from "../parts/html.js";
@@ -86,10 +86,10 @@ function Report({ report }) {
     { title: "Turns", by: "turns.mean", cell: (/** @type {Model} */ each) => ranged(each.turns, (value) => number(value, 1)) },
     { title: "Tokens", by: "completion_tokens", isNumber: true, cell: (/** @type {Model} */ each) => compact(each.completion_tokens) },
     { title: "Seconds", by: "seconds_p50", isNumber: true, cell: (/** @type {Model} */ each) => duration(each.seconds_p50) },
-    { title: "Why not", cell: (/** @type {Model} */ each) => Object.entries(each.errors).map(([kind, count]) => `${label(kind, 30)} ${count}`).join(", ") },
+    { title: "Why not", cell: (/** @type {Model} */ each) => Object.entries(each.errors).map(([kind, count]) => `${label(inWords(kind), 30)} ${count}`).join(", ") },
   ];
-  return html`<section class="card"><h2>Figures <span class="muted">${report.scenarios} scenarios, means with ${percent(report.method.level)} intervals (${label(report.method.name, 60)})</span></h2>
-    ${report.trial && html`<p><strong>The trial: ${report.trial.decision}</strong> after ${report.trial.pairs} scenarios.</p>`}
+  return html`<section class="card"><h2>Figures <span class="muted">${counted(report.scenarios, "scenario")}, means with ${percent(report.method.level)} intervals (${label(report.method.name, 60)})</span></h2>
+    ${report.trial && html`<p><strong>The trial: ${report.trial.decision}</strong> after ${counted(report.trial.pairs, "scenario")}.</p>`}
     <${Table} caption="Figures of each model" rows=${report.models} keyOf=${(/** @type {Model} */ each) => each.label} columns=${columns} /></section>`;
 }
 
@@ -97,6 +97,6 @@ function Report({ report }) {
 function difference(interval) {
   if (!interval) return html`<span class="muted">–</span>`;
   const sure = interval.low > 0 ? "good" : interval.high < 0 ? "bad-ink" : "muted";
-  const sign = (/** @type {number} */ value) => `${value > 0 ? "+" : ""}${Math.round(value * 100)}`;
+  const sign = (/** @type {number} */ share) => signed(100 * share, 0);
   return html`<span class=${sure}>${sign(interval.mean)} points <span class="muted">${sign(interval.low)} to ${sign(interval.high)}</span></span>`;
 }

@@ -2,14 +2,14 @@
 
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { all, path, post } from "../api.js";
-import { counted } from "../format.js";
+import { counted, ending } from "../format.js";
 import { Action } from "../parts/action.js";
 import { WhyNoSuccess } from "../parts/expected.js";
 import { html } from "../parts/html.js";
 import { SideBySide } from "../parts/side_by_side.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Sideways } from "../parts/strip.js";
-import { label, Text } from "../parts/text.js";
+import { label, Text, visible } from "../parts/text.js";
 import { TokenChanges } from "../parts/token_changes.js";
 import { href } from "../router.js";
 import { may } from "../session.js";
@@ -85,9 +85,9 @@ function FrameButton({ frame: { checkpoint, made }, isNow, choose }) {
   const isRight = made.length > 0 && right === made.length;
   return html`<button class=${`frame ${isRight ? "right" : ""}`} aria-pressed=${isNow} onClick=${choose}>
     <span class="frame-name">${nameOf(checkpoint)}</span>
-    ${first ? html`<strong>${label(answerOf(first) || endOf(first) || "no answer", _LONGEST_ANSWER)}</strong>
-      <span class=${first.success ? "good" : "bad-ink"}>${first.success ? "✓ right" : "✗ wrong"} <span class="muted">${[endOf(first), counted(first.turns, "turn")].filter(Boolean).join(", ")}</span></span><${WhyNoSuccess} of=${first} />
-      ${made.length > 1 && html`<span class="muted">${right} of ${made.length} samples right</span>`}` : html`<span class="muted">not evaluated</span>`}
+    ${first ? html`<strong>${label(answerOf(first) || ending(first) || "no answer", _LONGEST_ANSWER)}</strong>
+      <span class=${first.success ? "good" : "bad-ink"}>${first.success ? "✓ right" : "✗ wrong"} <span class="muted">${[visible(ending(first)), counted(first.turns, "turn")].filter(Boolean).join(", ")}</span></span><${WhyNoSuccess} of=${first} />
+      ${made.length > 1 && html`<span class="muted">${right} of ${counted(made.length, "sample")} right</span>`}` : html`<span class="muted">not evaluated</span>`}
   </button>`;
 }
 
@@ -97,8 +97,6 @@ function answerOf({ outcome }) {
   return typeof given === "string" ? given : "";
 }
 
-/** How a rollout ended. @param {Brief} rollout */
-const endOf = ({ error, outcome }) => (error ? "failed" : label(outcome?.finish ?? "", 24).replaceAll("_", " "));
 
 /** The first checkpoint's rollout beside the shown one's, and what training made likelier in it. @param {{run: Run, frames: Frame[], frame: Frame}} props */
 function Compared({ run, frames, frame }) {

@@ -2,10 +2,10 @@
 
 import { useEffect, useState } from "../vendor/hooks.js";
 import { get, path } from "../api.js";
-import { ago, counted, duration } from "../format.js";
+import { ago, counted, duration, ending } from "../format.js";
 import { Conversation } from "../parts/conversation.js";
 import { html } from "../parts/html.js";
-import { label, Text } from "../parts/text.js";
+import { label, Text, visible } from "../parts/text.js";
 
 /** @typedef {import("../api_types").FinishedRollouts} Finished */
 
@@ -30,7 +30,7 @@ export function FinishedRollouts({ runId }) {
   return html`<section class="card finished"><h2>Just finished</h2>
     <p class="muted">${counted(found.total, "rollout")} of the iteration in progress have finished; the newest are here. They are judged and listed below once the iteration is saved.</p>
     <ul class="rollouts">${found.items.map((each) => html`<li key=${each.id}><details>
-      <summary>${taskIn(each.messages)} <span class="muted">${_PURPOSES[each.purpose] ?? each.purpose.replace(".", ", ")} · ${each.error ? "failed" : label(each.outcome?.finish ?? "", 20)}, ${counted(each.turns, "turn")}, ${duration(each.seconds)} · ${ago(each.finished_at)}</span></summary>
+      <summary>${taskIn(each.messages)} <span class="muted">${_PURPOSES[each.purpose] ?? each.purpose.replace(".", ", ")} · ${visible(ending(each))}, ${counted(each.turns, "turn")}, ${duration(each.seconds)} · ${ago(each.finished_at)}</span></summary>
       <${Conversation} messages=${each.messages} />
     </details>${each.error && html`<p class="wrong-soft"><${Text} value=${lastLine(each.error)} limit=${300} /></p>`}</li>`)}</ul>
   </section>`;

@@ -1,6 +1,6 @@
 // How a run's rollouts end and what their rewards are made of, over the iterations; and the filters for its rollouts.
 
-import { counted, number, percent } from "../format.js";
+import { counted, inWords, number, percent } from "../format.js";
 import { Chart } from "../parts/chart.js";
 import { html } from "../parts/html.js";
 import { label } from "../parts/text.js";
@@ -35,7 +35,7 @@ export function OutcomeCharts({ outcomes: { every, iterations, ends, parts } }) 
 }
 
 /** @param {string} name */
-const named = (name) => label(name || "not said", 40).replaceAll("_", " ");
+const named = (name) => label(inWords(name || "not said"), 40);
 
 /** @param {{filters: Filters, outcomes: Outcomes | undefined, change: (more: Filters) => void, clear: () => void}} props */
 export function RolloutFilters({ filters, outcomes, change, clear }) {

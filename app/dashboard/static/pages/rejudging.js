@@ -9,9 +9,9 @@ import { RolloutOpinions } from "../parts/opinions.js";
 import { Signed } from "../parts/reward.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { LongTable, Table } from "../parts/table.js";
-import { JsonText, label, Text, visible } from "../parts/text.js";
+import { JsonText, label, Text } from "../parts/text.js";
 import { Unfold } from "../parts/unfold.js";
-import { evaluationsOf, HeldOutSwitch, kindOf } from "../parts/verdict.js";
+import { evaluationsOf, HeldOutSwitch, kindOf, Said } from "../parts/verdict.js";
 import { go, href } from "../router.js";
 import { taskOf } from "./trajectories.js";
 
@@ -50,7 +50,7 @@ function Whole({ runId, evaluation, query, reload }) {
   const asked = /** @type {Asked} */ (request.rejudge);
   return html`<${EvaluationHead} evaluation=${evaluation} title=${`Judged again by ${label(request.judge.name, 60)}`} reload=${reload} unit="scores"
       question="Delete this rejudging with its scores? The run stays as it is." gone=${() => go(["runs", runId, "rejudgings"])} />
-    ${report && html`<p class="verdict">${visible(report.text)}</p>`}
+    ${report && html`<${Said} text=${report.text} />`}
     <p class="muted">${described(asked)}${report?.scored != null && ` ${whole(report.scored)} of ${counted(report.rollouts ?? 0, "rollout")} ${report.scored === 1 ? "was" : "were"} scored.`}${spent(evaluation)} The run and its own scores stay as they are.</p>
     ${hasFinding && html`<${Figures} report=${report} />
       <${Curves} report=${report} query=${query} />
@@ -65,13 +65,13 @@ function Whole({ runId, evaluation, query, reload }) {
 function described({ kinds, first, last, repeats }) {
   const which = kinds.length > 1 ? "Training and held-out rollouts" : kinds[0] === "train" ? "Training rollouts" : "Held-out rollouts";
   const from = Math.max(first, kinds.includes("evaluation") ? 0 : 1); // the baseline has no training rollouts
-  return `${which} of ${from === last ? `iteration ${last}` : `iterations ${from} to ${last}`}, ${repeats === 1 ? "each judged once" : `each judged ${repeats} times`}.`;
+  return `${which} of ${from === last ? `iteration ${last}` : `iterations ${from} to ${last}`}, ${repeats === 1 ? "each judged once" : `each judged ${counted(repeats, "time")}`}.`;
 }
 
 /** What the judge's calls took, in words. @param {Evaluation} evaluation */
 function spent({ judge_cost: { requests, usd } }) {
   if (!requests) return "";
-  return ` The judge's model was called ${requests === 1 ? "once" : `${whole(requests)} times`}, for ${usd === null || usd === undefined ? "an unknown price" : dollars(usd)}.`;
+  return ` The judge's model was called ${requests === 1 ? "once" : counted(requests, "time")}, for ${usd === null || usd === undefined ? "an unknown price" : dollars(usd)}.`;
 }
 
 /** Two figures with an arrow. @param {{of: Both, format?: (value: number | null) => string}} props */
@@ -157,7 +157,7 @@ function HeldOut({ rows }) {
 
 /** @param {{noise: JudgeNoise | null, repeats: number}} props */
 function Noise({ noise, repeats }) {
-  return html`<section class="card" aria-labelledby="noise"><h2 id="noise">The judge's own noise${noise && html` <span class="muted">from ${repeats} verdicts of each rollout</span>`}</h2>
+  return html`<section class="card" aria-labelledby="noise"><h2 id="noise">The judge's own noise${noise && html` <span class="muted">from ${counted(repeats, "verdict")} of each rollout</span>`}</h2>
     ${noise
       ? html`<dl class="noise">
           <div><dt>Deviation</dt><dd>${number(noise.deviation, 3)}</dd><dd class="muted">How far the scores of one and the same rollout, from 0 to 1, differ: their standard deviation.</dd></div>

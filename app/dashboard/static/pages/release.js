@@ -1,12 +1,13 @@
 // A release: what it is doing and lacks, its ramp, both arms, its guardrails, and what a person can do.
 
 import { all, get, path, post } from "../api.js";
-import { finePercent, moment, number } from "../format.js";
+import { counted, finePercent, moment, number } from "../format.js";
 import { Action } from "../parts/action.js";
 import { html } from "../parts/html.js";
 import { isLive, ReleaseState } from "../parts/release.js";
 import { Loaded, useLoaded, useReload } from "../parts/states.js";
 import { JsonText, label, Text } from "../parts/text.js";
+import { Said } from "../parts/verdict.js";
 import { href } from "../router.js";
 import { may } from "../session.js";
 import { Arms } from "./release_arms.js";
@@ -52,8 +53,8 @@ const _TONES = /** @type {Record<string, string>} */ ({ held: "warn", promoted: 
 function Headline({ release, events }) {
   const { state, summary, next } = release;
   const last = events.at(-1);
-  if (state === "trial" || state === "running") return html`<${Text} as="p" class="verdict" value=${next} limit=${600} />`;
-  return html`<${Text} as="p" class=${`verdict ${_TONES[state] ?? ""}`} value=${summary} limit=${600} />
+  if (state === "trial" || state === "running") return html`<${Said} text=${next ?? ""} />`;
+  return html`<${Said} text=${summary} tone=${_TONES[state]} />
     <${Text} as="p" value=${next ?? (last && inWords(last, release))} limit=${600} />`;
 }
 
@@ -108,7 +109,7 @@ function begun(release, events, stage) {
 function ending({ ended_at: ended, started_at: started, rules }) {
   if (ended) return moment(ended);
   const end = started && new Date(Date.parse(started) + rules.max_days * 86_400_000).toISOString();
-  return end ? `on ${moment(end)}` : `after ${number(rules.max_days, 0)} days`;
+  return end ? `on ${moment(end)}` : `after ${counted(Math.round(rules.max_days), "day")}`;
 }
 
 /** @param {{release: Release}} props */

@@ -62,7 +62,7 @@ function alarms(evidence, release) {
 /** What the breaker went by. @param {Record<string, any> | null} evidence */
 function failures(evidence) {
   const { in_a_row: row = 0, stable_failed: failed = 0, stable_units: units = 0 } = evidence?.failures ?? {};
-  return `the candidate failed ${row} times in a row, and the stable checkpoint ${failed} of ${units} times meanwhile`;
+  return `the candidate failed ${counted(row, "time")} in a row, and the stable checkpoint ${failed} of ${counted(units, "time")} meanwhile`;
 }
 
 /** @param {Record<string, any> | null} evidence */

@@ -1,6 +1,6 @@
 // The columns of the table of runs. An entry is a run, or the newest of several that differ only in their seed.
 
-import { ago, compact, counted, dollars, duration, NONE, number, signed } from "../format.js";
+import { ago, compact, counted, dollars, duration, inWords, NONE, number, signed } from "../format.js";
 import { GainBar } from "../parts/gain.js";
 import { html } from "../parts/html.js";
 import { EditRun, Star, Tags } from "../parts/run_edit.js";
@@ -36,12 +36,14 @@ export const COLUMNS = [
   { name: "learning_rate", isUsual: false, column: { title: "Learning rate", by: "learning_rate", isNumber: true, cell: (/** @type {Run} */ run) => run.learning_rate ?? NONE } },
   { name: "seed", isUsual: false, column: { title: "Seed", isNumber: true, cell: (/** @type {Run} */ run) => (run.same_settings ? "" : (run.seed ?? NONE)) } },
   { name: "judge_usd", isUsual: false, column: { title: "Judge", by: "judge_usd", isNumber: true, cell: (/** @type {Run} */ run) => dollars(mean(run, "judge_usd", run.judge_usd)) } },
+  { name: "cost", isUsual: false, column: { title: "Cost", by: "cost", isNumber: true, cell: (/** @type {Run} */ run) => dollars(mean(run, "cost", run.cost_usd)) } },
   { name: "notes", isUsual: false, column: { title: "Notes", cell: (/** @type {Run} */ run) => html`<span class="clip" title=${visible(run.notes)}>${label(run.notes, 60)}</span>` } },
   { name: "created", isUsual: false, column: { title: "Created", by: "created", isNumber: true, cell: (/** @type {Run} */ run) => ago(run.created_at) } },
 ];
 
-/** @param {string | null} names as the address has them @returns {Set<string>} */
-export const shownColumns = (names) => new Set(names === null ? COLUMNS.filter((each) => each.isUsual).map((each) => each.name) : names.split(","));
+/** @param {string | null} names as the address has them @param {boolean} isPriced whether a run has a cost @returns {Set<string>} */
+export const shownColumns = (names, isPriced) =>
+  new Set(names === null ? COLUMNS.filter((each) => each.isUsual || (isPriced && each.name === "cost")).map((each) => each.name) : names.split(","));
 
 /** The columns of a table. @param {Table} table @param {Set<string>} shown @returns {Column[]} */
 export function columnsOf(table, shown) {
@@ -70,7 +72,7 @@ function several(run, { unfolded, fold }) {
   const name = nameOf(run);
   return html`<span class="run-cell">
     <button class="quiet fold" aria-expanded=${isOpen} aria-label=${`${counted(run.same_settings?.runs ?? 0, "run")} like ${name}`} onClick=${() => fold(run.settings_hash)}>
-      <span aria-hidden="true">${isOpen ? "▾" : "▸"}</span>${run.same_settings?.runs} runs</button>
+      <span aria-hidden="true">${isOpen ? "▾" : "▸"}</span>${counted(run.same_settings?.runs ?? 0, "run")}</button>
     <span class="run-name" title=${`the newest is ${name}`}>${shortNameOf(run)}</span>
   </span>`;
 }
@@ -109,7 +111,7 @@ function verdict(run) {
 function commonest(counts, mark) {
   const found = Object.entries(counts).sort(([, one], [, other]) => other - one);
   const all = found.reduce((sum, [, count]) => sum + count, 0);
-  const title = found.map(([name, count]) => `${count} ${name.replaceAll("_", " ")}`).join(", ");
+  const title = found.map(([name, count]) => `${count} ${inWords(name)}`).join(", ");
   return html`<span title=${title}>${mark(found[0][0])}${found.length > 1 && html` <span class="muted">${found[0][1]}/${all}</span>`}</span>`;
 }
 

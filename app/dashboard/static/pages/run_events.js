@@ -1,6 +1,6 @@
 // The event log of a run, newest first.
 
-import { number } from "../format.js";
+import { counted, number } from "../format.js";
 import { EventRow } from "../parts/event_row.js";
 import { html } from "../parts/html.js";
 import { Empty } from "../parts/states.js";
@@ -17,7 +17,7 @@ export function RunEvents({ data }) {
 
 /** A one-line summary of an event. @param {string} type @param {Record<string, any>} data */
 function gist(type, data) {
-  if (type === "iteration.completed" && data.supervised) return `learned ${data.supervised.demonstrations} demonstrations`;
+  if (type === "iteration.completed" && data.supervised) return `learned ${counted(data.supervised.demonstrations, "demonstration")}`;
   if (type === "iteration.completed") return data.rewards?.mean == null ? "baseline measured" : `mean reward ${number(data.rewards.mean)}`;
   return data.message ?? data.error ?? data.reason ?? data.phase ?? data.limit ?? data.url ?? "";
 }

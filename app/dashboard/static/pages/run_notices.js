@@ -29,7 +29,7 @@ export function Notices({ data, run }) {
     ${run.queue && html`<section class="notice"><h2>In the queue</h2><${Text} as="p" value=${run.queue.reason} limit=${400} /></section>`}
     ${shortage && html`<${BudgetPause} data=${data} run=${run} shortage=${shortage} />`}
     ${run.wait_reason && !shortage && html`<section class="notice warn"><h2>${run.status === "paused" ? "Why it is paused" : "What it waits for"}</h2><${Text} as="p" value=${run.wait_reason} limit=${800} /></section>`}
-    ${run.warnings.length > 0 && html`<details class="notice warn" open=${!ENDED.has(run.status)}><summary>${run.warnings.length === 1 ? "A warning" : `${run.warnings.length} warnings`} about the request</summary><ul>
+    ${run.warnings.length > 0 && html`<details class="notice warn" open=${!ENDED.has(run.status)}><summary>${run.warnings.length === 1 ? "A warning" : counted(run.warnings.length, "warning")} about the request</summary><ul>
       ${run.warnings.map((each) => html`<li><${Text} value=${each} limit=${600} /></li>`)}</ul></details>`}`;
 }
 
@@ -80,7 +80,7 @@ function BudgetPause({ data, run, shortage: { limit, max, needs, spent } }) {
     await data.reopen();
   }
   return html`<section class="notice warn"><h2>Paused: the budget of ${shown(max)} is used up</h2>
-    <p>${shown(used)} are used after ${done === 0 ? "a part of the baseline evaluation" : `${done} of ${total} iterations`}; the next call may bring it to
+    <p>${shown(used)} are used after ${done === 0 ? "a part of the baseline evaluation" : `${done} of ${counted(total, "iteration")}`}; the next call may bring it to
       ${` ${shown(needs)}`}. About ${shown(enough)} should finish the run.</p>
     <div class="resume"><label class="field"><span>New limit, in ${unit}</span>
       <input type="number" min="0" step="any" value=${value} onInput=${(/** @type {any} */ event) => setValue(event.currentTarget.value)} /></label>

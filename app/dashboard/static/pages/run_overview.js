@@ -2,7 +2,7 @@
 
 import { useEffect, useRef } from "../vendor/hooks.js";
 import { get, path } from "../api.js";
-import { compact, counted, dollars, duration, number, percent, whole, wilson } from "../format.js";
+import { compact, counted, dollars, duration, number, percent, signed, whole, wilson } from "../format.js";
 import { Chart } from "../parts/chart.js";
 import { EngineStrip } from "../parts/engine_strip.js";
 import { HeatStrip } from "../parts/heat_strip.js";
@@ -56,10 +56,21 @@ function Outcome({ run, iterations, kind }) {
     <div><dt>Rollouts</dt><dd>${whole(run.rollouts)}</dd>
       <dd class="muted"><a href=${href(["runs", run.run_id, "trajectories"])}>Read them</a></dd></div>
     <div><dt>Working time</dt><dd>${duration(run.cost.seconds)}</dd>
-      <dd class="muted">${run.cost.machine_usd !== null && `${dollars(run.cost.machine_usd)} of machine time, `}${dollars(run.cost.usd ?? 0)} paid to others</dd></div>
+      <dd class="muted">${counted(run.progress.iterations_done, "iteration")}</dd></div>
+    <${Cost} run=${run} />
     <div><dt>Tokens</dt><dd>${compact(run.cost.prompt_tokens + run.cost.completion_tokens)}</dd>
       <dd class="muted">${compact(run.cost.completion_tokens)} generated</dd></div>
   </dl>`;
+}
+
+/** What the run cost, what it gained for that, and the parts of the sum. @param {{run: Run}} props */
+function Cost({ run: { cost, verdict } }) {
+  if (cost.total_usd === null) return null;
+  return html`<div><dt>Cost</dt><dd>${dollars(cost.total_usd)}</dd>
+    <dd class="muted">${verdict.points !== null && `${signed(verdict.points, 0)} points for it; `}${[
+      cost.machine_usd !== null && `${dollars(cost.machine_usd)} of machine time at ${dollars(cost.machine_price_per_hour)} an hour`,
+      cost.usd !== null && `${dollars(cost.usd)} paid for calls`,
+    ].filter(Boolean).join(", ")}</dd></div>`;
 }
 
 /** What the newest rejudging that has completed says. @param {{run: Run}} props */
@@ -162,7 +173,7 @@ function Spent({ run }) {
     { name: "Tokens", spent: run.cost.prompt_tokens + run.cost.completion_tokens, most: budget?.max_tokens, format: compact },
     { name: "Minutes", spent: run.cost.seconds / 60, most: budget?.max_minutes, format: (/** @type {number} */ value) => number(value, 1) },
     ...(run.cost.machine_usd === null ? [] : [{ name: "Machine time", spent: run.cost.machine_usd, most: null, format: dollars }]),
-    { name: "Dollars", spent: run.cost.usd ?? 0, most: budget?.max_usd, format: dollars },
+    { name: "Paid calls", spent: run.cost.usd ?? 0, most: budget?.max_usd, format: dollars },
   ];
   return html`<section class="card"><h2>Spent</h2>
     <dl class="spent">${limits.map(

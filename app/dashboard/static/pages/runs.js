@@ -32,7 +32,7 @@ export function Runs({ query }) {
   const [unfolded, setUnfolded] = useState(/** @type {Set<string>} */ (new Set()));
   const [chosen, setChosen] = useState(/** @type {Set<string>} */ (new Set()));
   const list = useRuns(wanted, unfolded);
-  const shown = shownColumns(query.get("columns"));
+  const shown = shownColumns(query.get("columns"), (list.runs ?? []).some((run) => run.cost_usd !== null));
   const columns = columnsOf({ chosen, choose: (id) => setChosen(toggled(chosen, id)), unfolded, fold: (hash) => setUnfolded(toggled(unfolded, hash)), changed: list.reload }, shown);
   return html`
     <div class="title-row"><h1>Runs</h1><a class="button primary" href=${href(["start"])}>Start a run</a></div>

@@ -2,12 +2,12 @@
 
 import { useMemo } from "../vendor/hooks.js";
 import { all, get, path } from "../api.js";
-import { compact, counted, number, whole } from "../format.js";
+import { compact, counted, ending, number, whole } from "../format.js";
 import { html } from "../parts/html.js";
 import { Signed, Spread } from "../parts/reward.js";
 import { Empty, Loaded, Loading, useLoaded } from "../parts/states.js";
 import { LongTable } from "../parts/table.js";
-import { label, Text } from "../parts/text.js";
+import { label, Text, visible } from "../parts/text.js";
 import { href, refine } from "../router.js";
 import { ENDED } from "../run_data.js";
 import { useAllPages } from "./all_pages.js";
@@ -76,7 +76,7 @@ function Groups({ runId, iteration }) {
     const rewards = found.map((each) => each.reward).filter((reward) => reward !== null);
     const [low, high] = [Math.min(...rewards), Math.max(...rewards)];
     const groups = [...Map.groupBy(found, (each) => each.scenario_id)];
-    return html`<p class="muted">${counted(groups.length, "group")} of ${whole(found.length / groups.length)} rollouts. Within each group,
+    return html`<p class="muted">${counted(groups.length, "group")} of ${counted(found.length / groups.length, "rollout")}. Within each group,
         what is above the mean is reinforced and what is below it is discouraged: that is the advantage.</p>
       <div class="groups">${groups.map(([id, members]) => html`<${Group} key=${id} runId=${runId} members=${members} low=${low} high=${high} />`)}</div>`;
   }}<//>`;
@@ -100,7 +100,7 @@ function Group({ runId, members, low, high }) {
         <span class=${each.success ? "good" : "muted"} aria-label=${each.success ? "success" : "no success"}>${each.success ? "✓" : "✗"}</span>
         <span class="num">${number(each.reward)}</span>
         <${Signed} value=${each.advantage} />
-        <span class="muted end">${others.length > 0 && html`<strong title="rollouts with the same outcome and the same number of tokens">${others.length + 1} ×</strong> `}${each.error ? "failed" : label(each.outcome?.finish ?? "", 20)}, ${counted(each.turns, "turn")}</span>
+        <span class="muted end">${others.length > 0 && html`<strong title="rollouts with the same outcome and the same number of tokens">${others.length + 1} ×</strong> `}${visible(ending(each))}, ${counted(each.turns, "turn")}</span>
       </a></li>`)}</ul>
   </section>`;
 }
@@ -122,7 +122,7 @@ function AllOf({ runId, kind, iteration, filters }) {
   const rows = useMemo(() => [...items].sort((one, other) => (other.reward ?? -Infinity) - (one.reward ?? -Infinity)), [items]);
   if (error && items.length === 0) return html`<${Loaded} state=${{ data: undefined, error, reload: () => {} }}>${() => null}<//>`;
   if (items.length === 0) return isWhole ? html`<${Empty} title=${Object.keys(filters).length > 0 ? "No rollout is like that" : "None yet"} />` : html`<${Loading} rows=${6} />`;
-  return html`<p class="muted" role="status">${whole(rows.length)} trajectories, the best reward first${isWhole ? "" : " … loading more"}</p>
+  return html`<p class="muted" role="status">${rows.length === 1 ? "1 trajectory" : `${whole(rows.length)} trajectories`}, the best reward first${isWhole ? "" : " … loading more"}</p>
     <${LongTable} caption="Trajectories, the best reward first" rows=${rows} keyOf=${(/** @type {Brief} */ each) => each.id} height=${620} columns=${columns(runId)} />`;
 }
 
@@ -134,7 +134,7 @@ const columns = (runId) => [
   { title: "Advantage", by: "advantage", isNumber: true, cell: (each) => number(each.advantage), width: 124 },
   { title: "Iteration", by: "iteration", isNumber: true, cell: (each) => each.iteration, width: 112 },
   { title: "Split", by: "split", cell: (each) => `${each.split}, ${each.mode}`, width: 140 },
-  { title: "Ended", by: "outcome.finish", cell: (each) => label(each.error ? "failed" : (each.outcome?.finish ?? ""), 24), width: 120 },
+  { title: "Ended", by: "outcome.finish", cell: (each) => visible(ending(/** @type {Brief} */ (each))), width: 120 },
   { title: "Turns", by: "turns", isNumber: true, cell: (each) => each.turns, width: 90 },
   { title: "Tokens", by: (each) => each.prompt_tokens + each.completion_tokens, isNumber: true, cell: (each) => compact(each.prompt_tokens + each.completion_tokens), width: 100 },
 ];

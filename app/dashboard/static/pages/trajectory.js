@@ -145,7 +145,7 @@ function Details({ trajectory }) {
       <div><dt>Model</dt><dd><${Text} value=${trajectory.model} limit=${200} />${trajectory.step !== null && ` @${trajectory.step}`}</dd></div>
       <div><dt>Purpose</dt><dd>${purpose(trajectory)}</dd></div>
       <div><dt>Iteration</dt><dd>${trajectory.iteration ?? "–"}</dd></div>
-      <div><dt>Length</dt><dd>${counted(trajectory.turns, "turn")}, ${whole(trajectory.completion_tokens)} tokens</dd></div>
+      <div><dt>Length</dt><dd>${counted(trajectory.turns, "turn")}, ${counted(trajectory.completion_tokens, "token")}</dd></div>
       <div><dt>Took</dt><dd>${duration(trajectory.seconds)}</dd></div>
       <div><dt>Started</dt><dd>${moment(trajectory.started_at)}</dd></div>
       <div><dt>Scenario</dt><dd><${Text} value=${trajectory.scenario_id} limit=${200} /></dd></div>

@@ -1,7 +1,7 @@
 // Which turn decided a rollout: the value of the state before each turn, the search for the decisive one, and the rollout's what-ifs.
 
 import { all, get, path, post } from "../api.js";
-import { ago, counted } from "../format.js";
+import { ago, counted, signed } from "../format.js";
 import { Action } from "../parts/action.js";
 import { isOpen, Share } from "../parts/evaluation.js";
 import { html } from "../parts/html.js";
@@ -29,19 +29,39 @@ export function useWhatIfs(id) {
 
 /** @param {{id: string, known: Known, reload: () => void}} props */
 export function DecisiveTurn({ id, known: { values, whatIfs }, reload }) {
-  const search = async () => (await post(path`trajectories/${id}/what-if`, { search: "bisect" }), reload());
+  /** @param {Record<string, unknown>} asked */
+  const ask = async (asked) => (await post(path`trajectories/${id}/what-if`, asked), reload());
   const isSearching = whatIfs.some((each) => each.search && isOpen(each));
   return html`<section class="card" aria-labelledby="decisive"><h2 id="decisive">Which turn decided it?</h2>
     ${values.values.length > 0
-      ? html`<p class=${values.decisive ? "decided" : ""}>${visible(values.text)}</p><${Strip} values=${values} />`
+      ? html`<p class=${values.decisive ? "decided" : ""}>${visible(values.text)}</p><${MissingButton} values=${values} disabled=${whatIfs.some(isOpen)} ask=${ask} />
+        <${Strip} values=${values} />`
       : html`<p class="muted">Continuations from before a turn show how likely success still was. Where that falls or rises, a turn decided the rollout.</p>`}
-    <div class="actions"><${Action} label=${isSearching ? "Searching …" : "Find the decisive turn"} disabled=${isSearching} act=${search} /></div>
+    <div class="actions"><${Action} label=${isSearching ? "Searching …" : "Find the decisive turn"} disabled=${isSearching} act=${() => ask({ search: "bisect" })} /></div>
     ${whatIfs.length > 0 && html`<h3>What-ifs of this rollout</h3><ul class="what-ifs">
       ${whatIfs.map((each) => html`<li key=${each.evaluation_id}><a href=${href(["trajectories", id, "what-if", each.evaluation_id])}>${whatIfTitle(each)}</a>
         ${each.status !== "completed" && html`<${Status} status=${each.status} />`}
         <span class="muted small" title=${ago(each.created_at)}>${isOpen(each) ? `${each.done} of ${each.total}` : counted(each.done, "continuation")}</span></li>`)}
     </ul>`}
   </section>`;
+}
+
+/** Most continuations that one request makes from a turn. */
+const _MOST = 64;
+
+/**
+ * Asks for the continuations that would tell whether a turn decided it, before each of its two states.
+ * @param {{values: Values, disabled: boolean, ask: (asked: Record<string, unknown>) => Promise<void>}} props
+ */
+function MissingButton({ values: { missing, missing_before: turns }, disabled, ask }) {
+  if (missing === null) return null;
+  const samples = Math.min(missing, _MOST);
+  async function askAll() {
+    // Continuations of the default seed would be those that are counted already.
+    for (const turn of turns) await ask({ turn, samples, seed: Math.floor(Math.random() * 2 ** 31) });
+  }
+  return html`<div class="actions"><${Action} label=${`Make ${counted(samples, "more continuation")}`} disabled=${disabled} act=${askAll} />
+    <span class="muted small">from before turn ${turns.join(" and turn ")}</span></div>`;
 }
 
 /** What was asked. @param {{turns: number[], search: string | null, edited: boolean}} whatIf */
@@ -76,4 +96,4 @@ export function Strip({ values: { values, turns, success, decisive, credits } })
 const tone = ({ low, high }) => (low > 0 ? "good" : high < 0 ? "bad-ink" : "muted");
 
 /** @param {number} value percentage points */
-const points = (value) => `${value > 0 ? "+" : value < 0 ? "\u2212" : ""}${Math.abs(Math.round(value))}`;
+const points = (value) => signed(value, 0);

@@ -2,14 +2,15 @@
 
 import { useEffect } from "../vendor/hooks.js";
 import { all, get, path } from "../api.js";
-import { counted, number, percent } from "../format.js";
+import { counted, ending, number, percent } from "../format.js";
 import { EvaluationHead, isOpen, Share, useEvaluation } from "../parts/evaluation.js";
 import { html } from "../parts/html.js";
 import { BothTexts } from "../parts/refusal.js";
 import { Columns, folded, Pages } from "../parts/side_by_side.js";
 import { Loaded, Loading, useLoaded } from "../parts/states.js";
 import { LongTable, Table } from "../parts/table.js";
-import { label, Text } from "../parts/text.js";
+import { label, Text, visible } from "../parts/text.js";
+import { Said } from "../parts/verdict.js";
 import { go, href, refine } from "../router.js";
 import { taskOf } from "./trajectories.js";
 import { Strip, useWhatIfs, whatIfTitle } from "./turn_values.js";
@@ -48,7 +49,7 @@ function Whole({ original, evaluation, reload, query }) {
   return html`<${EvaluationHead} evaluation=${evaluation} title=${`What if: ${title[0].toLowerCase()}${title.slice(1)}`} reload=${reload} unit="continuations"
       question="Delete this what-if with its continuations?" gone=${() => go(["trajectories", original.id])} />
     <p class="task"><${Text} value=${taskOf(original)} limit=${300} /></p>
-    ${report && !asked.search && html`<p class="verdict">${outcome(report)}</p>`}
+    ${report && !asked.search && html`<${Said} text=${outcome(report)} />`}
     ${asked.search && html`<${Found} id=${original.id} done=${evaluation.done} />`}
     ${asked.edit && html`<${Changed} original=${original} edit=${asked.edit} />`}
     ${report && html`<${Figures} report=${report} /><${Actions} report=${report} />`}
@@ -72,7 +73,7 @@ function Found({ id, done }) {
   const state = useWhatIfs(id);
   if (!state.data) return null;
   const { values } = state.data;
-  return html`<p class="verdict">${values.text}</p>
+  return html`<${Said} text=${values.text} />
     ${done > 0 && html`<section class="card"><h2>Chance of success before each turn <span class="muted">by all unedited continuations of this rollout</span></h2><${Strip} values=${values} /></section>`}`;
 }
 
@@ -121,7 +122,7 @@ function Next({ next: { action, count, successes, is_original: isOriginal }, of 
   const wide = (/** @type {number} */ part) => ({ width: `${(100 * part) / of}%` });
   return html`<li><p class="call"><${Text} value=${action} limit=${300} /></p>
     <span class="next-bar" aria-hidden="true"><span class="did" style=${wide(successes)}></span><span class="failed" style=${wide(count - successes)}></span></span>
-    <span><strong>${count === 1 ? "Once" : `${count} times`}</strong>, ${ended(successes, count)}${isOriginal && "; as the rollout did"}</span></li>`;
+    <span><strong>${count === 1 ? "Once" : counted(count, "time")}</strong>, ${ended(successes, count)}${isOriginal && "; as the rollout did"}</span></li>`;
 }
 
 /** How many of several continuations succeed, in words. @param {number} successes @param {number} of */
@@ -153,7 +154,7 @@ const modelOf = ({ report, models }, { model, step }) =>
 
 /** @param {Evaluation} evaluation @param {(each: Brief) => string} to @returns {import("../parts/table.js").Column[]} */
 const columns = (evaluation, to) => [
-  { title: "Ended", by: "outcome.finish", cell: (each) => html`<a href=${to(each)}>${label(each.error ? "failed" : (each.outcome?.finish ?? "open"), 24)}</a>`, width: 130 },
+  { title: "Ended", by: "outcome.finish", cell: (each) => html`<a href=${to(each)}>${visible(ending(each)) || "open"}</a>`, width: 130 },
   { title: "Success", by: "success", cell: (each) => (each.success === null ? "" : each.success ? html`<span class="good">✓ yes</span>` : "✗ no"), width: 104 },
   { title: "Reward", by: "reward", isNumber: true, cell: (each) => number(each.reward), width: 100 },
   { title: "Turns", by: "turns", isNumber: true, cell: (each) => each.turns, width: 90 },

@@ -2,7 +2,7 @@
 
 import { useState } from "../vendor/hooks.js";
 import { all, path } from "../api.js";
-import { moment } from "../format.js";
+import { inWords, moment } from "../format.js";
 import { Field } from "./field.js";
 import { html } from "./html.js";
 import { Rate } from "./rate.js";
@@ -15,7 +15,7 @@ const _TYPES = /** @type {Record<string, string>} */ ({ thumbs_up: "Good", thumb
 
 /** @param {Opinion} each */
 const _spoken = (each) =>
-  each.type === "outcome" ? `${label(each.name ?? "", 64)}: ${each.value}` : _TYPES[each.type] ?? label(each.type, 40).replaceAll("_", " ");
+  each.type === "outcome" ? `${label(each.name ?? "", 64)}: ${each.value}` : _TYPES[each.type] ?? label(inWords(each.type), 40);
 
 /** @param {{found: Opinion[]}} props newest first */
 export const Opinions = ({ found }) =>

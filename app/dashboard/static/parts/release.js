@@ -1,6 +1,6 @@
 // What pages say about releases: a release in a line, its state, and evidence as a bar.
 
-import { finePercent, number, whole } from "../format.js";
+import { finePercent, inWords, number, whole } from "../format.js";
 import { href } from "../router.js";
 import { html } from "./html.js";
 import { Status } from "./status.js";
@@ -15,7 +15,7 @@ const _MOST = 1_000_000;
 export const isLive = ({ state }) => _LIVE.has(state);
 
 /** @param {{release: {state: string}}} props */
-export const ReleaseState = ({ release }) => html`<${Status} status=${release.state.replace("_", " ")} />`;
+export const ReleaseState = ({ release }) => html`<${Status} status=${inWords(release.state)} />`;
 
 /** The candidate of a live release against the stable checkpoint, its share and state. @param {{release: Brief}} props */
 export function ReleaseLine({ release }) {

@@ -1,6 +1,6 @@
 // Rewards and their parts.
 
-import { number, signed } from "../format.js";
+import { inWords, number, signed } from "../format.js";
 import { html } from "./html.js";
 import { label } from "./text.js";
 
@@ -19,7 +19,7 @@ export function Parts({ parts, caption }) {
   if (rows.length === 0) return null;
   const most = Math.max(...rows.map(([, value]) => Math.abs(value)), 0.01);
   return html`<table class="parts"><caption>${caption}</caption>
-    <tbody>${rows.map(([name, value]) => html`<tr><th scope="row">${label(name.replaceAll("_", " "), 60)}</th><td><${Signed} value=${value} most=${most} /></td></tr>`)}</tbody>
+    <tbody>${rows.map(([name, value]) => html`<tr><th scope="row">${label(inWords(name), 60)}</th><td><${Signed} value=${value} most=${most} /></td></tr>`)}</tbody>
   </table>`;
 }
 

@@ -1,7 +1,7 @@
 // Untrusted text: control and direction characters are made visible, and long text is cut.
 
 import { useState } from "../vendor/hooks.js";
-import { whole } from "../format.js";
+import { counted } from "../format.js";
 import { html } from "./html.js";
 
 // C0 without tab and newline, DEL, C1; characters that change the direction or have no width; lone surrogates.
@@ -37,7 +37,7 @@ export function Text({ value, limit = _SHOWN, as = "span", class: name = "" }) {
   const isCut = text.length > limit && !isWhole;
   return html`<${as} class=${`text ${name}`} dir="auto" tabindex=${as === "pre" ? 0 : undefined}>
     ${visible(isCut ? text.slice(0, limit) : text)}${isCut && "… "}
-    ${isCut && html`<button class="quiet" onClick=${() => setWhole(true)}>Show all ${whole(text.length)} characters</button>`}
+    ${isCut && html`<button class="quiet" onClick=${() => setWhole(true)}>Show all ${counted(text.length, "character")}</button>`}
   <//>`;
 }
 

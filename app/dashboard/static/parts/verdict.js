@@ -12,8 +12,18 @@ import { refine } from "../router.js";
 
 const _TONES = /** @type {Record<string, string>} */ ({ learned: "good", got_worse: "bad", no_change_shown: "warn", too_early: "idle", demonstrations_learned: "good", demonstrations_not_learned: "warn" });
 
-/** The sentence. @param {{verdict: VerdictOut, as?: string}} props */
-export const Verdict = ({ verdict, as = "p" }) => html`<${as} class=${`verdict ${_TONES[verdict.state]}`}>${visible(verdict.text)}<//>`;
+/** The sentence, and the small print below it. @param {{verdict: VerdictOut}} props */
+export const Verdict = ({ verdict: { state, sentence, details } }) => html`<${Said} text=${`${sentence}.`} details=${details} tone=${_TONES[state]} />`;
+
+/**
+ * What was found: its first sentence, and in small print the others.
+ * @param {{text: string, details?: string, tone?: string}} props
+ */
+export function Said({ text, details, tone = "" }) {
+  const [sentence, ...others] = details === undefined ? text.split(/(?<=[.?!]) (?=[A-Z])/) : [text];
+  const small = details ?? others.join(" ");
+  return html`<div class=${`verdict ${tone}`}><p>${visible(sentence)}</p>${small && html` <p class="small-print">${visible(small)}</p>`}</div>`;
+}
 
 const _WORDS = /** @type {Record<string, string>} */ ({ learned: "learned", got_worse: "got worse", no_change_shown: "no change", too_early: "too early", demonstrations_learned: "demos learned", demonstrations_not_learned: "demos not learned" });
 

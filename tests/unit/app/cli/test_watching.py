@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
+from learnloop_service.app.cli.pace import Pace
 from learnloop_service.app.cli.terminal import Terminal
 from learnloop_service.app.cli.watching import RunDisplay, iteration_lines, live_panel
 
@@ -46,6 +47,23 @@ def test_a_pipe_gets_a_line_for_each_phase_that_takes_long() -> None:
         ["iteration", "1/3", "rollouts", "0/176", "18", "s"],
         ["iteration", "1/3", "training", "3/176", "1:39"],
     ]
+
+
+def test_a_terminal_shows_the_share_of_the_baseline_and_the_time_that_is_left() -> None:
+    clock, text = _Clock(), StringIO()
+    console = Console(file=text, width=100, force_terminal=True)
+    pace = Pace(clock)
+    for now, done, shown in (
+        (0.0, 40, "40/176 (23%)   "),
+        (1.0, 48, "48/176 (27%)   "),
+        (4.0, 88, "about 7 s left   "),
+    ):
+        clock.now = now
+        text.truncate(0)
+        console.print(live_panel(_run(0, "evaluate", done), now, (), pace.left_s(_run(0, "evaluate", done))))
+        assert shown in text.getvalue()
+    clock.now = 9.0  # another phase begins at its own pace
+    assert pace.left_s(_run(1, "rollout", 8)) is None
 
 
 def test_figures_take_the_place_of_progress() -> None:

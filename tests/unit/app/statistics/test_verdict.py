@@ -125,6 +125,12 @@ def test_the_sentence_names_split_mode_scenarios_and_iteration() -> None:
         found.text,
     )
     assert found.causes == ("stale_policy",)
+    assert found.sentence == "Learned: held-out success rose from 17% to 83%, +67 points"
+    assert re.fullmatch(
+        r"95% interval \+\d\d to \+\d\d; 24 validation scenarios, sampled, paired; after iteration 4\. "
+        r"Diagnosed: stale policy\.",
+        found.details,
+    )
 
 
 def test_without_a_change_it_names_the_smallest_difference_that_could_have_been_shown() -> None:

@@ -1,0 +1,20 @@
+"""Figures and names as people read them, for every page, report and terminal that the service writes."""
+
+MINUS = "\N{MINUS SIGN}"
+"""As wide as a plus sign, which a hyphen is not."""
+
+
+def counted(count: int, noun: str) -> str:
+    """Return `1 rollout`, `2 rollouts` or `1,200 rollouts`. The plural of the noun ends in `s`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def signed(value: float, digits: int = 0) -> str:
+    """Return a figure with its sign, such as `+12`. One that is rounded to 0 has no sign."""
+    shown = f"{value:+,.{digits}f}"
+    return shown.replace("-", MINUS) if shown.strip("+-0.") else shown[1:]
+
+
+def in_words(name: str) -> str:
+    """Return a name of the API as words: `gave up` for `gave_up`."""
+    return name.replace("_", " ")
