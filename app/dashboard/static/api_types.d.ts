@@ -1130,6 +1130,7 @@ export interface RunListed {
   "same_settings": SameSettingsOut | null;
   "verdict": VerdictOut;
   "judge_usd": number;
+  "settings": Record<string, string | number | boolean> | null;
   "curve": (number)[] | null;
 }
 
@@ -1195,6 +1196,7 @@ export interface SameSettingsOut {
   "gain_high": number | null;
   "verdicts": Record<string, number>;
   "statuses": Record<string, number>;
+  "starred": number;
 }
 
 export interface SampledTokens {

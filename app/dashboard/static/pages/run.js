@@ -1,6 +1,7 @@
 // The page of a run: a header with the available actions, and tabs.
 
 import { useEffect, useMemo } from "../vendor/hooks.js";
+import { useBaseline } from "../parts/baseline.js";
 import { html } from "../parts/html.js";
 import { EditRun, Star, Tags } from "../parts/run_edit.js";
 import { nameOf } from "../parts/run_name.js";
@@ -24,7 +25,7 @@ import { RunRequest } from "./run_request.js";
 import { RunTrajectories } from "./trajectories.js";
 
 /** @typedef {import("../run_data.js").RunData} RunData */
-/** @typedef {{data: RunData, run: import("../api_types").RunOut, query: URLSearchParams}} PartProps */
+/** @typedef {{data: RunData, run: import("../api_types").RunOut, query: URLSearchParams, baseline: import("../parts/baseline.js").Baseline | undefined}} PartProps */
 
 /** @typedef {{name: string, title: string, part: (props: PartProps) => any}} Part */
 
@@ -49,11 +50,12 @@ export function RunPage({ id, part, query }) {
   const data = useMemo(() => openRun(id), [id]);
   useEffect(() => () => data.close(), [data]);
   const run = data.run.value;
+  const baseline = useBaseline(run?.environment, [id]);
   if (!run) return data.error.value ? html`<${Failed} error=${data.error.value} retry=${data.retry} />` : html`<${Loading} rows=${8} />`;
   const parts = partsOf(run.environment);
   const shown = parts.find((each) => each.name === part) ?? parts[0];
   return html`
-    <${Head} data=${data} run=${run} />
+    <${Head} data=${data} run=${run} isElsewhere=${shown.name !== ""} />
     <${Strip} class="tabs" label="Parts of the run">
       ${parts.map(
         (each) => html`<a
@@ -62,7 +64,7 @@ export function RunPage({ id, part, query }) {
         >${each.title}</a>`,
       )}
     <//>
-    <${shown.part} data=${data} run=${run} query=${query} />`;
+    <${shown.part} data=${data} run=${run} query=${query} baseline=${baseline} />`;
 }
 
 /** The parts of a run: those of its environment come before its events. @type {Map<string, Part[]>} */
@@ -78,20 +80,21 @@ function partsOf(environment) {
   return parts;
 }
 
-/** @param {{data: RunData, run: import("../api_types").RunOut}} props */
-function Head({ data, run }) {
+/** @param {{data: RunData, run: import("../api_types").RunOut, isElsewhere: boolean}} props `isElsewhere`: not on the overview */
+function Head({ data, run, isElsewhere }) {
   useRunNotice(run);
   const isNews = run.status === "running" || data.connection.value === "lost"; // nothing moves while a run waits or is paused
   const connection = isNews && _CONNECTIONS[data.connection.value];
-  return html`
+  return html`<div class=${isElsewhere ? "run-head elsewhere" : "run-head"}>
     <p class="crumbs"><a href=${href([])}>Runs</a> / <code>${run.run_id}</code>${run.parent && html` · forked from <a href=${href(["runs", run.parent.run_id])}>${run.parent.run_id}</a> at step ${run.parent.step}`}</p>
     <div class="title-row">
-      <h1><${Star} run=${run} changed=${data.reopen} /> ${nameOf(run, 45)} <${EditRun} run=${run} changed=${data.reopen} /> <${Status} status=${run.status} />
+      <h1><${Star} run=${run} changed=${data.reopen} /> <span class="title-name" title=${nameOf(run, 200)}>${nameOf(run, 100)}</span> <${EditRun} run=${run} changed=${data.reopen} /> <${Status} status=${run.status} />
         ${connection && html`<span class=${`connection ${data.connection.value}`} role="status">${connection}</span>`}
       </h1>
       <${RunActions} data=${data} run=${run} />
     </div>
     ${(run.tags.length > 0 || run.notes) && html`<p class="said"><${Tags} tags=${run.tags} /> <${Text} value=${run.notes} limit=${400} /></p>`}
     <${Verdict} verdict=${run.verdict} />
-    <${Notices} data=${data} run=${run} />`;
+    <${Notices} data=${data} run=${run} />
+  </div>`;
 }
