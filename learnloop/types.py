@@ -93,6 +93,7 @@ class WarmStart(TypedDict):
 class LearnLoopRequest(TypedDict, total=False):
     """The body of `POST /learn-loop`; every field has a default."""
 
+    name: str
     environment: Named
     source: dict[str, Any]
     agent: Named

@@ -7,6 +7,7 @@ from typing import Any
 from learnloop_service.app.api.links import results_path, run_links
 from learnloop_service.app.db.tables import EvaluationJob, Reflection, Run
 from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.domain.settings_by_path import by_path
 from learnloop_service.app.domain.supervised import supervised_figures
 from learnloop_service.app.errors import NotFound
 from learnloop_service.app.operations.start_evaluation import StartedEvaluation
@@ -39,6 +40,9 @@ from learnloop_service.environment.wording import counted
 from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.statistics.shares import wilson
 
+_LONGEST_SETTING = 100
+"""Characters of a setting in the list of runs."""
+
 
 def accepted(run_id: str, started: Started) -> LearnLoopAccepted:
     """Return the response to a request that created a run and its webhook endpoints."""
@@ -61,7 +65,9 @@ def run_brief(run: Run) -> RunBrief:
     return RunBrief.model_validate(_brief(run))
 
 
-def run_listed(listed: Listed, verdict: Verdict, curve: list[float] | None) -> RunListed:
+def run_listed(
+    listed: Listed, verdict: Verdict, curve: list[float] | None, *, with_settings: bool = False
+) -> RunListed:
     """Return a run as an item of the list of runs. `curve` is None unless it was requested."""
     run = listed.run
     more = {
@@ -72,9 +78,20 @@ def run_listed(listed: Listed, verdict: Verdict, curve: list[float] | None) -> R
         "verdict": asdict(verdict),
         "judge_usd": run.judge_cost_usd,
         "cost_usd": listed.cost_usd,
+        "settings": _settings(run) if with_settings else None,
         "curve": curve,
     }
     return RunListed.model_validate(_brief(run) | more)
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """Return the settings that fit into cells of a table."""
+    known = by_path(run.request).items()
+    return {path: value for path, value in known if isinstance(value, int | float) or _is_short(value)}
+
+
+def _is_short(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= _LONGEST_SETTING
 
 
 def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:

@@ -58,6 +58,7 @@ async def list_runs(
     curve: Annotated[
         int | None, Query(ge=2, le=100, description="Show a learning curve of at most this many points. Default: none")
     ] = None,
+    settings: Annotated[bool, Query(description="Show the settings of each run")] = False,
     cursor: Annotated[
         str | None, Query(pattern=r"^[A-Za-z0-9_=-]{1,600}$", description="`next_cursor` of the previous page")
     ] = None,
@@ -74,7 +75,7 @@ async def list_runs(
 
     def show(listed: Listed) -> RunListed:
         points = None if curves is None else curves.get(listed.run.id, [])
-        return presentation.run_listed(listed, verdicts[listed.run.id], points)
+        return presentation.run_listed(listed, verdicts[listed.run.id], points, with_settings=settings)
 
     return Paging(cursor, limit).page(found, show, lambda listed: _cursor(listed, order))
 

@@ -60,8 +60,8 @@ def _lines(
     runs: list[Json], differing: Mapping[str, list[Json]], held_out: list[Json], causes: list[Json], seeds: list[Json]
 ) -> Iterator[Text]:
     for letter, run, cause in zip("AB", runs, causes, strict=True):
-        model = f"{run['model']['project']}/{run['model']['name']}"
-        yield plain(f"{letter}  {run['run_id']}  {model}  {run['status']}", "bold")
+        name = run["name"] or f"{run['model']['project']}/{run['model']['name']}"
+        yield plain(f"{letter}  {name}  {run['run_id']}  {run['status']}", "bold")
         yield plain(f"   {run['verdict']['text']}")
         yield plain(f"   diagnosed: {cause or 'nothing'}")
     yield plain("settings that differ", "bold")

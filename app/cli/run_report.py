@@ -39,6 +39,8 @@ def print_run(run: Json) -> None:
     facts = Table.grid(padding=(0, 2))
     facts.add_column(no_wrap=True)
     facts.add_column(overflow="fold")
+    if run.get("name"):
+        facts.add_row("name", plain(run["name"]))
     facts.add_row("environment", f"{run['environment']}, judged by {run['judge']}")
     facts.add_row("model", f"{model['project']}/{model['name']}, from {model['base_model']}")
     facts.add_row("iterations", f"{place['iterations_done']} of {place['iterations_total']}{_since(run)}")

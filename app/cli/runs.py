@@ -205,7 +205,7 @@ def _print_list(found: list[Any]) -> None:
     for run in found:
         place = run["progress"]
         table.add_row(
-            run["run_id"],
+            plain(run["run_id"], "dim"),
             run["status"],
             run["environment"],
             f"{place['iterations_done']}/{place['iterations_total']}",

@@ -18,6 +18,7 @@ _File = Annotated[
     Path | None,
     typer.Argument(parser=config_file, metavar="FILE", help="YAML file with the fields of POST /learn-loop."),
 ]
+_Name = Annotated[str | None, typer.Option(help="What to call the run. \\[default: what differs from the defaults]")]
 _Environment = Annotated[str | None, typer.Option(help="Environment to train in.")]
 _Graph = Annotated[
     Path | None,
@@ -46,6 +47,7 @@ _Detach = Annotated[
 
 def train(
     file: _File = None,
+    name: _Name = None,
     environment: _Environment = None,
     graph: _Graph = None,
     judge: _Judge = None,
@@ -69,6 +71,7 @@ def train(
     if detach and url is None:
         raise typer.BadParameter("requires a running service; give --url", param_hint="--detach")
     flags = {
+        "name": name,
         "environment.name": environment,
         "judge.name": judge,
         "model.name": model,

@@ -36,4 +36,4 @@ async def preview_of(request: Request) -> Preview | None:
         run = json.loads(await documents.get(run_id))
     except (NotFound, *DATABASE_DOWN):
         return None
-    return Preview(f"{run['model']['project']}/{run['model']['name']}", run["verdict"]["text"])
+    return Preview(run["name"] or f"{run['model']['project']}/{run['model']['name']}", run["verdict"]["text"])

@@ -10,6 +10,7 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Checkpoint, Reflection, Run
 from learnloop_service.app.domain.run_state import Verb
 from learnloop_service.app.errors import Conflict, InvalidRequest, NotFound
+from learnloop_service.app.operations.run_names import fork_name
 from learnloop_service.app.operations.start_run import Parent, SaveReply, Started, start_run
 from learnloop_service.app.runs.store import require_verb
 from learnloop_service.app.schemas.run_request import ForkRequest, LearnLoopRequest
@@ -36,7 +37,8 @@ async def fork(
     held_out = {"seed": parent.stored_request.config.held_out_seed, **parent.request.get("evaluation", {})}
     # nor did one that was stored without the field replace groups
     stored = {"replace_groups": False, **parent.request, "evaluation": held_out}
-    whole = LearnLoopRequest.model_validate({**_changed(stored, request), "model": model})
+    title = request.name or fork_name(request, parent, checkpoint.step)
+    whole = LearnLoopRequest.model_validate({**_changed(stored, request), "model": model, "name": title})
     async with database() as tx:
         learned = await tx.get(Reflection, (parent_id, checkpoint.iteration))
     first_scenario = parent.stored_request.config.first_scenario
@@ -76,7 +78,7 @@ def _changed(stored: Mapping[str, Any], request: ForkRequest) -> dict[str, Any]:
     Raises InvalidRequest for another environment.
     """
     stored = {name: value for name, value in stored.items() if name not in ("warm_start", "first_scenario")}
-    given = request.model_dump(exclude_unset=True, exclude={"checkpoint", "model"})
+    given = request.model_dump(exclude_unset=True, exclude={"checkpoint", "model", "name"})
     for name in _PARTLY:
         if name in given:
             given[name] = {**stored.get(name, {}), **given[name]}  # earlier versions stored no train_options

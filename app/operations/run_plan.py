@@ -35,8 +35,8 @@ _FEW_KEPT = (
     "All checkpoints of a run can fill a disk. These are what is resumed and stepped back from, and what its page "
     'compares; `"checkpoints": null` keeps all.'
 )
-_RESOLVED = {"graph", "depth", "source", "environment", "judge", "webhooks", "train_options"}
-"""Fields of a request that are stored in another form."""
+_RESOLVED = {"name", "graph", "depth", "source", "environment", "judge", "webhooks", "train_options"}
+"""Fields of a request that are stored elsewhere or in another form."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from learnloop_service.app.operations.backend_checks import engine_for, reached
 from learnloop_service.app.operations.base_model import Root, root_of
 from learnloop_service.app.operations.named import pinned
 from learnloop_service.app.operations.run_disk import REMEDY, need_of, why_too_little
+from learnloop_service.app.operations.run_names import usual_name
 from learnloop_service.app.operations.run_plan import RunPlan, plan_of
 from learnloop_service.app.operations.validation import validated
 from learnloop_service.app.operations.warm_start import with_warm_start
@@ -81,6 +82,7 @@ async def start_run(
         plan = await with_warm_start(service, plan, request.warm_start)
     plan, new = await validated(service, plan, root, parent.learned.state if parent and parent.learned else None)
     run = _new_run(plan, engine, parent)
+    run.name = request.name or usual_name(request, plan, service.settings)
     expected = await expected_work(service.database, run)
     if (need := await _fitting(service, plan, root)) is not None:
         expected = replace(expected, disk_bytes=need.total)

@@ -20,7 +20,7 @@ def run_svg(run: Mapping[str, Json]) -> str:
         _TOP + 2 * _FRAME.height,
         f"Run {run['run_id']}: reward and held-out success by iteration",
         [
-            svg.heading(f"{run['environment']}: {model['project']}/{model['name']}"),
+            svg.heading(f"{run['environment']}: {run.get('name') or '/'.join((model['project'], model['name']))}"),
             svg.label(16, 44, f"run {run['run_id']}, {run['status']}, from {model['base_model']}", fill=svg.FAINT),
             svg.moved(0, _TOP, _rewards(rewards, max(total, 1))),
             svg.moved(0, _TOP + _FRAME.height, _held_out(run["evaluations"], total)),

@@ -7,6 +7,7 @@ from learnloop_service.app.plots.charts import Frame, Palette, held_out_chart
 from learnloop_service.app.reports.charts import phase_seconds, rewards_chart
 from learnloop_service.app.reports.format import duration, percent
 from learnloop_service.app.reports.html import visible
+from learnloop_service.app.reports.summary import name_of
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted
 
@@ -31,14 +32,14 @@ def card(report: Json) -> str:
     """Return the card as SVG."""
     run, verdict = report["run"], report["verdict"]
     words, color = _STATES[verdict["state"]]
-    title = f"{run['model']}: {verdict['text']}"
+    title = f"{name_of(run)}: {verdict['text']}"
     return svg.document(
         WIDTH,
         HEIGHT,
         visible(title),
         [
             svg.boxes([(0, 0)], 12, HEIGHT, color),
-            svg.label(_LEFT, 62, _cut(visible(run["model"]), 58), size=24, weight="bold", fill=_COLORS.ink),
+            svg.label(_LEFT, 62, _cut(visible(name_of(run)), 58), size=24, weight="bold", fill=_COLORS.ink),
             svg.label(WIDTH - 48, 62, "Learnloop", anchor="end", size=24, weight="bold", fill=_COLORS.faint),
             svg.label(_LEFT, 142, _headline(words, verdict["on"]), size=58, weight="bold", fill=color),
             *(

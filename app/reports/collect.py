@@ -112,6 +112,7 @@ def _run(run: Run) -> Json:
     times = {name: getattr(run, name) for name in ("created_at", "started_at", "finished_at")}
     return {
         "run_id": run.id,
+        "name": run.name or f"{run.model_project}/{run.model_name}",
         "status": run.status,
         "environment": run.environment,
         "judge": run.judge,

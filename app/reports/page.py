@@ -15,7 +15,7 @@ from learnloop_service.app.reports.figure_sections import charts
 from learnloop_service.app.reports.figures import figures
 from learnloop_service.app.reports.html import UNSEEN, Html, h, joined
 from learnloop_service.app.reports.proof import DATA_ID, proof
-from learnloop_service.app.reports.summary import STATES, head
+from learnloop_service.app.reports.summary import STATES, head, name_of
 from learnloop_service.app.reports.tables import checkpoints, evaluations, facts, iterations
 from learnloop_service.environment.json_type import Json
 
@@ -29,7 +29,7 @@ def page(report: Json) -> str:
     report = json.loads(canonical(report))  # so that the order of keys is that of a report that was read from a file
     run = report["run"]
     checked = figures(report)
-    title = f"{run['model']}: {STATES[report['verdict']['state']].lower()}"
+    title = f"{name_of(run)}: {STATES[report['verdict']['state']].lower()}"
     body = joined(
         head(report),
         charts(report),

@@ -19,6 +19,12 @@ STATES = {
 """States of a verdict, as titles."""
 
 
+def name_of(run: Json) -> str:
+    """Return what the run is called. Reports of earlier versions, which have to be rendered alike, have no name."""
+    name: str = run.get("name", run["model"])
+    return name
+
+
 def head(report: Json) -> Html:
     """Return the head of the page."""
     run, verdict = report["run"], report["verdict"]
@@ -35,7 +41,7 @@ def head(report: Json) -> Html:
         h(
             "p",
             h("span", "Learnloop report", class_="brand"),
-            h("span", run["model"], class_="name"),
+            h("span", name_of(run), class_="name"),
             h("span", run["status"], class_="chip"),
             h("span", moment(run["finished_at"] or report["written"]["at"]), class_="muted"),
             class_="top",

@@ -201,7 +201,8 @@ def _same(filters: Filters, hashes: Sequence[str]) -> Select[Any, Any]:
     spread = [of(headlines.GAIN) for of in (func.stddev_samp, func.min, func.max)]
     verdicts = [func.count().filter(headlines.STATE.in_([state])) for state in VerdictState]
     statuses = [func.count().filter(Run.status == status) for status in RunStatus]
-    figures = (func.count(), func.avg(headlines.FIRST), *means, *spread, *verdicts, *statuses)
+    starred = func.count().filter(Run.starred)
+    figures = (func.count(), func.avg(headlines.FIRST), *means, *spread, *verdicts, *statuses, starred)
     query = _matching(select(Run.settings_hash, *figures), filters, SortBy.GAIN)
     return query.where(Run.settings_hash.in_(hashes)).group_by(Run.settings_hash)
 
@@ -217,6 +218,7 @@ def _figures(row: Sequence[Any]) -> SameSettingsOut:
         gain_high=next(rest),
         verdicts={state: count for state in VerdictState if (count := next(rest))},
         statuses={status: count for status in RunStatus if (count := next(rest))},
+        starred=next(rest),
     )
 
 

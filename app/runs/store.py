@@ -307,6 +307,7 @@ def _live(backend: str, model: ModelName) -> Select[str]:
 
 def _created(run: Run) -> dict[str, Any]:
     return {
+        "name": run.name,
         "environment": run.environment,
         "judge": run.judge,
         "backend": run.backend,

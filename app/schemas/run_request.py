@@ -4,6 +4,7 @@ import re
 from typing import Annotated, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -26,6 +27,15 @@ from learnloop_service.training.types import HELD_OUT_SEED, RunConfig, WarmStart
 
 _DEFAULTS = RunConfig()
 _WARM_START = WarmStartConfig(iterations=1)
+
+
+def _one_line(name: str) -> str:
+    if name != name.strip() or len(name.splitlines()) != 1:
+        raise ValueError("A name is one line without spaces at its ends.")
+    return name
+
+
+RunName = Annotated[str, Field(max_length=100), AfterValidator(_one_line)]
 
 
 class EnvironmentChoice(RequestPart):
@@ -317,6 +327,10 @@ class LearnLoopRequest(RequestBody):
         )
     )
 
+    name: RunName | None = None
+    """What to call the run: one line of at most 100 characters, without spaces at its ends; `PATCH /runs/{run_id}`
+    changes it. Default: what differs from the defaults, such as `lr 1e-12 · seed 4`, or the name of the model, if
+    `model.name` is given."""
     graph: GraphSource = None
     """Nodes of a graph, or `{"sha256"}` of one stored by `POST /graphs`. Default: none."""
     depth: int | None = Field(default=None, ge=1, le=100)
@@ -457,7 +471,7 @@ class RunEdit(RequestBody):
         json_schema_extra={"examples": [{"name": "lower rate", "tags": ["paper"], "starred": True}]}
     )
 
-    name: str | None = Field(default=None, max_length=100)
+    name: RunName | None = None
     """What to call it: one line of at most 100 characters, without spaces at its ends. Null: by its model's name."""
     tags: list[Annotated[str, Field(max_length=40)]] = Field(default_factory=list, max_length=20)
     """All its tags: at most 20, each of at most 40 characters without spaces and commas."""
@@ -465,13 +479,6 @@ class RunEdit(RequestBody):
     """Notes of at most 10,000 characters."""
     starred: bool = False
     """Whether it is starred."""
-
-    @field_validator("name")
-    @classmethod
-    def _is_one_line(cls, name: str | None) -> str | None:
-        if name is not None and (name != name.strip() or len(name.splitlines()) != 1):
-            raise ValueError("A name is one line without spaces at its ends; null removes it.")
-        return name
 
     @field_validator("tags")
     @classmethod

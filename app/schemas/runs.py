@@ -402,7 +402,7 @@ class RunBrief(ResponseModel):
     finished_at: datetime | None
     """When it ended; null before."""
     name: str | None = None
-    """What its owner calls it; null if it has no other name than its model's."""
+    """What it is called: by its owner, or else by what its request sets; null if by its model's name."""
     tags: list[str] = Field(default_factory=list)
     """Its owner's tags."""
     notes: str = ""
@@ -433,6 +433,8 @@ class SameSettingsOut(ResponseModel):
     """Number of runs by verdict."""
     statuses: dict[RunStatus, int]
     """Number of runs by status."""
+    starred: int = 0
+    """Number of runs that are starred."""
 
 
 class RunListed(RunBrief):
@@ -453,6 +455,9 @@ class RunListed(RunBrief):
     """Dollars for judge calls so far, as far as their price is known."""
     cost_usd: float | None = None
     """What the run has cost so far in US dollars, as `total_usd` of its `cost`."""
+    settings: dict[str, str | float | bool] | None = None
+    """Its settings by their paths, such as `model.base_model`: numbers, texts of at most 100 characters, and whether
+    something is on. Null if the request did not ask."""
     curve: list[float] | None = None
     """Mean rewards of its iterations, oldest first, evenly thinned out to at most as many as `curve` asked for. Null if
     the request did not ask."""

@@ -69,6 +69,8 @@ class ScheduleRequest(RequestBody):
             raise ValueError("give source.sessions: a schedule learns from what users asked")
         if run.model.model_fields_set & {"name", "project"}:
             raise ValueError("leave out model.name and model.project: each run trains a new model of the schedule")
+        if run.name is not None:
+            raise ValueError("leave out name: each run of a schedule is called by its model")
         if run.webhooks:
             raise ValueError(
                 "leave out webhooks, whose secrets would never be shown; create an endpoint of the project"

@@ -120,7 +120,11 @@ async def _promote(visit: Visit) -> None:
     await visit.button("Promote").first.click()
     await page.get_by_label("Name", exact=True).fill("live")
     await visit.button("Promote it").click()
-    await expect(page.get_by_role("region", name="Promote", exact=True)).to_be_hidden()  # the service has answered
+    card = page.get_by_role("region", name="Promote", exact=True)
+    await expect(card.get_by_role("status")).to_contain_text("learnloop/live now means step")
+    await expect(card.locator("pre")).to_contain_text('"model": "learnloop/live"')
+    await visit.button("Close").click()
+    await expect(card).to_be_hidden()
     await visit.link("Models").first.click()
     await expect(page.get_by_role("region", name="Promoted names")).to_contain_text("learnloop/live")
 
@@ -138,7 +142,11 @@ async def _promote_from_the_run(visit: Visit) -> None:
     await trial.select_option("")
     await sheet.get_by_label("Name", exact=True).fill("next")
     await visit.button("Promote it").click()
+    await expect(sheet.get_by_role("status")).to_contain_text("learnloop/next now means step")
+    assert await visit.inaccessible() == []
+    await visit.button("Close").click()
     await expect(sheet).to_be_hidden()
+    await expect(visit.text(re.compile(r"next means step \d+ of this run"))).to_be_visible()
     await visit.link("Models").first.click()
     await expect(page.get_by_role("region", name="Promoted names")).to_contain_text("learnloop/next")
 

@@ -61,6 +61,79 @@ async def test_the_table_is_sorted_filtered_and_unfolded_and_the_address_says_ho
     await expect(page).to_have_url(re.compile("columns=.*learning_rate.*search=steep-1|search=steep-1.*learning_rate"))
 
 
+async def test_settings_that_differ_are_columns_and_others_can_be_added(visit: Visit, base: str) -> None:
+    page = visit.page
+    await visit.open(base)
+    heads = page.get_by_role("columnheader")
+    await expect(heads.nth(1)).to_contain_text("Learning rate")  # it differs; all else is the same, seeds are folded
+    await expect(heads.nth(2)).to_contain_text("Note")
+    await expect(heads.nth(3)).to_contain_text("Verdict")
+    await visit.button("Seeds together").click()
+    await expect(heads.nth(2)).to_contain_text("Seed")
+    await visit.text("Columns").click()
+    await page.get_by_label("Another setting").fill("evaluation.samples")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("columnheader", name="Evaluation samples")).to_be_visible()
+    await page.get_by_label("Settings that differ").uncheck()
+    await expect(page.get_by_role("columnheader", name="Learning rate")).to_have_count(0)
+    await page.reload()
+    cells = page.locator(".run td[data-title='Evaluation samples']")
+    await expect(cells).to_have_text(["2"] * 6)
+    await visit.text("Columns").click()
+    await page.get_by_label("Evaluation samples").click()
+    await expect(page.get_by_role("columnheader", name="Evaluation samples")).to_have_count(0)
+
+
+async def test_seeds_are_starred_and_compared_as_a_whole(visit: Visit, base: str) -> None:
+    page = visit.page
+    await visit.open(base)
+    several = page.locator(".run.several")
+    star = several.get_by_role("button", name="Star all like")
+    await star.click()
+    await expect(star).to_have_attribute("aria-pressed", "true")
+    await several.get_by_role("button", name="3 runs like").click()
+    stars = page.locator(".run.member").get_by_role("button", name=re.compile("^Star "))
+    await expect(stars.first).to_have_attribute("aria-pressed", "true")
+    await stars.first.click()
+    await expect(star).to_have_attribute("aria-pressed", "false")
+    await page.get_by_role("checkbox", name="Compare all like").check()
+    await page.get_by_role("checkbox", name="Compare learnloop/fell-4").check()
+    await visit.button("Compare 2 rows").click()
+    table = page.get_by_role("region", name="Figures and settings")
+    await expect(table.get_by_role("columnheader")).to_have_text(
+        ["Figure", "learnloop/steep-2, 3 runs", "learnloop/fell-4"]
+    )
+    await expect(table.get_by_role("row", name="Verdict")).to_contain_text("+62 ± 12 points")
+    chart = page.get_by_role("img", name="Held-out success")
+    await expect(chart.locator(".area")).to_have_count(1)  # from the worst seed to the best
+    await visit.is_well_made()
+
+
+async def test_the_baseline_is_a_thin_line_in_the_charts_of_other_runs(visit: Visit, base: str) -> None:
+    page = visit.page
+    await visit.open(base)
+    for name in ("flat-3", "early-5"):  # there is one at a time
+        await page.get_by_role("button", name=f"Edit learnloop/{name}").click()
+        await page.get_by_label("Baseline").check()
+        await visit.button("Save").click()
+        await expect(page.locator(".run", has_text=name).locator(".tag")).to_have_text("baseline")
+        await expect(page.locator(".run .tag")).to_have_count(1)
+    await page.get_by_role("button", name="Edit learnloop/flat-3").click()
+    await page.get_by_label("Baseline").check()
+    await visit.button("Save").click()
+    await expect(page.locator(".run", has_text="flat-3").locator(".tag")).to_have_text("baseline")
+    await visit.link("fell-4").click()
+    chart = page.locator("figure.chart", has_text="Success on held-out scenarios")
+    await expect(chart.locator(".line.thin")).to_have_count(1)
+    await expect(chart.locator(".legend")).to_contain_text("baseline learnloop/flat-3")
+    await visit.is_well_made()
+    await visit.open(base)
+    await visit.link("flat-3").click()
+    await visit.settled()
+    await expect(page.locator("figure.chart").first).to_be_visible()
+    await expect(page.locator(".line.thin")).to_have_count(0)
+
+
 async def test_a_run_is_named_tagged_and_starred_in_the_table_and_on_its_page(visit: Visit, base: str) -> None:
     page = visit.page
     await visit.open(base)

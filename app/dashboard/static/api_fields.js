@@ -2,6 +2,10 @@
 
 /** @type {Record<string, any>} */
 export const FIELDS = {
+  "name": {
+    "help": "What to call the run: one line of at most 100 characters, without spaces at its ends; `PATCH /runs/{run_id}` changes it. Default: what differs from the defaults, such as `lr 1e-12 \u00b7 seed 4`, or the name of the model, if `model.name` is given.",
+    "type": "string"
+  },
   "model.name": {
     "help": "Name of the model within its project. Default: set by the service, else made from the run id.",
     "type": "string"

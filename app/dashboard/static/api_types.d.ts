@@ -1133,6 +1133,7 @@ export interface RunListed {
   "verdict": VerdictOut;
   "judge_usd": number;
   "cost_usd": number | null;
+  "settings": Record<string, string | number | boolean> | null;
   "curve": (number)[] | null;
 }
 
@@ -1198,6 +1199,7 @@ export interface SameSettingsOut {
   "gain_high": number | null;
   "verdicts": Record<string, number>;
   "statuses": Record<string, number>;
+  "starred": number;
 }
 
 export interface SampledTokens {

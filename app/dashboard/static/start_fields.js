@@ -32,7 +32,7 @@ export const GROUPS = [
   {
     title: "Model",
     isOpen: true,
-    fields: { "model.name": "Name of the model", "model.base_model": "Base model", "model.enable_thinking": "Think before answering", backend: "Backend" },
+    fields: { name: "Name of the run", "model.name": "Name of the model", "model.base_model": "Base model", "model.enable_thinking": "Think before answering", backend: "Backend" },
   },
   {
     title: "Held-out evaluation",

@@ -117,7 +117,7 @@ class Run(Claimable):
     pruned: Mapped[dict[str, Json]] = mapped_column(default=dict, server_default="{}")
     """When details of which kind were deleted because of their age (app/operations/prune.py)."""
     name: Mapped[str | None]
-    """What its owner calls the run; None if it has no other name than its model's."""
+    """What the run is called: by its owner, or else by what its request sets; None if by its model's name."""
     tags: Mapped[list[Json]] = mapped_column(default=list, server_default="[]")
     """Its owner's tags, in the order in which they were given."""
     notes: Mapped[str] = mapped_column(default="", server_default="")

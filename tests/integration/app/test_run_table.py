@@ -194,7 +194,7 @@ async def test_a_run_is_named_tagged_annotated_and_starred(table: Table) -> None
 BAD_EDITS: list[tuple[dict[str, Any], str, str]] = [
     ({}, "body", "Give at least one of name, tags, notes and starred."),
     ({"title": "x"}, "body.title", "Unknown field"),
-    ({"name": "a\nb"}, "body.name", "A name is one line without spaces at its ends; null removes it."),
+    ({"name": "a\nb"}, "body.name", "A name is one line without spaces at its ends."),
     ({"name": " "}, "body.name", "A name is one line"),
     ({"name": "n" * 101}, "body.name", "100 characters"),
     ({"tags": ["two words"]}, "body.tags", "A tag has no spaces and commas, unlike 'two words'"),

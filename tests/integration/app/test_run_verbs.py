@@ -45,8 +45,10 @@ async def test_a_fork_goes_on_from_a_checkpoint_with_changed_settings(data_dir: 
         run = await run_with(client, response.json()["run_id"], "completed")
         told = [event for event in await _events(client, parent) if event["type"] == "run.forked"]
         created = (await _events(client, run["run_id"]))[0]
-        default = (await client.post(f"/runs/{parent}/fork")).json()["run_id"]
-        assert (await client.get(f"/runs/{default}")).json()["parent"] == {"run_id": parent, "step": 2}
+        changed = {"learning_rate": 0.002, "iterations": 2}
+        default = (await client.post(f"/runs/{parent}/fork", json=changed)).json()["run_id"]
+        again = (await client.get(f"/runs/{default}")).json()
+        assert (again["parent"], again["name"]) == ({"run_id": parent, "step": 2}, "fork at step 2 · lr 0.002")
     assert run["model"] == {"project": "learnloop", "name": "other", "base_model": "learnloop/agent@1"}
     assert run["parent"] == created["data"]["parent"] == {"run_id": parent, "step": 1}
     assert told[0]["data"] == {"run_id": run["run_id"], "step": 1}

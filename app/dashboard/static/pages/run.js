@@ -1,14 +1,16 @@
 // The page of a run: a header with the available actions, and tabs.
 
 import { useEffect, useMemo } from "../vendor/hooks.js";
+import { get, path } from "../api.js";
+import { useBaseline } from "../parts/baseline.js";
 import { html } from "../parts/html.js";
 import { EditRun, Star, Tags } from "../parts/run_edit.js";
 import { nameOf } from "../parts/run_name.js";
 import { useRunNotice } from "../parts/run_notice.js";
-import { Failed, Loading } from "../parts/states.js";
+import { Failed, Loading, useLoaded } from "../parts/states.js";
 import { Status } from "../parts/status.js";
 import { Strip } from "../parts/strip.js";
-import { Text } from "../parts/text.js";
+import { label, Text } from "../parts/text.js";
 import { Verdict } from "../parts/verdict.js";
 import { href } from "../router.js";
 import { openRun } from "../run_data.js";
@@ -24,7 +26,8 @@ import { RunRequest } from "./run_request.js";
 import { RunTrajectories } from "./trajectories.js";
 
 /** @typedef {import("../run_data.js").RunData} RunData */
-/** @typedef {{data: RunData, run: import("../api_types").RunOut, query: URLSearchParams}} PartProps */
+/** @typedef {import("../api_types").ModelCheckpoint} Checkpoint */
+/** @typedef {{data: RunData, run: import("../api_types").RunOut, query: URLSearchParams, baseline: import("../parts/baseline.js").Baseline | undefined}} PartProps */
 
 /** @typedef {{name: string, title: string, part: (props: PartProps) => any}} Part */
 
@@ -49,11 +52,12 @@ export function RunPage({ id, part, query }) {
   const data = useMemo(() => openRun(id), [id]);
   useEffect(() => () => data.close(), [data]);
   const run = data.run.value;
+  const baseline = useBaseline(run?.environment, [id]);
   if (!run) return data.error.value ? html`<${Failed} error=${data.error.value} retry=${data.retry} />` : html`<${Loading} rows=${8} />`;
   const parts = partsOf(run.environment);
   const shown = parts.find((each) => each.name === part) ?? parts[0];
   return html`
-    <${Head} data=${data} run=${run} />
+    <${Head} data=${data} run=${run} isElsewhere=${shown.name !== ""} />
     <${Strip} class="tabs" label="Parts of the run">
       ${parts.map(
         (each) => html`<a
@@ -62,7 +66,7 @@ export function RunPage({ id, part, query }) {
         >${each.title}</a>`,
       )}
     <//>
-    <${shown.part} data=${data} run=${run} query=${query} />`;
+    <${shown.part} data=${data} run=${run} query=${query} baseline=${baseline} />`;
 }
 
 /** The parts of a run: those of its environment come before its events. @type {Map<string, Part[]>} */
@@ -78,20 +82,25 @@ function partsOf(environment) {
   return parts;
 }
 
-/** @param {{data: RunData, run: import("../api_types").RunOut}} props */
-function Head({ data, run }) {
+/** @param {{data: RunData, run: import("../api_types").RunOut, isElsewhere: boolean}} props `isElsewhere`: not on the overview */
+function Head({ data, run, isElsewhere }) {
   useRunNotice(run);
   const isNews = run.status === "running" || data.connection.value === "lost"; // nothing moves while a run waits or is paused
   const connection = isNews && _CONNECTIONS[data.connection.value];
-  return html`
+  const { project, name } = run.model;
+  const model = useLoaded(async (aborted) => (run.best_checkpoint ? get(path`models/${project}/${name}`, {}, aborted) : { checkpoints: [] }), [project, name, run.best_checkpoint === null]);
+  const live = /** @type {Checkpoint[]} */ (model.data?.checkpoints ?? []).filter((each) => each.run_id === run.run_id && each.promoted_as.length > 0);
+  return html`<div class=${isElsewhere ? "run-head elsewhere" : "run-head"}>
     <p class="crumbs"><a href=${href([])}>Runs</a> / <code>${run.run_id}</code>${run.parent && html` · forked from <a href=${href(["runs", run.parent.run_id])}>${run.parent.run_id}</a> at step ${run.parent.step}`}</p>
     <div class="title-row">
-      <h1><${Star} run=${run} changed=${data.reopen} /> ${nameOf(run, 45)} <${EditRun} run=${run} changed=${data.reopen} /> <${Status} status=${run.status} />
+      <h1><${Star} run=${run} changed=${data.reopen} /> <span class="title-name" title=${nameOf(run, 200)}>${nameOf(run, 100)}</span> <${EditRun} run=${run} changed=${data.reopen} /> <${Status} status=${run.status} />
         ${connection && html`<span class=${`connection ${data.connection.value}`} role="status">${connection}</span>`}
       </h1>
-      <${RunActions} data=${data} run=${run} />
+      <${RunActions} data=${data} run=${run} promoted=${model.reload} />
     </div>
+    ${live.length > 0 && html`<p class="live">${live.map(({ step, promoted_as }) => html`<span key=${step}><a href=${href(["models"])}>${label(promoted_as.join(", "), 120)}</a> means step ${step} of this run. </span>`)}</p>`}
     ${(run.tags.length > 0 || run.notes) && html`<p class="said"><${Tags} tags=${run.tags} /> <${Text} value=${run.notes} limit=${400} /></p>`}
     <${Verdict} verdict=${run.verdict} />
-    <${Notices} data=${data} run=${run} />`;
+    <${Notices} data=${data} run=${run} />
+  </div>`;
 }

@@ -16,8 +16,8 @@ import { Share } from "./share.js";
 
 /** @typedef {import("../api_types").CheckpointOut} Checkpoint */
 
-/** @param {{data: import("../run_data.js").RunData, run: import("../api_types").RunOut}} props */
-export function RunActions({ data, run }) {
+/** @param {{data: import("../run_data.js").RunData, run: import("../api_types").RunOut, promoted: () => void}} props `promoted` is called after a promotion */
+export function RunActions({ data, run, promoted }) {
   const id = run.run_id;
   /** @param {string} verb */
   const command = (verb) => async () => {
@@ -36,7 +36,7 @@ export function RunActions({ data, run }) {
     ${["queued", "running"].includes(run.status) && html`<${Action} label="Pause" act=${command("pause")} />`}
     ${run.status === "paused" && !isShort && html`<${Action} label="Resume" kind="primary" act=${command("resume")} />`}
     ${run.status === "failed" && html`<${Action} label="Retry" kind="primary" act=${command("retry")} />`}
-    ${run.best_checkpoint && may("write") && html`<${PromoteRun} run=${run} />`}
+    ${run.best_checkpoint && may("write") && html`<${PromoteRun} run=${run} promoted=${promoted} />`}
     ${run.best_checkpoint && html`<a class="button" href=${href(["start"], { fork: id })}>Fork</a>`}
     ${isLive &&
     html`<${Action} label="Cancel" kind="danger" confirm="Cancel this run for good? What it has learned is kept."
@@ -47,11 +47,11 @@ export function RunActions({ data, run }) {
   </div>`;
 }
 
-/** Promotes one of the run's checkpoints, by default the best. @param {{run: import("../api_types").RunOut}} props */
-function PromoteRun({ run }) {
+/** Promotes one of the run's checkpoints, by default the best. @param {{run: import("../api_types").RunOut, promoted: () => void}} props */
+function PromoteRun({ run, promoted }) {
   const [isOpen, setOpen] = useState(false);
   return html`<button onClick=${() => setOpen(true)}>Promote</button>
-    ${isOpen && html`<${Dialog} title="Promote a checkpoint" close=${() => setOpen(false)}>${(/** @type {() => void} */ close) => html`<${OfRun} run=${run} done=${close} />`}<//>`}`;
+    ${isOpen && html`<${Dialog} title="Promote a checkpoint" close=${() => (setOpen(false), promoted())}>${(/** @type {() => void} */ close) => html`<${OfRun} run=${run} done=${close} />`}<//>`}`;
 }
 
 /** @param {{run: import("../api_types").RunOut, done: () => void}} props */

@@ -1,10 +1,11 @@
-// The columns of the table of runs. An entry is a run, or the newest of several that differ only in their seed.
+// The columns of the table of runs: figures, and settings by their paths. An entry is a run, or the newest of several that
+// differ only in their seed.
 
-import { ago, compact, counted, dollars, duration, inWords, NONE, number, signed } from "../format.js";
+import { ago, compact, counted, dollars, duration, inWords, NONE, number, percent, signed, whole } from "../format.js";
 import { GainBar } from "../parts/gain.js";
 import { html } from "../parts/html.js";
-import { EditRun, Star, Tags } from "../parts/run_edit.js";
-import { nameOf, shortNameOf } from "../parts/run_name.js";
+import { EditRun, Star, StarAll, Tags } from "../parts/run_edit.js";
+import { idEnd, nameOf, shortNameOf } from "../parts/run_name.js";
 import { Sparkline } from "../parts/sparkline.js";
 import { Status } from "../parts/status.js";
 import { label, visible } from "../parts/text.js";
@@ -15,8 +16,8 @@ import { href } from "../router.js";
 /** @typedef {import("../parts/table.js").Column} Column */
 /**
  * @typedef {object} Table
- * @property {Set<string>} chosen ids of the runs to compare
- * @property {(id: string) => void} choose
+ * @property {Set<string>} chosen keys of the entries to compare
+ * @property {(key: string) => void} choose
  * @property {Set<string>} unfolded hashes of the settings whose runs are shown
  * @property {(hash: string) => void} fold
  * @property {() => unknown} changed
@@ -35,45 +36,90 @@ export const COLUMNS = [
   { name: "tokens", isUsual: true, column: { title: "Tokens", by: "tokens", isNumber: true, cell: (/** @type {Run} */ run) => compact(mean(run, "tokens", run.tokens.prompt + run.tokens.completion) || null) } },
   { name: "learning_rate", isUsual: false, column: { title: "Learning rate", by: "learning_rate", isNumber: true, cell: (/** @type {Run} */ run) => run.learning_rate ?? NONE } },
   { name: "seed", isUsual: false, column: { title: "Seed", isNumber: true, cell: (/** @type {Run} */ run) => (run.same_settings ? "" : (run.seed ?? NONE)) } },
-  { name: "judge_usd", isUsual: false, column: { title: "Judge", by: "judge_usd", isNumber: true, cell: (/** @type {Run} */ run) => dollars(mean(run, "judge_usd", run.judge_usd)) } },
+  { name: "judge_usd", isUsual: false, column: { title: "Judge cost", by: "judge_usd", isNumber: true, cell: (/** @type {Run} */ run) => dollars(mean(run, "judge_usd", run.judge_usd)) } },
   { name: "cost", isUsual: false, column: { title: "Cost", by: "cost", isNumber: true, cell: (/** @type {Run} */ run) => dollars(mean(run, "cost", run.cost_usd)) } },
+  { name: "rollouts", isUsual: false, column: { title: "Rollouts so far", isNumber: true, cell: (/** @type {Run} */ run) => (run.same_settings ? "" : whole(run.rollouts)) } },
+  { name: "best", isUsual: false, column: { title: "Best", isNumber: true, cell: (/** @type {Run} */ run) => (run.same_settings ? "" : percent(run.best_checkpoint?.success)) } },
   { name: "notes", isUsual: false, column: { title: "Notes", cell: (/** @type {Run} */ run) => html`<span class="clip" title=${visible(run.notes)}>${label(run.notes, 60)}</span>` } },
   { name: "created", isUsual: false, column: { title: "Created", by: "created", isNumber: true, cell: (/** @type {Run} */ run) => ago(run.created_at) } },
 ];
 
+/** The settings in which the listed runs differ, as a column that can be left out like the others. */
+export const DIFFERING = "differing";
+const _MOST_DIFFERING = 4;
+/** Those that are shown first if many differ. */
+const _FIRST = ["environment", "model.base_model", "learning_rate", "judge.name", "groups_per_iteration", "rollouts_per_group", "seed", "iterations", "max_turns"];
+/** A model's name is the run's, and the project and hashes of documents tell a reader nothing. */
+const _HIDDEN = /^model\.(name|project)$|sha256$/;
+const _TITLES = /** @type {Record<string, string>} */ ({ "model.base_model": "Base model", "judge.name": "Judge", groups_per_iteration: "Groups", rollouts_per_group: "Rollouts" });
+
 /** @param {string | null} names as the address has them @param {boolean} isPriced whether a run has a cost @returns {Set<string>} */
 export const shownColumns = (names, isPriced) =>
-  new Set(names === null ? COLUMNS.filter((each) => each.isUsual || (isPriced && each.name === "cost")).map((each) => each.name) : names.split(","));
+  new Set(names === null ? [...COLUMNS.filter((each) => each.isUsual || (isPriced && each.name === "cost")).map((each) => each.name), DIFFERING] : names.split(","));
 
-/** The columns of a table. @param {Table} table @param {Set<string>} shown @returns {Column[]} */
-export function columnsOf(table, shown) {
+/** The paths of the settings of runs, in order. @param {Run[]} runs */
+export const pathsOf = (runs) => [...new Set(runs.flatMap((run) => Object.keys(run.settings ?? {})))].sort();
+
+/** What is shown and is none of the columns that all tables offer: settings. @param {Set<string>} shown */
+export const settingsIn = (shown) => [...shown].filter((name) => name !== DIFFERING && name !== "none" && !COLUMNS.some((each) => each.name === name));
+
+/** @param {string} path */
+export const titleOf = (path) => _TITLES[path] ?? (path[0].toUpperCase() + path.slice(1)).replace(/\.name$/, "").replaceAll(/[._]/g, " ");
+
+/** The names of the columns in which the runs differ, the most telling ones first. @param {Run[]} runs */
+function differing(runs) {
+  const found = pathsOf(runs).filter((path) => {
+    if (_HIDDEN.test(path)) return false;
+    const single = path === "seed" ? runs.filter((run) => !run.same_settings) : runs;
+    return new Set(single.map((run) => run.settings?.[path]).filter((value) => value !== undefined)).size > 1;
+  });
+  const rank = (/** @type {string} */ name) => (_FIRST.includes(name) ? _FIRST.indexOf(name) : _FIRST.length);
+  return found.map((path) => (path === "environment.name" ? "environment" : path)).sort((one, other) => rank(one) - rank(other)).slice(0, _MOST_DIFFERING);
+}
+
+/** @param {string} path @returns {Column} */
+const settingColumn = (path) => ({ title: titleOf(path), isNumber: true, cell: (/** @type {Run} */ run) => label(String(run.settings?.[path] ?? NONE), 30) });
+
+/** The columns of a table. @param {Table} table @param {Set<string>} shown @param {Run[]} runs @returns {Column[]} */
+export function columnsOf(table, shown, runs) {
+  const apart = shown.has(DIFFERING) ? differing(runs) : [];
+  const first = [...new Set([...apart, ...settingsIn(shown)])];
+  const names = runs.filter((run) => !run.same_settings).map((run) => shortNameOf(run));
+  const isRepeated = (/** @type {Run} */ run) => names.indexOf(shortNameOf(run)) !== names.lastIndexOf(shortNameOf(run));
   return [
-    { title: "Run", by: "name", isHead: true, cell: (/** @type {Run} */ run) => (run.same_settings ? several(run, table) : single(run, table)) },
-    ...COLUMNS.filter((each) => shown.has(each.name)).map((each) => each.column),
+    { title: "Run", by: "name", isHead: true, cell: (/** @type {Run} */ run) => (run.same_settings ? several(run, table) : single(run, table, isRepeated(run))) },
+    ...first.map((name) => COLUMNS.find((each) => each.name === name)?.column ?? settingColumn(name)),
+    ...COLUMNS.filter((each) => shown.has(each.name) && !first.includes(each.name)).map((each) => each.column),
     { title: "", cell: (/** @type {Run} */ run) => !run.same_settings && html`<${EditRun} run=${run} changed=${table.changed} />` },
   ];
 }
 
-/** @param {Run} run @param {Table} table */
-function single(run, { chosen, choose, changed }) {
+/** @param {Run} run @param {Table} table @param {boolean} hasId whether others have its name */
+function single(run, { chosen, choose, changed }, hasId) {
   const name = nameOf(run);
   const whole = `${visible(run.model.project)}/${visible(run.model.name)}`;
   return html`<span class="run-cell">
     <input type="checkbox" aria-label=${`Compare ${name}`} checked=${chosen.has(run.run_id)} onChange=${() => choose(run.run_id)} />
     <${Star} run=${run} changed=${changed} />
-    <a class="run-name" href=${href(["runs", run.run_id])} title=${`${name} · ${label(whole)}`}>${shortNameOf(run)}</a>
+    <a class="run-name" href=${href(["runs", run.run_id])} title=${`${name} · ${label(whole)} · ${run.run_id}`}>${shortNameOf(run)}</a>
+    ${hasId && run.name && html`<code class="muted">${idEnd(run.run_id)}</code>`}
     <${Tags} tags=${run.tags} />
   </span>`;
 }
 
+/** What the page that compares takes for all runs of the same settings. @param {Run} run */
+const keyOf = (run) => `same:${run.settings_hash}`;
+
 /** @param {Run} run @param {Table} table */
-function several(run, { unfolded, fold }) {
+function several(run, { chosen, choose, unfolded, fold, changed }) {
   const isOpen = unfolded.has(run.settings_hash);
   const name = nameOf(run);
   return html`<span class="run-cell">
+    <input type="checkbox" aria-label=${`Compare all like ${name}`} checked=${chosen.has(keyOf(run))} onChange=${() => choose(keyOf(run))} />
+    <${StarAll} run=${run} changed=${changed} />
     <button class="quiet fold" aria-expanded=${isOpen} aria-label=${`${counted(run.same_settings?.runs ?? 0, "run")} like ${name}`} onClick=${() => fold(run.settings_hash)}>
       <span aria-hidden="true">${isOpen ? "▾" : "▸"}</span>${counted(run.same_settings?.runs ?? 0, "run")}</button>
-    <span class="run-name" title=${`the newest is ${name}`}>${shortNameOf(run)}</span>
+    <span class="run-name" title=${`the newest is ${name}`}>${shortNameOf(run).replace(/ · seed \d+$/, "")}</span>
   </span>`;
 }
 

@@ -2,6 +2,7 @@
 
 import { duration, number, percent, whole } from "../format.js";
 import { useSignal } from "../vendor/signals.js";
+import { lineOf } from "../parts/baseline.js";
 import { Chart } from "../parts/chart.js";
 import { html } from "../parts/html.js";
 
@@ -42,8 +43,8 @@ export function kl(each) {
   return each.train_metrics?.kl_policy_ref ?? each.train_metrics?.step_kl ?? each.train_metrics?.kl_div;
 }
 
-/** @param {{iterations: Iteration[]}} props */
-export function Health({ iterations }) {
+/** @param {{iterations: Iteration[], baseline: import("../parts/baseline.js").Baseline | undefined}} props */
+export function Health({ iterations, baseline }) {
   const x = iterations.map((each) => each.iteration);
   const has = (/** @type {(each: Iteration) => unknown} */ value) => iterations.some((each) => value(each) != null);
   const cursor = useSignal(/** @type {number | null} */ (null));
@@ -53,17 +54,17 @@ export function Health({ iterations }) {
       ${_FIGURES.filter(({ value }) => has(value)).map(
         ({ title, note, value, format, range, fromZero, color }) => html`<${Chart}
           key=${title} title=${title} note=${note} x=${x} height=${150} cursor=${cursor}
-          lines=${[{ label: title, values: iterations.map((each) => value(each) ?? null), color }]}
+          lines=${[{ label: title, values: iterations.map((each) => value(each) ?? null), color }]} thin=${lineOf(baseline, value)}
           format=${format ?? ((/** @type {number} */ figure) => number(figure, 3))} range=${range} fromZero=${fromZero}
         />`,
       )}
-      ${has((each) => each.timing) && html`<${Chart} title="Seconds per phase" note="of each iteration" x=${x} height=${150} cursor=${cursor} format=${duration} fromZero
+      ${has((each) => each.timing) && html`<${Chart} title="Seconds per phase" note="of each iteration" x=${x} height=${150} cursor=${cursor} format=${duration} fromZero thin=${baseline && { ...lineOf(baseline, (each) => each.timing?.total_s), label: `${baseline.name}, all phases` }}
         lines=${_PHASES.map(({ name, title, color }) => ({ label: title, color, values: iterations.map((each) => each.timing?.[name] ?? null) }))} />`}
       ${has((each) => each.timing?.completion_tokens) && html`<${Chart} title="Tokens" note="that the agent generated" x=${x} height=${150} cursor=${cursor} format=${whole} fromZero
-        lines=${[{ label: "Tokens", values: iterations.map((each) => each.timing?.completion_tokens ?? null) }]} />`}
+        lines=${[{ label: "Tokens", values: iterations.map((each) => each.timing?.completion_tokens ?? null) }]} thin=${lineOf(baseline, (each) => each.timing?.completion_tokens)} />`}
       ${has((each) => each.train_metrics?.learning_rate) && html`<${Chart} title="Learning rate" note="of each step" x=${x} height=${150} cursor=${cursor}
         format=${(/** @type {number | null} */ value) => (value === null || value === undefined ? "–" : value.toPrecision(2))}
-        lines=${[{ label: "Learning rate", values: iterations.map((each) => each.train_metrics?.learning_rate ?? null) }]} />`}
+        lines=${[{ label: "Learning rate", values: iterations.map((each) => each.train_metrics?.learning_rate ?? null) }]} thin=${lineOf(baseline, (each) => each.train_metrics?.learning_rate)} />`}
     </div>
   </section>`;
 }

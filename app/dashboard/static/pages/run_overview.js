@@ -3,6 +3,7 @@
 import { useEffect, useRef } from "../vendor/hooks.js";
 import { get, path } from "../api.js";
 import { compact, counted, dollars, duration, number, percent, signed, whole, wilson } from "../format.js";
+import { lineOf } from "../parts/baseline.js";
 import { Chart } from "../parts/chart.js";
 import { EngineStrip } from "../parts/engine_strip.js";
 import { HeatStrip } from "../parts/heat_strip.js";
@@ -19,11 +20,12 @@ import { Health } from "./run_health.js";
 /** @typedef {import("../api_types").RunOut} Run */
 /** @typedef {import("../run_data.js").Iteration} Iteration */
 /** @typedef {import("../parts/verdict.js").Kind} Kind */
+/** @typedef {import("../parts/baseline.js").Baseline} Baseline */
 
 const _CHART_HEIGHT = 210;
 
 /** @param {import("./run.js").PartProps} props */
-export function RunOverview({ data, run, query }) {
+export function RunOverview({ data, run, query, baseline }) {
   const kind = kindOf(run, query);
   const iterations = data.iterations.value.filter((each) => each.iteration > 0);
   const isOpen = !ENDED.has(run.status); // what has ended gets no more data
@@ -31,14 +33,14 @@ export function RunOverview({ data, run, query }) {
     <${Loop} run=${run} remaining=${remaining(run, iterations)} />
     <${HeldOutSwitch} run=${run} query=${query} />
     <div class="charts two">
-      ${(isOpen || run.evaluations.length > 0) && html`<${HeldOutChart} run=${run} kind=${kind} />`}
-      ${(isOpen || iterations.some((each) => each.rewards.mean !== null)) && html`<${RewardStrip} run=${run} iterations=${iterations} />`}
+      ${(isOpen || run.evaluations.length > 0) && html`<${HeldOutChart} run=${run} kind=${kind} baseline=${baseline} />`}
+      ${(isOpen || iterations.some((each) => each.rewards.mean !== null)) && html`<${RewardStrip} run=${run} iterations=${iterations} baseline=${baseline} />`}
     </div>
     ${run.status === "running" && run.on_engine && html`<${EngineStrip} />`}
     <${Outcome} run=${run} iterations=${iterations} kind=${kind} />
     <${Rejudged} run=${run} />
-    ${iterations.some((each) => each.supervised) && html`<${ImitationChart} iterations=${iterations} />`}
-    ${iterations.length > 0 && html`<${Health} iterations=${iterations} />`}
+    ${iterations.some((each) => each.supervised) && html`<${ImitationChart} iterations=${iterations} baseline=${baseline} />`}
+    ${iterations.length > 0 && html`<${Health} iterations=${iterations} baseline=${baseline} />`}
     <${Spent} run=${run} />`;
 }
 
@@ -106,8 +108,8 @@ function remaining(run, iterations) {
   return `about ${duration(median * left)} left`;
 }
 
-/** @param {{run: Run, iterations: Iteration[]}} props */
-function RewardStrip({ run, iterations }) {
+/** @param {{run: Run, iterations: Iteration[], baseline: Baseline | undefined}} props */
+function RewardStrip({ run, iterations, baseline }) {
   const state = useLoaded((aborted) => get(path`runs/${run.run_id}/rewards`, {}, aborted), [run.run_id]);
   const done = run.progress.iterations_done;
   const seen = useRef(done);
@@ -116,17 +118,17 @@ function RewardStrip({ run, iterations }) {
     seen.current = done;
   }, [done]);
   return html`<${HeatStrip} rewards=${state.data} height=${_CHART_HEIGHT} total=${run.progress.iterations_total}
-    means=${new Map(iterations.map((each) => [each.iteration, each.rewards.mean]))} isLoading=${!state.data && !state.error}
+    means=${new Map(iterations.map((each) => [each.iteration, each.rewards.mean]))} thin=${lineOf(baseline, (each) => each.rewards.mean)} isLoading=${!state.data && !state.error}
     empty=${state.error?.message ?? waiting(run, "No training rollout has been judged yet.")} pick=${(/** @type {number} */ iteration) => go(["runs", run.run_id, "trajectories"], { iteration })} />`;
 }
 
-/** @param {{iterations: Iteration[]}} props */
-function ImitationChart({ iterations }) {
+/** @param {{iterations: Iteration[], baseline: Baseline | undefined}} props */
+function ImitationChart({ iterations, baseline }) {
   const learned = iterations.filter((each) => each.supervised);
   return html`<${Chart}
     title="Loss on the demonstrations"
     note="of the warm start, in nats per token: while it trained, and afterwards on those that are held out"
-    x=${learned.map((each) => each.iteration)}
+    x=${learned.map((each) => each.iteration)} thin=${lineOf(baseline, (each) => each.supervised?.held_out_loss)}
     lines=${[
       { label: "Trained on", values: learned.map((each) => each.supervised?.loss ?? null), dashed: true, color: "muted" },
       { label: "Held out", values: learned.map((each) => each.supervised?.held_out_loss ?? null) },
@@ -134,8 +136,8 @@ function ImitationChart({ iterations }) {
   />`;
 }
 
-/** The chosen kind with its intervals and the baseline's, and the other kinds. @param {{run: Run, kind: Kind}} props */
-function HeldOutChart({ run, kind }) {
+/** The chosen kind with its intervals and the baseline's, and the other kinds. @param {{run: Run, kind: Kind, baseline: Baseline | undefined}} props */
+function HeldOutChart({ run, kind, baseline }) {
   const made = evaluationsOf(run, kind);
   const x = [...new Set(run.evaluations.map((each) => each.iteration))].sort((one, other) => one - other);
   const lines = kindsOf(run).map((each) => {
@@ -153,7 +155,7 @@ function HeldOutChart({ run, kind }) {
   return html`<${Chart}
     title="Success on held-out scenarios"
     note=${made.length > 0 ? `${described(kind, made[made.length - 1].scenarios)}; 95% intervals` : ""}
-    x=${x} lines=${lines} format=${percent} range=${[0, 1]} span=${[0, Math.max(1, run.progress.iterations_total)]} height=${_CHART_HEIGHT}
+    x=${x} lines=${lines} thin=${baseline && { label: baseline.name, values: new Map(evaluationsOf(baseline.run, kind).map((each) => [each.iteration, each.success])) }} format=${percent} range=${[0, 1]} span=${[0, Math.max(1, run.progress.iterations_total, baseline?.run.progress.iterations_done ?? 0)]} height=${_CHART_HEIGHT}
     reference=${base && { label: `before training ${percent(base.success)}`, value: base.success, low, high }}
     empty=${waiting(run, "No held-out scenario has been evaluated yet.")}
   />`;

@@ -8,7 +8,7 @@ import { Menu } from "../parts/menu.js";
 import { Empty, Failed, Loading } from "../parts/states.js";
 import { Table } from "../parts/table.js";
 import { go, href, refine } from "../router.js";
-import { COLUMNS, columnsOf, shownColumns } from "./run_columns.js";
+import { COLUMNS, columnsOf, DIFFERING, pathsOf, settingsIn, shownColumns, titleOf } from "./run_columns.js";
 
 const _STATUSES = ["queued", "running", "paused", "completed", "failed", "cancelled"];
 const _EVERY_MS = 4000;
@@ -33,12 +33,12 @@ export function Runs({ query }) {
   const [chosen, setChosen] = useState(/** @type {Set<string>} */ (new Set()));
   const list = useRuns(wanted, unfolded);
   const shown = shownColumns(query.get("columns"), (list.runs ?? []).some((run) => run.cost_usd !== null));
-  const columns = columnsOf({ chosen, choose: (id) => setChosen(toggled(chosen, id)), unfolded, fold: (hash) => setUnfolded(toggled(unfolded, hash)), changed: list.reload }, shown);
+  const columns = columnsOf({ chosen, choose: (id) => setChosen(toggled(chosen, id)), unfolded, fold: (hash) => setUnfolded(toggled(unfolded, hash)), changed: list.reload }, shown, list.runs ?? []);
   return html`
     <div class="title-row"><h1>Runs</h1><a class="button primary" href=${href(["start"])}>Start a run</a></div>
     <${Filters} query=${query} wanted=${wanted} runs=${list.runs ?? []} shown=${shown}>
       <button disabled=${chosen.size < 2 || chosen.size > _COMPARED} onClick=${() => go(["compare"], { runs: [...chosen].join(",") })}>
-        Compare ${chosen.size > 0 ? counted(chosen.size, "run") : "runs"}
+        Compare ${chosen.size > 0 ? counted(chosen.size, [...chosen].some((key) => key.startsWith("same:")) ? "row" : "run") : "runs"}
       </button>
       <span class="muted" role="status">${comparable(chosen.size)}</span>
     <//>
@@ -79,12 +79,29 @@ function Filters({ query, wanted, runs, shown, children }) {
       <datalist id="run-tags">${tags.map((tag) => html`<option value=${tag}></option>`)}</datalist></label>
     <button aria-pressed=${isStarred} onClick=${() => ask(query, { starred: isStarred ? "" : "true" })}>★ Starred</button>
     <button aria-pressed=${!isApart} title="Runs that differ only in their seed as one row" onClick=${() => ask(query, { seeds: isApart ? "" : _APART })}>Seeds together</button>
-    <${Menu} title="Columns">
-      ${COLUMNS.map(({ name, column }) => html`<label class="check"><input type="checkbox" checked=${shown.has(name)}
-        onChange=${() => ask(query, { columns: COLUMNS.map((each) => each.name).filter((each) => toggled(shown, name).has(each)).join(",") || "none" })} /> ${column.title}</label>`)}
-    <//>
+    <${Columns} query=${query} runs=${runs} shown=${shown} />
     ${children}
   </div>`;
+}
+
+/** Which columns there are: figures, and any settings. @param {{query: URLSearchParams, runs: Run[], shown: Set<string>}} props */
+function Columns({ query, runs, shown }) {
+  const paths = pathsOf(runs);
+  const toggle = (/** @type {string} */ name) => ask(query, { columns: [...toggled(shown, name)].filter((each) => each !== "none").join(",") || "none" });
+  const settings = settingsIn(shown);
+  const offered = [{ name: DIFFERING, title: "Settings that differ" }, ...COLUMNS.map(({ name, column: { title } }) => ({ name, title })), ...settings.map((name) => ({ name, title: titleOf(name) }))];
+  /** @param {any} event */
+  function add({ target }) {
+    if (!paths.includes(target.value) || shown.has(target.value)) return;
+    toggle(target.value);
+    target.value = "";
+  }
+  return html`<${Menu} title="Columns">
+    ${offered.map(({ name, title }) => html`<label class="check" key=${name}><input type="checkbox" checked=${shown.has(name)} onChange=${() => toggle(name)} /> ${title}</label>`)}
+    <label class="field"><span>Another setting</span>
+      <input list="run-settings" placeholder="such as max_turns" autocomplete="off" onChange=${add} />
+      <datalist id="run-settings">${paths.map((name) => html`<option value=${name}></option>`)}</datalist></label>
+  <//>`;
 }
 
 /**
@@ -96,7 +113,7 @@ function useRuns({ search, status, tag, starred, sort, ascending, seeds }, unfol
   const [state, setState] = useState(/** @type {{runs?: Run[], isWhole?: boolean, error?: Error, asked?: string}} */ ({}));
   const [most, setMost] = useState(_PAGE);
   const reload = useRef(async () => {});
-  const filters = { search: search.trim(), status, tag, starred, curve: 32 };
+  const filters = { search: search.trim(), status, tag, starred, curve: 32, settings: "true" };
   const order = { sort, ascending, fold: seeds === _APART ? "" : "true" };
   const asked = JSON.stringify([filters, order]);
   useEffect(() => setMost(_PAGE), [asked]);

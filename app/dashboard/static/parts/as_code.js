@@ -23,6 +23,12 @@ export function AsCode({ body, target = "learn-loop" }) {
   </div>`;
 }
 
+/** A request as a shell command, for copying. @param {{body: unknown, target: string}} props */
+export function AsCurl({ body, target }) {
+  const text = curl(body, url(target), session.value?.key_required ?? false);
+  return html`<div class="as-code"><${Copy} text=${text} /><${Text} as="pre" class="code" value=${text} limit=${2000} /></div>`;
+}
+
 /** @param {unknown} body @param {string} address @param {boolean} keyed whether the service requires a key */
 function curl(body, address, keyed) {
   const quoted = JSON.stringify(body, null, 2).replaceAll("'", `'\\''`);

@@ -14,13 +14,16 @@ import { rangeOf, scale, thinned, ticks } from "./scale.js";
  * @property {boolean} [dashed]
  * @property {boolean} [dots] only points
  * @property {{low: (number | null)[], high: (number | null)[]}} [band] an area around the line
+ * @property {boolean} [isThin] without points
  */
+/** @typedef {{label: string, values: Map<number, number | null>}} Thin a line of another run, by its own x values */
 /**
  * @typedef {object} ChartProps
  * @property {string} title
  * @property {string} [note] what the chart shows, in one sentence
  * @property {number[]} x
  * @property {Line[]} lines
+ * @property {Thin} [thin] a thin line behind the others
  * @property {{label: string, value: number, low: number, high: number}} [reference] drawn over the whole width
  * @property {{x: number, label: string}} [mark] a vertical line with a word
  * @property {(value: number | null | undefined) => string} [format]
@@ -46,17 +49,28 @@ const _MARGIN = { top: 8, right: 14, bottom: 22, left: 52 };
 
 /** @param {ChartProps} props */
 export function Chart(props) {
-  const { title, note, height = 220, x, lines, format = number } = props;
+  const { title, note, height = 220, format = number } = props;
+  const { x, lines } = withThin(props);
   const cursor = useMemo(() => props.cursor ?? signal(/** @type {number | null} */ (null)), [props.cursor]);
   const isEmpty = lines.every((line) => line.values.every((value) => value === null));
   return html`<figure class="chart">
     <figcaption><strong>${title}</strong>${note && html` <span class="muted">${note}</span>`}</figcaption>
-    <${Drawing} height=${height} label=${summary(props)} empty=${isEmpty ? (props.empty ?? "No figures yet.") : undefined}>
-      ${(/** @type {number} */ width) => html`<${Plot} ...${props} width=${width} height=${height} cursor=${cursor} />`}
+    <${Drawing} height=${height} label=${summary({ ...props, lines })} empty=${isEmpty ? (props.empty ?? "No figures yet.") : undefined}>
+      ${(/** @type {number} */ width) => html`<${Plot} ...${props} x=${x} lines=${lines} width=${width} height=${height} cursor=${cursor} />`}
     <//>
     ${!isEmpty && html`<${Legend} x=${x} lines=${lines} xLabel=${_X} format=${format} cursor=${cursor} />`}
     ${!isEmpty && html`<${Figures} title=${title} x=${x} lines=${lines} xLabel=${_X} format=${format} />`}
   </figure>`;
+}
+
+/** The lines with the thin one, over the x values of both. @param {ChartProps} props @returns {{x: number[], lines: Line[]}} */
+function withThin({ x, lines, thin }) {
+  if (!thin || thin.values.size === 0) return { x, lines };
+  const both = [...new Set([...x, ...thin.values.keys()])].sort((one, other) => one - other);
+  const at = new Map(x.map((value, index) => [value, index]));
+  const spread = (/** @type {(number | null)[]} */ values) => both.map((value) => values[at.get(value) ?? -1] ?? null);
+  const wider = lines.map((line) => ({ ...line, values: spread(line.values), band: line.band && { low: spread(line.band.low), high: spread(line.band.high) } }));
+  return { x: both, lines: [...wider, { label: thin.label, values: both.map((value) => thin.values.get(value) ?? null), color: "ink", isThin: true }] };
 }
 
 /**
@@ -147,9 +161,9 @@ function Drawn({ line, x, across, up }) {
   const points = thinned(line.values, _MOST_POINTS).filter((index) => line.values[index] !== null);
   const at = (/** @type {number} */ index) => [across.at(x[index]), up.at(/** @type {number} */ (line.values[index]))];
   const color = `var(--${line.color ?? "accent"})`;
-  const isMarked = line.dots || points.length < _MOST_MARKS;
+  const isMarked = line.dots || (!line.isThin && points.length < _MOST_MARKS) || points.length === 1;
   return html`<g>
-    ${!line.dots && points.length > 1 && html`<polyline class=${line.dashed ? "line dashed" : "line"} points=${points.map((index) => at(index).map(short).join(",")).join(" ")} style=${{ stroke: color }} />`}
+    ${!line.dots && points.length > 1 && html`<polyline class=${`line ${line.dashed ? "dashed" : ""} ${line.isThin ? "thin" : ""}`} points=${points.map((index) => at(index).map(short).join(",")).join(" ")} style=${{ stroke: color }} />`}
     ${isMarked && points.map((index) => html`<circle key=${index} cx=${at(index)[0]} cy=${at(index)[1]} r=${line.dots ? 4.5 : 3} style=${{ fill: color }} />`)}
   </g>`;
 }
@@ -201,7 +215,7 @@ function Legend({ x, lines, xLabel, format, cursor }) {
   const figure = (/** @type {Line} */ line) => (value === null ? line.values.findLast((each) => each !== null) : line.values[at]) ?? null;
   return html`<p class="legend">
     <span>${value === null ? "latest" : `${xLabel.toLowerCase()} ${value}`}</span>
-    ${lines.map((line) => html`<span><i class=${line.dots ? "dot" : line.dashed ? "dashed" : ""} style=${{ color: `var(--${line.color ?? "accent"})` }}></i>
+    ${lines.map((line) => html`<span><i class=${line.dots ? "dot" : line.dashed ? "dashed" : line.isThin ? "thin" : ""} style=${{ color: `var(--${line.color ?? "accent"})` }}></i>
       ${lines.length > 1 && `${line.label} `}<b>${format(figure(line))}</b></span>`)}
   </p>`;
 }

@@ -14,10 +14,10 @@ const _MOST_COLUMNS = 120;
 const _MARGIN = { top: 8, right: 14, bottom: 22, left: 52 };
 
 /**
- * @param {{rewards: Rewards | undefined, means: Map<number, number | null>, total: number, height: number, isLoading: boolean, empty: string, pick: (iteration: number) => void}} props
- *   `total` is the number of iterations that the run will have
+ * @param {{rewards: Rewards | undefined, means: Map<number, number | null>, total: number, height: number, isLoading: boolean, empty: string, pick: (iteration: number) => void, thin?: import("./chart.js").Thin}} props
+ *   `total` is the number of iterations that the run will have; `thin` the mean of another run
  */
-export function HeatStrip({ rewards, means, total, height, isLoading, empty, pick }) {
+export function HeatStrip({ rewards, means, total, height, isLoading, empty, pick, thin }) {
   const [under, setUnder] = useState(/** @type {Column | null} */ (null));
   const columns = rewards?.low != null ? columnsOf(rewards, means) : [];
   const rollouts = columns.reduce((sum, { counts }) => sum + summed(counts), 0);
@@ -25,9 +25,10 @@ export function HeatStrip({ rewards, means, total, height, isLoading, empty, pic
     <figcaption><strong>${rollouts > 0 ? `All ${counted(rollouts, "training reward")}` : "Training rewards"}</strong>
       <span class="muted">darker: more rollouts; line: mean; click to read</span></figcaption>
     <${Drawing} height=${height} label=${summary(columns)} isLoading=${isLoading} empty=${columns.length === 0 ? empty : undefined}>
-      ${(/** @type {number} */ width) => html`<${Strip} rewards=${rewards} columns=${columns} total=${total} width=${width} height=${height} hover=${setUnder} pick=${pick} />`}
+      ${(/** @type {number} */ width) => html`<${Strip} rewards=${rewards} columns=${columns} total=${total} thin=${thin} width=${width} height=${height} hover=${setUnder} pick=${pick} />`}
     <//>
-    ${columns.length > 0 && html`<p class="legend">${described(under ?? columns[columns.length - 1])}</p>`}
+    ${columns.length > 0 && html`<p class="legend">${described(under ?? columns[columns.length - 1])}
+      ${thin && html`<span><i class="thin" style=${{ color: "var(--ink)" }}></i>${thin.label}</span>`}</p>`}
   </figure>`;
 }
 
@@ -61,8 +62,8 @@ function columnsOf({ iterations }, means) {
   });
 }
 
-/** @param {{rewards: Rewards, columns: Column[], total: number, width: number, height: number, hover: (column: Column | null) => void, pick: (iteration: number) => void}} props */
-function Strip({ rewards, columns, total, width, height, hover, pick }) {
+/** @param {{rewards: Rewards, columns: Column[], total: number, thin: import("./chart.js").Thin | undefined, width: number, height: number, hover: (column: Column | null) => void, pick: (iteration: number) => void}} props */
+function Strip({ rewards, columns, total, thin, width, height, hover, pick }) {
   const [low, high] = [/** @type {number} */ (rewards.low), /** @type {number} */ (rewards.high)];
   const bins = columns[0].counts.length;
   const margin = (high - low || 1) / bins / 2;
@@ -70,6 +71,8 @@ function Strip({ rewards, columns, total, width, height, hover, pick }) {
   const up = scale([low - margin, high + margin], [height - _MARGIN.bottom, _MARGIN.top]);
   const tall = (up.start - up.end) / bins;
   const line = columns.filter((column) => column.mean !== null).map((column) => `${across.at((column.from + column.to) / 2)},${up.at(/** @type {number} */ (column.mean))}`);
+  const last = Math.max(total, columns[columns.length - 1].to);
+  const other = [...(thin?.values ?? [])].filter(([iteration, mean]) => mean !== null && iteration <= last).map(([iteration, mean]) => `${across.at(iteration)},${up.at(Math.min(high, Math.max(low, /** @type {number} */ (mean))))}`);
   const columnAt = (/** @type {any} */ event) => {
     const place = across.back(event.clientX - event.currentTarget.ownerSVGElement.getBoundingClientRect().left);
     const start = nearest(columns.map(({ from, to }) => (from + to) / 2), place);
@@ -87,6 +90,7 @@ function Strip({ rewards, columns, total, width, height, hover, pick }) {
         y=${up.start - (bin + 1) * tall} height=${Math.max(1, tall - 1)} style=${{ fillOpacity: 0.15 + 0.85 * Math.sqrt(count / whole) }} />`);
     })}
     ${line.length > 1 ? html`<polyline class="line" points=${line.join(" ")} style=${{ stroke: "var(--series-2)" }} />` : line.map((point) => html`<circle cx=${point.split(",")[0]} cy=${point.split(",")[1]} r="3" style=${{ fill: "var(--series-2)" }} />`)}
+    ${other.length > 1 && html`<polyline class="line thin" points=${other.join(" ")} style=${{ stroke: "var(--ink)" }} />`}
     <rect class="hit pickable" x=${across.start} y=${up.end} width=${across.end - across.start} height=${up.start - up.end}
       onPointerMove=${(/** @type {any} */ event) => hover(columnAt(event))} onPointerLeave=${() => hover(null)} onClick=${chosen} />`;
 }

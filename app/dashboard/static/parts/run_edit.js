@@ -1,15 +1,16 @@
-// What the owner of a run says about it: its star, its tags, and a form for its name, tags and notes.
+// What the owner of a run says about it: its star, its tags, whether it is the baseline, and a form for all but the star.
 
 import { useState } from "../vendor/hooks.js";
-import { patch, path } from "../api.js";
+import { all, patch, path } from "../api.js";
 import { may } from "../session.js";
+import { TAG, unpinOthers } from "./baseline.js";
 import { Dialog } from "./dialog.js";
 import { html } from "./html.js";
 import { Refusal } from "./refusal.js";
 import { nameOf } from "./run_name.js";
 import { label } from "./text.js";
 
-/** @typedef {Pick<import("../api_types").RunListed, "run_id" | "name" | "model" | "tags" | "notes" | "starred">} Edited */
+/** @typedef {Pick<import("../api_types").RunListed, "run_id" | "environment" | "name" | "model" | "tags" | "notes" | "starred">} Edited */
 
 /** @param {{run: Edited, changed: () => unknown}} props */
 export function Star({ run, changed }) {
@@ -17,6 +18,18 @@ export function Star({ run, changed }) {
   const title = run.starred ? "Starred" : "Star it";
   return html`<button class="star quiet" aria-pressed=${run.starred} aria-label=${`Star ${nameOf(run)}`} title=${title}
     disabled=${!may("write")} onClick=${star}>${run.starred ? "★" : "☆"}</button>`;
+}
+
+/** Stars all runs of the same settings, or none if all are. @param {{run: import("../api_types").RunListed, changed: () => unknown}} props */
+export function StarAll({ run: { settings_hash, same_settings: same, ...newest }, changed }) {
+  const isStarred = same !== null && same.starred === same.runs;
+  async function star() {
+    const runs = await all("runs", { settings_hash });
+    await Promise.all(runs.map((each) => patch(path`runs/${each.run_id}`, { starred: !isStarred })));
+    changed();
+  }
+  return html`<button class="star quiet" aria-pressed=${isStarred} aria-label=${`Star all like ${nameOf(newest)}`} title=${isStarred ? "All are starred" : "Star all of them"}
+    disabled=${!may("write")} onClick=${star}>${isStarred ? "★" : "☆"}</button>`;
 }
 
 /** @param {{tags: string[]}} props */
@@ -38,9 +51,12 @@ function Form({ run, changed, close }) {
     event.preventDefault();
     const given = new FormData(event.currentTarget);
     const [name, tags, notes] = ["name", "tags", "notes"].map((field) => String(given.get(field)).trim());
+    const words = new Set(tags.split(/[\s,]+/).filter(Boolean));
+    if (given.has("baseline")) words.add(TAG);
     setState({ isBusy: true });
     try {
-      await patch(path`runs/${run.run_id}`, { name: name || null, tags: tags.split(/[\s,]+/).filter(Boolean), notes });
+      await patch(path`runs/${run.run_id}`, { name: name || null, tags: [...words], notes });
+      if (words.has(TAG)) await unpinOthers(run);
       await changed();
       leave();
     } catch (error) {
@@ -52,8 +68,9 @@ function Form({ run, changed, close }) {
       <label class="field"><span>Name</span>
         <input name="name" defaultValue=${run.name ?? ""} maxlength="100" autocomplete="off" placeholder=${nameOf({ ...run, name: null })} /></label>
       <label class="field"><span>Tags</span>
-        <input name="tags" defaultValue=${run.tags.join(" ")} autocomplete="off" placeholder="separated by spaces" /></label>
+        <input name="tags" defaultValue=${run.tags.filter((tag) => tag !== TAG).join(" ")} autocomplete="off" placeholder="separated by spaces" /></label>
       <label class="field"><span>Notes</span><textarea name="notes" maxlength="10000">${run.notes}</textarea></label>
+      <label class="check"><input type="checkbox" name="baseline" defaultChecked=${run.tags.includes(TAG)} /> Baseline: a thin line in the charts of other runs</label>
       ${state.error && html`<${Refusal} error=${state.error} />`}
       <div class="answers"><button type="button" onClick=${leave}>Cancel</button>
         <button class="primary" disabled=${state.isBusy}>Save</button></div>
