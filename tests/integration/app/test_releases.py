@@ -207,6 +207,6 @@ async def test_the_commands_show_a_release_and_why_it_was_taken_back(
         assert id in listed
         assert "rolled_back (guardrail)" in listed
         verified = await command("verify", id)
-        assert (verified.exit_code, "counted again from 1000 observations" in verified.stdout) == (0, True)
+        assert (verified.exit_code, "counted again from 1,000 observations" in verified.stdout) == (0, True)
         refused = await command("rollback", id)
         assert (refused.exit_code, "that is rolled back" in refused.stderr) == (1, True)

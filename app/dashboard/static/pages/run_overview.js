@@ -57,20 +57,18 @@ function Outcome({ run, iterations, kind }) {
       <dd class="muted">${run.best_checkpoint ? html`validation, sampled: ${percent(run.best_checkpoint.success)} · <a href=${href(["ask"], { run: run.run_id })}>Ask it</a>` : "after the baseline"}</dd></div>
     <div><dt>Rollouts</dt><dd>${whole(run.rollouts)}</dd>
       <dd class="muted"><a href=${href(["runs", run.run_id, "trajectories"])}>Read them</a></dd></div>
-    <div><dt>Working time</dt><dd>${duration(run.cost.seconds)}</dd>
-      <dd class="muted">${counted(run.progress.iterations_done, "iteration")}</dd></div>
     <${Cost} run=${run} />
     <div><dt>Tokens</dt><dd>${compact(run.cost.prompt_tokens + run.cost.completion_tokens)}</dd>
       <dd class="muted">${compact(run.cost.completion_tokens)} generated</dd></div>
   </dl>`;
 }
 
-/** What the run cost, what it gained for that, and the parts of the sum. @param {{run: Run}} props */
-function Cost({ run: { cost, verdict } }) {
-  if (cost.total_usd === null) return null;
+/** What the run cost, what it gained for that, and the parts of the sum; how long it took if no price is known. @param {{run: Run}} props */
+function Cost({ run: { cost, verdict, progress } }) {
+  if (cost.total_usd === null) return html`<div><dt>Working time</dt><dd>${duration(cost.seconds)}</dd><dd class="muted">${counted(progress.iterations_done, "iteration")}</dd></div>`;
   return html`<div><dt>Cost</dt><dd>${dollars(cost.total_usd)}</dd>
     <dd class="muted">${verdict.points !== null && `${signed(verdict.points, 0)} points for it; `}${[
-      cost.machine_usd !== null && `${dollars(cost.machine_usd)} of machine time at ${dollars(cost.machine_price_per_hour)} an hour`,
+      cost.machine_usd !== null && `${dollars(cost.machine_usd)} for ${duration(cost.seconds)} of the machine at ${dollars(cost.machine_price_per_hour)} an hour`,
       cost.usd !== null && `${dollars(cost.usd)} paid for calls`,
     ].filter(Boolean).join(", ")}</dd></div>`;
 }

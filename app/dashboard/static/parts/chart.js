@@ -4,7 +4,7 @@ import { useLayoutEffect, useMemo, useRef, useState } from "../vendor/hooks.js";
 import { signal } from "../vendor/signals.js";
 import { number } from "../format.js";
 import { html } from "./html.js";
-import { rangeOf, scale, thinned, ticks } from "./scale.js";
+import { labelled, rangeOf, scale, thinned, ticks } from "./scale.js";
 
 /**
  * @typedef {object} Line
@@ -123,7 +123,7 @@ function Plot(props) {
 /** @param {{across: Scale, up: Scale, format: (value: number) => string, xLabel: string}} props */
 export function Axes({ across, up, format, xLabel }) {
   return html`<g class="axes" aria-hidden="true">
-    ${ticks(up.from, up.to, 4).map(
+    ${labelled(up.from, up.to, 4, format).map(
       (value) => html`<g key=${value}><line x1=${across.start} x2=${across.end} y1=${up.at(value)} y2=${up.at(value)} />
         <text x=${across.start - 7} y=${up.at(value) + 4} text-anchor="end">${format(value)}</text></g>`,
     )}

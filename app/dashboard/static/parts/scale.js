@@ -39,6 +39,20 @@ export function ticks(from, to, count, least = 0) {
 }
 
 /**
+ * At most about `count` round values between two values whose labels differ: halves of what is counted would not.
+ * @param {number} from
+ * @param {number} to
+ * @param {number} count
+ * @param {(value: number) => string} format
+ * @returns {number[]}
+ */
+export function labelled(from, to, count, format) {
+  const values = ticks(from, to, count);
+  const isClear = count <= 1 || new Set(values.map(format)).size === values.length;
+  return isClear ? values : labelled(from, to, count - 1, format);
+}
+
+/**
  * The range of an axis that shows all values, a little wider so that no line lies on the edge.
  * @param {(number | null | undefined)[]} values
  * @param {boolean} fromZero whether the range begins at 0
