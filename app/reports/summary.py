@@ -17,7 +17,6 @@ STATES = {
 """States of a verdict, as titles."""
 
 
-
 def name_of(run: Json) -> str:
     """Return what the run is called. Reports of earlier versions, which have to be rendered alike, have no name."""
     name: str = run.get("name", run["model"])
