@@ -12,4 +12,4 @@ def test_types_of_every_schema(learnloop: Learnloop) -> None:
     ran = learnloop("openapi", "--typescript")
     assert ran.exit_code == 0
     assert "\nexport interface RunOut {\n" in ran.stdout
-    assert '\nexport interface PostLearnLoopBody {\n  "graph"?: ' in ran.stdout
+    assert '\nexport interface PostLearnLoopBody {\n  "name"?: ' in ran.stdout

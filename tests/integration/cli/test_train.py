@@ -68,7 +68,7 @@ def test_every_wrong_field_is_named(learnloop: Learnloop, service: ScriptedServi
     ran = learnloop("train", "--iterations", "0", "--set", "colour=red", "--url", service.url)
     assert ran.exit_code == 1
     assert "iterations: must be at least 1 in a run without a warm_start" in ran.stderr
-    assert "colour: Unknown field. Known: graph, depth, environment" in ran.stderr
+    assert "colour: Unknown field. Known: name, graph, depth, environment" in ran.stderr
     assert service.posted == []
 
 
