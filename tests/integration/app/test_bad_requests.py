@@ -115,7 +115,7 @@ async def test_bad_questions(client: httpx.AsyncClient) -> None:
         ("/learn-loop", {"model": {"basemodel": "x"}}, ["body", "model", "basemodel"], "Did you mean base_model?"),
         ("/learn-loop", {"judge": {"nam": "x"}}, ["body", "judge", "nam"], "Did you mean name?"),
         ("/learn-loop", {"budget": {"zzz": 1}}, ["body", "budget", "zzz"], "Known: max_usd, max_minutes, max_tokens."),
-        ("/learn-loop", {"two words": 1}, ["body", "two words"], "Unknown field. Known: graph, depth"),
+        ("/learn-loop", {"two words": 1}, ["body", "two words"], "Unknown field. Known: name, graph, depth"),
         ("/models/a/b/promote", {"step": 1, "az": "x"}, ["body", "az"], "Known: step, as, if_better_than"),
         ("/feedback", {"type": "sent"}, ["body", "event_id"], "Field required"),
         ("/feedback", {"events": [{"type": "sent"}]}, ["body", "events", 0, "event_id"], "Field required"),
@@ -140,8 +140,8 @@ async def test_unknown_query_parameters_are_refused(client: httpx.AsyncClient) -
     problem = _problem(await client.get("/runs?after=14&limt=3"), 422)
     assert [error["loc"] for error in problem["errors"]] == [["query", "after"], ["query", "limt"]]
     assert problem["errors"][0]["msg"] == (
-        "Unknown parameter. Known: status, search, tag, starred, settings_hash, sort, ascending, fold, curve, cursor, "
-        "limit."
+        "Unknown parameter. Known: status, search, tag, starred, settings_hash, sort, ascending, fold, curve, "
+        "settings, cursor, limit."
     )
     assert problem["errors"][1]["msg"] == "Unknown parameter. Did you mean limit?"
     assert "There are none here" in _problem(await client.get("/backends?all=1"), 422)["detail"]

@@ -77,8 +77,9 @@ async def test_a_link_shows_a_run_only_to_callers_who_may_read_it(data_dir: Path
             for project, scopes in (("ours", (Scope.WRITE,)), ("ours", (Scope.READ,)), ("theirs", (Scope.READ,)))
         ]
         started = await service.client.post("/learn-loop", json={"iterations": 1}, headers=write)
-        page = f"/ui/runs/{started.raise_for_status().json()['run_id']}"
-        assert "<title>ours/" in (await service.client.get(page, headers=read)).text
+        run_id = started.raise_for_status().json()["run_id"]
+        page, run = f"/ui/runs/{run_id}", (await service.client.get(f"/runs/{run_id}", headers=read)).json()
+        assert f"<title>{run['name']}: " in (await service.client.get(page, headers=read)).text
         for headers in ({}, bearer("ll_wrong"), write, other):
             assert _is_bare(await service.client.get(page, headers=headers))
         assert (await service.client.post(page)).status_code == 401
