@@ -9,11 +9,14 @@ import pytest
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 
+ANSWERS = {"scenarios": [{"question": f"What is {each} + 1?", "answer": str(each + 1)} for each in range(30)]}
 NAMED: list[tuple[dict[str, Any], str | None]] = [
     ({"name": "a lower rate", "learning_rate": 1e-12}, "a lower rate"),
     ({"learning_rate": 1e-12, "seed": 4}, "lr 1e-12 · seed 4"),
     ({"seed": 4, "learning_rate": 0.0007, "temperature": 1.0}, "seed 4"),  # the others are the defaults
     ({}, "email_search · usual settings"),
+    ({"iterations": 1, "learning_rate": 1e-5}, "lr 1e-5 · 1 iteration"),
+    ({"environment": {"name": "answers", "config": ANSWERS}, "iterations": 2}, "answers · 2 iterations"),
     ({"judge": {"name": "reference", "config": {}}, "budget": {"max_minutes": 5}}, "judge reference"),
     (
         {"seed": 4, "groups_per_iteration": 3, "rollouts_per_group": 3, "max_turns": 5, "temperature": 0.5},
