@@ -99,7 +99,7 @@ class _Said(NamedTuple):
     more: str = ""
     """Further sentences, each after a space."""
     end: str = "."
-    """How the running text goes on after the brackets."""
+    """How the running text continues after the brackets."""
 
     def parts(self) -> tuple[str, str, str]:
         """Return sentence, details and running text."""
