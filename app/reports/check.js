@@ -4,7 +4,9 @@
   const report = JSON.parse(document.getElementById("report").textContent);
   const wrong = [];
   let count = 0;
-  const near = (a, b) => a === b || (typeof a === "number" && typeof b === "number" && Math.abs(a - b) <= 1e-9 * Math.max(1, Math.abs(a), Math.abs(b)));
+  const near = (a, b) =>
+    a === b ||
+    (typeof a === "number" && typeof b === "number" && Math.abs(a - b) <= 1e-9 * Math.max(1, Math.abs(a), Math.abs(b)));
   const same = (name, shown, computed) => {
     count += 1;
     if (!near(shown, computed)) wrong.push(name);
@@ -15,9 +17,11 @@
     const half = sorted.length >> 1;
     return sorted.length === 0 ? null : sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
   };
-  const rows = (batch) => batch.rows.map((row) => Object.fromEntries(report.rollouts.columns.map((name, at) => [name, row[at]])));
+  const rows = (batch) =>
+    batch.rows.map((row) => Object.fromEntries(report.rollouts.columns.map((name, at) => [name, row[at]])));
   const rewards = (some) => some.map((row) => row.reward).filter((reward) => reward !== null);
-  const success = (some) => mean(some.filter((row) => row.reward !== null || row.end === "failed").map((row) => (row.success ? 1 : 0)));
+  const success = (some) =>
+    mean(some.filter((row) => row.reward !== null || row.end === "failed").map((row) => (row.success ? 1 : 0)));
   const malformed = (some) => mean(some.map((row) => (row.end === "malformed" ? 1 : 0)));
 
   for (const batch of report.rollouts.batches) {

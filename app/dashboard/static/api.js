@@ -29,7 +29,9 @@ export class ApiError extends Error {
  *   out; a list is given as often as it has values
  */
 export function url(path, query = {}) {
-  const each = Object.entries(query).flatMap(([name, value]) => (Array.isArray(value) ? value : [value]).map((one) => ({ name, one })));
+  const each = Object.entries(query).flatMap(([name, value]) =>
+    (Array.isArray(value) ? value : [value]).map((one) => ({ name, one })),
+  );
   const given = each.filter(({ one }) => one !== null && one !== undefined && one !== "");
   const search = new URLSearchParams(given.map(({ name, one }) => [name, String(one)])).toString();
   return new URL(path.replace(/^\//, "") + (search && `?${search}`), document.baseURI).href;
@@ -50,7 +52,12 @@ export function path(strings, ...parts) {
 export async function request(method, target, { body, raw, headers: more, signal: aborted } = {}) {
   const headers = new Headers({ Accept: "application/json", ...more });
   if (body !== undefined) headers.set("Content-Type", "application/json");
-  const init = { method, headers, signal: aborted, body: raw ?? (body === undefined ? undefined : JSON.stringify(body)) };
+  const init = {
+    method,
+    headers,
+    signal: aborted,
+    body: raw ?? (body === undefined ? undefined : JSON.stringify(body)),
+  };
   const response = await sent(target, init).catch((/** @type {Error} */ error) => {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, "The service does not answer. Is it running, and are you connected?");

@@ -35,7 +35,9 @@ const _FINE = 3;
 
 /** @param {number | null | undefined} value @param {number} [digits] */
 export function number(value, digits = 2) {
-  return known(value, (given) => (digits >= _FINE && given !== 0 && Math.abs(given) < 10 ** -digits ? _TINY : withDigits(digits))(given));
+  return known(value, (given) =>
+    (digits >= _FINE && given !== 0 && Math.abs(given) < 10 ** -digits ? _TINY : withDigits(digits))(given),
+  );
 }
 
 /** A number with its sign, such as `+0.25`. @param {number | null | undefined} value @param {number} [digits] */

@@ -40,13 +40,19 @@ export function turnKeys(wanted) {
 }
 
 addEventListener("keydown", (event) => {
-  if (!isOn.value || event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
+  if (!isOn.value || event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target))
+    return;
   if (move(event.key)) event.preventDefault();
 });
 
 /** Whether a key belongs to a field, a menu or a dialog. @param {EventTarget | null} target */
 function isTyping(target) {
-  return target instanceof Element && target.closest("input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable], dialog, details.menu[open]") !== null;
+  return (
+    target instanceof Element &&
+    target.closest(
+      "input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable], dialog, details.menu[open]",
+    ) !== null
+  );
 }
 
 /** Do what a key stands for, if anything, and say whether it did. @param {string} key */
@@ -71,7 +77,9 @@ function search() {
 
 /** Move the focus to a row: from none to the first. Says whether there are rows. @param {number} by */
 function step(by) {
-  const rows = /** @type {HTMLElement[]} */ ([...document.querySelectorAll(_ROWS)].filter((each) => each.checkVisibility()));
+  const rows = /** @type {HTMLElement[]} */ (
+    [...document.querySelectorAll(_ROWS)].filter((each) => each.checkVisibility())
+  );
   const place = rows.indexOf(/** @type {HTMLElement} */ (document.activeElement));
   rows[place < 0 ? 0 : Math.min(rows.length - 1, Math.max(0, place + by))]?.focus();
   return rows.length > 0;

@@ -17,9 +17,30 @@ import { readSession, session, signOut } from "./session.js";
 
 /** @type {[string, [string, string[]][]][]} */
 const _PLACES = [
-  ["Learn", [["Runs", []], ["Start a run", ["start"]], ["Evaluations", ["evaluations"]]]],
-  ["Use", [["Ask", ["ask"]], ["Sessions", ["sessions"]], ["Models", ["models"]]]],
-  ["Manage", [["Data", ["data"]], ["Webhooks", ["webhooks"]], ["Keys", ["keys"]]]],
+  [
+    "Learn",
+    [
+      ["Runs", []],
+      ["Start a run", ["start"]],
+      ["Evaluations", ["evaluations"]],
+    ],
+  ],
+  [
+    "Use",
+    [
+      ["Ask", ["ask"]],
+      ["Sessions", ["sessions"]],
+      ["Models", ["models"]],
+    ],
+  ],
+  [
+    "Manage",
+    [
+      ["Data", ["data"]],
+      ["Webhooks", ["webhooks"]],
+      ["Keys", ["keys"]],
+    ],
+  ],
 ];
 
 /** Places whose pages belong to another one. @type {Record<string, string>} */

@@ -54,7 +54,8 @@ addEventListener("click", followed);
 
 /** Follow a link to a page of the dashboard without loading it again. @param {MouseEvent} event */
 function followed(event) {
-  if (event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+  if (event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey)
+    return;
   const link = event.target instanceof Element ? event.target.closest("a") : null;
   if (!link || link.target || link.hasAttribute("download") || placeOf(new URL(link.href)) === undefined) return;
   event.preventDefault();

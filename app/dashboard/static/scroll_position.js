@@ -44,7 +44,8 @@ export function restore() {
   });
   const timer = setTimeout(() => stop(), _PATIENCE_MS);
   const hands = new AbortController(); // a reader who scrolls in the meantime keeps their place
-  for (const type of ["wheel", "touchstart", "keydown", "pointerdown"]) addEventListener(type, () => stop(), { signal: hands.signal });
+  for (const type of ["wheel", "touchstart", "keydown", "pointerdown"])
+    addEventListener(type, () => stop(), { signal: hands.signal });
   stop = () => {
     observer.disconnect();
     clearTimeout(timer);

@@ -32,7 +32,13 @@ export const GROUPS = [
   {
     title: "Model",
     isOpen: true,
-    fields: { name: "Name of the run", "model.name": "Name of the model", "model.base_model": "Base model", "model.enable_thinking": "Think before answering", backend: "Backend" },
+    fields: {
+      name: "Name of the run",
+      "model.name": "Name of the model",
+      "model.base_model": "Base model",
+      "model.enable_thinking": "Think before answering",
+      backend: "Backend",
+    },
   },
   {
     title: "Held-out evaluation",
@@ -90,7 +96,9 @@ export const WARM_START = {
 
 /** All fields of the form by name. @type {Record<string, Field>} */
 export const fields = Object.fromEntries(
-  [...GROUPS, WARM_START].flatMap((group) => Object.entries(group.fields)).map(([name, label]) => [name, { name, label, placeholder: "default", ...FIELDS[name] }]),
+  [...GROUPS, WARM_START]
+    .flatMap((group) => Object.entries(group.fields))
+    .map(([name, label]) => [name, { name, label, placeholder: "default", ...FIELDS[name] }]),
 );
 
 /**
@@ -117,7 +125,11 @@ export function requestOf(values, { withDefaults = false } = {}) {
  */
 export function changedIn(values, before) {
   const objectOf = (/** @type {string} */ name) => name.split(".")[0];
-  const changed = new Set(Object.keys(values).filter((name) => values[name] !== (before[name] ?? "")).map(objectOf));
+  const changed = new Set(
+    Object.keys(values)
+      .filter((name) => values[name] !== (before[name] ?? ""))
+      .map(objectOf),
+  );
   return Object.fromEntries(Object.entries(values).filter(([name]) => changed.has(objectOf(name))));
 }
 

@@ -6,7 +6,9 @@ import { Loaded, useLoaded } from "../parts/states.js";
 /** @typedef {{name: string, title: string, script: string, style: string | null}} Added */
 
 /** @type {Record<string, Added[]>} */
-const _PAGES = JSON.parse(/** @type {HTMLMetaElement | null} */ (document.querySelector("meta[name=learnloop-pages]"))?.content ?? "{}");
+const _PAGES = JSON.parse(
+  /** @type {HTMLMetaElement | null} */ (document.querySelector("meta[name=learnloop-pages]"))?.content ?? "{}",
+);
 
 /** The pages that runs of an environment have beside those of all runs. @param {string} environment */
 export const addedPages = (environment) => _PAGES[environment] ?? [];

@@ -9,7 +9,9 @@ import { all } from "../api.js";
  * @returns {{items: any[], isWhole: boolean, error?: Error}}
  */
 export function useAllPages(where, query) {
-  const [state, setState] = useState(/** @type {{items: any[], isWhole: boolean, error?: Error}} */ ({ items: [], isWhole: false }));
+  const [state, setState] = useState(
+    /** @type {{items: any[], isWhole: boolean, error?: Error}} */ ({ items: [], isWhole: false }),
+  );
   useEffect(() => {
     const controller = new AbortController();
     let shown = 0;

@@ -25,21 +25,27 @@ const _WHOLE = "task";
 /** @param {{query: URLSearchParams}} props */
 export function Ask({ query }) {
   const state = useLoaded(async (aborted) => {
-    const [runs, environments] = await Promise.all([all("runs", { limit: 100 }, { aborted, most: 100 }), get("environments", {}, aborted)]);
+    const [runs, environments] = await Promise.all([
+      all("runs", { limit: 100 }, { aborted, most: 100 }),
+      get("environments", {}, aborted),
+    ]);
     return { runs: /** @type {Run[]} */ (runs), environments: /** @type {Environment[]} */ (environments.items) };
   }, []);
   return html`<h1>Ask</h1>
     <p class="muted">The same task for the model before training and for the trained agent. Every answer is kept as a trajectory.</p>
     <${Loaded} state=${state}>${(/** @type {{runs: Run[], environments: Environment[]}} */ { runs, environments }) => {
       const trained = runs.filter((run) => run.best_checkpoint);
-      if (trained.length === 0) return html`<${Empty} title="No agent to ask yet"><p>A run can be asked after its baseline. <a href=${href(["start"])}>Start one</a>.</p><//>`;
+      if (trained.length === 0)
+        return html`<${Empty} title="No agent to ask yet"><p>A run can be asked after its baseline. <a href=${href(["start"])}>Start one</a>.</p><//>`;
       return html`<${Form} runs=${trained} environments=${environments} first=${query.get("run") ?? trained[0].run_id} />`;
     }}<//>`;
 }
 
 /** The fields of an environment's tasks. @param {Environment | undefined} environment @returns {TaskField[] | null} */
 function fieldsOf(environment) {
-  const schema = /** @type {{properties: Record<string, Property>, required?: string[]} | null | undefined} */ (environment?.task);
+  const schema = /** @type {{properties: Record<string, Property>, required?: string[]} | null | undefined} */ (
+    environment?.task
+  );
   if (!schema) return null;
   return Object.entries(schema.properties).map(([name, property]) => {
     const example = property.examples?.[0];
@@ -91,7 +97,14 @@ function Form({ runs, environments, first }) {
   const [before, after] = [useAttempt(), useAttempt()];
   useEffect(() => {
     const task = examples.data;
-    if (task) setValues(Object.fromEntries(drawn ? Object.entries(task).map(([name, value]) => [name, written(value)]) : [[_WHOLE, JSON.stringify(task)]]));
+    if (task)
+      setValues(
+        Object.fromEntries(
+          drawn
+            ? Object.entries(task).map(([name, value]) => [name, written(value)])
+            : [[_WHOLE, JSON.stringify(task)]],
+        ),
+      );
   }, [examples.data]);
 
   /** @param {SubmitEvent} event */
@@ -113,21 +126,33 @@ function Form({ runs, environments, first }) {
         <label class="field"><span>Run</span><select value=${run.run_id} onChange=${(/** @type {any} */ event) => setChosen(event.target.value)}>
           ${runs.map((each) => html`<option value=${each.run_id} selected=${each === run}>${nameOf(each)} (${label(each.environment)}, step ${each.best_checkpoint?.step})</option>`)}
         </select></label>
-        ${fields.map(({ name, title, help, example, isRequired }, place) => html`<label class=${`field ${place === 0 ? "wide" : ""}`} key=${name} title=${help}><span>${title}</span>
-          <input name=${name} required=${isRequired} placeholder=${example} value=${values[name] ?? ""} autocomplete="off" onInput=${(/** @type {any} */ event) => setValues({ ...values, [name]: event.target.value })} /></label>`)}
+        ${fields.map(
+          (
+            { name, title, help, example, isRequired },
+            place,
+          ) => html`<label class=${`field ${place === 0 ? "wide" : ""}`} key=${name} title=${help}><span>${title}</span>
+          <input name=${name} required=${isRequired} placeholder=${example} value=${values[name] ?? ""} autocomplete="off" onInput=${(/** @type {any} */ event) => setValues({ ...values, [name]: event.target.value })} /></label>`,
+        )}
       </div>
       <button class="primary" disabled=${before.isBusy || after.isBusy}>Ask both</button>
       ${error && html`<p class="wrong" role="alert">${label(error.message, 400)}</p>`}
     </form>
-    ${(before.attempt || after.attempt) && html`<div class="columns">
+    ${
+      (before.attempt || after.attempt) &&
+      html`<div class="columns">
       <${Answered} title="Before training" attempt=${before.attempt} isBusy=${before.isBusy} />
       <${Answered} title=${`Trained (step ${run.best_checkpoint?.step})`} attempt=${after.attempt} isBusy=${after.isBusy} />
-    </div>`}`;
+    </div>`
+    }`;
 }
 
 /** A task that neither agent was trained on. @param {Run} run @param {AbortSignal} aborted @returns {Promise<Record<string, unknown> | undefined>} */
 async function exampleOf(run, aborted) {
-  const page = await get(`runs/${encodeURIComponent(run.run_id)}/trajectories`, { kind: "evaluation", limit: 1 }, aborted);
+  const page = await get(
+    `runs/${encodeURIComponent(run.run_id)}/trajectories`,
+    { kind: "evaluation", limit: 1 },
+    aborted,
+  );
   return page.items[0]?.scenario.task;
 }
 
@@ -142,7 +167,8 @@ function useAttempt() {
     controller.current = new AbortController();
     setAttempt({ messages: [] });
     setBusy(true);
-    const said = (/** @type {Message} */ message) => setAttempt((made) => ({ ...made, messages: [...(made?.messages ?? []), message] }));
+    const said = (/** @type {Message} */ message) =>
+      setAttempt((made) => ({ ...made, messages: [...(made?.messages ?? []), message] }));
     try {
       const answer = await ask(task, said, controller.current.signal);
       setAttempt((made) => ({ messages: made?.messages ?? [], answer }));
@@ -159,7 +185,9 @@ function useAttempt() {
 function marked({ correct, sources_correct: isSourced, success }) {
   if (correct === null) return success ? "answered" : "no answer";
   if (!correct) return html`<span class="bad-ink">✗ wrong</span>`;
-  return isSourced === false ? html`<span class="bad-ink">✗ right answer, wrong source</span>` : html`<span class="good">✓ right</span>`;
+  return isSourced === false
+    ? html`<span class="bad-ink">✗ right answer, wrong source</span>`
+    : html`<span class="good">✓ right</span>`;
 }
 
 /** @param {{title: string, attempt?: Attempt, isBusy: boolean}} props */
@@ -168,7 +196,9 @@ function Answered({ title, attempt, isBusy }) {
   return html`<section class="card" aria-label=${title} aria-busy=${isBusy}>
     <h2>${title} <span class="muted" role="status">${isBusy ? "working …" : answer ? marked(answer) : ""}</span></h2>
     <${Conversation} messages=${messages} />
-    ${answer && html`<div class="answer">
+    ${
+      answer &&
+      html`<div class="answer">
       ${answer.answer !== null && html`<p><strong><${Text} value=${answer.answer} limit=${2000} /></strong></p>`}
       ${answer.email && html`<p class="subject"><${Text} value=${answer.email.subject} limit=${300} /></p><${Text} as="p" value=${answer.email.body} />`}
       ${answer.expected !== null && html`<p>Expected: <strong><${Text} value=${answer.expected} limit=${2000} /></strong></p>`}
@@ -177,7 +207,8 @@ function Answered({ title, attempt, isBusy }) {
       ${answer.note && html`<p class="muted"><${Text} value=${answer.note} limit=${500} /></p>`}
       <p><a href=${href(["trajectories", answer.trajectory_id])}>Its trajectory</a></p>
       <${Rate} key=${answer.trajectory_id} about=${{ trajectory_id: answer.trajectory_id }} />
-    </div>`}
+    </div>`
+    }
     ${error && html`<p class="wrong" role="alert"><${Text} value=${error.message} limit=${500} /></p>`}
   </section>`;
 }

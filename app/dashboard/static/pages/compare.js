@@ -35,7 +35,8 @@ const _SAME = "same:";
 export function Compare({ query }) {
   const keys = (query.get("runs") ?? "").split(",").filter(Boolean).slice(0, _COLOURS.length);
   const state = useLoaded((aborted) => Promise.all(keys.map((key) => load(key, aborted))), [keys.join()]);
-  if (keys.length === 0) return html`<${Empty} title="Nothing to compare"><p>Mark some runs in <a href=${href([])}>the list</a>.</p><//>`;
+  if (keys.length === 0)
+    return html`<${Empty} title="Nothing to compare"><p>Mark some runs in <a href=${href([])}>the list</a>.</p><//>`;
   return html`<p class="crumbs"><a href=${href([])}>Runs</a></p><h1>Compare runs</h1>
     <${Loaded} state=${state} rows=${8}>${(/** @type {Compared[]} */ found) => html`<${Whole} found=${found} query=${query} />`}<//>`;
 }
@@ -43,8 +44,14 @@ export function Compare({ query }) {
 /** @param {string} key a run's id, or the hash of the settings of several @param {AbortSignal} aborted @returns {Promise<Compared>} */
 async function load(key, aborted) {
   const settings_hash = key.startsWith(_SAME) ? key.slice(_SAME.length) : undefined;
-  const [[entry], listed] = settings_hash === undefined ? [[], [{ run_id: key }]]
-    : await Promise.all([{ fold: "true" }, { limit: _MOST_SEEDS }].map(async (how) => (await get("runs", { settings_hash, ...how }, aborted)).items));
+  const [[entry], listed] =
+    settings_hash === undefined
+      ? [[], [{ run_id: key }]]
+      : await Promise.all(
+          [{ fold: "true" }, { limit: _MOST_SEEDS }].map(
+            async (how) => (await get("runs", { settings_hash, ...how }, aborted)).items,
+          ),
+        );
   const runs = await Promise.all(listed.map((/** @type {{run_id: string}} */ { run_id: id }) => figures(id, aborted)));
   return {
     run: runs[0].run,
@@ -57,7 +64,10 @@ async function load(key, aborted) {
 /** A run with its figures by iteration. @param {string} id @param {AbortSignal} aborted */
 async function figures(id, aborted) {
   /** @type {[Run, import("../run_data.js").Iteration[]]} */
-  const [run, iterations] = await Promise.all([get(path`runs/${id}`, {}, aborted), all(path`runs/${id}/iterations`, {}, { aborted })]);
+  const [run, iterations] = await Promise.all([
+    get(path`runs/${id}`, {}, aborted),
+    all(path`runs/${id}/iterations`, {}, { aborted }),
+  ]);
   const sampled = run.evaluations.filter((each) => each.split === "validation" && each.mode === "sampled");
   /** @type {[number, number | null][]} */
   const rewards = iterations.filter((each) => each.iteration > 0).map((each) => [each.iteration, each.rewards.mean]);
@@ -70,7 +80,12 @@ function spreads(runs) {
   const found = new Map();
   for (const iteration of [...new Set(runs.flatMap((each) => [...each.keys()]))].sort((one, other) => one - other)) {
     const values = runs.map((each) => each.get(iteration) ?? null).filter((value) => value !== null);
-    if (values.length > 0) found.set(iteration, { mean: values.reduce((sum, value) => sum + value, 0) / values.length, low: Math.min(...values), high: Math.max(...values) });
+    if (values.length > 0)
+      found.set(iteration, {
+        mean: values.reduce((sum, value) => sum + value, 0) / values.length,
+        low: Math.min(...values),
+        high: Math.max(...values),
+      });
   }
   return found;
 }
@@ -78,14 +93,26 @@ function spreads(runs) {
 /** @param {{found: Compared[], query: URLSearchParams}} props */
 function Whole({ found, query }) {
   const runs = found.map(({ run }) => run);
-  const baseline = useBaseline(runs[0].environment, runs.map((run) => run.run_id));
+  const baseline = useBaseline(
+    runs[0].environment,
+    runs.map((run) => run.run_id),
+  );
   const names = namesOf(runs, 40);
-  const titles = found.map(({ run, same }) => `${names.get(run.run_id)}${same ? `, ${counted(same.runs, "run")}` : ""}`);
+  const titles = found.map(
+    ({ run, same }) => `${names.get(run.run_id)}${same ? `, ${counted(same.runs, "run")}` : ""}`,
+  );
   const single = found.filter(({ same }) => !same).map(({ run }) => run);
-  const evaluated = baseline?.run.evaluations.filter((each) => each.split === "validation" && each.mode === "sampled") ?? [];
+  const evaluated =
+    baseline?.run.evaluations.filter((each) => each.split === "validation" && each.mode === "sampled") ?? [];
   return html`<div class="charts two">
-      <${Chart} title="Mean reward" note=${noteOf(found, "")} ...${drawn(found.map((each) => each.rewards), titles)} thin=${lineOf(baseline, (each) => each.rewards.mean)} />
-      <${Chart} title="Held-out success" note=${noteOf(found, "validation, sampled")} format=${percent} range=${[0, 1]} ...${drawn(found.map((each) => each.held), titles)}
+      <${Chart} title="Mean reward" note=${noteOf(found, "")} ...${drawn(
+        found.map((each) => each.rewards),
+        titles,
+      )} thin=${lineOf(baseline, (each) => each.rewards.mean)} />
+      <${Chart} title="Held-out success" note=${noteOf(found, "validation, sampled")} format=${percent} range=${[0, 1]} ...${drawn(
+        found.map((each) => each.held),
+        titles,
+      )}
         thin=${baseline && { label: baseline.name, values: new Map(evaluated.map((each) => [each.iteration, each.success])) }} />
     </div>
     ${single.length > 1 && html`<${WonLost} runs=${single} query=${query} />`}
@@ -102,7 +129,10 @@ function Whole({ found, query }) {
 }
 
 /** What the lines of a chart are. @param {Compared[]} found @param {string} kind */
-const noteOf = (found, kind) => [kind, found.some((each) => each.same) && "of several runs the mean, with the lowest and the highest"].filter(Boolean).join("; ");
+const noteOf = (found, kind) =>
+  [kind, found.some((each) => each.same) && "of several runs the mean, with the lowest and the highest"]
+    .filter(Boolean)
+    .join("; ");
 
 /** The lines of a chart, and its x values. @param {Map<number, Spread>[]} found @param {string[]} titles */
 function drawn(found, titles) {
@@ -110,19 +140,29 @@ function drawn(found, titles) {
   const lines = found.map((each, index) => {
     const of = (/** @type {keyof Spread} */ part) => x.map((value) => each.get(value)?.[part] ?? null);
     const isWide = [...each.values()].some(({ low, high }) => low < high);
-    return { label: titles[index], color: _COLOURS[index], values: of("mean"), band: isWide ? { low: of("low"), high: of("high") } : undefined };
+    return {
+      label: titles[index],
+      color: _COLOURS[index],
+      values: of("mean"),
+      band: isWide ? { low: of("low"), high: of("high") } : undefined,
+    };
   });
   return { x, lines };
 }
 
 /** @param {Same} same */
-const gained = ({ means, gain_sd, verdicts }) => html`<strong>${signed(means.gain, 0)}${gain_sd !== null && ` ± ${number(gain_sd, 0)}`} points</strong> <span class="muted">${counts(verdicts)}</span>`;
+const gained = ({ means, gain_sd, verdicts }) =>
+  html`<strong>${signed(means.gain, 0)}${gain_sd !== null && ` ± ${number(gain_sd, 0)}`} points</strong> <span class="muted">${counts(verdicts)}</span>`;
 
 /** @param {Record<string, number>} found */
-const counts = (found) => Object.entries(found).map(([name, count]) => `${count} ${name.replaceAll("_", " ")}`).join(", ");
+const counts = (found) =>
+  Object.entries(found)
+    .map(([name, count]) => `${count} ${name.replaceAll("_", " ")}`)
+    .join(", ");
 
 /** @param {string} title @param {Compared[]} found @param {(each: Compared, index: number) => unknown} cell */
-const row = (title, found, cell) => html`<tr><th scope="row">${title}</th>${found.map((each, index) => html`<td>${cell(each, index)}</td>`)}</tr>`;
+const row = (title, found, cell) =>
+  html`<tr><th scope="row">${title}</th>${found.map((each, index) => html`<td>${cell(each, index)}</td>`)}</tr>`;
 
 /** The settings that differ between the requests. @param {Record<string, any>[]} requests @returns {[string, string[]][]} */
 function differing(requests) {

@@ -22,32 +22,72 @@ const _MAIL = "email_search";
 
 /** @param {ScenarioSet[] | undefined} sets @param {() => void} made @param {() => void} reload @returns {import("../parts/table.js").Column[]} */
 const inboxColumns = (sets, made, reload) => [
-  { title: "Inbox", by: "name", cell: (/** @type {Inbox} */ each) => html`<strong>${label(each.name)}</strong> <span class="muted">version ${each.version}</span>` },
+  {
+    title: "Inbox",
+    by: "name",
+    cell: (/** @type {Inbox} */ each) =>
+      html`<strong>${label(each.name)}</strong> <span class="muted">version ${each.version}</span>`,
+  },
   { title: "Emails", by: "emails", isNumber: true, cell: (/** @type {Inbox} */ each) => whole(each.emails) },
-  { title: "Questions", cell: (/** @type {Inbox} */ each) => sets && html`<${Questions} inbox=${each} found=${questionsOf(each, sets)} done=${made} />` },
+  {
+    title: "Questions",
+    cell: (/** @type {Inbox} */ each) =>
+      sets && html`<${Questions} inbox=${each} found=${questionsOf(each, sets)} done=${made} />`,
+  },
   { title: "From", cell: (/** @type {Inbox} */ each) => origin(each.origin) },
   { title: "Stored", by: "created_at", cell: (/** @type {Inbox} */ each) => moment(each.created_at) },
-  { title: "", cell: (/** @type {Inbox} */ each) => deletion(path`inboxes/${each.name}`, `all versions of the inbox ${label(each.name)}`, reload) },
+  {
+    title: "",
+    cell: (/** @type {Inbox} */ each) =>
+      deletion(path`inboxes/${each.name}`, `all versions of the inbox ${label(each.name)}`, reload),
+  },
 ];
 /** @param {() => void} reload @returns {import("../parts/table.js").Column[]} */
 const setColumns = (reload) => [
-  { title: "Set", by: "name", cell: (/** @type {ScenarioSet} */ each) => html`<a href=${href(["data", "scenarios", each.sha256])}><strong>${label(each.name)}</strong></a> <span class="muted">version ${each.version}</span>` },
+  {
+    title: "Set",
+    by: "name",
+    cell: (/** @type {ScenarioSet} */ each) =>
+      html`<a href=${href(["data", "scenarios", each.sha256])}><strong>${label(each.name)}</strong></a> <span class="muted">version ${each.version}</span>`,
+  },
   { title: "Scenarios", by: "count", isNumber: true, cell: (/** @type {ScenarioSet} */ each) => whole(each.count) },
   { title: "For", by: "environment", cell: (/** @type {ScenarioSet} */ each) => label(each.environment) },
   { title: "From", cell: (/** @type {ScenarioSet} */ each) => origin(each.origin) },
   { title: "Stored", by: "created_at", cell: (/** @type {ScenarioSet} */ each) => moment(each.created_at) },
-  { title: "", cell: (/** @type {ScenarioSet} */ each) => deletion(path`scenarios/${each.sha256}`, `the scenarios of ${label(each.name)}`, reload) },
+  {
+    title: "",
+    cell: (/** @type {ScenarioSet} */ each) =>
+      deletion(path`scenarios/${each.sha256}`, `the scenarios of ${label(each.name)}`, reload),
+  },
 ];
 /** @param {() => void} reload @returns {import("../parts/table.js").Column[]} */
 const demonstrationsColumns = (reload) => [
-  { title: "Demonstrations", by: "name", cell: (/** @type {Demonstrations} */ each) => html`<a href=${href(["data", "demonstrations", each.sha256])}><strong>${label(each.name)}</strong></a> <span class="muted">version ${each.version}</span>` },
-  { title: "Conversations", by: "count", isNumber: true, cell: (/** @type {Demonstrations} */ each) => whole(each.count) },
+  {
+    title: "Demonstrations",
+    by: "name",
+    cell: (/** @type {Demonstrations} */ each) =>
+      html`<a href=${href(["data", "demonstrations", each.sha256])}><strong>${label(each.name)}</strong></a> <span class="muted">version ${each.version}</span>`,
+  },
+  {
+    title: "Conversations",
+    by: "count",
+    isNumber: true,
+    cell: (/** @type {Demonstrations} */ each) => whole(each.count),
+  },
   { title: "From", cell: (/** @type {Demonstrations} */ each) => origin(each.origin) },
   { title: "Stored", by: "created_at", cell: (/** @type {Demonstrations} */ each) => moment(each.created_at) },
-  { title: "", cell: (/** @type {Demonstrations} */ each) => deletion(path`demonstrations/${each.sha256}`, `the demonstrations of ${label(each.name)}`, reload) },
+  {
+    title: "",
+    cell: (/** @type {Demonstrations} */ each) =>
+      deletion(path`demonstrations/${each.sha256}`, `the demonstrations of ${label(each.name)}`, reload),
+  },
 ];
 const graphColumns = [
-  { title: "Graph", cell: (/** @type {Graph} */ each) => html`<a href=${href(["data", "graphs", each.sha256])}><code>${each.sha256.slice(0, 16)}</code></a>` },
+  {
+    title: "Graph",
+    cell: (/** @type {Graph} */ each) =>
+      html`<a href=${href(["data", "graphs", each.sha256])}><code>${each.sha256.slice(0, 16)}</code></a>`,
+  },
   { title: "Bytes", by: "bytes", isNumber: true, cell: (/** @type {Graph} */ each) => compact(each.bytes) },
   { title: "Stored", by: "created_at", cell: (/** @type {Graph} */ each) => moment(each.created_at) },
 ];
@@ -69,12 +109,18 @@ function UploadScenarios({ inboxes, done }) {
   return html`<div class="filters">
       <label class="field"><span>Environment</span><select value=${environment} onChange=${(/** @type {any} */ event) => setEnvironment(event.target.value)}>
         ${(environments.data?.items ?? []).map((/** @type {{name: string}} */ each) => html`<option value=${each.name} selected=${each.name === environment}>${label(each.name)}</option>`)}</select></label>
-      ${isMail && names.length > 0 && html`<label class="field"><span>About the inbox</span><select value=${about} onChange=${(/** @type {any} */ event) => setInbox(event.target.value)}>
-        ${names.map((each) => html`<option value=${each} selected=${each === about}>${label(each)}</option>`)}</select></label>`}
+      ${
+        isMail &&
+        names.length > 0 &&
+        html`<label class="field"><span>About the inbox</span><select value=${about} onChange=${(/** @type {any} */ event) => setInbox(event.target.value)}>
+        ${names.map((each) => html`<option value=${each} selected=${each === about}>${label(each)}</option>`)}</select></label>`
+      }
     </div>
-    ${isMail && names.length === 0
-      ? html`<p class="muted">Questions are about an inbox: upload one first.</p>`
-      : html`<${Upload} kind=${isMail ? questionsAbout(about) : scenariosFor(environment)} done=${done} />`}`;
+    ${
+      isMail && names.length === 0
+        ? html`<p class="muted">Questions are about an inbox: upload one first.</p>`
+        : html`<${Upload} kind=${isMail ? questionsAbout(about) : scenariosFor(environment)} done=${done} />`
+    }`;
 }
 
 /** A button to delete data; the service refuses if a run still needs it. @param {string} where @param {string} what @param {() => void} reload */
@@ -102,7 +148,9 @@ export function Data() {
     <section class="card"><h2>Your own files</h2><${ImportFile} done=${() => (demonstrations.reload(), sets.reload())} /></section>
     <section class="card"><h2>Demonstrations</h2><${Upload} kind=${DEMONSTRATIONS} done=${demonstrations.reload} />
       <${Loaded} state=${demonstrations}>${(/** @type {Demonstrations[]} */ found) => listed("Demonstrations", found, demonstrationsColumns(demonstrations.reload), (each) => `${each.name}@${each.version}`, "None yet: runs learn by reinforcement alone, or from an environment's own oracle.")}<//></section>
-    <${Loaded} state=${graphs}>${(/** @type {Graphs | null} */ found) => found && html`<section class="card"><h2>${found.title}s</h2><p class="muted">For ${label(found.environment)}. ${label(found.description, 600)}</p>
+    <${Loaded} state=${graphs}>${(/** @type {Graphs | null} */ found) =>
+      found &&
+      html`<section class="card"><h2>${found.title}s</h2><p class="muted">For ${label(found.environment)}. ${label(found.description, 600)}</p>
       ${listed(`${found.title}s`, found.items, graphColumns, (each) => each.sha256, "None yet.")}</section>`}<//>`;
 }
 
@@ -110,8 +158,13 @@ export function Data() {
 
 /** The stored graphs; null if no environment takes one. @param {AbortSignal} aborted @returns {Promise<Graphs | null>} */
 async function graphsOf(aborted) {
-  const [{ items: environments }, { items }] = await Promise.all([get("environments", {}, aborted), get("graphs", {}, aborted)]);
-  for (const { name: environment, documents } of /** @type {import("../api_types").EnvironmentOut[]} */ (environments)) {
+  const [{ items: environments }, { items }] = await Promise.all([
+    get("environments", {}, aborted),
+    get("graphs", {}, aborted),
+  ]);
+  for (const { name: environment, documents } of /** @type {import("../api_types").EnvironmentOut[]} */ (
+    environments
+  )) {
     const graph = documents.find(({ setting }) => setting === "graph");
     if (graph) return { ...graph, environment, items };
   }
@@ -120,7 +173,9 @@ async function graphsOf(aborted) {
 
 /** @param {string} caption @param {any[]} rows @param {import("../parts/table.js").Column[]} columns @param {(row: any) => string} keyOf @param {string} none */
 function listed(caption, rows, columns, keyOf, none) {
-  return rows.length === 0 ? html`<p class="muted">${none}</p>` : html`<${Table} caption=${caption} rows=${rows} keyOf=${keyOf} columns=${columns} />`;
+  return rows.length === 0
+    ? html`<p class="muted">${none}</p>`
+    : html`<${Table} caption=${caption} rows=${rows} keyOf=${keyOf} columns=${columns} />`;
 }
 
 const _DOCUMENTS = /** @type {Record<string, {title: string, of: string}>} */ ({
@@ -136,6 +191,8 @@ export function DocumentPage({ kind, sha256 }) {
   return html`<p class="crumbs"><a href=${href(["data"])}>Data</a></p><h1>${title}</h1><p class="muted"><code>${label(sha256)}</code></p>
     <${Loaded} state=${state}>${(/** @type {any} */ found) => {
       const items = found.graph ?? found.scenarios ?? found.demonstrations ?? [];
-      return items.length === 0 ? html`<${Empty} title="It is empty" />` : html`<section class="card"><h2>${whole(items.length)} ${of}</h2><${JsonText} value=${items} limit=${20_000} /></section>`;
+      return items.length === 0
+        ? html`<${Empty} title="It is empty" />`
+        : html`<section class="card"><h2>${whole(items.length)} ${of}</h2><${JsonText} value=${items} limit=${20_000} /></section>`;
     }}<//>`;
 }

@@ -21,9 +21,18 @@ import { go, href, replace } from "../router.js";
 export function Evaluations() {
   const state = useLoaded((aborted) => all("evaluations", {}, { aborted, most: 400 }), []);
   const columns = [
-    { title: "Models", cell: (/** @type {Brief} */ each) => html`<a href=${href(["evaluations", each.evaluation_id])}>${label(each.models.join(" against "), 160)}</a>` },
+    {
+      title: "Models",
+      cell: (/** @type {Brief} */ each) =>
+        html`<a href=${href(["evaluations", each.evaluation_id])}>${label(each.models.join(" against "), 160)}</a>`,
+    },
     { title: "Status", by: "status", cell: (/** @type {Brief} */ each) => html`<${Status} status=${each.status} />` },
-    { title: "Rollouts", by: "total", isNumber: true, cell: (/** @type {Brief} */ each) => `${each.done} of ${each.total}` },
+    {
+      title: "Rollouts",
+      by: "total",
+      isNumber: true,
+      cell: (/** @type {Brief} */ each) => `${each.done} of ${each.total}`,
+    },
     { title: "Asked for", by: "created_at", cell: (/** @type {Brief} */ each) => ago(each.created_at) },
   ];
   return html`<h1>Evaluations</h1><${New} />
@@ -37,9 +46,12 @@ function New() {
   const runs = useLoaded((aborted) => all("runs", { limit: 100 }, { aborted, most: 100 }), []);
   const [run, setRun] = useState("");
   const [scenarios, setScenarios] = useState("32");
-  const trained = /** @type {import("../api_types").RunListed[]} */ (runs.data ?? []).filter((each) => each.best_checkpoint);
+  const trained = /** @type {import("../api_types").RunListed[]} */ (runs.data ?? []).filter(
+    (each) => each.best_checkpoint,
+  );
   const chosen = run || trained[0]?.run_id;
-  const start = async () => go(["evaluations", (await post("evaluations", { run_id: chosen, scenarios: Number(scenarios) })).evaluation_id]);
+  const start = async () =>
+    go(["evaluations", (await post("evaluations", { run_id: chosen, scenarios: Number(scenarios) })).evaluation_id]);
   if (trained.length === 0) return null;
   return html`<details class="card"><summary><h2>Evaluate a run</h2></summary>
     <p class="muted">Its base model against its best checkpoint, on test scenarios that neither has seen.</p>
@@ -79,14 +91,47 @@ function Whole({ evaluation, reload }) {
 /** @param {{report: NonNullable<Evaluation["report"]>}} props */
 function Report({ report }) {
   const columns = [
-    { title: "Model", by: "label", cell: (/** @type {Model} */ each) => html`<strong>${label(each.label)}</strong><br /><span class="muted">${label(each.model)}</span>${each.error && html`<br /><span class="bad-ink">No figures: <${Text} value=${each.error} limit=${400} /></span>`}` },
-    { title: "Success", by: "success.mean", cell: (/** @type {Model} */ each) => html`<${Share} interval=${each.success} />` },
-    { title: "Against the first", by: "difference.success.mean", cell: (/** @type {Model} */ each) => difference(each.difference.success) },
+    {
+      title: "Model",
+      by: "label",
+      cell: (/** @type {Model} */ each) =>
+        html`<strong>${label(each.label)}</strong><br /><span class="muted">${label(each.model)}</span>${each.error && html`<br /><span class="bad-ink">No figures: <${Text} value=${each.error} limit=${400} /></span>`}`,
+    },
+    {
+      title: "Success",
+      by: "success.mean",
+      cell: (/** @type {Model} */ each) => html`<${Share} interval=${each.success} />`,
+    },
+    {
+      title: "Against the first",
+      by: "difference.success.mean",
+      cell: (/** @type {Model} */ each) => difference(each.difference.success),
+    },
     { title: "Reward", by: "reward.mean", cell: (/** @type {Model} */ each) => ranged(each.reward, number) },
-    { title: "Turns", by: "turns.mean", cell: (/** @type {Model} */ each) => ranged(each.turns, (value) => number(value, 1)) },
-    { title: "Tokens", by: "completion_tokens", isNumber: true, cell: (/** @type {Model} */ each) => compact(each.completion_tokens) },
-    { title: "Seconds", by: "seconds_p50", isNumber: true, cell: (/** @type {Model} */ each) => duration(each.seconds_p50) },
-    { title: "Why not", cell: (/** @type {Model} */ each) => Object.entries(each.errors).map(([kind, count]) => `${label(inWords(kind), 30)} ${count}`).join(", ") },
+    {
+      title: "Turns",
+      by: "turns.mean",
+      cell: (/** @type {Model} */ each) => ranged(each.turns, (value) => number(value, 1)),
+    },
+    {
+      title: "Tokens",
+      by: "completion_tokens",
+      isNumber: true,
+      cell: (/** @type {Model} */ each) => compact(each.completion_tokens),
+    },
+    {
+      title: "Seconds",
+      by: "seconds_p50",
+      isNumber: true,
+      cell: (/** @type {Model} */ each) => duration(each.seconds_p50),
+    },
+    {
+      title: "Why not",
+      cell: (/** @type {Model} */ each) =>
+        Object.entries(each.errors)
+          .map(([kind, count]) => `${label(inWords(kind), 30)} ${count}`)
+          .join(", "),
+    },
   ];
   return html`<section class="card"><h2>Figures <span class="muted">${counted(report.scenarios, "scenario")}, means with ${percent(report.method.level)} intervals (${label(report.method.name, 60)})</span></h2>
     ${report.trial && html`<p><strong>The trial: ${report.trial.decision}</strong> after ${counted(report.trial.pairs, "scenario")}.</p>`}

@@ -30,8 +30,17 @@ const _LONGEST_ANSWER = 160;
  *   `at` is the index of the checkpoint that is shown, and `go` shows another one
  */
 export function Player({ run, kind, film, scenario, title, at, go }) {
-  const query = { kind: "evaluation", split: kind.split, mode: kind.mode, scenario_id: scenario.scenario_id, iteration: film.checkpoints.map((each) => each.iteration) };
-  const state = useLoaded((aborted) => all(path`runs/${run.run_id}/trajectories`, query, { aborted, most: 1000 }), [run.run_id, kind.name, scenario.scenario_id, film.checkpoints.length]);
+  const query = {
+    kind: "evaluation",
+    split: kind.split,
+    mode: kind.mode,
+    scenario_id: scenario.scenario_id,
+    iteration: film.checkpoints.map((each) => each.iteration),
+  };
+  const state = useLoaded(
+    (aborted) => all(path`runs/${run.run_id}/trajectories`, query, { aborted, most: 1000 }),
+    [run.run_id, kind.name, scenario.scenario_id, film.checkpoints.length],
+  );
   return html`<section class="card player" aria-label="Answers through the checkpoints">
     <div class="player-head"><h2><${Text} value=${title} limit=${300} /></h2>
       ${scenario.expected !== null && html`<p class="expected">Expected: <strong><${Text} value=${scenario.expected} limit=${300} /></strong></p>`}</div>
@@ -42,7 +51,10 @@ export function Player({ run, kind, film, scenario, title, at, go }) {
 /** @param {Film} film @param {Brief[]} found @returns {Frame[]} */
 function framesOf({ checkpoints }, found) {
   const by = Map.groupBy(found, (each) => `${each.iteration}/${each.step}`);
-  return checkpoints.map((checkpoint) => ({ checkpoint, made: by.get(`${checkpoint.iteration}/${checkpoint.step}`) ?? [] }));
+  return checkpoints.map((checkpoint) => ({
+    checkpoint,
+    made: by.get(`${checkpoint.iteration}/${checkpoint.step}`) ?? [],
+  }));
 }
 
 /** @param {{run: Run, frames: Frame[], at: number, go: (at: number) => void}} props */
@@ -68,9 +80,12 @@ function Frames({ run, frames, at, go }) {
     list.scrollLeft += part.left + part.width / 2 - whole.left - whole.width / 2;
   }, [at, frames.length]);
   return html`
-    ${last > 0 && html`<div class="actions"><button onClick=${play}>${isPlaying ? "❚❚ Pause" : "▶ Play"}</button>
+    ${
+      last > 0 &&
+      html`<div class="actions"><button onClick=${play}>${isPlaying ? "❚❚ Pause" : "▶ Play"}</button>
       <button aria-label="Previous checkpoint" disabled=${at === 0} onClick=${() => go(at - 1)}>‹</button>
-      <button aria-label="Next checkpoint" disabled=${at === last} onClick=${() => go(at + 1)}>›</button></div>`}
+      <button aria-label="Next checkpoint" disabled=${at === last} onClick=${() => go(at + 1)}>›</button></div>`
+    }
     <${Sideways} label="Answers by checkpoint"><ol ref=${strip} class="frames">${frames.map((each, index) => html`<li key=${index}><${FrameButton} frame=${each} isNow=${index === at} choose=${() => go(index)} /></li>`)}</ol><//>
     ${frame.made.length > 0 ? html`<${Compared} run=${run} frames=${frames} frame=${frame} />` : html`<${Empty} title="This scenario was not evaluated at this checkpoint" />`}`;
 }
@@ -85,9 +100,13 @@ function FrameButton({ frame: { checkpoint, made }, isNow, choose }) {
   const isRight = made.length > 0 && right === made.length;
   return html`<button class=${`frame ${isRight ? "right" : ""}`} aria-pressed=${isNow} onClick=${choose}>
     <span class="frame-name">${nameOf(checkpoint)}</span>
-    ${first ? html`<strong>${label(answerOf(first) || ending(first) || "no answer", _LONGEST_ANSWER)}</strong>
+    ${
+      first
+        ? html`<strong>${label(answerOf(first) || ending(first) || "no answer", _LONGEST_ANSWER)}</strong>
       <span class=${first.success ? "good" : "bad-ink"}>${first.success ? "✓ right" : "✗ wrong"} <span class="muted">${[visible(ending(first)), counted(first.turns, "turn")].filter(Boolean).join(", ")}</span></span><${WhyNoSuccess} of=${first} />
-      ${made.length > 1 && html`<span class="muted">${right} of ${counted(made.length, "sample")} right</span>`}` : html`<span class="muted">not evaluated</span>`}
+      ${made.length > 1 && html`<span class="muted">${right} of ${counted(made.length, "sample")} right</span>`}`
+        : html`<span class="muted">not evaluated</span>`
+    }
   </button>`;
 }
 
@@ -97,7 +116,6 @@ function answerOf({ outcome }) {
   return typeof given === "string" ? given : "";
 }
 
-
 /** The first checkpoint's rollout beside the shown one's, and what training made likelier in it. @param {{run: Run, frames: Frame[], frame: Frame}} props */
 function Compared({ run, frames, frame }) {
   const [sample, setSample] = useState(0);
@@ -105,12 +123,20 @@ function Compared({ run, frames, frame }) {
   const first = frames.find((each) => each.made.length > 0);
   const sides = (first === frame ? [frame] : [/** @type {Frame} */ (first), frame]).map((each) => {
     const rollout = each === frame ? shown : each.made[0];
-    return { id: rollout.id, title: nameOf(each.checkpoint), href: href(["runs", run.run_id, "trajectories", rollout.id]) };
+    return {
+      id: rollout.id,
+      title: nameOf(each.checkpoint),
+      href: href(["runs", run.run_id, "trajectories", rollout.id]),
+    };
   });
   return html`
-    ${frame.made.length > 1 && html`<div class="switch" role="group" aria-label="Samples">${frame.made.map(
-      (each, index) => html`<button key=${each.id} aria-pressed=${each === shown} onClick=${() => setSample(index)}>Sample ${index + 1} ${each.success ? "✓" : "✗"}</button>`,
-    )}</div>`}
+    ${
+      frame.made.length > 1 &&
+      html`<div class="switch" role="group" aria-label="Samples">${frame.made.map(
+        (each, index) =>
+          html`<button key=${each.id} aria-pressed=${each === shown} onClick=${() => setSample(index)}>Sample ${index + 1} ${each.success ? "✓" : "✗"}</button>`,
+      )}</div>`
+    }
     <${SideBySide} sides=${sides} />
     <${Likelihoods} key=${shown.id} rollout=${shown} checkpoints=${frames.map((each) => each.checkpoint)} />`;
 }
@@ -123,9 +149,17 @@ function Likelihoods({ rollout, checkpoints }) {
   const [scored, setScored] = useState(/** @type {Likelihood | undefined} */ (undefined));
   if (kept.length < 2 || !may("write")) return null;
   async function score() {
-    setScored(await post(path`trajectories/${rollout.id}/likelihood`, { checkpoints: between, ...(turn && { turn: Number(turn) }) }));
+    setScored(
+      await post(path`trajectories/${rollout.id}/likelihood`, {
+        checkpoints: between,
+        ...(turn && { turn: Number(turn) }),
+      }),
+    );
   }
-  const step = (/** @type {number} */ side, /** @type {string} */ name) => html`<label class="field"><span>${name}</span>
+  const step = (
+    /** @type {number} */ side,
+    /** @type {string} */ name,
+  ) => html`<label class="field"><span>${name}</span>
     <select onChange=${(/** @type {any} */ event) => setBetween(between.map((each, index) => (index === side ? Number(event.target.value) : each)))}>
       ${kept.map((each) => html`<option value=${each.step} selected=${each.step === between[side]}>${nameOf(each)}</option>`)}
     </select></label>`;

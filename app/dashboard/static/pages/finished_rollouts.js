@@ -10,7 +10,11 @@ import { label, Text, visible } from "../parts/text.js";
 /** @typedef {import("../api_types").FinishedRollouts} Finished */
 
 const _EVERY_MS = 2000;
-const _PURPOSES = /** @type {Record<string, string>} */ ({ train: "training", "train.replacement": "training, another scenario", showcase: "sample email" });
+const _PURPOSES = /** @type {Record<string, string>} */ ({
+  train: "training",
+  "train.replacement": "training, another scenario",
+  showcase: "sample email",
+});
 
 /** @param {{runId: string}} props */
 export function FinishedRollouts({ runId }) {
@@ -18,7 +22,8 @@ export function FinishedRollouts({ runId }) {
   useEffect(() => {
     const controller = new AbortController();
     // A failed read is repeated at the next turn; the page's event stream says when the connection is lost.
-    const read = () => document.hidden || get(path`runs/${runId}/rollouts`, { limit: 12 }, controller.signal).then(setFound, () => {});
+    const read = () =>
+      document.hidden || get(path`runs/${runId}/rollouts`, { limit: 12 }, controller.signal).then(setFound, () => {});
     read();
     const timer = setInterval(read, _EVERY_MS);
     return () => {
@@ -29,15 +34,21 @@ export function FinishedRollouts({ runId }) {
   if (!found || found.total === 0) return null;
   return html`<section class="card finished"><h2>Just finished</h2>
     <p class="muted">${counted(found.total, "rollout")} of the iteration in progress have finished; the newest are here. They are judged and listed below once the iteration is saved.</p>
-    <ul class="rollouts">${found.items.map((each) => html`<li key=${each.id}><details>
+    <ul class="rollouts">${found.items.map(
+      (each) => html`<li key=${each.id}><details>
       <summary>${taskIn(each.messages)} <span class="muted">${_PURPOSES[each.purpose] ?? each.purpose.replace(".", ", ")} · ${visible(ending(each))}, ${counted(each.turns, "turn")}, ${duration(each.seconds)} · ${ago(each.finished_at)}</span></summary>
       <${Conversation} messages=${each.messages} />
-    </details>${each.error && html`<p class="wrong-soft"><${Text} value=${lastLine(each.error)} limit=${300} /></p>`}</li>`)}</ul>
+    </details>${each.error && html`<p class="wrong-soft"><${Text} value=${lastLine(each.error)} limit=${300} /></p>`}</li>`,
+    )}</ul>
   </section>`;
 }
 
 /** The line of an error that names it. @param {string} error */
-const lastLine = (error) => error.trim().split("\n").findLast((line) => /[\p{L}\p{N}]/u.test(line)) ?? error;
+const lastLine = (error) =>
+  error
+    .trim()
+    .split("\n")
+    .findLast((line) => /[\p{L}\p{N}]/u.test(line)) ?? error;
 
 /** The agent's task: the first message of the user. @param {any[]} messages */
 const taskIn = (messages) => label(messages.find((each) => each.role === "user")?.content ?? "A rollout", 100);

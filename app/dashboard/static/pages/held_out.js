@@ -36,11 +36,16 @@ const _TRENDS = [
 export function HeldOut({ run, query }) {
   const kind = kindOf(run, query);
   const evaluated = evaluationsOf(run, kind).length;
-  const state = useLoaded((aborted) => get(path`runs/${run.run_id}/film`, { split: kind.split, mode: kind.mode }, aborted), [run.run_id, kind.name, evaluated]);
+  const state = useLoaded(
+    (aborted) => get(path`runs/${run.run_id}/film`, { split: kind.split, mode: kind.mode }, aborted),
+    [run.run_id, kind.name, evaluated],
+  );
   return html`<${HeldOutSwitch} run=${run} query=${query} />
     <${Loaded} state=${state} rows=${6}>${(/** @type {Film} */ film) => {
-      if (film.checkpoints.length === 0) return html`<${Empty} title="No held-out evaluation yet"><p>The baseline comes first.</p><//>`;
-      if (film.scenarios.length === 0) return html`<${Empty} title="No rollouts to watch"><p>${run.pruned.trajectories ? "They were deleted: this service keeps them for some days only." : "None of these evaluations is kept."}</p><//>`;
+      if (film.checkpoints.length === 0)
+        return html`<${Empty} title="No held-out evaluation yet"><p>The baseline comes first.</p><//>`;
+      if (film.scenarios.length === 0)
+        return html`<${Empty} title="No rollouts to watch"><p>${run.pruned.trajectories ? "They were deleted: this service keeps them for some days only." : "None of these evaluations is kept."}</p><//>`;
       return html`<${Behaviours} film=${film} /><${FilmOf} ...${viewOf(run, kind, film, query)} />`;
     }}<//>`;
 }
@@ -52,7 +57,15 @@ function viewOf(run, kind, film, query) {
   const named = shown.find((each) => each.scenario_id === query.get("scenario"));
   const last = film.checkpoints.length - 1;
   const at = film.checkpoints.findIndex((each) => String(each.step) === query.get("step"));
-  return { run, kind, film, shown, scenario: named ?? shown.find((each) => each.trend === "learned") ?? shown[0], at: at === -1 ? last : at, trend };
+  return {
+    run,
+    kind,
+    film,
+    shown,
+    scenario: named ?? shown.find((each) => each.trend === "learned") ?? shown[0],
+    at: at === -1 ? last : at,
+    trend,
+  };
 }
 
 /** @param {View} view @param {{scenario?: Scenario, at?: number, trend?: string | null}} change */
@@ -64,29 +77,44 @@ function show(view, { scenario = view.scenario, at = view.at, trend = view.trend
 function Behaviours({ film: { behaviours, behaviours_compared: compared, checkpoints } }) {
   if (checkpoints.length < 2) return null;
   return html`<section class="card behaviours"><h2>What it does differently</h2>
-    ${behaviours.length === 0
-      ? html`<p class="muted">Nothing that chance could not explain: ${counted(compared, "feature")} of its tool calls and of how rollouts end were compared between the first and the last evaluation.</p>`
-      : html`<ul>${behaviours.map(
-          (each) => html`<li><strong>${percent(each.before)} <span aria-label="to">→</span> ${percent(each.after)}</strong>
+    ${
+      behaviours.length === 0
+        ? html`<p class="muted">Nothing that chance could not explain: ${counted(compared, "feature")} of its tool calls and of how rollouts end were compared between the first and the last evaluation.</p>`
+        : html`<ul>${behaviours.map(
+            (
+              each,
+            ) => html`<li><strong>${percent(each.before)} <span aria-label="to">→</span> ${percent(each.after)}</strong>
             <span><${Named} text=${each.what} /> <span class="muted">${signed(each.points.mean, 0)} points, 95% interval ${signed(each.points.low, 0)} to ${signed(each.points.high, 0)}</span></span></li>`,
-        )}</ul>
-        <p class="muted small">Shares of rollouts in the first and in the last evaluation, paired by scenario: what changed most of ${counted(compared, "feature")} of tool calls and endings.</p>`}
+          )}</ul>
+        <p class="muted small">Shares of rollouts in the first and in the last evaluation, paired by scenario: what changed most of ${counted(compared, "feature")} of tool calls and endings.</p>`
+    }
   </section>`;
 }
 
 /** A text in which the names of tools stand in backticks. @param {{text: string}} props */
-const Named = ({ text }) => html`${text.split("`").map((part, index) => (index % 2 ? html`<code>${label(part, 60)}</code>` : label(part, 200)))}`;
+const Named = ({ text }) =>
+  html`${text.split("`").map((part, index) => (index % 2 ? html`<code>${label(part, 60)}</code>` : label(part, 200)))}`;
 
 /** @param {View} view */
 function FilmOf(view) {
   const { film, shown, scenario, at } = view;
   const keyed = (/** @type {KeyboardEvent} */ event) => {
     const [target, step] = [/** @type {HTMLElement} */ (event.target), _KEYS[event.key]];
-    if (!step || event.altKey || event.ctrlKey || event.metaKey || target.closest("input, select, textarea, .side-by-side")) return;
+    if (
+      !step ||
+      event.altKey ||
+      event.ctrlKey ||
+      event.metaKey ||
+      target.closest("input, select, textarea, .side-by-side")
+    )
+      return;
     event.preventDefault();
     const [along, down] = step;
     const row = scenario ? shown.indexOf(scenario) : 0;
-    show(view, { at: bounded(at + along, film.checkpoints.length), scenario: shown[bounded(row + down, shown.length)] });
+    show(view, {
+      at: bounded(at + along, film.checkpoints.length),
+      scenario: shown[bounded(row + down, shown.length)],
+    });
   };
   return html`<div class="film" onKeyDown=${keyed}>
     <section class="card"><h2>${filmTitle(view)}</h2>
@@ -108,7 +136,10 @@ const bounded = (index, count) => Math.max(0, Math.min(count - 1, index));
 function filmTitle({ film, kind }) {
   const { checkpoints, checkpoints_total: evaluated, scenarios, scenarios_total: total } = film;
   const some = scenarios.length < total ? `${whole(scenarios.length)} of ` : "";
-  const made = checkpoints.length < evaluated ? `${checkpoints.length} of ${counted(evaluated, "checkpoint")}` : counted(evaluated, "checkpoint");
+  const made =
+    checkpoints.length < evaluated
+      ? `${checkpoints.length} of ${counted(evaluated, "checkpoint")}`
+      : counted(evaluated, "checkpoint");
   return html`${some}${described(kind, total)} <span class="muted">by ${made}, sorted by when they were learned</span>`;
 }
 
@@ -118,9 +149,12 @@ function Trends(view) {
   const shows = (/** @type {string | null} */ trend) => show(view, { trend, scenario: undefined });
   return html`<div class="switch" role="group" aria-label="Scenarios to show">
     <button aria-pressed=${!view.trend} onClick=${() => shows(null)}>All ${whole(view.film.scenarios.length)}</button>
-    ${_TRENDS.filter(({ trend }) => counts.has(trend) || trend === view.trend).map(
-      ({ trend, title }) => html`<button key=${trend} aria-pressed=${view.trend === trend} onClick=${() => shows(trend)}>${title} ${whole(counts.get(trend)?.length ?? 0)}</button>`,
-    )}
+    ${_TRENDS
+      .filter(({ trend }) => counts.has(trend) || trend === view.trend)
+      .map(
+        ({ trend, title }) =>
+          html`<button key=${trend} aria-pressed=${view.trend === trend} onClick=${() => shows(trend)}>${title} ${whole(counts.get(trend)?.length ?? 0)}</button>`,
+      )}
   </div>`;
 }
 
@@ -129,24 +163,41 @@ function Matrix(view) {
   const { run, film, shown, scenario, at } = view;
   const chosen = useRef(/** @type {HTMLTableRowElement | null} */ (null));
   useEffect(() => {
-    const [row, box] = [chosen.current, /** @type {HTMLElement | null | undefined} */ (chosen.current?.closest(".film-box"))];
+    const [row, box] = [
+      chosen.current,
+      /** @type {HTMLElement | null | undefined} */ (chosen.current?.closest(".film-box")),
+    ];
     if (!row || !box) return;
     if (box.contains(document.activeElement)) row.querySelector("a")?.focus({ preventScroll: true }); // an arrow key leads on from there
     const [shown, edges] = [row.getBoundingClientRect(), box.getBoundingClientRect()];
     const isCut = shown.top < edges.top + _EDGE_PX || shown.bottom > edges.bottom - _EDGE_PX;
     if (isCut) box.scrollTop += shown.top - edges.top - edges.height / 2; // only the table scrolls, not the page
   }, [scenario?.scenario_id, view.trend]);
-  const place = (/** @type {Scenario} */ each) => href(["runs", run.run_id, "held-out"], { held: view.kind.name, trend: view.trend, scenario: each.scenario_id, step: film.checkpoints[at].step });
-  const groups = _TRENDS.map(({ trend, title }) => ({ title, rows: shown.filter((each) => each.trend === trend) })).filter(({ rows }) => rows.length > 0);
+  const place = (/** @type {Scenario} */ each) =>
+    href(["runs", run.run_id, "held-out"], {
+      held: view.kind.name,
+      trend: view.trend,
+      scenario: each.scenario_id,
+      step: film.checkpoints[at].step,
+    });
+  const groups = _TRENDS
+    .map(({ trend, title }) => ({ title, rows: shown.filter((each) => each.trend === trend) }))
+    .filter(({ rows }) => rows.length > 0);
   return html`<${Sideways} class="film-box" label="Scenarios by checkpoints"><table class="matrix">
     <thead><tr><th scope="col">Scenario</th>${film.checkpoints.map((each, index) => html`<th scope="col" class=${index === at ? "now" : ""}>${headOf(each, run)}</th>`)}</tr></thead>
-    ${groups.map(({ title, rows }) => html`<tbody key=${title}>
+    ${groups.map(
+      ({ title, rows }) => html`<tbody key=${title}>
       <tr class="trend"><th scope="rowgroup" colspan=${film.checkpoints.length + 1}>${title}</th></tr>
-      ${rows.map((each) => html`<tr key=${each.scenario_id} ref=${each === scenario ? chosen : undefined} class=${each === scenario ? "chosen" : ""}>
+      ${rows.map(
+        (
+          each,
+        ) => html`<tr key=${each.scenario_id} ref=${each === scenario ? chosen : undefined} class=${each === scenario ? "chosen" : ""}>
         <th scope="row"><a href=${place(each)} aria-current=${each === scenario ? "true" : undefined} onClick=${(/** @type {MouseEvent} */ event) => chose(event, view, { scenario: each })}>${label(taskOf(asTrajectory(each)), 160)}</a></th>
         ${each.rollouts.map((made, index) => html`<td class=${index === at ? "now" : ""} onClick=${(/** @type {MouseEvent} */ event) => chose(event, view, { scenario: each, at: index })}><${Share} right=${each.right[index]} made=${made} /></td>`)}
-      </tr>`)}
-    </tbody>`)}
+      </tr>`,
+      )}
+    </tbody>`,
+    )}
     <tfoot><tr><th scope="row">All</th>${film.checkpoints.map((each) => html`<td>${percent(each.success)}</td>`)}</tr></tfoot>
   </table><//>`;
 }
@@ -162,7 +213,8 @@ function chose(event, view, change) {
 const asTrajectory = ({ scenario_id: id, task }) => ({ scenario_id: id, scenario: { task } });
 
 /** @param {Checkpoint} checkpoint @param {Run} run */
-const headOf = ({ iteration, step }, run) => html`${iteration === 0 ? "Before" : step}${step === run.best_checkpoint?.step && html`<span title="best checkpoint" aria-label=", the best">★</span>`}`;
+const headOf = ({ iteration, step }, run) =>
+  html`${iteration === 0 ? "Before" : step}${step === run.best_checkpoint?.step && html`<span title="best checkpoint" aria-label=", the best">★</span>`}`;
 
 /** @param {{right: number, made: number}} props */
 function Share({ right, made }) {

@@ -40,10 +40,13 @@ export function pageOf({ names, query }) {
     case "ask":
       return shown("Ask", () => html`<${Ask} query=${query} />`, "ask");
     case "models":
-      if (id && part) return shown(`${id}/${part}`, () => html`<${ModelPage} project=${id} name=${part} />`, `models/${id}/${part}`);
+      if (id && part)
+        return shown(`${id}/${part}`, () => html`<${ModelPage} project=${id} name=${part} />`, `models/${id}/${part}`);
       return shown("Models", () => html`<${Models} />`, "models");
     case "releases":
-      return id ? shown("Release", () => html`<${ReleasePage} id=${id} />`, `releases/${id}`) : shown("Models", () => html`<${Models} />`, "models");
+      return id
+        ? shown("Release", () => html`<${ReleasePage} id=${id} />`, `releases/${id}`)
+        : shown("Models", () => html`<${Models} />`, "models");
     case "evaluations":
       if (id) return shown(`Evaluation ${id}`, () => html`<${EvaluationPage} id=${id} />`, `evaluations/${id}`);
       return shown("Evaluations", () => html`<${Evaluations} />`, "evaluations");
@@ -66,9 +69,17 @@ export function pageOf({ names, query }) {
 /** @param {string} id @param {string} part @param {string | undefined} inner @param {URLSearchParams} query */
 function runPage(id, part, inner, query) {
   if (part === "trajectories" && inner)
-    return shown(`Trajectory ${inner}`, () => html`<${TrajectoryPage} id=${inner} runId=${id} />`, `trajectories/${inner}`);
+    return shown(
+      `Trajectory ${inner}`,
+      () => html`<${TrajectoryPage} id=${inner} runId=${id} />`,
+      `trajectories/${inner}`,
+    );
   if (part === "rejudgings" && inner)
-    return shown("Rejudging", () => html`<${RejudgingPage} runId=${id} id=${inner} query=${query} />`, `rejudgings/${inner}`);
+    return shown(
+      "Rejudging",
+      () => html`<${RejudgingPage} runId=${id} id=${inner} query=${query} />`,
+      `rejudgings/${inner}`,
+    );
   if (part === "group") return shown("Group", () => html`<${GroupPage} runId=${id} query=${query} />`, `group/${id}`);
   return shown(`Run ${id}`, () => html`<${RunPage} id=${id} part=${part} query=${query} />`, `runs/${id}`);
 }
@@ -76,7 +87,12 @@ function runPage(id, part, inner, query) {
 /** @param {string} of @param {string} id @param {string | undefined} continuation @param {URLSearchParams} query */
 function whatIfPage(of, id, continuation, query) {
   const names = ["trajectories", of, "what-if", id];
-  if (continuation) return shown(`Continuation ${continuation}`, () => html`<${TrajectoryPage} id=${continuation} whatIf=${href(names)} />`, `trajectories/${continuation}`);
+  if (continuation)
+    return shown(
+      `Continuation ${continuation}`,
+      () => html`<${TrajectoryPage} id=${continuation} whatIf=${href(names)} />`,
+      `trajectories/${continuation}`,
+    );
   return shown("What if", () => html`<${WhatIfPage} of=${of} id=${id} query=${query} />`, names.join("/"));
 }
 

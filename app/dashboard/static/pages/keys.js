@@ -22,16 +22,37 @@ const _SCOPES = /** @type {Record<string, string>} */ ({
 
 export function Keys() {
   const isAllowed = may("operator");
-  const state = useLoaded((aborted) => (isAllowed ? all("keys", {}, { aborted, most: 1000 }) : Promise.resolve([])), [isAllowed]);
+  const state = useLoaded(
+    (aborted) => (isAllowed ? all("keys", {}, { aborted, most: 1000 }) : Promise.resolve([])),
+    [isAllowed],
+  );
   const columns = [
-    { title: "Name", by: "name", cell: (/** @type {Key} */ each) => html`<strong>${label(each.name)}</strong> <code>${label(each.prefix)}…</code>` },
-    { title: "Project", by: "project", cell: (/** @type {Key} */ each) => (each.project === "*" ? "all" : label(each.project)) },
+    {
+      title: "Name",
+      by: "name",
+      cell: (/** @type {Key} */ each) => html`<strong>${label(each.name)}</strong> <code>${label(each.prefix)}…</code>`,
+    },
+    {
+      title: "Project",
+      by: "project",
+      cell: (/** @type {Key} */ each) => (each.project === "*" ? "all" : label(each.project)),
+    },
     { title: "May", cell: (/** @type {Key} */ each) => each.scopes.join(", ") },
-    { title: "Last used", by: "last_used_at", cell: (/** @type {Key} */ each) => (each.last_used_at ? ago(each.last_used_at) : "never") },
+    {
+      title: "Last used",
+      by: "last_used_at",
+      cell: (/** @type {Key} */ each) => (each.last_used_at ? ago(each.last_used_at) : "never"),
+    },
     { title: "State", cell: stateOf },
-    { title: "", cell: (/** @type {Key} */ each) => !each.revoked_at && html`<${Action} label="Revoke" kind="danger" confirm="Revoke this key for good?" act=${async () => (await remove(path`keys/${each.id}`), state.reload())} />` },
+    {
+      title: "",
+      cell: (/** @type {Key} */ each) =>
+        !each.revoked_at &&
+        html`<${Action} label="Revoke" kind="danger" confirm="Revoke this key for good?" act=${async () => (await remove(path`keys/${each.id}`), state.reload())} />`,
+    },
   ];
-  if (!isAllowed) return html`<h1>Keys</h1><${Empty} title="Your key may not see this"><p>Listing and creating keys needs one with the scope <code>operator</code>.</p><//>`;
+  if (!isAllowed)
+    return html`<h1>Keys</h1><${Empty} title="Your key may not see this"><p>Listing and creating keys needs one with the scope <code>operator</code>.</p><//>`;
   return html`<h1>Keys</h1><${New} reload=${state.reload} />
     <${Loaded} state=${state}>${(/** @type {Key[]} */ found) =>
       found.length === 0
@@ -59,7 +80,12 @@ function New({ reload }) {
     event.preventDefault();
     const { name, project, expires_days: days } = values;
     try {
-      const body = { name, scopes: [...scopes], ...(project ? { project } : {}), ...(days ? { expires_days: Number(days) } : {}) };
+      const body = {
+        name,
+        scopes: [...scopes],
+        ...(project ? { project } : {}),
+        ...(days ? { expires_days: Number(days) } : {}),
+      };
       setState({ key: (await post("keys", body)).key });
       reload();
     } catch (error) {

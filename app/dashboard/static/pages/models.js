@@ -22,7 +22,9 @@ export function Models() {
   const promotions = useLoaded((aborted) => get("promotions", {}, aborted), []);
   useReload(promotions, Boolean(promotions.data?.items.some((/** @type {Promotion} */ each) => each.release)));
   return html`<h1>Models</h1>
-    <${Loaded} state=${models}>${(/** @type {{items: Model[]}} */ { items }) => html`<section class="card"><h2>All models</h2>
+    <${Loaded} state=${models}>${(
+      /** @type {{items: Model[]}} */ { items },
+    ) => html`<section class="card"><h2>All models</h2>
       <${Table} caption="Models" rows=${items} keyOf=${(/** @type {Model} */ each) => each.model + each.backend} columns=${modelColumns} /></section>`}<//>
     <${Loaded} state=${promotions}>${(/** @type {{items: Promotion[]}} */ { items }) => html`<${Promoted} items=${items} reload=${promotions.reload} />`}<//>
     <${Releases} />`;
@@ -36,17 +38,26 @@ function modelLink({ model, base_model: base }) {
 
 const modelColumns = [
   { title: "Model", by: "model", cell: modelLink },
-  { title: "Trained from", by: "base_model", cell: (/** @type {Model} */ each) => (each.base_model ? label(each.base_model, 120) : html`<span class="muted">a base model</span>`) },
+  {
+    title: "Trained from",
+    by: "base_model",
+    cell: (/** @type {Model} */ each) =>
+      each.base_model ? label(each.base_model, 120) : html`<span class="muted">a base model</span>`,
+  },
   { title: "Newest step", by: "step", isNumber: true, cell: (/** @type {Model} */ each) => each.step ?? "–" },
   { title: "Promoted as", cell: (/** @type {Model} */ each) => each.promoted_as.map((name) => label(name)).join(", ") },
   { title: "Backend", by: "backend", cell: (/** @type {Model} */ each) => label(each.backend) },
-  { title: "", cell: (/** @type {Model} */ each) => each.unusable && html`<span class="wrong">${label(each.unusable, 160)}</span>` },
+  {
+    title: "",
+    cell: (/** @type {Model} */ each) => each.unusable && html`<span class="wrong">${label(each.unusable, 160)}</span>`,
+  },
 ];
 
 /** @param {Promotion} promotion */
 function evidence({ evidence: found }) {
   if (!found) return html`<span class="muted">none given</span>`;
-  if (found.release_id) return html`<a href=${href(["releases", found.release_id])}>a release</a> <span class="muted">that ${found.by === "time" ? "reached its end" : "a person ended"}</span>`;
+  if (found.release_id)
+    return html`<a href=${href(["releases", found.release_id])}>a release</a> <span class="muted">that ${found.by === "time" ? "reached its end" : "a person ended"}</span>`;
   return html`<details><summary>won a trial</summary><${JsonText} value=${found} /></details>`;
 }
 
@@ -57,7 +68,9 @@ function Promoted({ items, reload }) {
   async function check({ name }) {
     const [project, last] = name.split("/", 2);
     const found = await post(path`promotions/${project}/${last}/check`);
-    setSaid(found.healthy ? `${name} answers, in ${duration(found.seconds)}.` : `${name} does not answer: ${found.reason}`);
+    setSaid(
+      found.healthy ? `${name} answers, in ${duration(found.seconds)}.` : `${name} does not answer: ${found.reason}`,
+    );
   }
   /** @param {Promotion} promotion */
   async function withdraw({ name }) {
@@ -66,11 +79,29 @@ function Promoted({ items, reload }) {
     reload();
   }
   const columns = [
-    { title: "Name", by: "name", isHead: true, cell: (/** @type {Promotion} */ each) => html`<span class="row-name">${label(each.name)}</span>` },
-    { title: "Means", cell: (/** @type {Promotion} */ each) => html`${label(each.model)} @${each.step}${each.release && html`<br />release: <${ReleaseLine} release=${each.release} />`}` },
+    {
+      title: "Name",
+      by: "name",
+      isHead: true,
+      cell: (/** @type {Promotion} */ each) => html`<span class="row-name">${label(each.name)}</span>`,
+    },
+    {
+      title: "Means",
+      cell: (/** @type {Promotion} */ each) =>
+        html`${label(each.model)} @${each.step}${each.release && html`<br />release: <${ReleaseLine} release=${each.release} />`}`,
+    },
     { title: "Evidence", cell: evidence },
-    { title: "Since", by: "created_at", cell: (/** @type {Promotion} */ each) => html`${moment(each.created_at)} <span class="muted">by ${label(each.actor)}</span>` },
-    { title: "", cell: (/** @type {Promotion} */ each) => html`<${Action} label="Check" act=${() => check(each)} /> <${Action} label="Withdraw" kind="danger" confirm="Take this name away? Requests that use it fail from then on." act=${() => withdraw(each)} />` },
+    {
+      title: "Since",
+      by: "created_at",
+      cell: (/** @type {Promotion} */ each) =>
+        html`${moment(each.created_at)} <span class="muted">by ${label(each.actor)}</span>`,
+    },
+    {
+      title: "",
+      cell: (/** @type {Promotion} */ each) =>
+        html`<${Action} label="Check" act=${() => check(each)} /> <${Action} label="Withdraw" kind="danger" confirm="Take this name away? Requests that use it fail from then on." act=${() => withdraw(each)} />`,
+    },
   ];
   return html`<section class="card"><h2>Promoted names</h2>
     <p class="muted">A stable name for clients of <code>/v1</code>; it can be moved to another checkpoint at any time.</p>
@@ -95,21 +126,44 @@ function Checkpoints({ project, name, checkpoints, reload }) {
   const [promoting, setPromoting] = useState(/** @type {number | undefined} */ (undefined));
   const promoted = checkpoints.find((each) => each.step === promoting);
   const columns = [
-    { title: "Step", by: "step", cell: (/** @type {Checkpoint} */ each) => html`<strong>${each.step}</strong>${each.is_best && html` <span class="status good">best</span>`}` },
-    { title: "Held-out success", by: "success", isNumber: true, cell: (/** @type {Checkpoint} */ each) => percent(each.success) },
-    { title: "Made by", cell: (/** @type {Checkpoint} */ each) => each.run_id && html`<a href=${href(["runs", each.run_id])}>a run, iteration ${each.iteration}</a>` },
-    { title: "Promoted as", cell: (/** @type {Checkpoint} */ each) => each.promoted_as.map((promoted) => label(promoted)).join(", ") },
+    {
+      title: "Step",
+      by: "step",
+      cell: (/** @type {Checkpoint} */ each) =>
+        html`<strong>${each.step}</strong>${each.is_best && html` <span class="status good">best</span>`}`,
+    },
+    {
+      title: "Held-out success",
+      by: "success",
+      isNumber: true,
+      cell: (/** @type {Checkpoint} */ each) => percent(each.success),
+    },
+    {
+      title: "Made by",
+      cell: (/** @type {Checkpoint} */ each) =>
+        each.run_id && html`<a href=${href(["runs", each.run_id])}>a run, iteration ${each.iteration}</a>`,
+    },
+    {
+      title: "Promoted as",
+      cell: (/** @type {Checkpoint} */ each) => each.promoted_as.map((promoted) => label(promoted)).join(", "),
+    },
     { title: "Made", by: "created_at", cell: (/** @type {Checkpoint} */ each) => moment(each.created_at) },
-    { title: "", cell: (/** @type {Checkpoint} */ each) => html`<span class="actions">
+    {
+      title: "",
+      cell: (/** @type {Checkpoint} */ each) => html`<span class="actions">
         <button onClick=${() => setPromoting(each.step)}>Promote</button>
         <a class="button" href=${url(path`models/${project}/${name}/export`, { step: each.step })} download>Export</a>
         <${Action} label="Delete" kind="danger" confirm="Delete this checkpoint for good?" disabled=${each.promoted_as.length > 0}
           act=${async () => (await remove(path`models/${project}/${name}/checkpoints/${each.step}`), reload())} />
-      </span>` },
+      </span>`,
+    },
   ];
   return html`
-    ${promoted && html`<section class="card narrow" aria-label="Promote"><h2>Promote step ${promoted.step}</h2>
-      <${Promote} key=${promoted.step} project=${project} name=${name} checkpoints=${[promoted]} runId=${promoted.run_id} done=${() => (setPromoting(undefined), reload())} /></section>`}
+    ${
+      promoted &&
+      html`<section class="card narrow" aria-label="Promote"><h2>Promote step ${promoted.step}</h2>
+      <${Promote} key=${promoted.step} project=${project} name=${name} checkpoints=${[promoted]} runId=${promoted.run_id} done=${() => (setPromoting(undefined), reload())} /></section>`
+    }
     <section class="card"><h2>Checkpoints</h2>
       <${Table} caption="Checkpoints" rows=${[...checkpoints].reverse()} keyOf=${(/** @type {Checkpoint} */ each) => each.step} columns=${columns} /></section>`;
 }

@@ -17,7 +17,8 @@ const _ROOM = "(min-width: 46rem)";
 const _RARE = "other";
 
 /** The filters that the address names. @param {URLSearchParams} query @returns {Filters} */
-export const filtersOf = (query) => Object.fromEntries(_NAMES.flatMap((name) => (query.get(name) ? [[name, query.get(name)]] : [])));
+export const filtersOf = (query) =>
+  Object.fromEntries(_NAMES.flatMap((name) => (query.get(name) ? [[name, query.get(name)]] : [])));
 
 /** @param {{outcomes: Outcomes}} props */
 export function OutcomeCharts({ outcomes: { every, iterations, ends, parts } }) {
@@ -48,9 +49,13 @@ export function RolloutFilters({ filters, outcomes, change, clear }) {
   /** @param {keyof Filters} name @param {string} title @param {string} type a search is where the key "/" leads @param {string} placeholder */
   const text = (name, title, type, placeholder) => html`<label class="field"><span>${title}</span>
     <input type=${type} value=${filters[name] ?? ""} placeholder=${placeholder} onChange=${(/** @type {any} */ event) => change({ [name]: event.target.value.trim() })} /></label>`;
-  const known = (/** @type {string[]} */ names) => names.filter((each) => each && each !== _RARE).map((each) => [each, named(each)]);
+  const known = (/** @type {string[]} */ names) =>
+    names.filter((each) => each && each !== _RARE).map((each) => [each, named(each)]);
   return html`<div class="filters rollout-filters" role="group" aria-label="Rollouts to show">
-    ${choice("success", "Success", [["true", "✓ yes"], ["false", "✗ no"]])}
+    ${choice("success", "Success", [
+      ["true", "✓ yes"],
+      ["false", "✗ no"],
+    ])}
     ${choice("end", "Ended", known(outcomes?.ends.map((each) => each.end) ?? []))}
     ${choice("part", "Reward part", known(outcomes?.parts.map((each) => each.part) ?? []))}
     ${text("tool", "Called tool", "text", "any")}
@@ -60,4 +65,5 @@ export function RolloutFilters({ filters, outcomes, change, clear }) {
 }
 
 /** The choices, and what the address has chosen if it is none of them. @param {string[][]} choices @param {string | undefined} chosen */
-const withChosen = (choices, chosen) => (chosen && !choices.some(([value]) => value === chosen) ? [...choices, [chosen, named(chosen)]] : choices);
+const withChosen = (choices, chosen) =>
+  chosen && !choices.some(([value]) => value === chosen) ? [...choices, [chosen, named(chosen)]] : choices;

@@ -52,18 +52,26 @@ function Whole({ runId, evaluation, query, reload }) {
       question="Delete this rejudging with its scores? The run stays as it is." gone=${() => go(["runs", runId, "rejudgings"])} />
     ${report && html`<${Said} text=${report.text} />`}
     <p class="muted">${described(asked)}${report?.scored != null && ` ${whole(report.scored)} of ${counted(report.rollouts ?? 0, "rollout")} ${report.scored === 1 ? "was" : "were"} scored.`}${spent(evaluation)} The run and its own scores stay as they are.</p>
-    ${hasFinding && html`<${Figures} report=${report} />
+    ${
+      hasFinding &&
+      html`<${Figures} report=${report} />
       <${Curves} report=${report} query=${query} />
       ${report.iterations.length > 0 && html`<${Iterations} runId=${runId} report=${report} />`}
       ${report.evaluations.length > 0 && html`<${HeldOut} rows=${report.evaluations} />`}
       <${Noise} noise=${report.noise} repeats=${report.repeats} />
-      ${report.largest.length > 0 && html`<${Largest} runId=${runId} changes=${report.largest} />`}`}
+      ${report.largest.length > 0 && html`<${Largest} runId=${runId} changes=${report.largest} />`}`
+    }
     <details class="card"><summary><h2>Settings</h2></summary><${JsonText} value=${{ judge: request.judge, environment: request.environment, rejudge: asked, budget: request.budget }} /></details>`;
 }
 
 /** What was judged, in words. @param {Asked} asked */
 function described({ kinds, first, last, repeats }) {
-  const which = kinds.length > 1 ? "Training and held-out rollouts" : kinds[0] === "train" ? "Training rollouts" : "Held-out rollouts";
+  const which =
+    kinds.length > 1
+      ? "Training and held-out rollouts"
+      : kinds[0] === "train"
+        ? "Training rollouts"
+        : "Held-out rollouts";
   const from = Math.max(first, kinds.includes("evaluation") ? 0 : 1); // the baseline has no training rollouts
   return `${which} of ${from === last ? `iteration ${last}` : `iterations ${from} to ${last}`}, ${repeats === 1 ? "each judged once" : `each judged ${counted(repeats, "time")}`}.`;
 }
@@ -75,25 +83,33 @@ function spent({ judge_cost: { requests, usd } }) {
 }
 
 /** Two figures with an arrow. @param {{of: Both, format?: (value: number | null) => string}} props */
-const BothFigures = ({ of: { before, now }, format = number }) => html`<span class="both">${format(before)} <span aria-label="to">→</span> ${format(now)}</span>`;
+const BothFigures = ({ of: { before, now }, format = number }) =>
+  html`<span class="both">${format(before)} <span aria-label="to">→</span> ${format(now)}</span>`;
 
 /** @param {{report: Report}} props */
 function Figures({ report: { all: overall, best_step: best } }) {
   if (!overall && !best) return null;
   return html`<dl class="figures-row">
-    ${overall && html`<div><dt>Advantages</dt><dd>${percent(overall.flipped)}</dd><dd class="muted">change their sign, of ${counted(overall.rollouts, "rollout")}</dd></div>
+    ${
+      overall &&
+      html`<div><dt>Advantages</dt><dd>${percent(overall.flipped)}</dd><dd class="muted">change their sign, of ${counted(overall.rollouts, "rollout")}</dd></div>
       <div><dt>Training signal</dt><${Signal} changes=${overall} /></div>
       <div><dt>Correlation</dt><dd>${number(overall.correlation)}</dd><dd class="muted">${overall.correlation === null ? "of ranks: not defined, since one side does not vary" : "of the ranks of rewards"}</dd></div>
       <div><dt>Mean reward</dt><dd><${BothFigures} of=${overall.reward} /></dd><dd class="muted">before and now</dd></div>
-      <div><dt>Success in training</dt><dd><${BothFigures} of=${overall.success} format=${percent} /></dd><dd class="muted">before and now</dd></div>`}
-    ${best && html`<div><dt>Best checkpoint</dt><dd>${best.before === best.now ? `step ${best.now}` : html`step <${BothFigures} of=${best} format=${whole} />`}</dd>
-      <dd class="muted">${best.before === best.now ? "the same under both" : "would be another one"}</dd></div>`}
+      <div><dt>Success in training</dt><dd><${BothFigures} of=${overall.success} format=${percent} /></dd><dd class="muted">before and now</dd></div>`
+    }
+    ${
+      best &&
+      html`<div><dt>Best checkpoint</dt><dd>${best.before === best.now ? `step ${best.now}` : html`step <${BothFigures} of=${best} format=${whole} />`}</dd>
+      <dd class="muted">${best.before === best.now ? "the same under both" : "would be another one"}</dd></div>`
+    }
   </dl>`;
 }
 
 /** @param {{changes: Changes}} props */
 function Signal({ changes: { gained, lost } }) {
-  if (gained && lost) return html`<dd>+${whole(gained)} / ${"\u2212"}${whole(lost)}</dd><dd class="muted">groups that gained it and that lost it</dd>`;
+  if (gained && lost)
+    return html`<dd>+${whole(gained)} / ${"\u2212"}${whole(lost)}</dd><dd class="muted">groups that gained it and that lost it</dd>`;
   if (lost) return html`<dd>${whole(lost)} lost</dd><dd class="muted">groups that have none now</dd>`;
   return html`<dd>${gained ? `${whole(gained)} gained` : "as before"}</dd><dd class="muted">${gained ? "groups that had none before" : "no group gained or lost it"}</dd>`;
 }
@@ -105,9 +121,12 @@ function Curves({ report, query }) {
   const isHeldOut = evaluations.length > 0;
   return html`${isHeldOut && html`<${HeldOutSwitch} run=${run} query=${query} />`}
     <div class=${isHeldOut && iterations.length > 0 ? "charts two" : "charts"}>
-      ${iterations.length > 0 && html`<${Chart} title="Mean reward in training" note="of the same rollouts, by the run's scores and by the new ones" height=${_CHART_HEIGHT}
+      ${
+        iterations.length > 0 &&
+        html`<${Chart} title="Mean reward in training" note="of the same rollouts, by the run's scores and by the new ones" height=${_CHART_HEIGHT}
         x=${iterations.map((each) => each.iteration)} lines=${linesOf(iterations.map((each) => each.reward))}
-        mark=${mattering === null ? undefined : { x: mattering, label: "matters from here" }} />`}
+        mark=${mattering === null ? undefined : { x: mattering, label: "matters from here" }} />`
+      }
       ${isHeldOut && html`<${HeldOutChart} rows=${/** @type {any} */ (evaluationsOf(run, kindOf(run, query)))} kind=${kindOf(run, query)} />`}
     </div>`;
 }
@@ -126,15 +145,52 @@ function HeldOutChart({ rows, kind }) {
 
 /** @param {{runId: string, report: Report}} props */
 function Iterations({ runId, report: { iterations, first_mattering: mattering } }) {
-  const link = (/** @type {OfIteration} */ each) => html`<a href=${href(["runs", runId, "trajectories"], { iteration: each.iteration })}>${each.iteration}</a>`;
+  const link = (/** @type {OfIteration} */ each) =>
+    html`<a href=${href(["runs", runId, "trajectories"], { iteration: each.iteration })}>${each.iteration}</a>`;
   const columns = [
     { title: "Iteration", by: "iteration", cell: link, width: 104 },
-    { title: "Signs changed", by: "flipped", isNumber: true, cell: (/** @type {OfIteration} */ each) => percent(each.flipped), width: 136 },
-    { title: "Gained signal", by: "gained", isNumber: true, cell: (/** @type {OfIteration} */ each) => whole(each.gained), width: 132 },
-    { title: "Lost signal", by: "lost", isNumber: true, cell: (/** @type {OfIteration} */ each) => whole(each.lost), width: 112 },
-    { title: "Correlation", by: "correlation", isNumber: true, cell: (/** @type {OfIteration} */ each) => number(each.correlation), width: 118 },
-    { title: "Reward", by: "reward.now", isNumber: true, cell: (/** @type {OfIteration} */ each) => html`<${BothFigures} of=${each.reward} />`, width: 132 },
-    { title: "Success", by: "success.now", isNumber: true, cell: (/** @type {OfIteration} */ each) => html`<${BothFigures} of=${each.success} format=${percent} />`, width: 132 },
+    {
+      title: "Signs changed",
+      by: "flipped",
+      isNumber: true,
+      cell: (/** @type {OfIteration} */ each) => percent(each.flipped),
+      width: 136,
+    },
+    {
+      title: "Gained signal",
+      by: "gained",
+      isNumber: true,
+      cell: (/** @type {OfIteration} */ each) => whole(each.gained),
+      width: 132,
+    },
+    {
+      title: "Lost signal",
+      by: "lost",
+      isNumber: true,
+      cell: (/** @type {OfIteration} */ each) => whole(each.lost),
+      width: 112,
+    },
+    {
+      title: "Correlation",
+      by: "correlation",
+      isNumber: true,
+      cell: (/** @type {OfIteration} */ each) => number(each.correlation),
+      width: 118,
+    },
+    {
+      title: "Reward",
+      by: "reward.now",
+      isNumber: true,
+      cell: (/** @type {OfIteration} */ each) => html`<${BothFigures} of=${each.reward} />`,
+      width: 132,
+    },
+    {
+      title: "Success",
+      by: "success.now",
+      isNumber: true,
+      cell: (/** @type {OfIteration} */ each) => html`<${BothFigures} of=${each.success} format=${percent} />`,
+      width: 132,
+    },
   ];
   return html`<section class="card"><h2>Iterations <span class="muted">reward and success before and now</span></h2>
     <${LongTable} caption="Changes by iteration" rows=${iterations} keyOf=${(/** @type {OfIteration} */ each) => each.iteration} columns=${columns}
@@ -145,11 +201,29 @@ function Iterations({ runId, report: { iterations, first_mattering: mattering } 
 /** @param {{rows: OfEvaluation[]}} props */
 function HeldOut({ rows }) {
   const columns = [
-    { title: "After iteration", by: "iteration", cell: (/** @type {OfEvaluation} */ each) => (each.iteration === 0 ? "0 (baseline)" : each.iteration) },
-    { title: "Scenarios", by: "split", cell: (/** @type {OfEvaluation} */ each) => label(`${each.split}, ${each.mode}`, 60) },
+    {
+      title: "After iteration",
+      by: "iteration",
+      cell: (/** @type {OfEvaluation} */ each) => (each.iteration === 0 ? "0 (baseline)" : each.iteration),
+    },
+    {
+      title: "Scenarios",
+      by: "split",
+      cell: (/** @type {OfEvaluation} */ each) => label(`${each.split}, ${each.mode}`, 60),
+    },
     { title: "Step", by: "step", isNumber: true, cell: (/** @type {OfEvaluation} */ each) => each.step },
-    { title: "Success", by: "success.now", isNumber: true, cell: (/** @type {OfEvaluation} */ each) => html`<${BothFigures} of=${each.success} format=${percent} />` },
-    { title: "Reward", by: "reward.now", isNumber: true, cell: (/** @type {OfEvaluation} */ each) => html`<${BothFigures} of=${each.reward} />` },
+    {
+      title: "Success",
+      by: "success.now",
+      isNumber: true,
+      cell: (/** @type {OfEvaluation} */ each) => html`<${BothFigures} of=${each.success} format=${percent} />`,
+    },
+    {
+      title: "Reward",
+      by: "reward.now",
+      isNumber: true,
+      cell: (/** @type {OfEvaluation} */ each) => html`<${BothFigures} of=${each.reward} />`,
+    },
   ];
   return html`<details class="card"><summary><h2>Held-out evaluations <span class="muted">before and now, ${rows.length} in all</span></h2></summary>
     <${Table} caption="Held-out evaluations before and now" rows=${rows} keyOf=${(/** @type {OfEvaluation} */ each) => `${each.iteration} ${each.split} ${each.mode}`} columns=${columns} /></details>`;
@@ -158,13 +232,15 @@ function HeldOut({ rows }) {
 /** @param {{noise: JudgeNoise | null, repeats: number}} props */
 function Noise({ noise, repeats }) {
   return html`<section class="card" aria-labelledby="noise"><h2 id="noise">The judge's own noise${noise && html` <span class="muted">from ${counted(repeats, "verdict")} of each rollout</span>`}</h2>
-    ${noise
-      ? html`<dl class="noise">
+    ${
+      noise
+        ? html`<dl class="noise">
           <div><dt>Deviation</dt><dd>${number(noise.deviation, 3)}</dd><dd class="muted">How far the scores of one and the same rollout, from 0 to 1, differ: their standard deviation.</dd></div>
           <div><dt>Reliability</dt><dd>${number(noise.icc)}</dd><dd class="muted">${noise.icc === null ? "Not defined, because all scores are equal." : "The intraclass correlation ICC(1): the share of the scores' variance that comes from the rollouts. The rest comes from the judge."}</dd></div>
           <div><dt>Noise floor</dt><dd>${percent(noise.floor)}</dd><dd class="muted">${noise.floor === null ? "Not known, because no training group was judged twice." : "The share of advantages whose sign differs between two verdicts of this judge. Fewer changes than that are noise."}</dd></div>
         </dl>`
-      : html`<p class="muted">Unknown, because each rollout was judged once. With two or more repeats, the report says how far the judge differs from itself.</p>`}
+        : html`<p class="muted">Unknown, because each rollout was judged once. With two or more repeats, the report says how far the judge differs from itself.</p>`
+    }
   </section>`;
 }
 
@@ -172,11 +248,15 @@ function Noise({ noise, repeats }) {
 function Largest({ runId, changes }) {
   // A rollout's task helps to recognize it, but its page may be gone.
   const tasks = useLoaded(
-    (aborted) => Promise.all(changes.map((each) => get(path`trajectories/${each.trajectory_id}`, {}, aborted).then(taskOf, () => ""))),
+    (aborted) =>
+      Promise.all(
+        changes.map((each) => get(path`trajectories/${each.trajectory_id}`, {}, aborted).then(taskOf, () => "")),
+      ),
     [changes.map((each) => each.trajectory_id).join()],
   );
   return html`<section class="card"><h2>Largest changes <span class="muted">training rollouts whose reward changes most, because the judges disagree</span></h2>
-    <ol class="changes">${changes.map((each, index) => html`<li key=${each.trajectory_id}>
+    <ol class="changes">${changes.map(
+      (each, index) => html`<li key=${each.trajectory_id}>
       <div><p><a href=${href(["runs", runId, "trajectories", each.trajectory_id])}>${label(tasks.data?.[index] || `Rollout ${each.trajectory_id}`, 200)}</a></p>
       <dl class="change">
         <div><dt>Iteration</dt><dd>${each.iteration}</dd></div>
@@ -184,8 +264,11 @@ function Largest({ runId, changes }) {
         <div><dt>Advantage before</dt><dd><${Signed} value=${each.advantage.before} /></dd></div>
         <div><dt>Advantage now</dt><dd><${Signed} value=${each.advantage.now} /></dd></div>
       </dl></div>
-      <dl class="both-texts">${["The run's judge", "The new judge"].map((title, side) => html`<div><dt>${title}</dt>
-        <dd>${each.explanations[side] ? html`<${Text} value=${each.explanations[side]} limit=${600} />` : html`<span class="muted">gave no explanation</span>`}</dd></div>`)}</dl>
+      <dl class="both-texts">${["The run's judge", "The new judge"].map(
+        (title, side) => html`<div><dt>${title}</dt>
+        <dd>${each.explanations[side] ? html`<${Text} value=${each.explanations[side]} limit=${600} />` : html`<span class="muted">gave no explanation</span>`}</dd></div>`,
+      )}</dl>
       <div class="opine"><${Unfold} title="What do you think?">${() => html`<${RolloutOpinions} runId=${runId} id=${each.trajectory_id} />`}<//></div>
-    </li>`)}</ol></section>`;
+    </li>`,
+    )}</ol></section>`;
 }

@@ -27,27 +27,54 @@ const _PAUSE_MS = 350;
 
 /** @param {import("./run.js").PartProps} props */
 export function RunJudges({ data, run, query }) {
-  const state = useLoaded((aborted) => all(path`runs/${run.run_id}/rejudgings`, {}, { aborted, most: 400 }), [run.run_id]);
+  const state = useLoaded(
+    (aborted) => all(path`runs/${run.run_id}/rejudgings`, {}, { aborted, most: 400 }),
+    [run.run_id],
+  );
   useReload(state, Boolean(state.data?.some(isOpen)));
-  if (data.iterations.value.length === 0) return html`<${Empty} title="Nothing to judge again yet"><p>The baseline comes first: it measures the agent before any training.</p><//>`;
+  if (data.iterations.value.length === 0)
+    return html`<${Empty} title="Nothing to judge again yet"><p>The baseline comes first: it measures the agent before any training.</p><//>`;
   return html`${may("write") && html`<${JudgeAgain} run=${run} query=${query} />`}
-    <${Loaded} state=${state} rows=${2}>${(/** @type {Brief[]} */ found) => found.length > 0 && html`<section class="card"><h2>Rejudgings of this run</h2>
+    <${Loaded} state=${state} rows=${2}>${(/** @type {Brief[]} */ found) =>
+      found.length > 0 &&
+      html`<section class="card"><h2>Rejudgings of this run</h2>
       <${Table} caption="Rejudgings, newest first" rows=${found} keyOf=${(/** @type {Brief} */ each) => each.evaluation_id} columns=${columns(run.run_id)} /></section>`}<//>`;
 }
 
 /** @param {string} runId @returns {import("../parts/table.js").Column[]} */
 const columns = (runId) => [
-  { title: "Judge", by: "judge", cell: (each) => html`<a href=${href(["runs", runId, "rejudgings", each.evaluation_id])}>${label(each.judge, 60)}</a>` },
+  {
+    title: "Judge",
+    by: "judge",
+    cell: (each) =>
+      html`<a href=${href(["runs", runId, "rejudgings", each.evaluation_id])}>${label(each.judge, 60)}</a>`,
+  },
   { title: "Status", by: "status", cell: (each) => html`<${Status} status=${each.status} />` },
   { title: "Repeats", by: "repeats", isNumber: true, cell: (each) => each.repeats },
-  { title: "Scores", by: "done", isNumber: true, cell: (each) => html`${whole(each.done)} of ${whole(each.total)}${isOpen(each) && html`<${Progress} done=${each.done} total=${each.total} label="Progress" />`}` },
+  {
+    title: "Scores",
+    by: "done",
+    isNumber: true,
+    cell: (each) =>
+      html`${whole(each.done)} of ${whole(each.total)}${isOpen(each) && html`<${Progress} done=${each.done} total=${each.total} label="Progress" />`}`,
+  },
   { title: "Asked for", by: "created_at", cell: (each) => ago(each.created_at) },
 ];
 
 /** @param {{run: Run, query: URLSearchParams}} props the address can name the rollouts: `kinds`, `first` and `last` */
 function JudgeAgain({ run, query }) {
   const judges = useLoaded((aborted) => get("judges", { run_id: run.run_id }, aborted), [run.run_id]);
-  const [values, setValues] = useState(/** @type {Values} */ ({ judge: "", settings: "", kinds: kindsIn(query), repeats: "1", first: query.get("first") ?? "", last: query.get("last") ?? "", dollars: "" }));
+  const [values, setValues] = useState(
+    /** @type {Values} */ ({
+      judge: "",
+      settings: "",
+      kinds: kindsIn(query),
+      repeats: "1",
+      first: query.get("first") ?? "",
+      last: query.get("last") ?? "",
+      dollars: "",
+    }),
+  );
   const [error, setError] = useState(/** @type {Error | undefined} */ (undefined));
   const [accepted, setAccepted] = useState(/** @type {Plan | undefined} */ (undefined));
   const body = useMemo(() => bodyOf(values), [values]);
@@ -55,7 +82,10 @@ function JudgeAgain({ run, query }) {
   const refusal = error ?? plan.error;
   const faults = refusal instanceof ApiError ? refusal.errors : [];
   const known = /** @type {import("../api_types").JudgeOut[]} */ (judges.data?.items ?? []);
-  const [names, unfit] = [known.filter((each) => !each.unfit).map((each) => each.name), known.filter((each) => each.unfit)];
+  const [names, unfit] = [
+    known.filter((each) => !each.unfit).map((each) => each.name),
+    known.filter((each) => each.unfit),
+  ];
   /** @param {keyof Values} name */
   const field = (name) => ({
     value: values[name],
@@ -92,9 +122,12 @@ function JudgeAgain({ run, query }) {
     <${Settings} ...${field("settings")} wrong=${body instanceof Error ? body.message : undefined} />
     <${Planned} plan=${plan} repeats=${values.repeats} />
     <div class="actions"><${Action} label="Judge again" kind="primary" disabled=${!plan.data} act=${start} /></div>
-    ${accepted && html`<section class="notice warn" role="status"><h3>It has been started, but its judge may fail</h3>
+    ${
+      accepted &&
+      html`<section class="notice warn" role="status"><h3>It has been started, but its judge may fail</h3>
       <ul>${accepted.warnings.map((each) => html`<li><${Text} value=${each} limit=${600} /></li>`)}</ul>
-      <p><a href=${href(pageOf(run, accepted))}>See the rejudging</a></p></section>`}
+      <p><a href=${href(pageOf(run, accepted))}>See the rejudging</a></p></section>`
+    }
   </section>`;
 }
 
@@ -122,7 +155,8 @@ function Settings({ value, set, wrong }) {
 function bodyOf({ judge, settings, kinds, repeats, first, last, dollars: limit }) {
   const config = settings.trim() ? objectIn(settings) : undefined;
   if (config instanceof Error) return config;
-  const counted = (/** @type {string} */ text) => (text.trim() === "" || Number.isNaN(Number(text)) ? text : Number(text));
+  const counted = (/** @type {string} */ text) =>
+    text.trim() === "" || Number.isNaN(Number(text)) ? text : Number(text);
   const iterations = { ...(first.trim() && { first: counted(first) }), ...(last.trim() && { last: counted(last) }) };
   return {
     ...((judge || config) && { judge: { ...(judge && { name: judge }), ...(config && { config }) } }),
@@ -150,7 +184,9 @@ function usePlan(runId, body) {
     async (aborted) => {
       if (body instanceof Error) throw body;
       await new Promise((resume) => setTimeout(resume, _PAUSE_MS));
-      return /** @type {Plan} */ (await request("POST", url(path`runs/${runId}/rejudge`), { body: { ...body, dry_run: true }, signal: aborted }));
+      return /** @type {Plan} */ (
+        await request("POST", url(path`runs/${runId}/rejudge`), { body: { ...body, dry_run: true }, signal: aborted })
+      );
     },
     [runId, body],
   );

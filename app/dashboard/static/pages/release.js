@@ -27,7 +27,10 @@ export function ReleasePage({ id }) {
 
 /** @param {string} id @param {AbortSignal} aborted */
 async function load(id, aborted) {
-  const [release, events] = await Promise.all([get(path`releases/${id}`, {}, aborted), all(path`releases/${id}/events`, {}, { aborted })]);
+  const [release, events] = await Promise.all([
+    get(path`releases/${id}`, {}, aborted),
+    all(path`releases/${id}/events`, {}, { aborted }),
+  ]);
   return { release: /** @type {Release} */ (release), events: /** @type {Event[]} */ (events) };
 }
 
@@ -66,13 +69,17 @@ function Actions({ release, reload }) {
   return html`<div class="actions">
     ${state === "running" && html`<${Action} label="Hold" act=${() => move("hold")} />`}
     ${state === "held" && html`<${Action} label="Resume" kind="primary" act=${() => move("resume")} />`}
-    ${["running", "held"].includes(state) &&
-    html`<${Action} label="Promote" act=${() => move("promote")}
-      confirm=${`Give ${label(name, 120)} to ${label(candidate, 120)}? Every user gets it from the next request on, and the release ends. Nothing was shown about its quality; the promotion will say so.`} />`}
-    ${isLive(release) &&
-    html`<${Action} label="Roll back" kind="danger" act=${(/** @type {boolean} */ endsSessions) => move("rollback", { sessions: endsSessions ? "end" : "keep" })}
+    ${
+      ["running", "held"].includes(state) &&
+      html`<${Action} label="Promote" act=${() => move("promote")}
+      confirm=${`Give ${label(name, 120)} to ${label(candidate, 120)}? Every user gets it from the next request on, and the release ends. Nothing was shown about its quality; the promotion will say so.`} />`
+    }
+    ${
+      isLive(release) &&
+      html`<${Action} label="Roll back" kind="danger" act=${(/** @type {boolean} */ endsSessions) => move("rollback", { sessions: endsSessions ? "end" : "keep" })}
       confirm=${`Take the candidate back for good? Every user gets ${label(stable, 120)} from the next request on. Open sessions keep the candidate to their end, unless they are ended.`}
-      option=${state === "trial" ? undefined : "End open sessions with the candidate"} />`}
+      option=${state === "trial" ? undefined : "End open sessions with the candidate"} />`
+    }
   </div>`;
 }
 
@@ -83,23 +90,40 @@ function Ramp({ release, events }) {
   const reached = release.started_at ? stage + 1 : 0;
   const stages = isLive(release) ? rules.ramp : rules.ramp.slice(0, reached);
   const steps = [
-    ...(rules.skip_trial ? [] : [{ key: "trial", title: trial ? html`<a href=${href(["evaluations", trial])}>Trial</a>` : "Trial", note: "" }]),
-    ...stages.map((each, index) => ({ key: `stage ${index}`, title: finePercent(each), note: begun(release, events, index) })),
-    { key: "end", title: _ENDS[state] ?? (rules.at_end === "promote" ? "Promotion" : "Return to stable"), note: ending(release) },
+    ...(rules.skip_trial
+      ? []
+      : [{ key: "trial", title: trial ? html`<a href=${href(["evaluations", trial])}>Trial</a>` : "Trial", note: "" }]),
+    ...stages.map((each, index) => ({
+      key: `stage ${index}`,
+      title: finePercent(each),
+      note: begun(release, events, index),
+    })),
+    {
+      key: "end",
+      title: _ENDS[state] ?? (rules.at_end === "promote" ? "Promotion" : "Return to stable"),
+      note: ending(release),
+    },
   ];
   return html`<section class="loop" aria-label="Ramp">
     <ol>${steps.map(
-      ({ key, title, note }) => html`<li key=${key} class=${key === now ? "now" : ""} aria-current=${key === now ? "step" : undefined}>${title}${note && html` <span class="muted">${note}</span>`}</li>`,
+      ({ key, title, note }) =>
+        html`<li key=${key} class=${key === now ? "now" : ""} aria-current=${key === now ? "step" : undefined}>${title}${note && html` <span class="muted">${note}</span>`}</li>`,
     )}</ol>
     <p class="muted">${share > 0 && `${finePercent(share)} of the ${release.unit}s meet the candidate now.`}</p>
   </section>`;
 }
 
-const _ENDS = /** @type {Record<string, string>} */ ({ promoted: "Promoted", rolled_back: "Rolled back", overtaken: "Overtaken" });
+const _ENDS = /** @type {Record<string, string>} */ ({
+  promoted: "Promoted",
+  rolled_back: "Rolled back",
+  overtaken: "Overtaken",
+});
 
 /** When a stage began, or will begin if the candidate is like the stable checkpoint. @param {Release} release @param {Event[]} events @param {number} stage */
 function begun(release, events, stage) {
-  const first = events.find(({ type, data }) => data.stage === stage && ["release.started", "release.stage_changed"].includes(type));
+  const first = events.find(
+    ({ type, data }) => data.stage === stage && ["release.started", "release.stage_changed"].includes(type),
+  );
   if (first) return `since ${moment(first.occurred_at)}`;
   const days = release.forecast.days[stage];
   return isLive(release) && days != null ? `expected on day ${number(days, 0)}` : "";

@@ -16,7 +16,11 @@ export function Arms({ release: { arms, unit, rules } }) {
     { title: "Arm", isHead: true, cell: (/** @type {Arm} */ each) => html`<span class="row-name">${each.arm}</span>` },
     { title: "Checkpoint", cell: checkpoint },
     { title: users, isNumber: true, cell: (/** @type {Arm} */ each) => whole(each.units) },
-    { title: "Windows", isNumber: true, cell: (/** @type {Arm} */ each) => `${whole(each.closed_windows)} closed, ${whole(each.open_windows)} open` },
+    {
+      title: "Windows",
+      isNumber: true,
+      cell: (/** @type {Arm} */ each) => `${whole(each.closed_windows)} closed, ${whole(each.open_windows)} open`,
+    },
     { title: "Mean outcome", isNumber: true, cell: (/** @type {Arm} */ each) => number(each.mean_outcome, 3) },
     { title: "Late events", isNumber: true, cell: (/** @type {Arm} */ each) => whole(each.late_events) },
   ];
@@ -41,7 +45,8 @@ function outcome({ outcome: rule, window_hours: hours }) {
 
 /** @param {Record<string, any>} rule */
 function what({ feedback, event, session_reward: range, value }) {
-  if (feedback) return `The outcome is the last opinion (thumbs up ${feedback.thumbs_up}, none ${feedback.none}, thumbs down ${feedback.thumbs_down})`;
+  if (feedback)
+    return `The outcome is the last opinion (thumbs up ${feedback.thumbs_up}, none ${feedback.none}, thumbs down ${feedback.thumbs_down})`;
   if (event) return `The outcome is 1 if “${label(event, 40)}” came, otherwise 0`;
   if (range) return `The outcome is the reward of the first session, from ${range[0]} to ${range[1]}`;
   return `The outcome is the last value of “${label(value, 64)}”, 0 without one`;

@@ -27,7 +27,9 @@ export function inWords({ type, actor, data }, release) {
     case "release.stage_changed":
       return `The share rose from ${finePercent(data.before?.share)} to ${finePercent(data.share)}: ${counted(data.evidence?.met ?? 0, release.unit)} of the stage had met the candidate, and no guardrail spoke against it.`;
     case "release.held":
-      return data.reason === "person" ? `Held by ${by} at ${finePercent(data.share)}.` : `Held, because both arms fail: ${failures(data.evidence)}.`;
+      return data.reason === "person"
+        ? `Held by ${by} at ${finePercent(data.share)}.`
+        : `Held, because both arms fail: ${failures(data.evidence)}.`;
     case "release.resumed":
       return `Resumed by ${by}.`;
     case "release.rolled_back":
@@ -45,7 +47,8 @@ export function inWords({ type, actor, data }, release) {
 function because({ reason, evidence }, by, release) {
   if (reason === "guardrail") return `: ${alarms(evidence, release).join("; ")}`;
   if (reason === "breaker") return `: ${failures(evidence)}`;
-  if (reason === "trial") return `: the trial on held-out scenarios ${evidence?.trial ? "refused the candidate" : "failed"}`;
+  if (reason === "trial")
+    return `: the trial on held-out scenarios ${evidence?.trial ? "refused the candidate" : "failed"}`;
   return reason === "time" ? ": its time was up without a promotion" : ` by ${by}`;
 }
 

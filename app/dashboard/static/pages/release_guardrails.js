@@ -13,13 +13,25 @@ import { label } from "../parts/text.js";
 /** @param {{release: Release}} props */
 export function Guardrails({ release }) {
   const { guardrails, stage, stages } = release;
-  const gate = { title: "For the next stage", cell: (/** @type {Guardrail} */ each) => html`<${Gate} guardrail=${each} />` };
+  const gate = {
+    title: "For the next stage",
+    cell: (/** @type {Guardrail} */ each) => html`<${Gate} guardrail=${each} />`,
+  };
   const columns = [
-    { title: "Guardrail", isHead: true, cell: (/** @type {Guardrail} */ each) => html`<span class="row-name">${label(each.means)}</span>${_SCALES[each.guardrail] && html`<br /><span class="muted">${_SCALES[each.guardrail]}</span>`}` },
+    {
+      title: "Guardrail",
+      isHead: true,
+      cell: (/** @type {Guardrail} */ each) =>
+        html`<span class="row-name">${label(each.means)}</span>${_SCALES[each.guardrail] && html`<br /><span class="muted">${_SCALES[each.guardrail]}</span>`}`,
+    },
     { title: "Candidate", isNumber: true, cell: (/** @type {Guardrail} */ each) => figure(each.candidate) },
     { title: "Stable", isNumber: true, cell: (/** @type {Guardrail} */ each) => figure(each.stable) },
     { title: "Tolerated", isNumber: true, cell: (/** @type {Guardrail} */ each) => `+${points(each.tolerance)}` },
-    { title: "Evidence of harm", cell: (/** @type {Guardrail} */ each) => html`<${Evidence} log=${each.harm} threshold=${each.harm_threshold} reached="bad" />` },
+    {
+      title: "Evidence of harm",
+      cell: (/** @type {Guardrail} */ each) =>
+        html`<${Evidence} log=${each.harm} threshold=${each.harm_threshold} reached="bad" />`,
+    },
     ...(isLive(release) && stage < stages - 1 ? [gate] : []),
   ];
   return html`<section class="card"><h2>Guardrails</h2>

@@ -24,10 +24,21 @@ export function Releases() {
 }
 
 const columns = [
-  { title: "Candidate", by: "candidate", isHead: true, cell: (/** @type {Brief} */ each) => html`<a href=${href(["releases", each.release_id])}>${label(each.candidate, 120)}</a>` },
+  {
+    title: "Candidate",
+    by: "candidate",
+    isHead: true,
+    cell: (/** @type {Brief} */ each) =>
+      html`<a href=${href(["releases", each.release_id])}>${label(each.candidate, 120)}</a>`,
+  },
   { title: "For", by: "name", cell: (/** @type {Brief} */ each) => label(each.name, 120) },
   { title: "Against", by: "stable", cell: (/** @type {Brief} */ each) => label(each.stable, 120) },
   { title: "State", by: "state", cell: (/** @type {Brief} */ each) => html`<${ReleaseState} release=${each} />` },
   { title: "Share", by: "share", isNumber: true, cell: (/** @type {Brief} */ each) => finePercent(each.share) },
-  { title: "Started", by: "created_at", cell: (/** @type {Brief} */ each) => html`${ago(each.created_at)} <span class="muted">by ${label(each.actor)}</span>` },
+  {
+    title: "Started",
+    by: "created_at",
+    cell: (/** @type {Brief} */ each) =>
+      html`${ago(each.created_at)} <span class="muted">by ${label(each.actor)}</span>`,
+  },
 ];

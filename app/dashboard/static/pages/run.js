@@ -53,7 +53,10 @@ export function RunPage({ id, part, query }) {
   useEffect(() => () => data.close(), [data]);
   const run = data.run.value;
   const baseline = useBaseline(run?.environment, [id]);
-  if (!run) return data.error.value ? html`<${Failed} error=${data.error.value} retry=${data.retry} />` : html`<${Loading} rows=${8} />`;
+  if (!run)
+    return data.error.value
+      ? html`<${Failed} error=${data.error.value} retry=${data.retry} />`
+      : html`<${Loading} rows=${8} />`;
   const parts = partsOf(run.environment);
   const shown = parts.find((each) => each.name === part) ?? parts[0];
   return html`
@@ -76,8 +79,17 @@ const _OF_ENVIRONMENTS = new Map();
 function partsOf(environment) {
   const known = _OF_ENVIRONMENTS.get(environment);
   if (known) return known;
-  const added = addedPages(environment).map((page) => ({ name: page.name, title: page.title, part: (/** @type {PartProps} */ props) => html`<${AddedPage} page=${page} data=${props.data} run=${props.run} query=${props.query} />` }));
-  const parts = _PARTS.toSpliced(_PARTS.findIndex((each) => each.name === "events"), 0, ...added);
+  const added = addedPages(environment).map((page) => ({
+    name: page.name,
+    title: page.title,
+    part: (/** @type {PartProps} */ props) =>
+      html`<${AddedPage} page=${page} data=${props.data} run=${props.run} query=${props.query} />`,
+  }));
+  const parts = _PARTS.toSpliced(
+    _PARTS.findIndex((each) => each.name === "events"),
+    0,
+    ...added,
+  );
   _OF_ENVIRONMENTS.set(environment, parts);
   return parts;
 }
@@ -88,8 +100,13 @@ function Head({ data, run, isElsewhere }) {
   const isNews = run.status === "running" || data.connection.value === "lost"; // nothing moves while a run waits or is paused
   const connection = isNews && _CONNECTIONS[data.connection.value];
   const { project, name } = run.model;
-  const model = useLoaded(async (aborted) => (run.best_checkpoint ? get(path`models/${project}/${name}`, {}, aborted) : { checkpoints: [] }), [project, name, run.best_checkpoint === null]);
-  const live = /** @type {Checkpoint[]} */ (model.data?.checkpoints ?? []).filter((each) => each.run_id === run.run_id && each.promoted_as.length > 0);
+  const model = useLoaded(
+    async (aborted) => (run.best_checkpoint ? get(path`models/${project}/${name}`, {}, aborted) : { checkpoints: [] }),
+    [project, name, run.best_checkpoint === null],
+  );
+  const live = /** @type {Checkpoint[]} */ (model.data?.checkpoints ?? []).filter(
+    (each) => each.run_id === run.run_id && each.promoted_as.length > 0,
+  );
   return html`<div class=${isElsewhere ? "run-head elsewhere" : "run-head"}>
     <p class="crumbs"><a href=${href([])}>Runs</a> / <code>${run.run_id}</code>${run.parent && html` · forked from <a href=${href(["runs", run.parent.run_id])}>${run.parent.run_id}</a> at step ${run.parent.step}`}</p>
     <div class="title-row">

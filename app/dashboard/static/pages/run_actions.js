@@ -38,12 +38,16 @@ export function RunActions({ data, run, promoted }) {
     ${run.status === "failed" && html`<${Action} label="Retry" kind="primary" act=${command("retry")} />`}
     ${run.best_checkpoint && may("write") && html`<${PromoteRun} run=${run} promoted=${promoted} />`}
     ${run.best_checkpoint && html`<a class="button" href=${href(["start"], { fork: id })}>Fork</a>`}
-    ${isLive &&
-    html`<${Action} label="Cancel" kind="danger" confirm="Cancel this run for good? What it has learned is kept."
-      act=${command("cancel")} disabled=${run.cancel_requested} />`}
-    ${!isLive &&
-    html`<${Action} label="Delete" kind="danger" act=${erase}
-      confirm="Delete this run with its trajectories, events and model? That cannot be undone." />`}
+    ${
+      isLive &&
+      html`<${Action} label="Cancel" kind="danger" confirm="Cancel this run for good? What it has learned is kept."
+      act=${command("cancel")} disabled=${run.cancel_requested} />`
+    }
+    ${
+      !isLive &&
+      html`<${Action} label="Delete" kind="danger" act=${erase}
+      confirm="Delete this run with its trajectories, events and model? That cannot be undone." />`
+    }
   </div>`;
 }
 
@@ -58,7 +62,9 @@ function PromoteRun({ run, promoted }) {
 function OfRun({ run, done }) {
   const state = useLoaded((aborted) => all(path`runs/${run.run_id}/checkpoints`, {}, { aborted }), [run.run_id]);
   return html`<${Loaded} state=${state}>${(/** @type {Checkpoint[]} */ made) => {
-    const kept = made.filter((each) => !each.deleted_at).sort((one, other) => Number(other.is_best) - Number(one.is_best) || other.step - one.step);
+    const kept = made
+      .filter((each) => !each.deleted_at)
+      .sort((one, other) => Number(other.is_best) - Number(one.is_best) || other.step - one.step);
     if (kept.length === 0) return html`<p>The run has no checkpoint that is kept.</p>`;
     return html`<${Promote} project=${run.model.project} name=${run.model.name} checkpoints=${kept} runId=${run.run_id} done=${done} />`;
   }}<//>`;

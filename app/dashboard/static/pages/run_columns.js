@@ -25,46 +25,170 @@ import { href } from "../router.js";
 
 /** Those that can be left out, by their names in the address, and whether they are shown at first. @type {{name: string, isUsual: boolean, column: Column}[]} */
 export const COLUMNS = [
-  { name: "environment", isUsual: false, column: { title: "Task", by: "environment", cell: (/** @type {Run} */ run) => label(run.environment, 30) } },
+  {
+    name: "environment",
+    isUsual: false,
+    column: { title: "Task", by: "environment", cell: (/** @type {Run} */ run) => label(run.environment, 30) },
+  },
   { name: "verdict", isUsual: true, column: { title: "Verdict", by: "verdict", cell: verdict } },
   { name: "status", isUsual: true, column: { title: "Status", by: "status", cell: status } },
-  { name: "reward", isUsual: true, column: { title: "Reward", cell: (/** @type {Run} */ run) => html`<${Sparkline} values=${run.curve ?? []} isBare=${true} />` } },
-  { name: "success", isUsual: true, column: { title: "Held out", by: "success", cell: (/** @type {Run} */ run) => html`<${GainBar} gain=${gainOf(run)} />` } },
+  {
+    name: "reward",
+    isUsual: true,
+    column: {
+      title: "Reward",
+      cell: (/** @type {Run} */ run) => html`<${Sparkline} values=${run.curve ?? []} isBare=${true} />`,
+    },
+  },
+  {
+    name: "success",
+    isUsual: true,
+    column: {
+      title: "Held out",
+      by: "success",
+      cell: (/** @type {Run} */ run) => html`<${GainBar} gain=${gainOf(run)} />`,
+    },
+  },
   { name: "gain", isUsual: true, column: { title: "Points", by: "gain", isNumber: true, cell: points } },
   { name: "iterations", isUsual: true, column: { title: "Done", by: "iterations", isNumber: true, cell: iterations } },
-  { name: "time", isUsual: true, column: { title: "Time", by: "time", isNumber: true, cell: (/** @type {Run} */ run) => duration(mean(run, "time", secondsOf(run))) } },
-  { name: "tokens", isUsual: true, column: { title: "Tokens", by: "tokens", isNumber: true, cell: (/** @type {Run} */ run) => compact(mean(run, "tokens", run.tokens.prompt + run.tokens.completion) || null) } },
-  { name: "learning_rate", isUsual: false, column: { title: "Learning rate", by: "learning_rate", isNumber: true, cell: (/** @type {Run} */ run) => run.learning_rate ?? NONE } },
-  { name: "seed", isUsual: false, column: { title: "Seed", isNumber: true, cell: (/** @type {Run} */ run) => (run.same_settings ? "" : (run.seed ?? NONE)) } },
-  { name: "judge_usd", isUsual: false, column: { title: "Judge cost", by: "judge_usd", isNumber: true, cell: (/** @type {Run} */ run) => dollars(mean(run, "judge_usd", run.judge_usd)) } },
-  { name: "cost", isUsual: false, column: { title: "Cost", by: "cost", isNumber: true, cell: (/** @type {Run} */ run) => dollars(mean(run, "cost", run.cost_usd)) } },
-  { name: "rollouts", isUsual: false, column: { title: "Rollouts so far", isNumber: true, cell: (/** @type {Run} */ run) => (run.same_settings ? "" : whole(run.rollouts)) } },
-  { name: "best", isUsual: false, column: { title: "Best", isNumber: true, cell: (/** @type {Run} */ run) => (run.same_settings ? "" : percent(run.best_checkpoint?.success)) } },
-  { name: "notes", isUsual: false, column: { title: "Notes", cell: (/** @type {Run} */ run) => html`<span class="clip" title=${visible(run.notes)}>${label(run.notes, 60)}</span>` } },
-  { name: "created", isUsual: false, column: { title: "Created", by: "created", isNumber: true, cell: (/** @type {Run} */ run) => ago(run.created_at) } },
+  {
+    name: "time",
+    isUsual: true,
+    column: {
+      title: "Time",
+      by: "time",
+      isNumber: true,
+      cell: (/** @type {Run} */ run) => duration(mean(run, "time", secondsOf(run))),
+    },
+  },
+  {
+    name: "tokens",
+    isUsual: true,
+    column: {
+      title: "Tokens",
+      by: "tokens",
+      isNumber: true,
+      cell: (/** @type {Run} */ run) => compact(mean(run, "tokens", run.tokens.prompt + run.tokens.completion) || null),
+    },
+  },
+  {
+    name: "learning_rate",
+    isUsual: false,
+    column: {
+      title: "Learning rate",
+      by: "learning_rate",
+      isNumber: true,
+      cell: (/** @type {Run} */ run) => run.learning_rate ?? NONE,
+    },
+  },
+  {
+    name: "seed",
+    isUsual: false,
+    column: {
+      title: "Seed",
+      isNumber: true,
+      cell: (/** @type {Run} */ run) => (run.same_settings ? "" : (run.seed ?? NONE)),
+    },
+  },
+  {
+    name: "judge_usd",
+    isUsual: false,
+    column: {
+      title: "Judge cost",
+      by: "judge_usd",
+      isNumber: true,
+      cell: (/** @type {Run} */ run) => dollars(mean(run, "judge_usd", run.judge_usd)),
+    },
+  },
+  {
+    name: "cost",
+    isUsual: false,
+    column: {
+      title: "Cost",
+      by: "cost",
+      isNumber: true,
+      cell: (/** @type {Run} */ run) => dollars(mean(run, "cost", run.cost_usd)),
+    },
+  },
+  {
+    name: "rollouts",
+    isUsual: false,
+    column: {
+      title: "Rollouts so far",
+      isNumber: true,
+      cell: (/** @type {Run} */ run) => (run.same_settings ? "" : whole(run.rollouts)),
+    },
+  },
+  {
+    name: "best",
+    isUsual: false,
+    column: {
+      title: "Best",
+      isNumber: true,
+      cell: (/** @type {Run} */ run) => (run.same_settings ? "" : percent(run.best_checkpoint?.success)),
+    },
+  },
+  {
+    name: "notes",
+    isUsual: false,
+    column: {
+      title: "Notes",
+      cell: (/** @type {Run} */ run) =>
+        html`<span class="clip" title=${visible(run.notes)}>${label(run.notes, 60)}</span>`,
+    },
+  },
+  {
+    name: "created",
+    isUsual: false,
+    column: { title: "Created", by: "created", isNumber: true, cell: (/** @type {Run} */ run) => ago(run.created_at) },
+  },
 ];
 
 /** The settings in which the listed runs differ, as a column that can be left out like the others. */
 export const DIFFERING = "differing";
 const _MOST_DIFFERING = 4;
 /** Those that are shown first if many differ. */
-const _FIRST = ["environment", "model.base_model", "learning_rate", "judge.name", "groups_per_iteration", "rollouts_per_group", "seed", "iterations", "max_turns"];
+const _FIRST = [
+  "environment",
+  "model.base_model",
+  "learning_rate",
+  "judge.name",
+  "groups_per_iteration",
+  "rollouts_per_group",
+  "seed",
+  "iterations",
+  "max_turns",
+];
 /** A model's name is the run's, and the project and hashes of documents tell a reader nothing. */
 const _HIDDEN = /^model\.(name|project)$|sha256$/;
-const _TITLES = /** @type {Record<string, string>} */ ({ "model.base_model": "Base model", "judge.name": "Judge", groups_per_iteration: "Groups", rollouts_per_group: "Rollouts" });
+const _TITLES = /** @type {Record<string, string>} */ ({
+  "model.base_model": "Base model",
+  "judge.name": "Judge",
+  groups_per_iteration: "Groups",
+  rollouts_per_group: "Rollouts",
+});
 
 /** @param {string | null} names as the address has them @param {boolean} isPriced whether a run has a cost @returns {Set<string>} */
 export const shownColumns = (names, isPriced) =>
-  new Set(names === null ? [...COLUMNS.filter((each) => each.isUsual || (isPriced && each.name === "cost")).map((each) => each.name), DIFFERING] : names.split(","));
+  new Set(
+    names === null
+      ? [
+          ...COLUMNS.filter((each) => each.isUsual || (isPriced && each.name === "cost")).map((each) => each.name),
+          DIFFERING,
+        ]
+      : names.split(","),
+  );
 
 /** The paths of the settings of runs, in order. @param {Run[]} runs */
 export const pathsOf = (runs) => [...new Set(runs.flatMap((run) => Object.keys(run.settings ?? {})))].sort();
 
 /** What is shown and is none of the columns that all tables offer: settings. @param {Set<string>} shown */
-export const settingsIn = (shown) => [...shown].filter((name) => name !== DIFFERING && name !== "none" && !COLUMNS.some((each) => each.name === name));
+export const settingsIn = (shown) =>
+  [...shown].filter((name) => name !== DIFFERING && name !== "none" && !COLUMNS.some((each) => each.name === name));
 
 /** @param {string} path */
-export const titleOf = (path) => _TITLES[path] ?? (path[0].toUpperCase() + path.slice(1)).replace(/\.name$/, "").replaceAll(/[._]/g, " ");
+export const titleOf = (path) =>
+  _TITLES[path] ?? (path[0].toUpperCase() + path.slice(1)).replace(/\.name$/, "").replaceAll(/[._]/g, " ");
 
 /** The names of the columns in which the runs differ, the most telling ones first. @param {Run[]} runs */
 function differing(runs) {
@@ -74,23 +198,39 @@ function differing(runs) {
     return new Set(single.map((run) => run.settings?.[path]).filter((value) => value !== undefined)).size > 1;
   });
   const rank = (/** @type {string} */ name) => (_FIRST.includes(name) ? _FIRST.indexOf(name) : _FIRST.length);
-  return found.map((path) => (path === "environment.name" ? "environment" : path)).sort((one, other) => rank(one) - rank(other)).slice(0, _MOST_DIFFERING);
+  return found
+    .map((path) => (path === "environment.name" ? "environment" : path))
+    .sort((one, other) => rank(one) - rank(other))
+    .slice(0, _MOST_DIFFERING);
 }
 
 /** @param {string} path @returns {Column} */
-const settingColumn = (path) => ({ title: titleOf(path), isNumber: true, cell: (/** @type {Run} */ run) => label(String(run.settings?.[path] ?? NONE), 30) });
+const settingColumn = (path) => ({
+  title: titleOf(path),
+  isNumber: true,
+  cell: (/** @type {Run} */ run) => label(String(run.settings?.[path] ?? NONE), 30),
+});
 
 /** The columns of a table. @param {Table} table @param {Set<string>} shown @param {Run[]} runs @returns {Column[]} */
 export function columnsOf(table, shown, runs) {
   const apart = shown.has(DIFFERING) ? differing(runs) : [];
   const first = [...new Set([...apart, ...settingsIn(shown)])];
   const names = runs.filter((run) => !run.same_settings).map((run) => shortNameOf(run));
-  const isRepeated = (/** @type {Run} */ run) => names.indexOf(shortNameOf(run)) !== names.lastIndexOf(shortNameOf(run));
+  const isRepeated = (/** @type {Run} */ run) =>
+    names.indexOf(shortNameOf(run)) !== names.lastIndexOf(shortNameOf(run));
   return [
-    { title: "Run", by: "name", isHead: true, cell: (/** @type {Run} */ run) => (run.same_settings ? several(run, table) : single(run, table, isRepeated(run))) },
+    {
+      title: "Run",
+      by: "name",
+      isHead: true,
+      cell: (/** @type {Run} */ run) => (run.same_settings ? several(run, table) : single(run, table, isRepeated(run))),
+    },
     ...first.map((name) => COLUMNS.find((each) => each.name === name)?.column ?? settingColumn(name)),
     ...COLUMNS.filter((each) => shown.has(each.name) && !first.includes(each.name)).map((each) => each.column),
-    { title: "", cell: (/** @type {Run} */ run) => !run.same_settings && html`<${EditRun} run=${run} changed=${table.changed} />` },
+    {
+      title: "",
+      cell: (/** @type {Run} */ run) => !run.same_settings && html`<${EditRun} run=${run} changed=${table.changed} />`,
+    },
   ];
 }
 
@@ -128,8 +268,19 @@ const mean = (run, name, own) => (run.same_settings ? (run.same_settings.means[n
 
 /** @param {Run} run @returns {import("../parts/gain.js").Gain} */
 function gainOf({ same_settings: same, verdict }) {
-  if (same) return { first: same.first, latest: same.means.success ?? null, points: same.means.gain ?? null, low: same.gain_low, high: same.gain_high };
-  return { first: verdict.on?.first.success ?? null, latest: (verdict.on?.latest ?? verdict.on?.first)?.success ?? null, points: verdict.points };
+  if (same)
+    return {
+      first: same.first,
+      latest: same.means.success ?? null,
+      points: same.means.gain ?? null,
+      low: same.gain_low,
+      high: same.gain_high,
+    };
+  return {
+    first: verdict.on?.first.success ?? null,
+    latest: (verdict.on?.latest ?? verdict.on?.first)?.success ?? null,
+    points: verdict.points,
+  };
 }
 
 /** @param {Run} run */
@@ -137,7 +288,10 @@ function points(run) {
   const { points: mean, low, high } = gainOf(run);
   if (mean === null) return NONE;
   const spread = run.same_settings?.gain_sd;
-  const title = low != null && high != null ? `from ${signed(low, 0)} to ${signed(high, 0)}; standard deviation between the runs` : undefined;
+  const title =
+    low != null && high != null
+      ? `from ${signed(low, 0)} to ${signed(high, 0)}; standard deviation between the runs`
+      : undefined;
   return html`<strong class=${mean > 0 ? "good" : mean < 0 ? "bad-ink" : ""} title=${title}>${signed(mean, 0)}${spread != null && html` <span class="muted">± ${number(spread, 0)}</span>`}</strong>`;
 }
 
@@ -164,7 +318,9 @@ function commonest(counts, mark) {
 /** @param {Run} run */
 function iterations(run) {
   const { iterations_done: done, iterations_total: total } = run.progress;
-  return run.same_settings ? number(run.same_settings.means.iterations, 0) : html`${done}<span class="muted">/${total}</span>`;
+  return run.same_settings
+    ? number(run.same_settings.means.iterations, 0)
+    : html`${done}<span class="muted">/${total}</span>`;
 }
 
 /** Seconds from a run's start to its end, or so far. @param {Run} run */

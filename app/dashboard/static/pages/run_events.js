@@ -17,8 +17,10 @@ export function RunEvents({ data }) {
 
 /** A one-line summary of an event. @param {string} type @param {Record<string, any>} data */
 function gist(type, data) {
-  if (type === "iteration.completed" && data.supervised) return `learned ${counted(data.supervised.demonstrations, "demonstration")}`;
-  if (type === "iteration.completed") return data.rewards?.mean == null ? "baseline measured" : `mean reward ${number(data.rewards.mean)}`;
+  if (type === "iteration.completed" && data.supervised)
+    return `learned ${counted(data.supervised.demonstrations, "demonstration")}`;
+  if (type === "iteration.completed")
+    return data.rewards?.mean == null ? "baseline measured" : `mean reward ${number(data.rewards.mean)}`;
   return data.message ?? data.error ?? data.reason ?? data.phase ?? data.limit ?? data.url ?? "";
 }
 

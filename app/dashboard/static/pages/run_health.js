@@ -12,7 +12,11 @@ import { html } from "../parts/html.js";
 const _FIGURES = [
   { title: "Loss", note: "of the policy gradient", value: (each) => each.train_metrics?.loss },
   { title: "KL divergence", note: "how far a step moved the policy", value: kl },
-  { title: "Entropy", note: "how undecided the agent is; near 0 it no longer explores", value: (each) => each.train_metrics?.entropy },
+  {
+    title: "Entropy",
+    note: "how undecided the agent is; near 0 it no longer explores",
+    value: (each) => each.train_metrics?.entropy,
+  },
   { title: "Gradient norm", note: "spikes mean unstable steps", value: (each) => each.train_metrics?.grad_norm },
   {
     title: "Groups without signal",
@@ -51,20 +55,31 @@ export function Health({ iterations, baseline }) {
   return html`<section aria-labelledby="health">
     <h2 id="health">Health of the training</h2>
     <div class="charts three">
-      ${_FIGURES.filter(({ value }) => has(value)).map(
-        ({ title, note, value, format, range, fromZero, color }) => html`<${Chart}
+      ${_FIGURES
+        .filter(({ value }) => has(value))
+        .map(
+          ({ title, note, value, format, range, fromZero, color }) => html`<${Chart}
           key=${title} title=${title} note=${note} x=${x} height=${150} cursor=${cursor}
           lines=${[{ label: title, values: iterations.map((each) => value(each) ?? null), color }]} thin=${lineOf(baseline, value)}
           format=${format ?? ((/** @type {number} */ figure) => number(figure, 3))} range=${range} fromZero=${fromZero}
         />`,
-      )}
-      ${has((each) => each.timing) && html`<${Chart} title="Seconds per phase" note="of each iteration" x=${x} height=${150} cursor=${cursor} format=${duration} fromZero thin=${baseline && { ...lineOf(baseline, (each) => each.timing?.total_s), label: `${baseline.name}, all phases` }}
-        lines=${_PHASES.map(({ name, title, color }) => ({ label: title, color, values: iterations.map((each) => each.timing?.[name] ?? null) }))} />`}
-      ${has((each) => each.timing?.completion_tokens) && html`<${Chart} title="Tokens" note="that the agent generated" x=${x} height=${150} cursor=${cursor} format=${whole} fromZero
-        lines=${[{ label: "Tokens", values: iterations.map((each) => each.timing?.completion_tokens ?? null) }]} thin=${lineOf(baseline, (each) => each.timing?.completion_tokens)} />`}
-      ${has((each) => each.train_metrics?.learning_rate) && html`<${Chart} title="Learning rate" note="of each step" x=${x} height=${150} cursor=${cursor}
+        )}
+      ${
+        has((each) => each.timing) &&
+        html`<${Chart} title="Seconds per phase" note="of each iteration" x=${x} height=${150} cursor=${cursor} format=${duration} fromZero thin=${baseline && { ...lineOf(baseline, (each) => each.timing?.total_s), label: `${baseline.name}, all phases` }}
+        lines=${_PHASES.map(({ name, title, color }) => ({ label: title, color, values: iterations.map((each) => each.timing?.[name] ?? null) }))} />`
+      }
+      ${
+        has((each) => each.timing?.completion_tokens) &&
+        html`<${Chart} title="Tokens" note="that the agent generated" x=${x} height=${150} cursor=${cursor} format=${whole} fromZero
+        lines=${[{ label: "Tokens", values: iterations.map((each) => each.timing?.completion_tokens ?? null) }]} thin=${lineOf(baseline, (each) => each.timing?.completion_tokens)} />`
+      }
+      ${
+        has((each) => each.train_metrics?.learning_rate) &&
+        html`<${Chart} title="Learning rate" note="of each step" x=${x} height=${150} cursor=${cursor}
         format=${(/** @type {number | null} */ value) => (value === null || value === undefined ? "–" : value.toPrecision(2))}
-        lines=${[{ label: "Learning rate", values: iterations.map((each) => each.train_metrics?.learning_rate ?? null) }]} thin=${lineOf(baseline, (each) => each.train_metrics?.learning_rate)} />`}
+        lines=${[{ label: "Learning rate", values: iterations.map((each) => each.train_metrics?.learning_rate ?? null) }]} thin=${lineOf(baseline, (each) => each.train_metrics?.learning_rate)} />`
+      }
     </div>
   </section>`;
 }

@@ -20,15 +20,20 @@ const _NO_SIGNAL = /** @type {Record<string, string>} */ ({
 /** @param {import("./run.js").PartProps} props */
 export function RunIterations({ data, run }) {
   const rows = [...data.iterations.value].reverse();
-  if (rows.length === 0) return html`<${Empty} title="No iteration yet"><p>The baseline comes first: it measures the agent before any training.</p><//>`;
+  if (rows.length === 0)
+    return html`<${Empty} title="No iteration yet"><p>The baseline comes first: it measures the agent before any training.</p><//>`;
   return html`<h2 class="unseen">Iterations</h2>
-    <${LongTable} caption="Iterations, newest first" rows=${rows} height=${640} columns=${columns(run.run_id, rows.some((each) => each.supervised))}
+    <${LongTable} caption="Iterations, newest first" rows=${rows} height=${640} columns=${columns(
+      run.run_id,
+      rows.some((each) => each.supervised),
+    )}
       keyOf=${(/** @type {Iteration} */ each) => each.iteration} toneOf=${(/** @type {Iteration} */ each) => (each.no_signal ? "warn" : "")} />`;
 }
 
 /** @param {string} runId @param {boolean} isSupervised @returns {import("../parts/table.js").Column[]} */
 function columns(runId, isSupervised) {
-  const link = (/** @type {Iteration} */ each) => html`<a href=${href(["runs", runId, "trajectories"], { iteration: each.iteration })}>${each.iteration === 0 ? "0 (baseline)" : each.iteration}</a>`;
+  const link = (/** @type {Iteration} */ each) =>
+    html`<a href=${href(["runs", runId, "trajectories"], { iteration: each.iteration })}>${each.iteration === 0 ? "0 (baseline)" : each.iteration}</a>`;
   /** @param {string} title @param {import("../parts/table.js").Column["by"]} by @param {(each: Iteration) => unknown} cell */
   const figure = (title, by, cell) => ({ title, by, cell, isNumber: true, width: 62 + title.length * 7 });
   return [
@@ -40,7 +45,9 @@ function columns(runId, isSupervised) {
     figure("Success", "success", (each) => percent(each.success)),
     figure("Malformed", "malformed", (each) => percent(each.malformed)),
     figure("Loss", "train_metrics.loss", (each) => number(each.train_metrics?.loss, 4)),
-    ...(isSupervised ? [figure("Held-out loss", "supervised.held_out_loss", (each) => number(each.supervised?.held_out_loss, 4))] : []),
+    ...(isSupervised
+      ? [figure("Held-out loss", "supervised.held_out_loss", (each) => number(each.supervised?.held_out_loss, 4))]
+      : []),
     figure("KL", kl, (each) => number(kl(each), 4)),
     figure("Entropy", "train_metrics.entropy", (each) => number(each.train_metrics?.entropy, 3)),
     figure("Grad norm", "train_metrics.grad_norm", (each) => number(each.train_metrics?.grad_norm, 3)),

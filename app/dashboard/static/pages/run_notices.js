@@ -24,36 +24,55 @@ export function Notices({ data, run }) {
     ${run.ended_early && html`<section class="notice"><p>${run.ended_early}</p></section>`}
     ${run.error && html`<section class="notice bad" role="alert"><h2>Why it failed</h2><${Text} as="p" value=${run.error} limit=${1500} /></section>`}
     ${run.progress.failures && html`<${FailedRollouts} run=${run} failures=${run.progress.failures} />`}
-    ${run.status === "running" && service && service.status !== "ready" && html`<section class="notice warn" role="status"><h2>The run is waiting for the service</h2>
-      <p>The service is ${service.status}: database ${service.database}, engine ${service.engine}. The run continues by itself once they answer.</p></section>`}
+    ${
+      run.status === "running" &&
+      service &&
+      service.status !== "ready" &&
+      html`<section class="notice warn" role="status"><h2>The run is waiting for the service</h2>
+      <p>The service is ${service.status}: database ${service.database}, engine ${service.engine}. The run continues by itself once they answer.</p></section>`
+    }
     ${run.queue && html`<section class="notice"><h2>In the queue</h2><${Text} as="p" value=${run.queue.reason} limit=${400} /></section>`}
     ${shortage && html`<${BudgetPause} data=${data} run=${run} shortage=${shortage} />`}
     ${run.wait_reason && !shortage && html`<section class="notice warn"><h2>${run.status === "paused" ? "Why it is paused" : "What it waits for"}</h2><${Text} as="p" value=${run.wait_reason} limit=${800} /></section>`}
-    ${run.warnings.length > 0 && html`<details class="notice warn" open=${!ENDED.has(run.status)}><summary>${run.warnings.length === 1 ? "A warning" : counted(run.warnings.length, "warning")} about the request</summary><ul>
-      ${run.warnings.map((each) => html`<li><${Text} value=${each} limit=${600} /></li>`)}</ul></details>`}`;
+    ${
+      run.warnings.length > 0 &&
+      html`<details class="notice warn" open=${!ENDED.has(run.status)}><summary>${run.warnings.length === 1 ? "A warning" : counted(run.warnings.length, "warning")} about the request</summary><ul>
+      ${run.warnings.map((each) => html`<li><${Text} value=${each} limit=${600} /></li>`)}</ul></details>`
+    }`;
 }
 
 /** How many rollouts failed, and why the first one did. @param {{run: Run, failures: NonNullable<Run["progress"]["failures"]>}} props */
-const FailedRollouts = ({ run, failures: { iteration, failed, finished, first } }) => html`<section class="notice bad" role="status">
+const FailedRollouts = ({
+  run,
+  failures: { iteration, failed, finished, first },
+}) => html`<section class="notice bad" role="status">
   <h2>${whole(failed)} of ${counted(finished, "rollout")} failed${iteration > 0 ? ` in iteration ${iteration}` : ""}</h2>
   <p><code><${Text} value=${first} limit=${300} /></code></p>
   <p class="muted"><a href=${href(["runs", run.run_id, "trajectories"], { kind: iteration > 0 ? "train" : "evaluation", iteration })}>Read them</a>. A rollout that failed has no reward, neither good nor bad.</p></section>`;
 
 /** Why it does not learn, each cause with the fork that repairs it. @param {{run: Run}} props */
 function Causes({ run }) {
-  const state = useLoaded((aborted) => get(path`runs/${run.run_id}/diagnosis`, {}, aborted), [run.run_id, run.diagnosis]);
+  const state = useLoaded(
+    (aborted) => get(path`runs/${run.run_id}/diagnosis`, {}, aborted),
+    [run.run_id, run.diagnosis],
+  );
   const found = /** @type {RunDiagnosis | undefined} */ (state.data);
   const active = found?.diagnoses.filter((each) => each.state === "active") ?? [];
   if (active.length === 0) return null;
   return html`<ul class="causes" aria-label="Causes">
-    ${active.map(({ cause, summary, remedy, first_iteration: first }) => html`<li key=${cause} class="cause">
+    ${active.map(
+      ({ cause, summary, remedy, first_iteration: first }) => html`<li key=${cause} class="cause">
       <p><strong>${cause !== found?.cause ? "Also" : run.verdict.state === "learned" ? "Noticed" : "Likely cause"}:</strong> <${Text} value=${summary} limit=${500} /> <span class="muted">since iteration ${first}</span></p>
       <p><${Text} value=${remedy.text} limit=${500} />${" "}
-        ${remedy.how === "fork" && html`<${Action} label="Fork with this change" act=${async () => {
-          const forked = await post(path`runs/${run.run_id}/fork`, remedy.request);
-          go(["runs", forked.run_id]);
-        }} />`}</p>
-    </li>`)}
+        ${
+          remedy.how === "fork" &&
+          html`<${Action} label="Fork with this change" act=${async () => {
+            const forked = await post(path`runs/${run.run_id}/fork`, remedy.request);
+            go(["runs", forked.run_id]);
+          }} />`
+        }</p>
+    </li>`,
+    )}
   </ul>`;
 }
 
@@ -62,7 +81,9 @@ function Causes({ run }) {
 /** The budget that paused the run, if it was one. @param {RunData} data @returns {Shortage | undefined} */
 export function shortageOf(data) {
   const stopped = data.events.value.find((each) => each.type !== "run.paused");
-  return stopped?.type === "budget.reached" ? /** @type {Shortage} */ (/** @type {unknown} */ (stopped.data)) : undefined;
+  return stopped?.type === "budget.reached"
+    ? /** @type {Shortage} */ (/** @type {unknown} */ (stopped.data))
+    : undefined;
 }
 
 /** Asks for a higher limit, filled in with what the whole run will probably need. @param {{data: RunData, run: Run, shortage: Shortage}} props */
@@ -74,7 +95,8 @@ function BudgetPause({ data, run, shortage: { limit, max, needs, spent } }) {
   const forAll = (used / (done > 0 ? done + 1 : 0.5)) * (total + 1) * 1.1;
   const enough = roundedUp(Math.max(needs, max * 1.01, forAll));
   const [value, setValue] = useState(String(enough));
-  const shown = (/** @type {number} */ amount) => (limit === "max_usd" ? `$${amount.toFixed(2)}` : `${whole(amount)} ${unit}`);
+  const shown = (/** @type {number} */ amount) =>
+    limit === "max_usd" ? `$${amount.toFixed(2)}` : `${whole(amount)} ${unit}`;
   async function resume() {
     await post(path`runs/${run.run_id}/resume`, { budget: { [limit]: Number(value) } });
     await data.reopen();

@@ -65,18 +65,24 @@ function Outcome({ run, iterations, kind }) {
 
 /** What the run cost, what it gained for that, and the parts of the sum; how long it took if no price is known. @param {{run: Run}} props */
 function Cost({ run: { cost, verdict, progress } }) {
-  if (cost.total_usd === null) return html`<div><dt>Working time</dt><dd>${duration(cost.seconds)}</dd><dd class="muted">${counted(progress.iterations_done, "iteration")}</dd></div>`;
+  if (cost.total_usd === null)
+    return html`<div><dt>Working time</dt><dd>${duration(cost.seconds)}</dd><dd class="muted">${counted(progress.iterations_done, "iteration")}</dd></div>`;
   return html`<div><dt>Cost</dt><dd>${dollars(cost.total_usd)}</dd>
     <dd class="muted">${verdict.points !== null && `${signed(verdict.points, 0)} points for it; `}${[
-      cost.machine_usd !== null && `${dollars(cost.machine_usd)} for ${duration(cost.seconds)} of the machine at ${dollars(cost.machine_price_per_hour)} an hour`,
+      cost.machine_usd !== null &&
+        `${dollars(cost.machine_usd)} for ${duration(cost.seconds)} of the machine at ${dollars(cost.machine_price_per_hour)} an hour`,
       cost.usd !== null && `${dollars(cost.usd)} paid for calls`,
-    ].filter(Boolean).join(", ")}</dd></div>`;
+    ]
+      .filter(Boolean)
+      .join(", ")}</dd></div>`;
 }
 
 /** What the newest rejudging that has completed says. @param {{run: Run}} props */
 function Rejudged({ run }) {
   const state = useLoaded((aborted) => get(path`runs/${run.run_id}/rejudgings`, {}, aborted), [run.run_id]);
-  const newest = /** @type {import("../api_types").RejudgingBrief[] | undefined} */ (state.data?.items)?.find((each) => each.text !== null);
+  const newest = /** @type {import("../api_types").RejudgingBrief[] | undefined} */ (state.data?.items)?.find(
+    (each) => each.text !== null,
+  );
   if (!newest) return null;
   return html`<p class="muted"><a href=${href(["runs", run.run_id, "rejudgings", newest.evaluation_id])}>Judged again by ${label(newest.judge, 60)}</a>: ${visible(newest.text)}</p>`;
 }
@@ -86,7 +92,8 @@ function HeldOutFigure({ run, kind }) {
   const made = evaluationsOf(run, kind);
   const [first, last] = [made[0], made.at(-1)];
   const latest = first && last && onSameScenarios(first, last);
-  if (!first || !latest) return html`<div><dt>Held-out success</dt><dd>–</dd><dd class="muted">after the baseline</dd></div>`;
+  if (!first || !latest)
+    return html`<div><dt>Held-out success</dt><dd>–</dd><dd class="muted">after the baseline</dd></div>`;
   const [low, high] = wilson(latest.success, latest.scenarios);
   return html`<div><dt>Held-out success</dt>
     <dd>${percent(first.success)}${latest !== first && html` <span aria-label="to">→</span> ${percent(latest.success)}`}</dd>
@@ -99,7 +106,10 @@ function HeldOutFigure({ run, kind }) {
  * @param {Run} run @param {Iteration[]} iterations
  */
 function remaining(run, iterations) {
-  const took = iterations.slice(-5).map((each) => each.timing?.total_s).filter((seconds) => seconds !== undefined);
+  const took = iterations
+    .slice(-5)
+    .map((each) => each.timing?.total_s)
+    .filter((seconds) => seconds !== undefined);
   const left = run.progress.iterations_total - run.progress.iterations_done;
   if (run.status !== "running" || took.length === 0) return "";
   const median = took.sort((one, other) => one - other)[took.length >> 1];
@@ -128,7 +138,12 @@ function ImitationChart({ iterations, baseline }) {
     note="of the warm start, in nats per token: while it trained, and afterwards on those that are held out"
     x=${learned.map((each) => each.iteration)} thin=${lineOf(baseline, (each) => each.supervised?.held_out_loss)}
     lines=${[
-      { label: "Trained on", values: learned.map((each) => each.supervised?.loss ?? null), dashed: true, color: "muted" },
+      {
+        label: "Trained on",
+        values: learned.map((each) => each.supervised?.loss ?? null),
+        dashed: true,
+        color: "muted",
+      },
       { label: "Held out", values: learned.map((each) => each.supervised?.held_out_loss ?? null) },
     ]}
   />`;
@@ -146,7 +161,13 @@ function HeldOutChart({ run, kind, baseline }) {
       const evaluation = found.get(iteration);
       return evaluation ? wilson(evaluation.success, evaluation.scenarios) : [null, null];
     });
-    return { label: each.title, values, color: run.verdict.state === "got_worse" ? "bad" : "good", dots: each.split === "test", band: { low: intervals.map(([low]) => low), high: intervals.map(([, high]) => high) } };
+    return {
+      label: each.title,
+      values,
+      color: run.verdict.state === "got_worse" ? "bad" : "good",
+      dots: each.split === "test",
+      band: { low: intervals.map(([low]) => low), high: intervals.map(([, high]) => high) },
+    };
   });
   const base = made[0]?.iteration === 0 ? made[0] : undefined;
   const [low, high] = base ? wilson(base.success, base.scenarios) : [0, 0];
@@ -162,7 +183,8 @@ function HeldOutChart({ run, kind, baseline }) {
 /** What an empty chart says. @param {Run} run @param {string} otherwise */
 function waiting({ status, progress: { iteration, done, total } }, otherwise) {
   if (ENDED.has(status)) return otherwise;
-  if (iteration === 0 && total) return `The untrained model is being evaluated: ${whole(done)} of ${counted(total, "rollout")}.`;
+  if (iteration === 0 && total)
+    return `The untrained model is being evaluated: ${whole(done)} of ${counted(total, "rollout")}.`;
   return status === "queued" ? "The run has not begun yet." : otherwise;
 }
 
@@ -170,9 +192,21 @@ function waiting({ status, progress: { iteration, done, total } }, otherwise) {
 function Spent({ run }) {
   const { budget } = run.request;
   const limits = [
-    { name: "Tokens", spent: run.cost.prompt_tokens + run.cost.completion_tokens, most: budget?.max_tokens, format: compact },
-    { name: "Minutes", spent: run.cost.seconds / 60, most: budget?.max_minutes, format: (/** @type {number} */ value) => number(value, 1) },
-    ...(run.cost.machine_usd === null ? [] : [{ name: "Machine time", spent: run.cost.machine_usd, most: null, format: dollars }]),
+    {
+      name: "Tokens",
+      spent: run.cost.prompt_tokens + run.cost.completion_tokens,
+      most: budget?.max_tokens,
+      format: compact,
+    },
+    {
+      name: "Minutes",
+      spent: run.cost.seconds / 60,
+      most: budget?.max_minutes,
+      format: (/** @type {number} */ value) => number(value, 1),
+    },
+    ...(run.cost.machine_usd === null
+      ? []
+      : [{ name: "Machine time", spent: run.cost.machine_usd, most: null, format: dollars }]),
     { name: "Paid calls", spent: run.cost.usd ?? 0, most: budget?.max_usd, format: dollars },
   ];
   return html`<section class="card"><h2>Spent</h2>
@@ -181,8 +215,11 @@ function Spent({ run }) {
         <dd>${format(spent)}${most != null ? ` of ${format(most)}` : ""}
           ${most != null ? html`<${Progress} done=${spent} total=${most} label=${`${name} of the budget`} />` : html`<span class="muted"> no limit</span>`}</dd></div>`,
     )}
-      ${run.cost.wasted_tokens > 0 && html`<div><dt>Without result</dt>
-        <dd>${compact(run.cost.wasted_tokens)} <span class="muted">tokens of groups that taught nothing, and of failed or repeated work</span></dd></div>`}
+      ${
+        run.cost.wasted_tokens > 0 &&
+        html`<div><dt>Without result</dt>
+        <dd>${compact(run.cost.wasted_tokens)} <span class="muted">tokens of groups that taught nothing, and of failed or repeated work</span></dd></div>`
+      }
     </dl>
   </section>`;
 }

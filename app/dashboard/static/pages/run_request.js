@@ -14,7 +14,10 @@ function sent(stored) {
   if (!request.warm_start) return request;
   const { iterations: _iterations, ...start } = request.warm_start;
   const { name, version, sha256 } = start.demonstrations;
-  return { ...request, warm_start: { ...start, demonstrations: sha256 ? { dataset: `${name}@${version}` } : start.demonstrations } };
+  return {
+    ...request,
+    warm_start: { ...start, demonstrations: sha256 ? { dataset: `${name}@${version}` } : start.demonstrations },
+  };
 }
 
 /** @param {import("./run.js").PartProps} props */
@@ -22,15 +25,21 @@ export function RunRequest({ run, data }) {
   const [again] = useState(() => `${run.model.name.slice(0, _MOST_KEPT)}-${Date.now().toString(36)}`);
   const start = data.iterations.value.find((each) => each.iteration === 0)?.step ?? 0;
   // A run whose model had been trained before began at one of that model's checkpoints.
-  const model = { ...run.request.model, name: again, ...(start > 0 && { base_model: `${run.model.project}/${run.model.name}@${start}` }) };
+  const model = {
+    ...run.request.model,
+    name: again,
+    ...(start > 0 && { base_model: `${run.model.project}/${run.model.name}@${start}` }),
+  };
   return html`<section class="card">
       <h2>Settings</h2>
       <p>Environment <${Text} value=${run.environment} limit=${80} />, judge <${Text} value=${run.judge} limit=${80} />, backend
         ${" "}<${Text} value=${run.backend} limit=${80} />, base model <${Text} value=${run.model.base_model} limit=${120} />.</p>
       <${JsonText} value=${run.request} limit=${20_000} />
-      ${run.reproducible !== null &&
-      html`<p>${run.reproducible ? "The same seed gives the same weights on this machine. " : "The same seed may give other weights. "}
-        <span class="muted"><${Text} value=${run.reproducible_reason} limit=${400} /></span></p>`}
+      ${
+        run.reproducible !== null &&
+        html`<p>${run.reproducible ? "The same seed gives the same weights on this machine. " : "The same seed may give other weights. "}
+        <span class="muted"><${Text} value=${run.reproducible_reason} limit=${400} /></span></p>`
+      }
     </section>
     <section class="card"><h2>Start it again</h2>
       <p>This begins the new model <code>${label(again)}</code> where this run began. Under the name of a model that exists, a run continues that model.</p>

@@ -32,8 +32,21 @@ export function Runs({ query }) {
   const [unfolded, setUnfolded] = useState(/** @type {Set<string>} */ (new Set()));
   const [chosen, setChosen] = useState(/** @type {Set<string>} */ (new Set()));
   const list = useRuns(wanted, unfolded);
-  const shown = shownColumns(query.get("columns"), (list.runs ?? []).some((run) => run.cost_usd !== null));
-  const columns = columnsOf({ chosen, choose: (id) => setChosen(toggled(chosen, id)), unfolded, fold: (hash) => setUnfolded(toggled(unfolded, hash)), changed: list.reload }, shown, list.runs ?? []);
+  const shown = shownColumns(
+    query.get("columns"),
+    (list.runs ?? []).some((run) => run.cost_usd !== null),
+  );
+  const columns = columnsOf(
+    {
+      chosen,
+      choose: (id) => setChosen(toggled(chosen, id)),
+      unfolded,
+      fold: (hash) => setUnfolded(toggled(unfolded, hash)),
+      changed: list.reload,
+    },
+    shown,
+    list.runs ?? [],
+  );
   return html`
     <div class="title-row"><h1>Runs</h1><a class="button primary" href=${href(["start"])}>Start a run</a></div>
     <${Filters} query=${query} wanted=${wanted} runs=${list.runs ?? []} shown=${shown}>
@@ -87,9 +100,14 @@ function Filters({ query, wanted, runs, shown, children }) {
 /** Which columns there are: figures, and any settings. @param {{query: URLSearchParams, runs: Run[], shown: Set<string>}} props */
 function Columns({ query, runs, shown }) {
   const paths = pathsOf(runs);
-  const toggle = (/** @type {string} */ name) => ask(query, { columns: [...toggled(shown, name)].filter((each) => each !== "none").join(",") || "none" });
+  const toggle = (/** @type {string} */ name) =>
+    ask(query, { columns: [...toggled(shown, name)].filter((each) => each !== "none").join(",") || "none" });
   const settings = settingsIn(shown);
-  const offered = [{ name: DIFFERING, title: "Settings that differ" }, ...COLUMNS.map(({ name, column: { title } }) => ({ name, title })), ...settings.map((name) => ({ name, title: titleOf(name) }))];
+  const offered = [
+    { name: DIFFERING, title: "Settings that differ" },
+    ...COLUMNS.map(({ name, column: { title } }) => ({ name, title })),
+    ...settings.map((name) => ({ name, title: titleOf(name) })),
+  ];
   /** @param {any} event */
   function add({ target }) {
     if (!paths.includes(target.value) || shown.has(target.value)) return;
@@ -110,7 +128,9 @@ function Columns({ query, runs, shown }) {
  * @param {Set<string>} unfolded
  */
 function useRuns({ search, status, tag, starred, sort, ascending, seeds }, unfolded) {
-  const [state, setState] = useState(/** @type {{runs?: Run[], isWhole?: boolean, error?: Error, asked?: string}} */ ({}));
+  const [state, setState] = useState(
+    /** @type {{runs?: Run[], isWhole?: boolean, error?: Error, asked?: string}} */ ({}),
+  );
   const [most, setMost] = useState(_PAGE);
   const reload = useRef(async () => {});
   const filters = { search: search.trim(), status, tag, starred, curve: 32, settings: "true" };
@@ -122,10 +142,16 @@ function useRuns({ search, status, tag, starred, sort, ascending, seeds }, unfol
     reload.current = async () => {
       try {
         const { runs, isWhole } = await readRuns({ ...filters, ...order }, most, controller.signal);
-        const members = await Promise.all(runs.filter((run) => run.same_settings && unfolded.has(run.settings_hash)).map((run) =>
-          get("runs", { ...filters, settings_hash: run.settings_hash, limit: _MOST }, controller.signal)));
+        const members = await Promise.all(
+          runs
+            .filter((run) => run.same_settings && unfolded.has(run.settings_hash))
+            .map((run) =>
+              get("runs", { ...filters, settings_hash: run.settings_hash, limit: _MOST }, controller.signal),
+            ),
+        );
         const found = new Map(members.map(({ items }) => [items[0]?.settings_hash, items]));
-        const within = (/** @type {Run} */ run) => (found.get(run.settings_hash) ?? []).map((/** @type {Run} */ each) => ({ ...each, isMember: true }));
+        const within = (/** @type {Run} */ run) =>
+          (found.get(run.settings_hash) ?? []).map((/** @type {Run} */ each) => ({ ...each, isMember: true }));
         setState({ runs: runs.flatMap((run) => [run, ...within(run)]), isWhole, asked });
       } catch (error) {
         if (!controller.signal.aborted) setState((before) => ({ ...before, error: /** @type {Error} */ (error) }));
@@ -160,9 +186,11 @@ async function readRuns(query, most, aborted) {
 
 /** @param {{list: ReturnType<typeof useRuns>, columns: import("../parts/table.js").Column[], query: URLSearchParams, wanted: Asked}} props */
 function Body({ list: { runs, isWhole, isLoading, error, more }, columns, query, wanted }) {
-  if (!runs || (runs.length === 0 && isLoading)) return error ? html`<${Failed} error=${error} />` : html`<${Loading} rows=${6} />`;
+  if (!runs || (runs.length === 0 && isLoading))
+    return error ? html`<${Failed} error=${error} />` : html`<${Loading} rows=${6} />`;
   const isFiltered = Boolean(wanted.status || wanted.search || wanted.tag || wanted.starred);
-  if (runs.length === 0) return isFiltered ? html`<${Empty} title="No run fits these filters" />` : html`<${Welcome} />`;
+  if (runs.length === 0)
+    return isFiltered ? html`<${Empty} title="No run fits these filters" />` : html`<${Welcome} />`;
   const sorted = columns.find((column) => column.by === wanted.sort);
   const order = sorted && { title: sorted.title, isDown: wanted.ascending !== "true" };
   /** @param {import("../parts/table.js").Order | undefined} next */

@@ -41,10 +41,18 @@ export function Sessions({ query }) {
 }
 
 const columns = [
-  { title: "Session", by: "id", cell: (/** @type {Session} */ each) => html`<a href=${href(["sessions", each.id])}><code>${each.id}</code></a>` },
+  {
+    title: "Session",
+    by: "id",
+    cell: (/** @type {Session} */ each) => html`<a href=${href(["sessions", each.id])}><code>${each.id}</code></a>`,
+  },
   { title: "Status", by: "status", cell: (/** @type {Session} */ each) => html`<${Status} status=${each.status} />` },
   { title: "Model", by: "model", cell: (/** @type {Session} */ each) => label(each.model, 120) },
-  { title: "Of", cell: (/** @type {Session} */ each) => (each.run_id ? html`<a href=${href(["runs", each.run_id])}>a run</a>` : `project ${label(each.project)}`) },
+  {
+    title: "Of",
+    cell: (/** @type {Session} */ each) =>
+      each.run_id ? html`<a href=${href(["runs", each.run_id])}>a run</a>` : `project ${label(each.project)}`,
+  },
   { title: "Calls", by: "calls", isNumber: true, cell: (/** @type {Session} */ each) => whole(each.calls) },
   { title: "Reward", by: "reward", isNumber: true, cell: (/** @type {Session} */ each) => number(each.reward) },
   { title: "Feedback", cell: (/** @type {Session} */ each) => opinions(each.feedback) },
@@ -52,7 +60,8 @@ const columns = [
 ];
 
 /** @param {Session["feedback"]} found */
-const opinions = (found) => (found ? `${number(found.wins)} for, ${number(found.losses)} against${found.simulated ? " (simulated)" : ""}` : NONE);
+const opinions = (found) =>
+  found ? `${number(found.wins)} for, ${number(found.losses)} against${found.simulated ? " (simulated)" : ""}` : NONE;
 
 /** @param {{reload: () => void}} props */
 function New({ reload }) {
@@ -69,7 +78,13 @@ function New({ reload }) {
       setState({ error: /** @type {Error} */ (error) });
     }
   }
-  const field = { name: "model", label: "Model", type: "string", placeholder: "learnloop/tiny", help: "A base model, `PROJECT/NAME`, `PROJECT/NAME@STEP`, a promoted name, or the id of a run." };
+  const field = {
+    name: "model",
+    label: "Model",
+    type: "string",
+    placeholder: "learnloop/tiny",
+    help: "A base model, `PROJECT/NAME`, `PROJECT/NAME@STEP`, a promoted name, or the id of a run.",
+  };
   return html`<details class="card" open=${Boolean(state.access || state.error)}><summary><h2>Open a session</h2></summary>
     <form onSubmit=${open}>
       <${Field} field=${field} value=${model} set=${setModel} faults=${faults} />
@@ -82,7 +97,11 @@ function New({ reload }) {
 
 /** @param {{access: Access, model: string}} props */
 function Opened({ access, model }) {
-  const variables = [["OPENAI_BASE_URL", access.base_url], ["OPENAI_API_KEY", access.api_key], ["OPENAI_MODEL", model]];
+  const variables = [
+    ["OPENAI_BASE_URL", access.base_url],
+    ["OPENAI_API_KEY", access.api_key],
+    ["OPENAI_MODEL", model],
+  ];
   const text = variables.map(([name, value]) => `export ${name}='${value.replaceAll("'", `'\\''`)}'`).join("\n");
   return html`<section class="notice" role="status">
     <p>The key is shown only now. Start your agent with:</p>
@@ -104,7 +123,11 @@ async function load(id, aborted) {
     all(path`sessions/${id}/calls`, {}, { aborted, most: _MOST }),
     all(path`sessions/${id}/feedback`, {}, { aborted, most: _MOST }),
   ]);
-  return { session: /** @type {Session} */ (session), calls: /** @type {Call[]} */ (calls), feedback: /** @type {Opinion[]} */ (feedback) };
+  return {
+    session: /** @type {Session} */ (session),
+    calls: /** @type {Call[]} */ (calls),
+    feedback: /** @type {Opinion[]} */ (feedback),
+  };
 }
 
 /** @param {{session: Session, calls: Call[], feedback: Opinion[], reload: () => void}} props */
@@ -124,14 +147,19 @@ function withNews(calls) {
   return calls.map((call) => {
     const messages = /** @type {Message[]} */ (call.messages).filter((each) => !seen.has(identity(each)));
     const reply = /** @type {Message | undefined} */ (/** @type {any} */ (call.completion)?.choices?.[0]?.message);
-    for (const each of reply ? [...call.messages, reply] : call.messages) seen.add(identity(/** @type {Message} */ (each)));
+    for (const each of reply ? [...call.messages, reply] : call.messages)
+      seen.add(identity(/** @type {Message} */ (each)));
     return { call, messages: reply ? [...messages, reply] : messages };
   });
 }
 
 /** The parts of a message that the model sees. @param {Message} message */
 function identity({ role, content, tool_calls: calls }) {
-  return JSON.stringify([role, content || "", (calls ?? []).map((each) => [each.function?.name, each.function?.arguments])]);
+  return JSON.stringify([
+    role,
+    content || "",
+    (calls ?? []).map((each) => [each.function?.name, each.function?.arguments]),
+  ]);
 }
 
 /** @param {{call: Call, messages: Message[]}} props */
@@ -161,11 +189,13 @@ function End({ session, reload }) {
       <${Action} label="End the session" kind="primary" disabled=${isBad || !(reward.trim() || reason.trim())} act=${say} /></section>`;
   }
   return html`<section class="card"><h2>Outcome</h2>
-    ${outcome
-      ? html`<dl class="pairs"><div><dt>Reward</dt><dd><strong>${number(outcome.reward)}</strong></dd></div>${outcome.reason && html`<div><dt>Reason</dt><dd><${Text} value=${outcome.reason} limit=${2000} /></dd></div>`}</dl>
+    ${
+      outcome
+        ? html`<dl class="pairs"><div><dt>Reward</dt><dd><strong>${number(outcome.reward)}</strong></dd></div>${outcome.reason && html`<div><dt>Reason</dt><dd><${Text} value=${outcome.reason} limit=${2000} /></dd></div>`}</dl>
           ${outcome.parts && html`<${JsonText} value=${outcome.parts} />`}
           ${outcome.output !== null && html`<h3>Output</h3>${typeof outcome.output === "string" ? html`<${Text} as="p" value=${outcome.output} limit=${6000} />` : html`<${JsonText} value=${outcome.output} />`}`}`
-      : html`<p class="muted">It did not end in time: it counts for nothing.</p>`}</section>`;
+        : html`<p class="muted">It did not end in time: it counts for nothing.</p>`
+    }</section>`;
 }
 
 /** Users' feedback, for production sessions only. @param {{session: Session, feedback: Opinion[], reload: () => void}} props */
@@ -173,9 +203,11 @@ function Feedback({ session, feedback, reload }) {
   return html`<section class="card"><h2>Feedback</h2>
     <p class=${session.feedback ? "" : "muted"}>${session.feedback ? opinions(session.feedback) : "None yet."}</p>
     <${Opinions} found=${feedback} />
-    ${session.run_id
-      ? html`<p class="muted">A rollout of a run: give feedback on its trajectory.</p>`
-      : html`<${Opine} about=${{ session_id: session.id }} rated=${reload} />`}
+    ${
+      session.run_id
+        ? html`<p class="muted">A rollout of a run: give feedback on its trajectory.</p>`
+        : html`<${Opine} about=${{ session_id: session.id }} rated=${reload} />`
+    }
   </section>`;
 }
 

@@ -24,9 +24,11 @@ export function Start({ query }) {
   const parent = query.get("fork");
   const state = useLoaded((aborted) => load(parent, aborted), [parent]);
   return html`<h1>${parent ? "Fork a run" : "Start a run"}</h1>
-    <p class="muted">${parent
-      ? html`A new run that continues from a checkpoint of <code>${label(parent)}</code>, with its settings except for what you change.`
-      : "Every setting has a default that works on this machine. The run starts in the background; its page shows it learn."}</p>
+    <p class="muted">${
+      parent
+        ? html`A new run that continues from a checkpoint of <code>${label(parent)}</code>, with its settings except for what you change.`
+        : "Every setting has a default that works on this machine. The run starts in the background; its page shows it learn."
+    }</p>
     <${Loaded} state=${state} rows=${8}>${(/** @type {Choices} */ choices) => html`<${Form} choices=${choices} />`}<//>`;
 }
 
@@ -60,12 +62,19 @@ function Form({ choices }) {
   const { parent } = choices;
   const before = parent ? forkable(parent) : {};
   const [values, setValues] = useState(before);
-  const [task, setTask] = useState(/** @type {Task} */ ({
-    environment: parent?.environment ?? "email_search", inbox: "", scenarios: "", documents: {}, judge: "",
-    checkpoint: String(parent?.best_checkpoint?.step ?? ""),
-  }));
+  const [task, setTask] = useState(
+    /** @type {Task} */ ({
+      environment: parent?.environment ?? "email_search",
+      inbox: "",
+      scenarios: "",
+      documents: {},
+      judge: "",
+      checkpoint: String(parent?.best_checkpoint?.step ?? ""),
+    }),
+  );
   const [state, setState] = useState(/** @type {{isBusy?: boolean, error?: Error}} */ ({}));
-  const setValue = (/** @type {string} */ name, /** @type {string} */ value) => setValues((before) => ({ ...before, [name]: value }));
+  const setValue = (/** @type {string} */ name, /** @type {string} */ value) =>
+    setValues((before) => ({ ...before, [name]: value }));
   const faults = state.error instanceof ApiError ? state.error.errors : [];
   const body = bodyOf(task, values, choices);
 
@@ -79,19 +88,29 @@ function Form({ choices }) {
       go(["runs", started.run_id]);
     } catch (error) {
       setState({ error: /** @type {Error} */ (error) });
-      requestAnimationFrame(() => /** @type {HTMLElement | null} */ (document.querySelector("[aria-invalid=true]"))?.focus());
+      requestAnimationFrame(() =>
+        /** @type {HTMLElement | null} */ (document.querySelector("[aria-invalid=true]"))?.focus(),
+      );
     }
   }
   return html`<form class="start" onSubmit=${submit} novalidate>
     <div class="start-fields">
       ${!parent && html`<${TaskFields} task=${task} set=${setTask} choices=${choices} faults=${faults} values=${values} setValue=${setValue} />`}
-      ${parent && html`<section class="card"><h2>Where it starts</h2>
+      ${
+        parent &&
+        html`<section class="card"><h2>Where it starts</h2>
         <div class="fields"><${Field} field=${{ name: "checkpoint", label: "Step of the checkpoint", type: "integer", help: "The best checkpoint, unless you choose another one." }}
-          value=${task.checkpoint} faults=${faults} set=${(/** @type {string} */ checkpoint) => setTask({ ...task, checkpoint })} /></div></section>`}
-      ${GROUPS.map((group) => html`<${Group} key=${group.title} group=${group} values=${values} faults=${faults}
-        hidden=${parent ? _NOT_FORKED : new Set()} set=${setValue} />`)}
-      ${!parent && html`<${WarmStartFields} values=${values} set=${setValue} faults=${faults}
-        names=${namesOf(choices.demonstrations)} stored=${stored("warm_start.demonstrations", choices.demonstrations, setValue)} />`}
+          value=${task.checkpoint} faults=${faults} set=${(/** @type {string} */ checkpoint) => setTask({ ...task, checkpoint })} /></div></section>`
+      }
+      ${GROUPS.map(
+        (group) => html`<${Group} key=${group.title} group=${group} values=${values} faults=${faults}
+        hidden=${parent ? _NOT_FORKED : new Set()} set=${setValue} />`,
+      )}
+      ${
+        !parent &&
+        html`<${WarmStartFields} values=${values} set=${setValue} faults=${faults}
+        names=${namesOf(choices.demonstrations)} stored=${stored("warm_start.demonstrations", choices.demonstrations, setValue)} />`
+      }
     </div>
     <aside class="card start-side">
       <h2>The request</h2>
@@ -113,7 +132,9 @@ function Faults({ error }) {
 
 /** The settings of a run that a fork can take over. @param {import("../api_types").RunOut} parent */
 function forkable(parent) {
-  const kept = Object.entries(valuesOf(parent.request)).filter(([name]) => !_NOT_FORKED.has(name) && name !== "model.name");
+  const kept = Object.entries(valuesOf(parent.request)).filter(
+    ([name]) => !_NOT_FORKED.has(name) && name !== "model.name",
+  );
   return Object.fromEntries(kept);
 }
 
@@ -153,7 +174,8 @@ const documentsOf = (environments, name) => environments.find((each) => each.nam
  *   setValue: (name: string, value: string) => void}} props
  */
 function TaskFields({ task, set, choices, faults, values, setValue }) {
-  const change = (/** @type {Exclude<keyof Task, "documents">} */ name) => (/** @type {string} */ value) => set({ ...task, [name]: value });
+  const change = (/** @type {Exclude<keyof Task, "documents">} */ name) => (/** @type {string} */ value) =>
+    set({ ...task, [name]: value });
   const isMail = task.environment === "email_search";
   const isOwn = task.environment === "agent";
   const inboxes = namesOf(choices.inboxes);
@@ -164,16 +186,27 @@ function TaskFields({ task, set, choices, faults, values, setValue }) {
         value=${task.environment} set=${change("environment")} faults=${faults} />
       <${Field} field=${{ name: "judge", label: "Judge", type: "string", help: isOwn ? "RULER compares what the agents did, and needs a judge model; `reported` takes the rewards that your agent reports." : "Scores the rollouts. The environment's own judge fits its task.", choices: choices.judges, standard: "the environment's own" }}
         value=${task.judge} set=${change("judge")} faults=${faults} />
-      ${isMail && html`<${Field} field=${{ name: "environment.config.inbox", label: "Inbox", type: "string", help: "The mailbox that the agent searches.", choices: inboxes, standard: "synthetic mailboxes" }}
-        value=${task.inbox} set=${change("inbox")} faults=${faults} />`}
-      ${!isOwn && sets.length > 0 && html`<${Field} field=${{ name: "environment.config.scenarios", label: "Scenarios", type: "string", help: "A named set of tasks.", choices: namesOf(sets), standard: "made by the environment" }}
-        value=${task.scenarios} set=${change("scenarios")} faults=${faults} />`}
+      ${
+        isMail &&
+        html`<${Field} field=${{ name: "environment.config.inbox", label: "Inbox", type: "string", help: "The mailbox that the agent searches.", choices: inboxes, standard: "synthetic mailboxes" }}
+        value=${task.inbox} set=${change("inbox")} faults=${faults} />`
+      }
+      ${
+        !isOwn &&
+        sets.length > 0 &&
+        html`<${Field} field=${{ name: "environment.config.scenarios", label: "Scenarios", type: "string", help: "A named set of tasks.", choices: namesOf(sets), standard: "made by the environment" }}
+        value=${task.scenarios} set=${change("scenarios")} faults=${faults} />`
+      }
     </div>
     ${isOwn && html`<${AgentFields} values=${values} set=${setValue} faults=${faults} sets=${sets} />`}
     ${isMail && task.inbox && !task.scenarios && html`<${QuestionsNeeded} key=${task.inbox} inbox=${task.inbox} />`}
     ${isMail && choices.inboxUpload && html`<${Upload} kind=${choices.inboxUpload} done=${stored("inbox", choices.inboxes, (_, name) => change("inbox")(name))} />`}
-    ${documentsOf(choices.environments, task.environment).map((each) => html`<${DocumentField} key=${each.setting} document=${each} value=${task.documents[each.setting] ?? ""} faults=${faults}
-      set=${(/** @type {string} */ text) => set({ ...task, documents: { ...task.documents, [each.setting]: text } })} />`)}
+    ${documentsOf(choices.environments, task.environment).map(
+      (
+        each,
+      ) => html`<${DocumentField} key=${each.setting} document=${each} value=${task.documents[each.setting] ?? ""} faults=${faults}
+      set=${(/** @type {string} */ text) => set({ ...task, documents: { ...task.documents, [each.setting]: text } })} />`,
+    )}
   </section>`;
 }
 
@@ -184,7 +217,9 @@ const namesOf = (versions) => [...new Set(versions.map((each) => each.name))];
  * Select the data that was just uploaded.
  * @param {string} field @param {any[]} versions available versions @param {(field: string, name: string) => void} choose
  */
-const stored = (field, versions, choose) => (/** @type {string} */ name) => (versions.unshift({ name }), choose(field, name));
+const stored = (field, versions, choose) => (/** @type {string} */ name) => (
+  versions.unshift({ name }), choose(field, name)
+);
 
 /** A document of an environment, pasted or from a file. @param {{document: DocumentOut, value: string, set: (value: string) => void, faults: Fault[]}} props */
 function DocumentField({ document, value, set, faults }) {
@@ -212,8 +247,10 @@ function Group({ group, values, faults, hidden, set }) {
   return html`<details class="card" open=${group.isOpen || isWrong}>
     <summary><h2>${group.title}</h2></summary>
     <div class="fields">
-      ${names.map((name) => html`<${Field} key=${name} field=${fields[name]} value=${values[name] ?? ""} faults=${faults}
-        set=${(/** @type {string} */ value) => set(name, value)} />`)}
+      ${names.map(
+        (name) => html`<${Field} key=${name} field=${fields[name]} value=${values[name] ?? ""} faults=${faults}
+        set=${(/** @type {string} */ value) => set(name, value)} />`,
+      )}
     </div>
   </details>`;
 }

@@ -84,11 +84,18 @@ const backTo = (run, { kind, iteration }) => href(["runs", run, "trajectories"],
 function Neighbours({ runId, trajectory }) {
   const { iteration, kind, mode, scenario_id: scenario, split, step } = trajectory;
   const query = { iteration, kind, mode, split, scenario_id: scenario };
-  const state = useLoaded((aborted) => all(path`runs/${runId}/trajectories`, query, { aborted, most: 400 }), [trajectory.id]);
-  const others = /** @type {Brief[]} */ (state.data ?? []).sort((one, other) => (other.reward ?? -Infinity) - (one.reward ?? -Infinity));
+  const state = useLoaded(
+    (aborted) => all(path`runs/${runId}/trajectories`, query, { aborted, most: 400 }),
+    [trajectory.id],
+  );
+  const others = /** @type {Brief[]} */ (state.data ?? []).sort(
+    (one, other) => (other.reward ?? -Infinity) - (one.reward ?? -Infinity),
+  );
   const place = others.findIndex((each) => each.id === trajectory.id);
   const link = (/** @type {Brief | undefined} */ each, /** @type {string} */ text, /** @type {string} */ rel) =>
-    each ? html`<a class="button" rel=${rel} href=${href(["runs", runId, "trajectories", each.id])}>${text}</a>` : html`<button disabled>${text}</button>`;
+    each
+      ? html`<a class="button" rel=${rel} href=${href(["runs", runId, "trajectories", each.id])}>${text}</a>`
+      : html`<button disabled>${text}</button>`;
   return html`<nav class="actions" aria-label="Other rollouts of this scenario">
     ${link(others[place - 1], "← Better reward", "prev")}${link(place < 0 ? undefined : others[place + 1], "Worse reward →", "next")}
     <span class="muted">${place >= 0 && `${place + 1} of ${others.length} by reward`}</span>
@@ -119,15 +126,24 @@ function Verdict({ trajectory }) {
 /** What a judge that is a language model is asked. @param {{id: string}} props */
 function Asked({ id }) {
   const state = useLoaded((aborted) => get(path`trajectories/${id}/judge-questions`, {}, aborted), [id]);
-  return html`<${Loaded} state=${state} rows=${2}>${(/** @type {import("../api_types").JudgeQuestions} */ { questions }) =>
+  return html`<${Loaded} state=${state} rows=${2}>${(
+    /** @type {import("../api_types").JudgeQuestions} */ { questions },
+  ) =>
     questions.length === 0
       ? html`<p class="muted">Nothing: its judge needs no language model here.</p>`
-      : questions.map((each) => html`<p class="muted small">${label(each.judge, 60)} asks ${label(each.model, 100)}:</p>
-          ${each.messages.map((message) => html`<${Text} as="pre" class="code" value=${message.content} limit=${3000} />`)}`)}<//>`;
+      : questions.map(
+          (each) => html`<p class="muted small">${label(each.judge, 60)} asks ${label(each.model, 100)}:</p>
+          ${each.messages.map((message) => html`<${Text} as="pre" class="code" value=${message.content} limit=${3000} />`)}`,
+        )}<//>`;
 }
 
 /** @param {Trajectory} trajectory */
-const judgeAgain = ({ run_id: run, iteration, kind }) => href(["runs", /** @type {string} */ (run), "rejudgings"], { kinds: kind === "train" ? "training" : "held-out", first: iteration, last: iteration });
+const judgeAgain = ({ run_id: run, iteration, kind }) =>
+  href(["runs", /** @type {string} */ (run), "rejudgings"], {
+    kinds: kind === "train" ? "training" : "held-out",
+    first: iteration,
+    last: iteration,
+  });
 
 /** What the rollout was made for. @param {Trajectory} trajectory */
 function purpose({ kind, split, mode }) {

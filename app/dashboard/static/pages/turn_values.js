@@ -16,13 +16,16 @@ import { href } from "../router.js";
 
 /** The what-ifs of a rollout and what they say of its turns, read again until all have ended. @param {string} id of its trajectory */
 export function useWhatIfs(id) {
-  const state = useLoaded(async (aborted) => {
-    const [values, whatIfs] = await Promise.all([
-      get(path`trajectories/${id}/turn-values`, {}, aborted),
-      all(path`trajectories/${id}/what-ifs`, {}, { aborted, most: 400 }),
-    ]);
-    return /** @type {Known} */ ({ values, whatIfs });
-  }, [id]);
+  const state = useLoaded(
+    async (aborted) => {
+      const [values, whatIfs] = await Promise.all([
+        get(path`trajectories/${id}/turn-values`, {}, aborted),
+        all(path`trajectories/${id}/what-ifs`, {}, { aborted, most: 400 }),
+      ]);
+      return /** @type {Known} */ ({ values, whatIfs });
+    },
+    [id],
+  );
   useReload(state, Boolean(state.data?.whatIfs.some(isOpen)));
   return state;
 }
@@ -33,16 +36,25 @@ export function DecisiveTurn({ id, known: { values, whatIfs }, reload }) {
   const ask = async (asked) => (await post(path`trajectories/${id}/what-if`, asked), reload());
   const isSearching = whatIfs.some((each) => each.search && isOpen(each));
   return html`<section class="card" aria-labelledby="decisive"><h2 id="decisive">Which turn decided it?</h2>
-    ${values.values.length > 0
-      ? html`<p class=${values.decisive ? "decided" : ""}>${visible(values.text)}</p><${MissingButton} values=${values} disabled=${whatIfs.some(isOpen)} ask=${ask} />
+    ${
+      values.values.length > 0
+        ? html`<p class=${values.decisive ? "decided" : ""}>${visible(values.text)}</p><${MissingButton} values=${values} disabled=${whatIfs.some(isOpen)} ask=${ask} />
         <${Strip} values=${values} />`
-      : html`<p class="muted">Continuations from before a turn show how likely success still was. Where that falls or rises, a turn decided the rollout.</p>`}
+        : html`<p class="muted">Continuations from before a turn show how likely success still was. Where that falls or rises, a turn decided the rollout.</p>`
+    }
     <div class="actions"><${Action} label=${isSearching ? "Searching …" : "Find the decisive turn"} disabled=${isSearching} act=${() => ask({ search: "bisect" })} /></div>
-    ${whatIfs.length > 0 && html`<h3>What-ifs of this rollout</h3><ul class="what-ifs">
-      ${whatIfs.map((each) => html`<li key=${each.evaluation_id}><a href=${href(["trajectories", id, "what-if", each.evaluation_id])}>${whatIfTitle(each)}</a>
+    ${
+      whatIfs.length > 0 &&
+      html`<h3>What-ifs of this rollout</h3><ul class="what-ifs">
+      ${whatIfs.map(
+        (
+          each,
+        ) => html`<li key=${each.evaluation_id}><a href=${href(["trajectories", id, "what-if", each.evaluation_id])}>${whatIfTitle(each)}</a>
         ${each.status !== "completed" && html`<${Status} status=${each.status} />`}
-        <span class="muted small" title=${ago(each.created_at)}>${isOpen(each) ? `${each.done} of ${each.total}` : counted(each.done, "continuation")}</span></li>`)}
-    </ul>`}
+        <span class="muted small" title=${ago(each.created_at)}>${isOpen(each) ? `${each.done} of ${each.total}` : counted(each.done, "continuation")}</span></li>`,
+      )}
+    </ul>`
+    }
   </section>`;
 }
 

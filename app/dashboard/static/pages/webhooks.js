@@ -19,9 +19,20 @@ import { go, href, refine } from "../router.js";
 export function Webhooks() {
   const state = useLoaded((aborted) => all("webhooks", {}, { aborted, most: 400 }), []);
   const columns = [
-    { title: "Address", by: "url", cell: (/** @type {Endpoint} */ each) => html`<a href=${href(["webhooks", each.id])}>${label(each.url, 100)}</a>` },
-    { title: "Of", cell: (/** @type {Endpoint} */ each) => (each.run_id ? html`<a href=${href(["runs", each.run_id])}>a run</a>` : `project ${label(each.project)}`) },
-    { title: "Events", cell: (/** @type {Endpoint} */ each) => (each.events.length === 0 ? "all" : label(each.events.join(", "), 80)) },
+    {
+      title: "Address",
+      by: "url",
+      cell: (/** @type {Endpoint} */ each) => html`<a href=${href(["webhooks", each.id])}>${label(each.url, 100)}</a>`,
+    },
+    {
+      title: "Of",
+      cell: (/** @type {Endpoint} */ each) =>
+        each.run_id ? html`<a href=${href(["runs", each.run_id])}>a run</a>` : `project ${label(each.project)}`,
+    },
+    {
+      title: "Events",
+      cell: (/** @type {Endpoint} */ each) => (each.events.length === 0 ? "all" : label(each.events.join(", "), 80)),
+    },
     { title: "State", by: "state", cell: enabled },
     { title: "Made", by: "created_at", cell: (/** @type {Endpoint} */ each) => moment(each.created_at) },
   ];
@@ -35,7 +46,9 @@ export function Webhooks() {
 
 /** @param {Endpoint} endpoint */
 function enabled({ enabled: isOn, disabled_reason: reason }) {
-  return isOn ? html`<span class="status good">on</span>` : html`<span class="status warn">off</span> <span class="muted">${label(reason ?? "", 100)}</span>`;
+  return isOn
+    ? html`<span class="status good">on</span>`
+    : html`<span class="status warn">off</span> <span class="muted">${label(reason ?? "", 100)}</span>`;
 }
 
 /** @param {{reload: () => void}} props */
@@ -72,18 +85,37 @@ export function Secret({ secret, what }) {
 export function WebhookPage({ id, query }) {
   const chosen = query.get("state") ?? "";
   const endpoint = useLoaded((aborted) => get(path`webhooks/${id}`, {}, aborted), [id]);
-  const deliveries = useLoaded((aborted) => get(path`webhooks/${id}/deliveries`, { limit: 100, state: chosen }, aborted), [id, chosen]);
+  const deliveries = useLoaded(
+    (aborted) => get(path`webhooks/${id}/deliveries`, { limit: 100, state: chosen }, aborted),
+    [id, chosen],
+  );
   const [open, setOpen] = useState(/** @type {string | undefined} */ (undefined));
   /** @param {Delivery} delivery */
-  const again = async (delivery) => (await post(path`webhooks/deliveries/${delivery.id}/redeliver`), deliveries.reload());
+  const again = async (delivery) => (
+    await post(path`webhooks/deliveries/${delivery.id}/redeliver`), deliveries.reload()
+  );
   const columns = [
-    { title: "Event", by: "event_type", cell: (/** @type {Delivery} */ each) => html`<button class="quiet" onClick=${() => setOpen(each.id)}>${label(each.event_type ?? "test", 60)}</button>` },
-    { title: "Run", by: "run_id", cell: (/** @type {Delivery} */ each) => each.run_id && html`<a href=${href(["runs", each.run_id])}>${label(each.run_id, 12)}</a>${each.iteration !== null && html` <span class="muted">iteration ${each.iteration}</span>`}` },
+    {
+      title: "Event",
+      by: "event_type",
+      cell: (/** @type {Delivery} */ each) =>
+        html`<button class="quiet" onClick=${() => setOpen(each.id)}>${label(each.event_type ?? "test", 60)}</button>`,
+    },
+    {
+      title: "Run",
+      by: "run_id",
+      cell: (/** @type {Delivery} */ each) =>
+        each.run_id &&
+        html`<a href=${href(["runs", each.run_id])}>${label(each.run_id, 12)}</a>${each.iteration !== null && html` <span class="muted">iteration ${each.iteration}</span>`}`,
+    },
     { title: "State", by: "state", cell: (/** @type {Delivery} */ each) => html`<${Status} status=${each.state} />` },
     { title: "Attempts", by: "attempts", isNumber: true, cell: (/** @type {Delivery} */ each) => each.attempts },
     { title: "Last error", cell: (/** @type {Delivery} */ each) => label(each.last_error ?? "", 120) },
     { title: "Made", by: "created_at", cell: (/** @type {Delivery} */ each) => moment(each.created_at) },
-    { title: "", cell: (/** @type {Delivery} */ each) => html`<${Action} label="Redeliver" act=${() => again(each)} />` },
+    {
+      title: "",
+      cell: (/** @type {Delivery} */ each) => html`<${Action} label="Redeliver" act=${() => again(each)} />`,
+    },
   ];
   return html`<p class="crumbs"><a href=${href(["webhooks"])}>Webhooks</a></p>
     <${Loaded} state=${endpoint}>${(/** @type {Endpoint} */ found) => html`<${Head} endpoint=${found} reload=${endpoint.reload} />`}<//>
@@ -92,7 +124,9 @@ export function WebhookPage({ id, query }) {
       <button onClick=${deliveries.reload}>Refresh</button></div>
     ${open && html`<${OneDelivery} id=${open} />`}
     <${Loaded} state=${deliveries}>${(/** @type {{items: Delivery[]}} */ { items }) =>
-      items.length === 0 ? html`<${Empty} title="No delivery yet" />` : html`<section class="card"><h2>Deliveries</h2><${Table} caption="Deliveries, newest first" rows=${items} keyOf=${(/** @type {Delivery} */ each) => each.id} columns=${columns} /></section>`}<//>`;
+      items.length === 0
+        ? html`<${Empty} title="No delivery yet" />`
+        : html`<section class="card"><h2>Deliveries</h2><${Table} caption="Deliveries, newest first" rows=${items} keyOf=${(/** @type {Delivery} */ each) => each.id} columns=${columns} /></section>`}<//>`;
 }
 
 /** @param {{endpoint: Endpoint, reload: () => void}} props */
@@ -101,7 +135,11 @@ function Head({ endpoint, reload }) {
   const [secret, setSecret] = useState("");
   async function test() {
     const { delivered, status, error, seconds } = await post(path`webhooks/${endpoint.id}/test`);
-    setSaid(delivered ? `Delivered in ${duration(seconds)} (status ${status}).` : `Not delivered: ${error ?? `status ${status}`}`);
+    setSaid(
+      delivered
+        ? `Delivered in ${duration(seconds)} (status ${status}).`
+        : `Not delivered: ${error ?? `status ${status}`}`,
+    );
   }
   const turn = async () => (await patch(path`webhooks/${endpoint.id}`, { enabled: !endpoint.enabled }), reload());
   return html`<div class="title-row"><h1><${Text} value=${endpoint.url} limit=${300} /></h1><div class="actions">

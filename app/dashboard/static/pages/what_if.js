@@ -36,7 +36,11 @@ const addressOf = ({ id, run_id: run }) => href(run ? ["runs", run, "trajectorie
 export function WhatIfPage({ of, id, query }) {
   const original = useLoaded((aborted) => get(path`trajectories/${of}`, {}, aborted), [of]);
   const state = useEvaluation(id);
-  const both = { data: original.data && state.data, error: original.error ?? state.error, reload: () => (original.reload(), state.reload()) };
+  const both = {
+    data: original.data && state.data,
+    error: original.error ?? state.error,
+    reload: () => (original.reload(), state.reload()),
+  };
   return html`<p class="crumbs"><a href=${original.data ? addressOf(original.data) : href(["trajectories", of])}>Trajectory</a> / what-if <code>${label(id)}</code></p>
     <${Loaded} state=${both} rows=${6}>${() => html`<${Whole} original=${original.data} evaluation=${/** @type {Evaluation} */ (state.data)} reload=${state.reload} query=${query} />`}<//>`;
 }
@@ -64,7 +68,10 @@ function outcome({ continuations, original }) {
     const succeeded = next.reduce((sum, each) => sum + each.successes, 0);
     return `${several ? `${label(model, 60)}: ` : ""}${succeeded} of ${counted(count, "continuation")} ${count === 1 ? "succeeds" : "succeed"} [${percent(success.low)}, ${percent(success.high)}]`;
   });
-  const own = original.success === null ? "whether the rollout itself succeeded is not known" : `the rollout itself ${original.success ? "succeeded" : "failed"}`;
+  const own =
+    original.success === null
+      ? "whether the rollout itself succeeded is not known"
+      : `the rollout itself ${original.success ? "succeeded" : "failed"}`;
   return `${[...parts, own].join("; ")}.`;
 }
 
@@ -79,7 +86,8 @@ function Found({ id, done }) {
 
 /** @param {{original: Trajectory, edit: NonNullable<Asked["edit"]>}} props */
 function Changed({ original, edit: { message, content } }) {
-  if (message === null) return html`<section class="card"><h2>Added: a message of the user</h2><${Text} as="p" value=${content} limit=${1500} /></section>`;
+  if (message === null)
+    return html`<section class="card"><h2>Added: a message of the user</h2><${Text} as="p" value=${content} limit=${1500} /></section>`;
   const isTool = original.messages[message]?.role === "tool";
   return html`<section class="card"><h2>Changed: ${messageTitle(original, message)}</h2>
     <${BothTexts} titles=${["Recorded", "Shown to the model"]} texts=${[original.messages[message]?.content ?? null, content]} />
@@ -88,11 +96,22 @@ function Changed({ original, edit: { message, content } }) {
 
 /** @param {{report: Report}} props */
 function Figures({ report }) {
-  const [turns, models] = [new Set(report.continuations.map((each) => each.turn)).size, new Set(report.continuations.map((each) => each.label)).size];
+  const [turns, models] = [
+    new Set(report.continuations.map((each) => each.turn)).size,
+    new Set(report.continuations.map((each) => each.label)).size,
+  ];
   const columns = [
     turns > 1 && { title: "From turn", by: "turn", isNumber: true, cell: (/** @type {Continued} */ each) => each.turn },
-    (models > 1 || turns === 1) && { title: "Model", by: "label", cell: (/** @type {Continued} */ each) => html`<strong>${label(each.label)}</strong>` },
-    { title: "Success", by: "success.mean", cell: (/** @type {Continued} */ each) => html`<${Share} interval=${each.success} />` },
+    (models > 1 || turns === 1) && {
+      title: "Model",
+      by: "label",
+      cell: (/** @type {Continued} */ each) => html`<strong>${label(each.label)}</strong>`,
+    },
+    {
+      title: "Success",
+      by: "success.mean",
+      cell: (/** @type {Continued} */ each) => html`<${Share} interval=${each.success} />`,
+    },
     { title: "Reward", by: "reward", isNumber: true, cell: (/** @type {Continued} */ each) => number(each.reward) },
     { title: "Turns", by: "turns", isNumber: true, cell: (/** @type {Continued} */ each) => number(each.turns, 1) },
     { title: "Judged", by: "count", isNumber: true, cell: (/** @type {Continued} */ each) => each.count },
@@ -108,11 +127,16 @@ function Figures({ report }) {
 /** Continuations by what they did first. @param {{report: Report}} props */
 function Actions({ report: { continuations, original } }) {
   const isOriginalSeen = continuations.some(({ next }) => next.some((each) => each.is_original));
-  const [turns, models] = [continuations.map((each) => `Turn ${each.turn}`), continuations.map((each) => label(each.label, 80))].map((each) => (new Set(each).size > 1 ? each : []));
+  const [turns, models] = [
+    continuations.map((each) => `Turn ${each.turn}`),
+    continuations.map((each) => label(each.label, 80)),
+  ].map((each) => (new Set(each).size > 1 ? each : []));
   return html`<section class="card"><h2>What was done next</h2>
-    ${continuations.map(({ turn, label: model, next, count }, index) => html`<div key=${`${turn} ${model}`} class="next">
+    ${continuations.map(
+      ({ turn, label: model, next, count }, index) => html`<div key=${`${turn} ${model}`} class="next">
       ${continuations.length > 1 && html`<h3>${[turns[index], models[index]].filter(Boolean).join(", ")}</h3>`}
-      <ul aria-label=${`Next actions of turn ${turn} by ${label(model, 80)}`}>${next.map((each) => html`<${Next} next=${each} of=${count} />`)}</ul></div>`)}
+      <ul aria-label=${`Next actions of turn ${turn} by ${label(model, 80)}`}>${next.map((each) => html`<${Next} next=${each} of=${count} />`)}</ul></div>`,
+    )}
     ${!isOriginalSeen && original.next && html`<p class="muted">The rollout itself did something else: <code><${Text} value=${original.next} limit=${300} /></code></p>`}
   </section>`;
 }
@@ -150,24 +174,46 @@ function Continuations({ original, evaluation, asked, query }) {
 
 /** The name of a continuation's model in the what-if. @param {Evaluation} evaluation @param {{model: string, step: number | null}} made */
 const modelOf = ({ report, models }, { model, step }) =>
-  report?.models.find((each) => each.model === model && each.step === step)?.label ?? (models.length === 1 ? models[0] : `${model}${step === null ? "" : `@${step}`}`);
+  report?.models.find((each) => each.model === model && each.step === step)?.label ??
+  (models.length === 1 ? models[0] : `${model}${step === null ? "" : `@${step}`}`);
 
 /** @param {Evaluation} evaluation @param {(each: Brief) => string} to @returns {import("../parts/table.js").Column[]} */
 const columns = (evaluation, to) => [
-  { title: "Ended", by: "outcome.finish", cell: (each) => html`<a href=${to(each)}>${visible(ending(each)) || "open"}</a>`, width: 130 },
-  { title: "Success", by: "success", cell: (each) => (each.success === null ? "" : each.success ? html`<span class="good">✓ yes</span>` : "✗ no"), width: 104 },
+  {
+    title: "Ended",
+    by: "outcome.finish",
+    cell: (each) => html`<a href=${to(each)}>${visible(ending(each)) || "open"}</a>`,
+    width: 130,
+  },
+  {
+    title: "Success",
+    by: "success",
+    cell: (each) => (each.success === null ? "" : each.success ? html`<span class="good">✓ yes</span>` : "✗ no"),
+    width: 104,
+  },
   { title: "Reward", by: "reward", isNumber: true, cell: (each) => number(each.reward), width: 100 },
   { title: "Turns", by: "turns", isNumber: true, cell: (each) => each.turns, width: 90 },
-  { title: "Model", by: (each) => modelOf(evaluation, each), cell: (each) => label(modelOf(evaluation, each), 60), width: 200 },
+  {
+    title: "Model",
+    by: (each) => modelOf(evaluation, each),
+    cell: (each) => label(modelOf(evaluation, each), 60),
+    width: 200,
+  },
 ];
 
 /** @param {{original: Trajectory, evaluation: Evaluation, rows: Brief[], turn: number, to: (each: {id: string}) => string, query: URLSearchParams}} props */
 function Beside({ original, evaluation, rows, turn, to, query }) {
   const state = useLoaded(
-    (aborted) => Promise.all(rows.slice(0, _MOST).map((each) => /** @type {Promise<Trajectory>} */ (get(path`trajectories/${each.id}`, {}, aborted)))),
+    (aborted) =>
+      Promise.all(
+        rows
+          .slice(0, _MOST)
+          .map((each) => /** @type {Promise<Trajectory>} */ (get(path`trajectories/${each.id}`, {}, aborted))),
+      ),
     [rows.map((each) => each.id).join()],
   );
-  if (!state.data) return state.error ? html`<${Loaded} state=${state}>${() => null}<//>` : html`<${Loading} rows=${4} />`;
+  if (!state.data)
+    return state.error ? html`<${Loaded} state=${state}>${() => null}<//>` : html`<${Loading} rows=${4} />`;
   const acts = folded(state.data, (each) => modelOf(evaluation, each));
   const from = Number(query.get("from") ?? 0);
   const shown = acts.slice(from, from + _AT_ONCE);
@@ -175,7 +221,10 @@ function Beside({ original, evaluation, rows, turn, to, query }) {
     id: first.id,
     title: `${first.success ? "Success" : "Failure"} ${from + index + 1}`,
     href: to(first),
-    note: [evaluation.models.length > 1 && label(modelOf(evaluation, first), 40), count > 1 && `${count} × the same`].filter(Boolean).join(", ") || undefined,
+    note:
+      [evaluation.models.length > 1 && label(modelOf(evaluation, first), 40), count > 1 && `${count} × the same`]
+        .filter(Boolean)
+        .join(", ") || undefined,
   }));
   return html`<section class="card"><h2>The rollout and its continuations</h2>
     <p class="muted">${counted(state.data.length, "continuation")}, ${acts.length === 1 ? "all the same." : `${acts.length} different.`}${rows.length > _MOST && ` The first ${_MOST} are compared.`}

@@ -22,7 +22,9 @@ const _SAMPLES = 8;
  * @param {Trajectory} trajectory @param {number} place
  */
 export function turnAt({ messages, turns }, place) {
-  const replies = messages.flatMap((/** @type {Message} */ { role }, /** @type {number} */ index) => (role === "assistant" ? [index] : []));
+  const replies = messages.flatMap((/** @type {Message} */ { role }, /** @type {number} */ index) =>
+    role === "assistant" ? [index] : [],
+  );
   return replies.indexOf(place) + 1 - Math.max(0, replies.length - turns);
 }
 
@@ -31,8 +33,19 @@ export function messageTitle(trajectory, place) {
   const { messages } = trajectory;
   const { role, tool_call_id: call } = messages[place];
   if (role === "system") return "Instructions";
-  if (role === "user") return messages.findIndex((/** @type {Message} */ each) => each.role === "user") === place ? "Task" : "Message of the user";
-  const turn = Math.max(0, turnAt(trajectory, messages.findLastIndex((/** @type {Message} */ each, /** @type {number} */ index) => index <= place && each.role === "assistant")));
+  if (role === "user")
+    return messages.findIndex((/** @type {Message} */ each) => each.role === "user") === place
+      ? "Task"
+      : "Message of the user";
+  const turn = Math.max(
+    0,
+    turnAt(
+      trajectory,
+      messages.findLastIndex(
+        (/** @type {Message} */ each, /** @type {number} */ index) => index <= place && each.role === "assistant",
+      ),
+    ),
+  );
   if (role !== "tool") return `Reply of turn ${turn}`;
   const calls = messages.slice(0, place).flatMap((/** @type {Message} */ each) => each.tool_calls ?? []);
   return `Result of ${label(calls.findLast((each) => each.id === call)?.function?.name ?? "a tool", 60)}, turn ${turn}`;
@@ -41,15 +54,45 @@ export function messageTitle(trajectory, place) {
 /** The checkpoint that made a rollout, and its run's base, best and newest ones. @param {Trajectory} trajectory @param {AbortSignal} aborted @returns {Promise<Model[]>} */
 async function modelsFor({ run_id: run, model, step }, aborted) {
   const own = step === null ? model : `${model}@${step}`;
-  const made = { name: own, title: step === null ? "the model that made it" : `the checkpoint that made it (step ${step}${step === 0 ? ", before training" : ""})`, label: step === null ? label(model, 90) : `step ${step}` };
+  const made = {
+    name: own,
+    title:
+      step === null
+        ? "the model that made it"
+        : `the checkpoint that made it (step ${step}${step === 0 ? ", before training" : ""})`,
+    label: step === null ? label(model, 90) : `step ${step}`,
+  };
   if (!run) return [made];
-  const [{ model: trained }, checkpoints] = await Promise.all([get(path`runs/${run}`, {}, aborted), all(path`runs/${run}/checkpoints`, {}, { aborted, most: 1000 })]);
-  const kept = /** @type {import("../api_types").CheckpointOut[]} */ (checkpoints).filter((each) => each.model !== null && each.step > 0);
+  const [{ model: trained }, checkpoints] = await Promise.all([
+    get(path`runs/${run}`, {}, aborted),
+    all(path`runs/${run}/checkpoints`, {}, { aborted, most: 1000 }),
+  ]);
+  const kept = /** @type {import("../api_types").CheckpointOut[]} */ (checkpoints).filter(
+    (each) => each.model !== null && each.step > 0,
+  );
   const [best, newest] = [kept.find((each) => each.is_best), kept.at(-1)];
   const others = [
-    ...(step === 0 ? [] : [{ name: trained.base_model, title: `the base model (${label(trained.base_model, 60)})`, label: "base" }]),
-    ...(best ? [{ name: String(best.model), title: `the run's best checkpoint (step ${best.step})`, label: `best, step ${best.step}` }] : []),
-    ...(newest && newest !== best ? [{ name: String(newest.model), title: `the run's newest checkpoint (step ${newest.step})`, label: `newest, step ${newest.step}` }] : []),
+    ...(step === 0
+      ? []
+      : [{ name: trained.base_model, title: `the base model (${label(trained.base_model, 60)})`, label: "base" }]),
+    ...(best
+      ? [
+          {
+            name: String(best.model),
+            title: `the run's best checkpoint (step ${best.step})`,
+            label: `best, step ${best.step}`,
+          },
+        ]
+      : []),
+    ...(newest && newest !== best
+      ? [
+          {
+            name: String(newest.model),
+            title: `the run's newest checkpoint (step ${newest.step})`,
+            label: `newest, step ${newest.step}`,
+          },
+        ]
+      : []),
   ];
   return [made, ...others.filter((each) => each.name !== own)];
 }
@@ -74,7 +117,13 @@ export function WhatIfForm({ trajectory, place, close }) {
   const isMissing = found.length > 0 && chosen.length === 0;
   const isSame = changed !== "" && edit === undefined;
   const several = chosen.length > 1 ? `${counted(chosen.length, "model")} continue.` : "";
-  const hint = isMissing ? "Choose a model." : isEmpty ? "Write the message first." : isSame ? `The text is not changed yet. ${several}` : several;
+  const hint = isMissing
+    ? "Choose a model."
+    : isEmpty
+      ? "Write the message first."
+      : isSame
+        ? `The text is not changed yet. ${several}`
+        : several;
   async function start() {
     setError(undefined);
     // Without models the service takes the checkpoint that made the rollout, and counts the continuations for the turn's value.
@@ -117,7 +166,8 @@ function editOf(trajectory, changed, text) {
  */
 function Models({ models: [own, ...more], isOwn, setOwn, others, setOthers }) {
   if (more.length === 0) return html`<p class="muted">Continued by ${own.title}.</p>`;
-  const flip = (/** @type {string} */ name) => setOthers(others.includes(name) ? others.filter((each) => each !== name) : [...others, name]);
+  const flip = (/** @type {string} */ name) =>
+    setOthers(others.includes(name) ? others.filter((each) => each !== name) : [...others, name]);
   return html`<fieldset class="scopes"><legend>Continued by</legend>
     <label><input type="checkbox" checked=${isOwn} onChange=${() => setOwn(!isOwn)} /> ${own.title}</label>
     ${more.map(({ name, title }) => html`<label key=${name}><input type="checkbox" checked=${others.includes(name)} onChange=${() => flip(name)} /> ${title}</label>`)}
@@ -127,7 +177,11 @@ function Models({ models: [own, ...more], isOwn, setOwn, others, setOthers }) {
 /** @param {{trajectory: Trajectory, place: number, changed: string, text: string, set: (changed: string) => void, setText: (text: string) => void}} props */
 function Edit({ trajectory, place, changed, text, set, setText }) {
   const id = useId();
-  const places = trajectory.messages.slice(0, place).flatMap((/** @type {Message} */ { content, tool_calls: calls }, /** @type {number} */ index) => (typeof content === "string" && !calls?.length ? [index] : []));
+  const places = trajectory.messages
+    .slice(0, place)
+    .flatMap((/** @type {Message} */ { content, tool_calls: calls }, /** @type {number} */ index) =>
+      typeof content === "string" && !calls?.length ? [index] : [],
+    );
   const isTool = changed !== "" && changed !== _APPEND && trajectory.messages[Number(changed)].role === "tool";
   return html`<div class="field">
     <label for=${id}>Change before this turn</label>

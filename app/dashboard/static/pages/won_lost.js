@@ -20,13 +20,18 @@ import { taskOf } from "./trajectories.js";
 export function WonLost({ runs, query }) {
   const [run, ...others] = runs;
   const other = others.find((each) => each.run_id === query.get("with")) ?? others[0];
-  const state = useLoaded((aborted) => get(path`runs/${run.run_id}/comparison`, { other: other.run_id }, aborted), [run.run_id, other.run_id]);
+  const state = useLoaded(
+    (aborted) => get(path`runs/${run.run_id}/comparison`, { other: other.run_id }, aborted),
+    [run.run_id, other.run_id],
+  );
   return html`<section class="card"><h2>Questions won and lost</h2>
     <div class="switch" role="group" aria-label="Run B">
       <span>A: <strong>${shortNameOf(run)}</strong></span> <span>B:</span>
       ${others.map((each) => html`<button key=${each.run_id} aria-pressed=${each === other} onClick=${() => refine({ runs: query.get("runs"), with: each.run_id })}>${shortNameOf(each, 40)}</button>`)}
     </div>
-    <${Loaded} state=${state} rows=${4}>${(/** @type {Comparison} */ { held_out: found, run_held_out_seed: ours, other_held_out_seed: theirs }) => {
+    <${Loaded} state=${state} rows=${4}>${(
+      /** @type {Comparison} */ { held_out: found, run_held_out_seed: ours, other_held_out_seed: theirs },
+    ) => {
       if (found.length === 0) return html`<${Empty} title="Both have no held-out evaluation of the same kind" />`;
       const seeds = `The held-out scenarios were drawn with different seeds, A's with ${ours} and B's with ${theirs}: only those that both have are compared.`;
       return html`${ours !== theirs && html`<p>${seeds}</p>`}${found.map((kind) => html`<${Kind} key=${kind.split + kind.mode} kind=${kind} run=${run} other=${other} isOpen=${kind === found[0]} />`)}`;
@@ -55,10 +60,16 @@ function Wins({ title, count, found, run, other }) {
   const share = (letter, of, side) => ({
     title: letter,
     isNumber: true,
-    cell: (/** @type {Decided} */ each) => html`<a class=${each[side].success > 0.5 ? "good" : each[side].success === 0 ? "bad-ink" : ""}
+    cell: (
+      /** @type {Decided} */ each,
+    ) => html`<a class=${each[side].success > 0.5 ? "good" : each[side].success === 0 ? "bad-ink" : ""}
       href=${href(["runs", of.run_id, "trajectories", each[side].trajectory_id])} aria-label=${`${percent(each[side].success)}: a rollout by ${nameOf(of)}`}>${percent(each[side].success)}</a>`,
   });
-  const task = { title: "Question", isHead: true, cell: (/** @type {Decided} */ each) => html`<${Text} value=${taskOf(each)} limit=${140} />` };
+  const task = {
+    title: "Question",
+    isHead: true,
+    cell: (/** @type {Decided} */ each) => html`<${Text} value=${taskOf(each)} limit=${140} />`,
+  };
   return html`<div><h3>${title} <span class="muted">${counted(count, "question")}${found.length < count ? `, the first ${found.length}` : ""}</span></h3>
     <${Table} caption=${title} class="won" columns=${[task, share("A", run, "run"), share("B", other, "other")]} rows=${found} keyOf=${(/** @type {Decided} */ each) => each.scenario_id} /></div>`;
 }

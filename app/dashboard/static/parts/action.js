@@ -21,8 +21,11 @@ export function Action({ label, act, confirm: question, option, kind = "", disab
   }
   return html`<span class="action">
     <button class=${kind} disabled=${disabled || state.isBusy} aria-busy=${state.isBusy} onClick=${() => (question ? setState({ isAsking: true }) : run())}>${label}</button>
-    ${state.isAsking && html`<${Question} text=${question} option=${option} yes=${label} kind=${kind}
-      answer=${(/** @type {boolean} */ isYes, /** @type {boolean} */ isChosen) => (isYes ? run(isChosen) : setState({}))} />`}
+    ${
+      state.isAsking &&
+      html`<${Question} text=${question} option=${option} yes=${label} kind=${kind}
+      answer=${(/** @type {boolean} */ isYes, /** @type {boolean} */ isChosen) => (isYes ? run(isChosen) : setState({}))} />`
+    }
     ${state.error && html`<${Refusal} error=${state.error} />`}
   </span>`;
 }

@@ -24,11 +24,43 @@ const _SOURCES = { stored: "a stored set", sessions: "sessions in production", u
 
 /** @type {FormField[]} */
 const _FILTER = [
-  { name: `${_SESSIONS}.model`, label: "Opened with the model", type: "string", placeholder: "any", help: "The name that they were opened with, such as a promoted one." },
-  { name: `${_SESSIONS}.feedback`, label: "Feedback", type: "string", standard: "does not matter", choices: ["any", "none", "positive", "negative"], help: "What users thought of them later." },
-  { name: `${_SESSIONS}.rewarded`, label: "With a reward", type: "string", standard: "does not matter", choices: ["true", "false"], help: "Whether they ended with a reward." },
-  { name: `${_SESSIONS}.reward_below`, label: "Reward below", type: "number", placeholder: "any", help: "They ended with a lower reward." },
-  { name: `${_SESSIONS}.since`, label: "Opened since", type: "string", placeholder: "2026-03-14T00:00:00Z", help: "A time with its zone." },
+  {
+    name: `${_SESSIONS}.model`,
+    label: "Opened with the model",
+    type: "string",
+    placeholder: "any",
+    help: "The name that they were opened with, such as a promoted one.",
+  },
+  {
+    name: `${_SESSIONS}.feedback`,
+    label: "Feedback",
+    type: "string",
+    standard: "does not matter",
+    choices: ["any", "none", "positive", "negative"],
+    help: "What users thought of them later.",
+  },
+  {
+    name: `${_SESSIONS}.rewarded`,
+    label: "With a reward",
+    type: "string",
+    standard: "does not matter",
+    choices: ["true", "false"],
+    help: "Whether they ended with a reward.",
+  },
+  {
+    name: `${_SESSIONS}.reward_below`,
+    label: "Reward below",
+    type: "number",
+    placeholder: "any",
+    help: "They ended with a lower reward.",
+  },
+  {
+    name: `${_SESSIONS}.since`,
+    label: "Opened since",
+    type: "string",
+    placeholder: "2026-03-14T00:00:00Z",
+    help: "A time with its zone.",
+  },
   { name: `${_SESSIONS}.limit`, label: "At most", type: "integer", placeholder: "1000", help: "The newest ones." },
 ];
 
@@ -44,7 +76,8 @@ export function agentRequest(values) {
   const push = { ...(url && { url }), ...(secret && { secret }) };
   const runner = kind === "push" ? { push } : kind === "python" ? { python: given(`${_RUNNER}.python`) } : { pull: {} };
   const source = keyOf(_SOURCES, values.source);
-  if (source === "sessions") return { environment: { name: "agent", config: { runner } }, source: { sessions: filterOf(given) } };
+  if (source === "sessions")
+    return { environment: { name: "agent", config: { runner } }, source: { sessions: filterOf(given) } };
   const scenarios = source === "url" ? { url: given(`${_TASKS}.url`) } : given(_TASKS);
   return { environment: { name: "agent", config: { runner, ...(scenarios && { scenarios }) } } };
 }
@@ -52,11 +85,20 @@ export function agentRequest(values) {
 /** @param {(name: string) => string} given */
 function filterOf(given) {
   const filled = _FILTER.filter(({ name }) => given(name));
-  return Object.fromEntries(filled.map(({ name, type }) => [name.slice(_SESSIONS.length + 1), valueOf(given(name), type)]));
+  return Object.fromEntries(
+    filled.map(({ name, type }) => [name.slice(_SESSIONS.length + 1), valueOf(given(name), type)]),
+  );
 }
 
 /** @param {string} text @param {string} type */
-const valueOf = (text, type) => (text === "true" ? true : text === "false" ? false : type === "string" || !Number.isFinite(Number(text)) ? text : Number(text));
+const valueOf = (text, type) =>
+  text === "true"
+    ? true
+    : text === "false"
+      ? false
+      : type === "string" || !Number.isFinite(Number(text))
+        ? text
+        : Number(text);
 
 /**
  * @param {{values: Values, set: (name: string, value: string) => void, faults: Fault[],
@@ -66,28 +108,53 @@ export function AgentFields({ values, set, faults, sets }) {
   const kind = keyOf(_RUNNERS, values.runner);
   const source = keyOf(_SOURCES, values.source);
   const names = [...new Set(sets.map((each) => each.name))];
-  const shared = (/** @type {string} */ name) => ({ value: values[name] ?? "", set: (/** @type {string} */ value) => set(name, value) });
-  const ofTasks = faults.map((each) => (at(each) === _CONFIG ? { ...each, loc: ["body", ...(source === "url" ? `${_TASKS}.url` : source === "stored" ? _TASKS : _SESSIONS).split(".")] } : each));
+  const shared = (/** @type {string} */ name) => ({
+    value: values[name] ?? "",
+    set: (/** @type {string} */ value) => set(name, value),
+  });
+  const ofTasks = faults.map((each) =>
+    at(each) === _CONFIG
+      ? {
+          ...each,
+          loc: ["body", ...(source === "url" ? `${_TASKS}.url` : source === "stored" ? _TASKS : _SESSIONS).split(".")],
+        }
+      : each,
+  );
   return html`<div class="fields">
       <${Field} field=${{ name: "runner", label: "How tasks reach your agent", type: "string", choices: Object.values(_RUNNERS), help: _HELP[kind] }}
         value=${_RUNNERS[kind]} set=${(/** @type {string} */ value) => set("runner", value)} faults=${kind === "pull" ? moved(faults, _RUNNER, "runner") : []} />
-      ${kind === "push" && html`<${Field} field=${{ name: `${_RUNNER}.push.url`, label: "URL of your agent", type: "string", placeholder: "https://agent.example/tasks", help: "Each task is posted there; the service has to reach it." }}
+      ${
+        kind === "push" &&
+        html`<${Field} field=${{ name: `${_RUNNER}.push.url`, label: "URL of your agent", type: "string", placeholder: "https://agent.example/tasks", help: "Each task is posted there; the service has to reach it." }}
           ...${shared(`${_RUNNER}.push.url`)} faults=${moved(faults, _RUNNER, `${_RUNNER}.push.url`)} />
         <${Field} field=${{ name: `${_RUNNER}.push.secret`, label: "Signing secret", type: "string", placeholder: "not signed", help: "`whsec_` and 24 to 64 random bytes in base64." }}
-          ...${shared(`${_RUNNER}.push.secret`)} faults=${faults} />`}
-      ${kind === "python" && html`<${Field} field=${{ name: `${_RUNNER}.python`, label: "Function", type: "string", placeholder: "package.module:function", help: "In a module that the operator allows in `LEARNLOOP_AGENT_MODULES`." }}
-          ...${shared(`${_RUNNER}.python`)} faults=${moved(faults, _RUNNER, `${_RUNNER}.python`)} />`}
+          ...${shared(`${_RUNNER}.push.secret`)} faults=${faults} />`
+      }
+      ${
+        kind === "python" &&
+        html`<${Field} field=${{ name: `${_RUNNER}.python`, label: "Function", type: "string", placeholder: "package.module:function", help: "In a module that the operator allows in `LEARNLOOP_AGENT_MODULES`." }}
+          ...${shared(`${_RUNNER}.python`)} faults=${moved(faults, _RUNNER, `${_RUNNER}.python`)} />`
+      }
       <${Field} field=${{ name: "source", label: "Tasks from", type: "string", choices: Object.values(_SOURCES), help: "What the agent is trained on." }}
         value=${_SOURCES[source]} set=${(/** @type {string} */ value) => set("source", value)} faults=${[]} />
-      ${source === "stored" && html`<${Field} field=${{ name: _TASKS, label: "Set of tasks", type: "string", choices: names, standard: names.length > 0 ? "choose one" : "there is none", help: 'Stored by `POST /scenarios` with `"environment": "agent"`.' }}
-          ...${shared(_TASKS)} faults=${ofTasks} />`}
-      ${source === "url" && html`<${Field} field=${{ name: `${_TASKS}.url`, label: "URL of the tasks", type: "string", placeholder: "https://data.example/tasks.jsonl", help: "A list of tasks as JSON or JSON Lines, read when the run is started." }}
-          ...${shared(`${_TASKS}.url`)} faults=${ofTasks} />`}
+      ${
+        source === "stored" &&
+        html`<${Field} field=${{ name: _TASKS, label: "Set of tasks", type: "string", choices: names, standard: names.length > 0 ? "choose one" : "there is none", help: 'Stored by `POST /scenarios` with `"environment": "agent"`.' }}
+          ...${shared(_TASKS)} faults=${ofTasks} />`
+      }
+      ${
+        source === "url" &&
+        html`<${Field} field=${{ name: `${_TASKS}.url`, label: "URL of the tasks", type: "string", placeholder: "https://data.example/tasks.jsonl", help: "A list of tasks as JSON or JSON Lines, read when the run is started." }}
+          ...${shared(`${_TASKS}.url`)} faults=${ofTasks} />`
+      }
     </div>
-    ${source === "sessions" && html`<fieldset><legend>Sessions outside of runs that have ended</legend>
+    ${
+      source === "sessions" &&
+      html`<fieldset><legend>Sessions outside of runs that have ended</legend>
       <div class="fields">${_FILTER.map((field) => html`<${Field} key=${field.name} field=${field} ...${shared(field.name)} faults=${faults} />`)}</div>
       ${ofTasks.filter((each) => at(each) === _SESSIONS).map((each) => html`<p class="wrong">${label(each.msg, 300)}</p>`)}
-      <p class="help">Each gives its first request and the answers of its tools. What users said later is not said again, and feedback is no reward.</p></fieldset>`}`;
+      <p class="help">Each gives its first request and the answers of its tools. What users said later is not said again, and feedback is no reward.</p></fieldset>`
+    }`;
 }
 
 /** @type {Record<string, string>} */

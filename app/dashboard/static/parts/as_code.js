@@ -15,7 +15,8 @@ export function AsCode({ body, target = "learn-loop" }) {
   return html`<div class="as-code">
     <div class="tab-buttons" role="group" aria-label="As">
       ${["curl", "Python"].map(
-        (each) => html`<button class="quiet" aria-pressed=${form === each} onClick=${() => setForm(each)}>${each}</button>`,
+        (each) =>
+          html`<button class="quiet" aria-pressed=${form === each} onClick=${() => setForm(each)}>${each}</button>`,
       )}
       <${Copy} text=${text} />
     </div>

@@ -12,7 +12,10 @@ import { useLoaded } from "./states.js";
 export const TAG = "baseline";
 
 /** The runs with the tag, newest first. @param {string} environment @param {AbortSignal} [aborted] @returns {Promise<Listed[]>} */
-const tagged = async (environment, aborted) => (await all("runs", { tag: TAG }, { aborted })).filter((/** @type {Listed} */ each) => each.environment === environment);
+const tagged = async (environment, aborted) =>
+  (await all("runs", { tag: TAG }, { aborted })).filter(
+    (/** @type {Listed} */ each) => each.environment === environment,
+  );
 
 /**
  * The baseline of an environment's runs; undefined until it is loaded, and if there is none.
@@ -20,12 +23,22 @@ const tagged = async (environment, aborted) => (await all("runs", { tag: TAG }, 
  * @returns {Baseline | undefined}
  */
 export function useBaseline(environment, shown) {
-  const state = useLoaded(async (aborted) => {
-    const [found] = environment === undefined ? [] : await tagged(environment, aborted);
-    if (!found || shown.includes(found.run_id)) return null;
-    const [run, iterations] = await Promise.all([get(path`runs/${found.run_id}`, {}, aborted), all(path`runs/${found.run_id}/iterations`, {}, { aborted })]);
-    return { name: `baseline ${nameOf(found, 40)}`, run, iterations: iterations.filter((/** @type {Iteration} */ each) => each.iteration > 0) };
-  }, [environment, shown.join()]);
+  const state = useLoaded(
+    async (aborted) => {
+      const [found] = environment === undefined ? [] : await tagged(environment, aborted);
+      if (!found || shown.includes(found.run_id)) return null;
+      const [run, iterations] = await Promise.all([
+        get(path`runs/${found.run_id}`, {}, aborted),
+        all(path`runs/${found.run_id}/iterations`, {}, { aborted }),
+      ]);
+      return {
+        name: `baseline ${nameOf(found, 40)}`,
+        run,
+        iterations: iterations.filter((/** @type {Iteration} */ each) => each.iteration > 0),
+      };
+    },
+    [environment, shown.join()],
+  );
   return state.data ?? undefined;
 }
 
@@ -34,10 +47,16 @@ export function useBaseline(environment, shown) {
  * @param {Baseline | undefined} baseline @param {(each: Iteration) => number | null | undefined} value
  * @returns {import("./chart.js").Thin | undefined}
  */
-export const lineOf = (baseline, value) => baseline && { label: baseline.name, values: new Map(baseline.iterations.map((each) => [each.iteration, value(each) ?? null])) };
+export const lineOf = (baseline, value) =>
+  baseline && {
+    label: baseline.name,
+    values: new Map(baseline.iterations.map((each) => [each.iteration, value(each) ?? null])),
+  };
 
 /** Take the tag from the other runs of the environment. @param {{run_id: string, environment: string}} run */
 export async function unpinOthers({ run_id: id, environment }) {
   const others = (await tagged(environment)).filter((each) => each.run_id !== id);
-  await Promise.all(others.map((each) => patch(path`runs/${each.run_id}`, { tags: each.tags.filter((tag) => tag !== TAG) })));
+  await Promise.all(
+    others.map((each) => patch(path`runs/${each.run_id}`, { tags: each.tags.filter((tag) => tag !== TAG) })),
+  );
 }

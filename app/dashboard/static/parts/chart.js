@@ -69,8 +69,18 @@ function withThin({ x, lines, thin }) {
   const both = [...new Set([...x, ...thin.values.keys()])].sort((one, other) => one - other);
   const at = new Map(x.map((value, index) => [value, index]));
   const spread = (/** @type {(number | null)[]} */ values) => both.map((value) => values[at.get(value) ?? -1] ?? null);
-  const wider = lines.map((line) => ({ ...line, values: spread(line.values), band: line.band && { low: spread(line.band.low), high: spread(line.band.high) } }));
-  return { x: both, lines: [...wider, { label: thin.label, values: both.map((value) => thin.values.get(value) ?? null), color: "ink", isThin: true }] };
+  const wider = lines.map((line) => ({
+    ...line,
+    values: spread(line.values),
+    band: line.band && { low: spread(line.band.low), high: spread(line.band.high) },
+  }));
+  return {
+    x: both,
+    lines: [
+      ...wider,
+      { label: thin.label, values: both.map((value) => thin.values.get(value) ?? null), color: "ink", isThin: true },
+    ],
+  };
 }
 
 /**
@@ -108,7 +118,10 @@ function Plot(props) {
   const { x, lines, reference, mark, width, height, range, fromZero = false, format = number } = props;
   const shown = lines.flatMap((line) => [...line.values, ...(line.band?.low ?? []), ...(line.band?.high ?? [])]);
   const across = scale(props.span ?? [x[0], x[x.length - 1]], [_MARGIN.left, width - _MARGIN.right]);
-  const up = scale(range ?? rangeOf([...shown, reference?.value], fromZero), [height - _MARGIN.bottom, _MARGIN.top + (mark ? _MARK_HEIGHT : 0)]);
+  const up = scale(range ?? rangeOf([...shown, reference?.value], fromZero), [
+    height - _MARGIN.bottom,
+    _MARGIN.top + (mark ? _MARK_HEIGHT : 0),
+  ]);
   return html`
     <${Axes} across=${across} up=${up} format=${format} xLabel=${_X} />
     ${reference && html`<${Reference} ...${reference} across=${across} up=${up} />`}
@@ -174,7 +187,8 @@ const short = (pixels) => Math.round(pixels * 10) / 10;
 /** @param {number[]} x @param {{low: (number | null)[], high: (number | null)[]}} band @param {Scale} across @param {Scale} up */
 function area(x, { low, high }, across, up) {
   const known = thinned(high, _MOST_POINTS).filter((index) => low[index] !== null && high[index] !== null);
-  const edge = (/** @type {(number | null)[]} */ values) => known.map((index) => `${short(across.at(x[index]))},${short(up.at(/** @type {number} */ (values[index])))}`);
+  const edge = (/** @type {(number | null)[]} */ values) =>
+    known.map((index) => `${short(across.at(x[index]))},${short(up.at(/** @type {number} */ (values[index])))}`);
   return known.length > 1 ? `M${edge(high).join("L")}L${edge(low).reverse().join("L")}Z` : "";
 }
 
@@ -190,8 +204,11 @@ function Cursor({ x, lines, across, up, cursor }) {
     cursor.value = nearest(x, place);
   };
   return html`<g>
-    ${index >= 0 && html`<line class="cursor" x1=${across.at(x[index])} x2=${across.at(x[index])} y1=${up.end} y2=${up.start} />
-      ${lines.map((line) => line.values[index] !== null && html`<circle cx=${across.at(x[index])} cy=${up.at(/** @type {number} */ (line.values[index]))} r="4" style=${{ fill: `var(--${line.color ?? "accent"})` }} />`)}`}
+    ${
+      index >= 0 &&
+      html`<line class="cursor" x1=${across.at(x[index])} x2=${across.at(x[index])} y1=${up.end} y2=${up.start} />
+      ${lines.map((line) => line.values[index] !== null && html`<circle cx=${across.at(x[index])} cy=${up.at(/** @type {number} */ (line.values[index]))} r="4" style=${{ fill: `var(--${line.color ?? "accent"})` }} />`)}`
+    }
     <rect class="hit" x=${across.start - 6} y=${up.end} width=${across.end - across.start + 12} height=${up.start - up.end}
       onPointerMove=${move} onPointerLeave=${() => (cursor.value = null)} />
   </g>`;
@@ -212,11 +229,16 @@ export function nearest(x, place) {
 function Legend({ x, lines, xLabel, format, cursor }) {
   const value = cursor.value;
   const at = value === null ? x.length - 1 : x.indexOf(value);
-  const figure = (/** @type {Line} */ line) => (value === null ? line.values.findLast((each) => each !== null) : line.values[at]) ?? null;
+  const figure = (/** @type {Line} */ line) =>
+    (value === null ? line.values.findLast((each) => each !== null) : line.values[at]) ?? null;
   return html`<p class="legend">
     <span>${value === null ? "latest" : `${xLabel.toLowerCase()} ${value}`}</span>
-    ${lines.map((line) => html`<span><i class=${line.dots ? "dot" : line.dashed ? "dashed" : line.isThin ? "thin" : ""} style=${{ color: `var(--${line.color ?? "accent"})` }}></i>
-      ${lines.length > 1 && `${line.label} `}<b>${format(figure(line))}</b></span>`)}
+    ${lines.map(
+      (
+        line,
+      ) => html`<span><i class=${line.dots ? "dot" : line.dashed ? "dashed" : line.isThin ? "thin" : ""} style=${{ color: `var(--${line.color ?? "accent"})` }}></i>
+      ${lines.length > 1 && `${line.label} `}<b>${format(figure(line))}</b></span>`,
+    )}
   </p>`;
 }
 
@@ -226,8 +248,9 @@ function Figures({ title, x, lines, xLabel, format }) {
   const from = Math.max(0, x.length - _TABLE_ROWS);
   return html`<details class="figures" onToggle=${(/** @type {any} */ event) => setOpen(event.target.open)}>
     <summary>Table<span class="unseen"> of ${title}</span></summary>
-    ${isOpen &&
-    html`<div class="scroll" tabindex="0" role="region" aria-label=${`Table of ${title}`}><table>
+    ${
+      isOpen &&
+      html`<div class="scroll" tabindex="0" role="region" aria-label=${`Table of ${title}`}><table>
       <thead><tr><th scope="col">${xLabel}</th>${lines.map((line) => html`<th scope="col">${line.label}</th>`)}</tr></thead>
       <tbody>${x.slice(from).map(
         (value, row) => html`<tr key=${value}>
@@ -235,14 +258,21 @@ function Figures({ title, x, lines, xLabel, format }) {
         </tr>`,
       )}</tbody>
     </table></div>
-    <a download=${`${title.toLowerCase().replaceAll(/[^a-z0-9]+/g, "-")}.csv`} href=${asCsv(xLabel, x, lines)}>All ${x.length} rows as CSV</a>`}
+    <a download=${`${title.toLowerCase().replaceAll(/[^a-z0-9]+/g, "-")}.csv`} href=${asCsv(xLabel, x, lines)}>All ${x.length} rows as CSV</a>`
+    }
   </details>`;
 }
 
 /** The figures, unrounded, as the address of a CSV file. @param {string} xLabel @param {number[]} x @param {Line[]} lines */
 function asCsv(xLabel, x, lines) {
-  const header = [xLabel, ...lines.map((line) => line.label)].map((label) => (/^[=+@\t\r\n\uff1d\uff0b\uff0d\uff20-]/.test(label) ? `'${label}` : label));
+  const header = [xLabel, ...lines.map((line) => line.label)].map((label) =>
+    /^[=+@\t\r\n\uff1d\uff0b\uff0d\uff20-]/.test(label) ? `'${label}` : label,
+  );
   const rows = [header, ...x.map((value, row) => [value, ...lines.map((line) => line.values[row] ?? "")])];
-  const text = rows.map((row) => row.map((cell) => (/[",\n]/.test(String(cell)) ? `"${String(cell).replaceAll('"', '""')}"` : cell)).join(",")).join("\r\n");
+  const text = rows
+    .map((row) =>
+      row.map((cell) => (/[",\n]/.test(String(cell)) ? `"${String(cell).replaceAll('"', '""')}"` : cell)).join(","),
+    )
+    .join("\r\n");
   return `data:text/csv;charset=utf-8,${encodeURIComponent(text)}`;
 }

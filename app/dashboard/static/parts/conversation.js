@@ -60,7 +60,9 @@ function inner(given) {
   try {
     const value = JSON.parse(given);
     if (value === null || typeof value !== "object" || Array.isArray(value)) return given;
-    return Object.entries(value).map(([name, each]) => `${name}: ${JSON.stringify(each)}`).join(", ");
+    return Object.entries(value)
+      .map(([name, each]) => `${name}: ${JSON.stringify(each)}`)
+      .join(", ");
   } catch {
     return String(given ?? "");
   }

@@ -20,7 +20,9 @@ function useEngine() {
     async function read() {
       const found = /** @type {Engine} */ (await get("engine", {}, controller.signal));
       setAnswers((before) => {
-        const same = before.filter((each) => each.uptime_s !== null && found.uptime_s !== null && each.uptime_s < found.uptime_s);
+        const same = before.filter(
+          (each) => each.uptime_s !== null && found.uptime_s !== null && each.uptime_s < found.uptime_s,
+        );
         return [...same, found].slice(-_KEPT);
       });
     }
@@ -45,7 +47,10 @@ export function EngineStrip() {
     return before === null || after === null || seconds <= 0 ? null : (after - before) / seconds;
   };
   const [sampling, training] = [rate("sampling_s"), rate("training_s")];
-  const busy = sampling === null || training === null ? NONE : `${percent(Math.min(1, sampling))} sampling, ${percent(Math.min(1, training))} training`;
+  const busy =
+    sampling === null || training === null
+      ? NONE
+      : `${percent(Math.min(1, sampling))} sampling, ${percent(Math.min(1, training))} training`;
   return html`<dl class="engine" aria-label="Engine">
     ${now.devices.map((each) => html`<div><dt>${label(each.name, 40)}</dt><dd>${memoryOf(each)}</dd></div>`)}
     <div><dt>Sampled</dt><dd>${compact(rate("sampled_tokens"))} tokens/s</dd></div>

@@ -18,7 +18,10 @@ export const isOpen = ({ status }) => _OPEN.has(status);
 
 /** An evaluation, read again until it has ended. @param {string} id */
 export function useEvaluation(id) {
-  const state = useLoaded((aborted) => /** @type {Promise<Evaluation>} */ (get(path`evaluations/${id}`, {}, aborted)), [id]);
+  const state = useLoaded(
+    (aborted) => /** @type {Promise<Evaluation>} */ (get(path`evaluations/${id}`, {}, aborted)),
+    [id],
+  );
   useReload(state, state.data !== undefined && isOpen(state.data));
   return state;
 }
@@ -55,5 +58,7 @@ export function Share({ interval, of }) {
 
 /** @param {Interval | null} interval @param {(value: number) => string} format */
 export function ranged(interval, format) {
-  return interval ? html`${format(interval.mean)} <span class="muted">${format(interval.low)} to ${format(interval.high)}</span>` : html`<span class="muted">–</span>`;
+  return interval
+    ? html`${format(interval.mean)} <span class="muted">${format(interval.low)} to ${format(interval.high)}</span>`
+    : html`<span class="muted">–</span>`;
 }

@@ -6,8 +6,11 @@ import { label, Text } from "./text.js";
 /** @param {{scenario: Record<string, any>}} props */
 export function Expected({ scenario }) {
   const answer = scenario?.reference?.answer;
-  return typeof answer === "string" ? html`<p class="expected">Expected: <strong><${Text} value=${answer} limit=${2000} /></strong></p>` : null;
+  return typeof answer === "string"
+    ? html`<p class="expected">Expected: <strong><${Text} value=${answer} limit=${2000} /></strong></p>`
+    : null;
 }
 
 /** The environment's clause about a rollout or an answer that is not a success. @param {{of: {why_no_success?: string | null}}} props */
-export const WhyNoSuccess = ({ of: { why_no_success: why } }) => (why ? html`<span class="why-no-success" dir="auto">${label(why, 300)}</span>` : null);
+export const WhyNoSuccess = ({ of: { why_no_success: why } }) =>
+  why ? html`<span class="why-no-success" dir="auto">${label(why, 300)}</span>` : null;

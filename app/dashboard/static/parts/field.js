@@ -24,13 +24,15 @@ export function Field({ field, value, set, faults }) {
   const fallback = standard === undefined || standard === null ? "not set" : visible(standard);
   return html`<div class="field">
     <label for=${id}>${field.label}</label>
-    ${choices
-      ? html`<select ...${given}>
+    ${
+      choices
+        ? html`<select ...${given}>
           ${!choices.includes(String(standard)) && value !== undefined && (standard !== undefined || value === "") && html`<option value="">${label(fallback, 60)}</option>`}
           ${choices.map((each) => html`<option value=${each} selected=${each === value || (value === "" && each === String(standard))}>${label(each, 60)}</option>`)}
         </select>`
-      : html`<input ...${given} type="text" inputmode=${type === "string" ? "text" : "decimal"} autocomplete="off"
-          placeholder=${standard === undefined ? (field.placeholder ?? "") : fallback} />`}
+        : html`<input ...${given} type="text" inputmode=${type === "string" ? "text" : "decimal"} autocomplete="off"
+          placeholder=${standard === undefined ? (field.placeholder ?? "") : fallback} />`
+    }
     <span class="help" id=${`${id}-help`}>${marked(help)}
       ${wrong.map((fault) => html`<span class="wrong">${label(fault.msg, 300)}</span>`)}</span>
   </div>`;

@@ -22,6 +22,8 @@ export function GainBar({ gain: { first, latest, points, low, high } }) {
 
 /** @param {number} one @param {number} other */
 function span(one, other) {
-  const [low, high] = [Math.min(one, other), Math.max(one, other)].map((share) => 100 * Math.min(1, Math.max(0, share)));
+  const [low, high] = [Math.min(one, other), Math.max(one, other)].map(
+    (share) => 100 * Math.min(1, Math.max(0, share)),
+  );
   return { left: `${low}%`, width: `${high - low}%` };
 }

@@ -27,8 +27,11 @@ export function HeatStrip({ rewards, means, total, height, isLoading, empty, pic
     <${Drawing} height=${height} label=${summary(columns)} isLoading=${isLoading} empty=${columns.length === 0 ? empty : undefined}>
       ${(/** @type {number} */ width) => html`<${Strip} rewards=${rewards} columns=${columns} total=${total} thin=${thin} width=${width} height=${height} hover=${setUnder} pick=${pick} />`}
     <//>
-    ${columns.length > 0 && html`<p class="legend">${described(under ?? columns[columns.length - 1])}
-      ${thin && html`<span><i class="thin" style=${{ color: "var(--ink)" }}></i>${thin.label}</span>`}</p>`}
+    ${
+      columns.length > 0 &&
+      html`<p class="legend">${described(under ?? columns[columns.length - 1])}
+      ${thin && html`<span><i class="thin" style=${{ color: "var(--ink)" }}></i>${thin.label}</span>`}</p>`
+    }
   </figure>`;
 }
 
@@ -67,15 +70,28 @@ function Strip({ rewards, columns, total, thin, width, height, hover, pick }) {
   const [low, high] = [/** @type {number} */ (rewards.low), /** @type {number} */ (rewards.high)];
   const bins = columns[0].counts.length;
   const margin = (high - low || 1) / bins / 2;
-  const across = scale([0.5, Math.max(total, columns[columns.length - 1].to) + 0.5], [_MARGIN.left, width - _MARGIN.right]);
+  const across = scale(
+    [0.5, Math.max(total, columns[columns.length - 1].to) + 0.5],
+    [_MARGIN.left, width - _MARGIN.right],
+  );
   const up = scale([low - margin, high + margin], [height - _MARGIN.bottom, _MARGIN.top]);
   const tall = (up.start - up.end) / bins;
-  const line = columns.filter((column) => column.mean !== null).map((column) => `${across.at((column.from + column.to) / 2)},${up.at(/** @type {number} */ (column.mean))}`);
+  const line = columns
+    .filter((column) => column.mean !== null)
+    .map((column) => `${across.at((column.from + column.to) / 2)},${up.at(/** @type {number} */ (column.mean))}`);
   const last = Math.max(total, columns[columns.length - 1].to);
-  const other = [...(thin?.values ?? [])].filter(([iteration, mean]) => mean !== null && iteration <= last).map(([iteration, mean]) => `${across.at(iteration)},${up.at(Math.min(high, Math.max(low, /** @type {number} */ (mean))))}`);
+  const other = [...(thin?.values ?? [])]
+    .filter(([iteration, mean]) => mean !== null && iteration <= last)
+    .map(
+      ([iteration, mean]) =>
+        `${across.at(iteration)},${up.at(Math.min(high, Math.max(low, /** @type {number} */ (mean))))}`,
+    );
   const columnAt = (/** @type {any} */ event) => {
     const place = across.back(event.clientX - event.currentTarget.ownerSVGElement.getBoundingClientRect().left);
-    const start = nearest(columns.map(({ from, to }) => (from + to) / 2), place);
+    const start = nearest(
+      columns.map(({ from, to }) => (from + to) / 2),
+      place,
+    );
     return columns.find(({ from, to }) => (from + to) / 2 === start) ?? null;
   };
   const chosen = (/** @type {any} */ event) => {
@@ -86,8 +102,12 @@ function Strip({ rewards, columns, total, thin, width, height, hover, pick }) {
     ${columns.map(({ from, to, counts }) => {
       const [x, wide] = [across.at(from - 0.5), across.at(to + 0.5) - across.at(from - 0.5)];
       const whole = summed(counts);
-      return counts.map((count, bin) => count > 0 && html`<rect key=${`${from}/${bin}`} class="heat" x=${x} width=${Math.max(1, wide - (wide > 6 ? 2 : 0))}
-        y=${up.start - (bin + 1) * tall} height=${Math.max(1, tall - 1)} style=${{ fillOpacity: 0.15 + 0.85 * Math.sqrt(count / whole) }} />`);
+      return counts.map(
+        (count, bin) =>
+          count > 0 &&
+          html`<rect key=${`${from}/${bin}`} class="heat" x=${x} width=${Math.max(1, wide - (wide > 6 ? 2 : 0))}
+        y=${up.start - (bin + 1) * tall} height=${Math.max(1, tall - 1)} style=${{ fillOpacity: 0.15 + 0.85 * Math.sqrt(count / whole) }} />`,
+      );
     })}
     ${line.length > 1 ? html`<polyline class="line" points=${line.join(" ")} style=${{ stroke: "var(--series-2)" }} />` : line.map((point) => html`<circle cx=${point.split(",")[0]} cy=${point.split(",")[1]} r="3" style=${{ fill: "var(--series-2)" }} />`)}
     ${other.length > 1 && html`<polyline class="line thin" points=${other.join(" ")} style=${{ stroke: "var(--ink)" }} />`}

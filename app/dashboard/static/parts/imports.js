@@ -15,7 +15,10 @@ import { label } from "./text.js";
 const _LEFT_OUT = [
   { title: "Left out", isNumber: true, cell: (/** @type {LeftOut} */ each) => whole(each.count) },
   { title: "Why", cell: (/** @type {LeftOut} */ each) => label(each.reason, 300) },
-  { title: "Lines", cell: (/** @type {LeftOut} */ each) => each.lines.join(", ") + (each.count > each.lines.length ? ", …" : "") },
+  {
+    title: "Lines",
+    cell: (/** @type {LeftOut} */ each) => each.lines.join(", ") + (each.count > each.lines.length ? ", …" : ""),
+  },
 ];
 const _PARTS = { question: "Column of the questions", answer: "Column of the answers", facts: "Column of the facts" };
 
@@ -27,9 +30,17 @@ export function ImportFile({ done }) {
   const [error, setError] = useState(/** @type {Error | undefined} */ (undefined));
   /** @param {File} content @param {Record<string, string>} how @param {boolean} preview */
   async function send(content, how, preview) {
-    const name = content.name.replace(/\.[^.]*$/, "").replace(/[^A-Za-z0-9_-]+/g, "-").replace(/^[-_]+|[-_]+$/g, "").toLowerCase().slice(0, 63) || "data";
+    const name =
+      content.name
+        .replace(/\.[^.]*$/, "")
+        .replace(/[^A-Za-z0-9_-]+/g, "-")
+        .replace(/^[-_]+|[-_]+$/g, "")
+        .toLowerCase()
+        .slice(0, 63) || "data";
     const given = Object.fromEntries(Object.entries(how).filter(([, value]) => value !== ""));
-    setFound(await request("POST", url("imports", { name, ...given, ...(preview ? { preview } : {}) }), { raw: content }));
+    setFound(
+      await request("POST", url("imports", { name, ...given, ...(preview ? { preview } : {}) }), { raw: content }),
+    );
   }
   /** @param {File | undefined} content @param {Record<string, string>} how */
   async function look(content, how) {
@@ -57,12 +68,18 @@ export function ImportFile({ done }) {
       onDrop=${(/** @type {DragEvent} */ event) => (event.preventDefault(), look(event.dataTransfer?.files[0], {}))}><span>Import a file</span>
       <input type="file" accept=".csv,.tsv,.xlsx,.jsonl,.json,.ndjson,.txt" onChange=${(/** @type {any} */ event) => look(event.target.files?.[0], {})} />
       <span class="help">Choose it or drop it here: questions with expected answers as CSV, TSV, XLSX or JSON, or conversations with thumbs as JSON Lines.</span></label>
-    ${questions && html`<div class="filters">${Object.entries(_PARTS).map(([part, title]) => choice(part, title, questions.columns, /** @type {any} */ (questions)[part] ?? ""))}
+    ${
+      questions &&
+      html`<div class="filters">${Object.entries(_PARTS).map(([part, title]) => choice(part, title, questions.columns, /** @type {any} */ (questions)[part] ?? ""))}
       ${choice("header", "The first row", ["true", "false"], options.header ?? "true")}
-      ${option("encoding", "Encoding", "text", "Such as gb18030; empty: by the content.")}</div>`}
-    ${(found?.conversations || (error && file)) && html`<div class="filters">${option("opinion", "Field or score", "text", "Its name; empty: all that are known.")}
+      ${option("encoding", "Encoding", "text", "Such as gb18030; empty: by the content.")}</div>`
+    }
+    ${
+      (found?.conversations || (error && file)) &&
+      html`<div class="filters">${option("opinion", "Field or score", "text", "Its name; empty: all that are known.")}
       ${option("threshold", "Liked from", "number", "The least number of a liked conversation; empty: thumbs.")}
-      ${option("user", "Field of the user", "text", "Its name; empty: the usual ones.")}</div>`}
+      ${option("user", "Field of the user", "text", "Its name; empty: the usual ones.")}</div>`
+    }
     ${error && html`<p class="wrong" role="alert">${label(error.message, 400)}</p>`}
     ${found && !error && html`<${Result} made=${found} />`}
     ${found && !error && !isStored && html`<${Action} label="Import" act=${act} />`}`;
@@ -71,7 +88,8 @@ export function ImportFile({ done }) {
 /** @param {{made: Imported}} props */
 function Result({ made }) {
   const { demonstrations, tasks, conversations, questions } = made;
-  const version = (/** @type {{version: number | null}} */ each) => (each.version ? `, version ${each.version}` : " (preview)");
+  const version = (/** @type {{version: number | null}} */ each) =>
+    each.version ? `, version ${each.version}` : " (preview)";
   return html`<div role="status">
       ${conversations && html`<p>${counted(conversations.conversations, "conversation")} of ${counted(conversations.users, "user")}${conversations.without_user > 0 && `, ${whole(conversations.without_user)} without a user`}: ${whole(conversations.liked)} liked, ${whole(conversations.disliked)} disliked, ${whole(conversations.unrated)} without a clear opinion.</p>`}
       ${questions && html`<p>${counted(made.lines, "row")} (${label(questions.form, 100)}).${tasks && ` ${whole(questions.different)} different questions, ${whole(questions.near_duplicates)} nearly the same as another, which are in one split; ${whole(questions.answers)} different answers.`}</p>`}
@@ -86,5 +104,8 @@ function Result({ made }) {
 /** @param {Questions} questions @returns {import("./table.js").Column[]} */
 const columnsOf = (questions) => [
   { title: "Row", isNumber: true, cell: (/** @type {{line: number}} */ row) => whole(row.line) },
-  ...questions.columns.map((title, place) => ({ title: label(title, 60), cell: (/** @type {{cells: string[]}} */ row) => label(row.cells[place] ?? "", 120) })),
+  ...questions.columns.map((title, place) => ({
+    title: label(title, 60),
+    cell: (/** @type {{cells: string[]}} */ row) => label(row.cells[place] ?? "", 120),
+  })),
 ];

@@ -15,16 +15,21 @@ export function Loop({ run, remaining }) {
   const left = usePhaseLeft(run);
   return html`<section class="loop" aria-label="How this run learns">
     <ol>${phasesOf(run).map(
-      ({ phase, title, text }, index) => html`<li key=${phase} class=${phase === now ? "now" : ""} aria-current=${phase === now ? "step" : undefined} title=${text}>
+      (
+        { phase, title, text },
+        index,
+      ) => html`<li key=${phase} class=${phase === now ? "now" : ""} aria-current=${phase === now ? "step" : undefined} title=${text}>
         ${index > 0 && html`<span class="step-number" aria-hidden="true">${index}</span>`}${title}
         ${phase === now && progress.total !== null && html` <span class="muted">${whole(progress.done)} of ${whole(progress.total)}</span>`}
       </li>`,
     )}</ol>
-    <div class="loop-whole">${now === "baseline" && progress.total
-      ? html`<${Progress} done=${progress.done} total=${progress.total} label="Baseline done" />
+    <div class="loop-whole">${
+      now === "baseline" && progress.total
+        ? html`<${Progress} done=${progress.done} total=${progress.total} label="Baseline done" />
         <span class="muted">${percent((progress.done ?? 0) / progress.total)} of the baseline${left !== undefined && `, about ${duration(left)} left`}</span>`
-      : html`<${Progress} done=${progress.iterations_done} total=${progress.iterations_total} label="Iterations done" />
-        <span class="muted">${progress.iterations_done} of ${counted(progress.iterations_total, "iteration")}${remaining && `, ${remaining}`}</span>`}
+        : html`<${Progress} done=${progress.iterations_done} total=${progress.iterations_total} label="Iterations done" />
+        <span class="muted">${progress.iterations_done} of ${counted(progress.iterations_total, "iteration")}${remaining && `, ${remaining}`}</span>`
+    }
     </div>
   </section>`;
 }
@@ -58,14 +63,26 @@ function phasesOf(run) {
   const { groups_per_iteration: groups, rollouts_per_group: rollouts, evaluation, pipeline } = run.request;
   const ahead = pipeline?.max_staleness ?? 0; // not stored by earlier versions
   return [
-    { phase: "baseline", title: "Baseline", text: `The untrained model is evaluated on ${counted(evaluation.scenarios, "scenario")} that the agent never trains on.` },
+    {
+      phase: "baseline",
+      title: "Baseline",
+      text: `The untrained model is evaluated on ${counted(evaluation.scenarios, "scenario")} that the agent never trains on.`,
+    },
     {
       phase: "rollout",
       title: "Roll out",
       text: `The agent attempts ${counted(groups, "scenario")}, each ${counted(rollouts, "time")}: ${counted(groups * rollouts, "rollout")}.${ahead ? ` They begin up to ${counted(ahead, "iteration")} ahead.` : ""}`,
     },
-    { phase: "judge", title: "Judge", text: `The judge “${label(run.judge, 40)}” scores every rollout. Those of one scenario are compared with each other.` },
-    { phase: "train", title: "Train", text: "What went better than its group’s average becomes more likely, what went worse less likely." },
+    {
+      phase: "judge",
+      title: "Judge",
+      text: `The judge “${label(run.judge, 40)}” scores every rollout. Those of one scenario are compared with each other.`,
+    },
+    {
+      phase: "train",
+      title: "Train",
+      text: "What went better than its group’s average becomes more likely, what went worse less likely.",
+    },
     {
       phase: "evaluate",
       title: "Evaluate",

@@ -24,17 +24,25 @@ export function Promote({ project, name, checkpoints, runId, done }) {
   const [trial, setTrial] = useState("");
   const [made, setMade] = useState(/** @type {{evaluation_id?: string | null} | undefined} */ (undefined));
   const promotions = useLoaded((aborted) => get("promotions", {}, aborted), []);
-  const known = (promotions.data?.items ?? []).filter((/** @type {Promotion} */ each) => each.name.startsWith(`${project}/`));
+  const known = (promotions.data?.items ?? []).filter((/** @type {Promotion} */ each) =>
+    each.name.startsWith(`${project}/`),
+  );
   const checkpoint = checkpoints.find((each) => each.step === step) ?? checkpoints[0];
   async function promote() {
-    setMade(await post(path`models/${project}/${name}/promote`, { step, as, ...(trial ? { if_better_than: trial } : {}) }));
+    setMade(
+      await post(path`models/${project}/${name}/promote`, { step, as, ...(trial ? { if_better_than: trial } : {}) }),
+    );
   }
-  if (made && !made.evaluation_id) return html`<${Promoted} name=${`${project}/${as}`} model=${`${project}/${name}`} step=${step} done=${done} />`;
+  if (made && !made.evaluation_id)
+    return html`<${Promoted} name=${`${project}/${as}`} model=${`${project}/${name}`} step=${step} done=${done} />`;
   return html`
-    ${checkpoints.length > 1 && html`<label class="field"><span>Checkpoint</span>
+    ${
+      checkpoints.length > 1 &&
+      html`<label class="field"><span>Checkpoint</span>
       <select value=${step} onChange=${(/** @type {any} */ event) => setStep(Number(event.target.value))}>
         ${checkpoints.map((each) => html`<option value=${each.step} selected=${each.step === step}>step ${each.step}, ${percent(each.success)}${each.is_best ? ", best" : ""}</option>`)}
-      </select></label>`}
+      </select></label>`
+    }
     <p>Its evidence: ${percent(checkpoint.success)} success on held-out scenarios${checkpoint.is_best ? ", the best of its run" : ""}.
       ${runId && html` <a href=${href(["runs", runId, "held-out"])}>Read them, through the checkpoints</a>`}</p>
     <${Field} field=${{ name: "as", label: "Name", type: "string", help: `Clients use it as ${label(`${project}/${as}`, 120)}.` }} value=${as} set=${setAs} faults=${[]} />

@@ -12,7 +12,8 @@ import { Upload } from "./upload.js";
 /** @typedef {import("../api_types").ScenarioSetOut} ScenarioSet */
 
 /** The newest questions about an inbox. @param {Inbox} inbox @param {ScenarioSet[]} sets newest first */
-export const questionsOf = (inbox, sets) => sets.find((each) => each.name === inbox.name && each.inbox_sha256 === inbox.sha256);
+export const questionsOf = (inbox, sets) =>
+  sets.find((each) => each.name === inbox.name && each.inbox_sha256 === inbox.sha256);
 
 /** @param {{inbox: string, done: () => void}} props */
 export function MakeQuestions({ inbox, done }) {
@@ -28,14 +29,18 @@ export const HOW_MADE = html`“Make questions” asks who sent an email, on whi
 export function QuestionsNeeded({ inbox }) {
   const state = useLoaded(
     async (aborted) => {
-      const [inboxes, sets] = await Promise.all([get("inboxes", { name: inbox, limit: 1 }, aborted), get("scenarios", { name: inbox }, aborted)]);
+      const [inboxes, sets] = await Promise.all([
+        get("inboxes", { name: inbox, limit: 1 }, aborted),
+        get("scenarios", { name: inbox }, aborted),
+      ]);
       return { newest: inboxes.items[0], sets: sets.items };
     },
     [inbox],
   );
   if (!state.data?.newest) return null;
   const made = questionsOf(state.data.newest, state.data.sets);
-  if (made) return html`<p class="muted" role="status">The agent learns from ${counted(made.count, "question")} about this inbox.</p>`;
+  if (made)
+    return html`<p class="muted" role="status">The agent learns from ${counted(made.count, "question")} about this inbox.</p>`;
   return html`<section class="notice warn">
     <p><strong>${label(inbox)} has no questions yet.</strong> The agent learns by answering questions about the mail.</p>
     <p><${MakeQuestions} inbox=${inbox} done=${state.reload} /></p>
@@ -61,7 +66,12 @@ export function scenariosFor(environment, inbox) {
     accept: ".json,.jsonl,.txt",
     count: (stored) => counted(stored.count, "scenario"),
     send: async (file, name) =>
-      post("scenarios", { environment, name: inbox ?? name, scenarios: read(await file.text()), ...(inbox ? { inbox } : {}) }),
+      post("scenarios", {
+        environment,
+        name: inbox ?? name,
+        scenarios: read(await file.text()),
+        ...(inbox ? { inbox } : {}),
+      }),
   };
 }
 

@@ -14,6 +14,8 @@ export function Refusal({ error }) {
 
 /** Two versions of a text. @param {{titles: string[], texts: (string | null)[]}} props `null`: there was no such message */
 export function BothTexts({ titles, texts }) {
-  return html`<dl class="both-texts">${titles.map((title, index) => html`<div><dt>${title}</dt>
-    <dd>${texts[index] === null ? html`<span class="muted">no message</span>` : html`<${Text} as="pre" class="code" value=${texts[index]} limit=${1500} />`}</dd></div>`)}</dl>`;
+  return html`<dl class="both-texts">${titles.map(
+    (title, index) => html`<div><dt>${title}</dt>
+    <dd>${texts[index] === null ? html`<span class="muted">no message</span>` : html`<${Text} as="pre" class="code" value=${texts[index]} limit=${1500} />`}</dd></div>`,
+  )}</dl>`;
 }

@@ -33,7 +33,8 @@ export function StarAll({ run: { settings_hash, same_settings: same, ...newest }
 }
 
 /** @param {{tags: string[]}} props */
-export const Tags = ({ tags }) => html`${tags.map((tag) => html`<span class="tag" key=${tag}>${label(tag, 40)}</span>`)}`;
+export const Tags = ({ tags }) =>
+  html`${tags.map((tag) => html`<span class="tag" key=${tag}>${label(tag, 40)}</span>`)}`;
 
 /** A button that opens the form. @param {{run: Edited, changed: () => unknown, children?: any}} props */
 export function EditRun({ run, changed, children = "✎" }) {

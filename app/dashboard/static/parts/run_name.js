@@ -11,7 +11,8 @@ export const nameOf = ({ name, model }, most = 60) => label(name ?? `${model.pro
  * The name without the project. Of one that was made from the run's id it has the end, in which such names differ.
  * @param {Named} run @param {number} [most]
  */
-export const shortNameOf = ({ name, model }, most = 60) => label(name ?? model.name.replace(/^run-[0-9a-z]{20}([0-9a-z]{6})$/, "run …$1"), most);
+export const shortNameOf = ({ name, model }, most = 60) =>
+  label(name ?? model.name.replace(/^run-[0-9a-z]{20}([0-9a-z]{6})$/, "run …$1"), most);
 
 /** The end of a run's id, in which ids differ. @param {string} id */
 export const idEnd = (id) => `…${id.slice(-6)}`;
@@ -22,5 +23,10 @@ export const idEnd = (id) => `…${id.slice(-6)}`;
  */
 export function namesOf(runs, most) {
   const names = runs.map((run) => nameOf(run, most));
-  return new Map(runs.map(({ run_id: id }, index) => [id, names.indexOf(names[index]) === names.lastIndexOf(names[index]) ? names[index] : `${names[index]} ${idEnd(id)}`]));
+  return new Map(
+    runs.map(({ run_id: id }, index) => [
+      id,
+      names.indexOf(names[index]) === names.lastIndexOf(names[index]) ? names[index] : `${names[index]} ${idEnd(id)}`,
+    ]),
+  );
 }

@@ -17,7 +17,9 @@ function titleOf(run) {
   const { on } = run.verdict;
   const success = on && percent((on.latest ?? on.first).success);
   const { iterations_done: done, iterations_total: total } = run.progress;
-  const state = ENDED.has(run.status) ? [run.status, success] : [success, `${done}/${total}`, run.status === "running" ? "" : run.status];
+  const state = ENDED.has(run.status)
+    ? [run.status, success]
+    : [success, `${done}/${total}`, run.status === "running" ? "" : run.status];
   return [...state, nameOf(run, 40)].filter(Boolean).join(" · ");
 }
 
@@ -37,7 +39,10 @@ export function useRunNotice(run) {
 /** @param {Run} run */
 function tell(run) {
   try {
-    const notice = new Notification(`${nameOf(run)}: ${run.status}`, { body: visible(run.error ?? run.verdict.text).slice(0, 300), tag: run.run_id });
+    const notice = new Notification(`${nameOf(run)}: ${run.status}`, {
+      body: visible(run.error ?? run.verdict.text).slice(0, 300),
+      tag: run.run_id,
+    });
     notice.onclick = () => window.focus();
   } catch {
     // Some browsers of phones have notices for service workers only; the title says it, too.

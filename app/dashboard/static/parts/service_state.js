@@ -30,6 +30,7 @@ export function ServiceState() {
   }, [isReady]);
   if (state === undefined) return null;
   const tone = state === null ? "bad" : state.status === "ready" ? "good" : "warn";
-  const said = state === null ? "not reachable" : state.status === "ready" ? "ready" : `${state.status} (engine ${state.engine})`;
+  const said =
+    state === null ? "not reachable" : state.status === "ready" ? "ready" : `${state.status} (engine ${state.engine})`;
   return html`<span class=${`service ${tone}`} role="status">Service ${said}</span>`;
 }

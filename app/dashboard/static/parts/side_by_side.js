@@ -47,7 +47,10 @@ export function folded(found, by = () => "") {
 
 /** @param {{said: Message} | undefined} turn */
 const actOf = (turn) =>
-  JSON.stringify([turn?.said.content ?? null, (turn?.said.tool_calls ?? []).map((call) => [call.function?.name, call.function?.arguments])]);
+  JSON.stringify([
+    turn?.said.content ?? null,
+    (turn?.said.tool_calls ?? []).map((call) => [call.function?.name, call.function?.arguments]),
+  ]);
 
 /**
  * Index of the first turn in which two rollouts differ; -1 if they do not.
@@ -64,7 +67,10 @@ function firstDifference(one, other) {
 export function SideBySide({ sides }) {
   const last = useRef(/** @type {{sides: Side[], found: Trajectory[]} | undefined} */ (undefined));
   const state = useLoaded(
-    async (aborted) => ({ sides, found: await Promise.all(sides.map((side) => get(path`trajectories/${side.id}`, {}, aborted))) }),
+    async (aborted) => ({
+      sides,
+      found: await Promise.all(sides.map((side) => get(path`trajectories/${side.id}`, {}, aborted))),
+    }),
     [sides.map((side) => side.id).join()],
   );
   last.current = state.data ?? last.current;
@@ -83,12 +89,17 @@ export function Columns({ sides, found, replayed = 0 }) {
       <thead><tr><th scope="col">Turn</th>
         ${sides.map((side, index) => html`<th scope="col"><a href=${side.href}>${label(side.title, 60)}</a>${side.note && html` <span class="muted">${side.note}</span>`}<${Verdict} trajectory=${found[index]} /></th>`)}
       </tr></thead>
-      <tbody>${Array.from({ length: longest }, (_, turn) => html`<tr>
+      <tbody>${Array.from(
+        { length: longest },
+        (_, turn) => html`<tr>
         <th scope="row">${turn + 1}${turn < replayed && html`<span class="replayed">replayed</span>`}</th>
-        ${all.map((turns, column) => html`<td class=${turn === differs[column] ? "parts-here" : ""}>
+        ${all.map(
+          (turns, column) => html`<td class=${turn === differs[column] ? "parts-here" : ""}>
           ${turn === differs[column] && html`<span class="mark-here">differs from here</span>`}
-          ${turns[turn] ? html`<${Turn} ...${turns[turn]} />` : html`<span class="muted">–</span>`}</td>`)}
-      </tr>`)}</tbody>
+          ${turns[turn] ? html`<${Turn} ...${turns[turn]} />` : html`<span class="muted">–</span>`}</td>`,
+        )}
+      </tr>`,
+      )}</tbody>
     </table><//>`;
 }
 

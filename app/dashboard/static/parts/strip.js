@@ -12,7 +12,9 @@ export function useOverflowHint() {
     const element = /** @type {HTMLElement} */ (box.current);
     const look = () => {
       const right = element.scrollWidth - element.clientWidth - element.scrollLeft;
-      element.dataset.more = [element.scrollLeft > _PIXEL && "left", right > _PIXEL && "right"].filter(Boolean).join(" ");
+      element.dataset.more = [element.scrollLeft > _PIXEL && "left", right > _PIXEL && "right"]
+        .filter(Boolean)
+        .join(" ");
     };
     const resized = new ResizeObserver(look);
     for (const each of [element, ...element.children]) resized.observe(each);

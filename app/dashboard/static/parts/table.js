@@ -33,7 +33,9 @@ function useOrder(columns, rows, elsewhere = {}) {
   const [order, setOrder] = elsewhere.sort ? [elsewhere.order, elsewhere.sort] : [own, setOwn];
   const sorted = useMemo(() => {
     const by = elsewhere.sort ? undefined : columns.find((column) => column.title === order?.title)?.by;
-    return order && by ? [...rows].sort((one, other) => compared(valueOf(one, by), valueOf(other, by), order.isDown)) : rows;
+    return order && by
+      ? [...rows].sort((one, other) => compared(valueOf(one, by), valueOf(other, by), order.isDown))
+      : rows;
   }, [rows, order]);
   /** @param {Column} column */
   function press({ title, isNumber = false }) {
@@ -52,13 +54,15 @@ function useOrder(columns, rows, elsewhere = {}) {
 }
 
 /** @param {any} row @param {NonNullable<Column["by"]>} by */
-const valueOf = (row, by) => (typeof by === "function" ? by(row) : by.split(".").reduce((found, name) => found?.[name], row));
+const valueOf = (row, by) =>
+  typeof by === "function" ? by(row) : by.split(".").reduce((found, name) => found?.[name], row);
 
 /** Compare two values; missing ones come last. @param {any} one @param {any} other @param {boolean} isDown */
 function compared(one, other, isDown) {
   const [isMissing, isOtherMissing] = [one ?? null, other ?? null].map((each) => each === null);
   if (isMissing || isOtherMissing) return Number(isMissing) - Number(isOtherMissing);
-  const ascending = typeof one === "string" ? one.localeCompare(String(other), "en", { numeric: true }) : Number(one) - Number(other);
+  const ascending =
+    typeof one === "string" ? one.localeCompare(String(other), "en", { numeric: true }) : Number(one) - Number(other);
   return isDown ? -ascending : ascending;
 }
 
@@ -117,12 +121,16 @@ export function LongTable({ caption, columns, rows, keyOf, height = 420, toneOf 
 export function Table({ caption, columns, rows, keyOf, class: name = "", toneOf, order, sort }) {
   const { sorted, head, state } = useOrder(columns, rows, { order, sort });
   /** @param {Column} column @param {any} row */
-  const cell = ({ title, isHead, isNumber, cell }, row) => (isHead ? html`<th scope="row">${cell(row)}</th>` : html`<td class=${isNumber ? "num" : ""} data-title=${title}>${cell(row)}</td>`);
+  const cell = ({ title, isHead, isNumber, cell }, row) =>
+    isHead
+      ? html`<th scope="row">${cell(row)}</th>`
+      : html`<td class=${isNumber ? "num" : ""} data-title=${title}>${cell(row)}</td>`;
   return html`<${Sideways} label=${caption} class=${name}><table>
     <caption class="unseen">${caption}</caption>
     <thead><tr>${columns.map((column) => html`<th scope="col" aria-sort=${state(column)} class=${column.isNumber ? "num" : ""}>${head(column)}</th>`)}</tr></thead>
     <tbody>${sorted.map(
-      (row) => html`<tr key=${keyOf(row)} class=${toneOf?.(row) ?? ""}>${columns.map((column) => cell(column, row))}</tr>`,
+      (row) =>
+        html`<tr key=${keyOf(row)} class=${toneOf?.(row) ?? ""}>${columns.map((column) => cell(column, row))}</tr>`,
     )}</tbody>
   </table><//>`;
 }

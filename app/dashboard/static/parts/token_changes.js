@@ -33,15 +33,23 @@ export function TokenChanges({ turns }) {
   const most = all
     .flatMap(({ turn, tokens }) => tokens.map((token) => ({ token, number: turn.turn })))
     .filter(({ token }) => tone(token) !== "")
-    .sort((one, other) => Math.abs(other.token.after - other.token.before) - Math.abs(one.token.after - one.token.before))
+    .sort(
+      (one, other) => Math.abs(other.token.after - other.token.before) - Math.abs(one.token.after - one.token.before),
+    )
     .slice(0, _LISTED);
   return html`<div class="token-changes">
-    <p class="muted small legend">Chance of each token: ${["likelier", "less-likely"].map((way) => html`<span class="legend-group">${way === "likelier" ? "likelier" : "less likely"} by
-      ${_STEPS.map((least, index) => html` <span class=${`tokens ${way} by-${index + 1}`}>${percent(least)}</span>`)}</span>`)}</p>
-    ${all.map(({ turn, tokens }) => html`<h4>Turn ${turn.turn}</h4>
-      <p class="tokens text">${tokens.map((token) => html`<span class=${tone(token)} title=${said(token)}>${visible(token.text)}</span>`)}</p>`)}
-    ${most.length === 0
-      ? html`<p class="muted small">No token changed by ${percent(_STEPS[0])} or more.</p>`
-      : html`<p class="muted small">Changed most: ${most.map(({ token, number }, index) => html`${index > 0 && ", "}<code>${visible(token.text).trim() || "space"}</code> ${said(token)} (turn ${number})`)}</p>`}
+    <p class="muted small legend">Chance of each token: ${["likelier", "less-likely"].map(
+      (way) => html`<span class="legend-group">${way === "likelier" ? "likelier" : "less likely"} by
+      ${_STEPS.map((least, index) => html` <span class=${`tokens ${way} by-${index + 1}`}>${percent(least)}</span>`)}</span>`,
+    )}</p>
+    ${all.map(
+      ({ turn, tokens }) => html`<h4>Turn ${turn.turn}</h4>
+      <p class="tokens text">${tokens.map((token) => html`<span class=${tone(token)} title=${said(token)}>${visible(token.text)}</span>`)}</p>`,
+    )}
+    ${
+      most.length === 0
+        ? html`<p class="muted small">No token changed by ${percent(_STEPS[0])} or more.</p>`
+        : html`<p class="muted small">Changed most: ${most.map(({ token, number }, index) => html`${index > 0 && ", "}<code>${visible(token.text).trim() || "space"}</code> ${said(token)} (turn ${number})`)}</p>`
+    }
   </div>`;
 }

@@ -21,11 +21,15 @@ export function Tokens({ turn }) {
     .map((logprob, index) => ({ logprob, text: texts[index] }))
     .sort((one, other) => one.logprob - other.logprob)
     .slice(0, 3);
-  return html`<p class="tokens text">${texts.slice(0, _SHOWN).map(
-      (text, index) => html`<span class=${tone(logprobs[index])} title=${`${percent(Math.exp(logprobs[index]))} likely`}>${visible(text)}</span>`,
+  return html`<p class="tokens text">${texts
+    .slice(0, _SHOWN)
+    .map(
+      (text, index) =>
+        html`<span class=${tone(logprobs[index])} title=${`${percent(Math.exp(logprobs[index]))} likely`}>${visible(text)}</span>`,
     )}${texts.length > _SHOWN && ` … and ${texts.length - _SHOWN} more`}</p>
     <p class="muted small">Least likely: ${least.map(
-      ({ text, logprob }, index) => html`${index > 0 && ", "}<code>${visible(text).trim() || "space"}</code> ${percent(Math.exp(logprob))}`,
+      ({ text, logprob }, index) =>
+        html`${index > 0 && ", "}<code>${visible(text).trim() || "space"}</code> ${percent(Math.exp(logprob))}`,
     )}</p>`;
 }
 

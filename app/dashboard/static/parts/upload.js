@@ -20,7 +20,15 @@ import { label } from "./text.js";
 export async function uploadTo(where, aborted) {
   const { items } = await get("uploads", {}, aborted);
   const found = /** @type {import("../api_types").UploadOut[]} */ (items).find((each) => each.path === `/${where}`);
-  return found && { where, label: found.label, help: found.help, accept: found.accept, count: (stored) => counted(stored[`${found.noun}s`], found.noun) };
+  return (
+    found && {
+      where,
+      label: found.label,
+      help: found.help,
+      accept: found.accept,
+      count: (stored) => counted(stored[`${found.noun}s`], found.noun),
+    }
+  );
 }
 /** @type {Kind} */
 export const DEMONSTRATIONS = {
@@ -38,7 +46,12 @@ export function Upload({ kind, done }) {
   async function chosen(event) {
     const file = event.currentTarget.files?.[0];
     if (!file) return;
-    const name = file.name.replace(/\.[^.]*$/, "").replace(/[^A-Za-z0-9_-]+/g, "-").replace(/^-+|-+$/g, "").toLowerCase() || "data";
+    const name =
+      file.name
+        .replace(/\.[^.]*$/, "")
+        .replace(/[^A-Za-z0-9_-]+/g, "-")
+        .replace(/^-+|-+$/g, "")
+        .toLowerCase() || "data";
     setState({ isBusy: true });
     try {
       const stored = await (kind.send?.(file, name) ?? request("POST", url(kind.where, { name }), { raw: file }));

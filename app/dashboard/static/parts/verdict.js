@@ -10,10 +10,18 @@ import { refine } from "../router.js";
 /** @typedef {Run["evaluations"][number]} Evaluation */
 /** @typedef {{name: string, title: string, split: string, mode: string}} Kind */
 
-const _TONES = /** @type {Record<string, string>} */ ({ learned: "good", got_worse: "bad", no_change_shown: "warn", too_early: "idle", demonstrations_learned: "good", demonstrations_not_learned: "warn" });
+const _TONES = /** @type {Record<string, string>} */ ({
+  learned: "good",
+  got_worse: "bad",
+  no_change_shown: "warn",
+  too_early: "idle",
+  demonstrations_learned: "good",
+  demonstrations_not_learned: "warn",
+});
 
 /** The sentence, and the small print below it. @param {{verdict: VerdictOut}} props */
-export const Verdict = ({ verdict: { state, sentence, details } }) => html`<${Said} text=${`${sentence}.`} details=${details} tone=${_TONES[state]} />`;
+export const Verdict = ({ verdict: { state, sentence, details } }) =>
+  html`<${Said} text=${`${sentence}.`} details=${details} tone=${_TONES[state]} />`;
 
 /**
  * What was found: its first sentence, and in small print the others.
@@ -25,10 +33,18 @@ export function Said({ text, details, tone = "" }) {
   return html`<div class=${`verdict ${tone}`}><p>${visible(sentence)}</p>${small && html` <p class="small-print">${visible(small)}</p>`}</div>`;
 }
 
-const _WORDS = /** @type {Record<string, string>} */ ({ learned: "learned", got_worse: "got worse", no_change_shown: "no change", too_early: "too early", demonstrations_learned: "demos learned", demonstrations_not_learned: "demos not learned" });
+const _WORDS = /** @type {Record<string, string>} */ ({
+  learned: "learned",
+  got_worse: "got worse",
+  no_change_shown: "no change",
+  too_early: "too early",
+  demonstrations_learned: "demos learned",
+  demonstrations_not_learned: "demos not learned",
+});
 
 /** The verdict in two words; the sentence is its title. @param {{state: VerdictOut["state"], text?: string}} props */
-export const VerdictMark = ({ state, text }) => html`<span class=${`verdict-mark ${_TONES[state]}`} title=${text && visible(text)}>${_WORDS[state]}</span>`;
+export const VerdictMark = ({ state, text }) =>
+  html`<span class=${`verdict-mark ${_TONES[state]}`} title=${text && visible(text)}>${_WORDS[state]}</span>`;
 
 /** The headline figure before and now. @param {{verdict: VerdictOut}} props */
 export function Headline({ verdict: { on } }) {
@@ -44,7 +60,8 @@ const _KINDS = [
 ];
 
 /** The run's evaluations of a kind, in order. @param {Run} run @param {Kind} kind */
-export const evaluationsOf = (run, kind) => run.evaluations.filter((each) => each.split === kind.split && each.mode === kind.mode);
+export const evaluationsOf = (run, kind) =>
+  run.evaluations.filter((each) => each.split === kind.split && each.mode === kind.mode);
 
 /** The kinds that a run was evaluated in. @param {Run} run */
 export const kindsOf = (run) => _KINDS.filter((kind) => evaluationsOf(run, kind).length > 0);
@@ -63,8 +80,10 @@ export const described = (kind, scenarios) =>
  * The later evaluation with its success on the scenarios of the baseline, if the baseline ended early.
  * @param {Evaluation} first @param {Evaluation} later @returns {Evaluation}
  */
-export const onSameScenarios = (first, later) => first.scenarios < later.scenarios && later.difference
-  ? { ...later, scenarios: first.scenarios, success: first.success + later.difference.mean } : later;
+export const onSameScenarios = (first, later) =>
+  first.scenarios < later.scenarios && later.difference
+    ? { ...later, scenarios: first.scenarios, success: first.success + later.difference.mean }
+    : later;
 
 /** Chooses the kind of held-out figures of a page. @param {{run: Run, query: URLSearchParams}} props */
 export function HeldOutSwitch({ run, query }) {

@@ -22,7 +22,11 @@ export function demonstrationsOf(values) {
  *   `names` lists stored demonstrations
  */
 export function WarmStartFields({ values, set, faults, names, stored }) {
-  const shared = (/** @type {string} */ name) => ({ value: values[name] ?? "", set: (/** @type {string} */ value) => set(name, value), faults });
+  const shared = (/** @type {string} */ name) => ({
+    value: values[name] ?? "",
+    set: (/** @type {string} */ value) => set(name, value),
+    faults,
+  });
   const isOracle = values[_FROM] === _ORACLE;
   const isWrong = faults.some((fault) => fault.loc[1] === "warm_start");
   return html`<details class="card" open=${isWrong || Boolean(values[_FROM])}>

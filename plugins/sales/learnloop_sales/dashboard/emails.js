@@ -21,7 +21,8 @@ export function Page({ data, run, query }) {
   const [chosen, setChosen] = useState(/** @type {string | undefined} */ (undefined));
   const emails = data.iterations.value.flatMap((each) => (each.email ? [each.email] : []));
   const graph = useLoaded((aborted) => readGraph(run.run_id, aborted), [run.run_id, emails.length > 0]);
-  if (emails.length === 0) return html`<${Empty} title="No sample email yet"><p>After the baseline and after every iteration, the agent writes one for the same prospect.</p><//>`;
+  if (emails.length === 0)
+    return html`<${Empty} title="No sample email yet"><p>After the baseline and after every iteration, the agent writes one for the same prospect.</p><//>`;
   const last = emails.at(-1)?.iteration ?? 0;
   const iteration = Math.min(last, Number(query.get("iteration") ?? last));
   const email = emails.findLast((each) => each.iteration <= iteration) ?? emails[0];
@@ -44,7 +45,10 @@ async function readGraph(runId, aborted) {
     id: node.id,
     kind: node.kind,
     content: node.content,
-    edges: (node.edge ?? node.edges ?? []).map((/** @type {any} */ edge) => ({ target: edge.target_id ?? edge.target, label: edge.relationship ?? edge.label ?? "" })),
+    edges: (node.edge ?? node.edges ?? []).map((/** @type {any} */ edge) => ({
+      target: edge.target_id ?? edge.target,
+      label: edge.relationship ?? edge.label ?? "",
+    })),
   }));
 }
 
@@ -53,9 +57,11 @@ function Written({ run, email, cited, choose }) {
   const task = /** @type {Record<string, any>} */ (email.scenario.task);
   return html`<section class="card email">
     <h2>The email <span class="muted">to ${label(task.prospect, 80)}, ${label(task.role ?? "", 60)} at ${label(task.company, 80)}</span></h2>
-    ${email.email_written
-      ? html`<p class="subject"><${Text} value=${email.subject} limit=${300} /></p><${Grounded} body=${email.body} cited=${cited} />`
-      : html`<p class="muted">The agent wrote no email.</p>`}
+    ${
+      email.email_written
+        ? html`<p class="subject"><${Text} value=${email.subject} limit=${300} /></p><${Grounded} body=${email.body} cited=${cited} />`
+        : html`<p class="muted">The agent wrote no email.</p>`
+    }
     <p>${email.success === null ? "" : email.success ? html`<strong class="good">✓ grounded</strong>` : html`<span class="bad-ink">✗ not grounded</span>`}
       ${" "}<span class="muted">reward ${number(email.reward)}</span></p>
     <h3>What it rests on</h3>
@@ -81,7 +87,9 @@ function Grounded({ body, cited }) {
 
 /** @param {string} text @param {string} said @param {string} id @returns {{text: string, id?: string}[]} */
 function marked(text, said, id) {
-  return text.split(said).flatMap((part, index) => (index === 0 ? [{ text: part }] : [{ text: said, id }, { text: part }]));
+  return text
+    .split(said)
+    .flatMap((part, index) => (index === 0 ? [{ text: part }] : [{ text: said, id }, { text: part }]));
 }
 
 /** @param {{runId: string, nodes: GraphNode[], iteration: number, email: Email, chosen?: string, choose: (id: string) => void}} props */
@@ -91,13 +99,18 @@ function Scored({ runId, nodes, iteration, email, chosen, choose }) {
   const node = nodes.find((each) => each.id === chosen);
   return html`<section class="card"><h2>The knowledge graph <span class="muted">larger: higher score; ringed: cited; grey: customer job; green: product</span></h2>
     <${KnowledgeGraph} nodes=${nodes} scores=${scores} cited=${cited} chosen=${chosen} choose=${choose} />
-    ${node
-      ? html`<div class="chosen"><h3><${Text} value=${node.id} limit=${200} /> <span class="muted">score ${number(scores[node.id], 3)}</span></h3><${Text} as="p" value=${node.content} limit=${1500} /></div>`
-      : html`<p class="muted">Choose a node to read it.</p>`}
+    ${
+      node
+        ? html`<div class="chosen"><h3><${Text} value=${node.id} limit=${200} /> <span class="muted">score ${number(scores[node.id], 3)}</span></h3><${Text} as="p" value=${node.content} limit=${1500} /></div>`
+        : html`<p class="muted">Choose a node to read it.</p>`
+    }
     <details><summary>Nodes by score</summary><ol class="ranked">${[...nodes]
       .sort((one, other) => (scores[other.id] ?? 0) - (scores[one.id] ?? 0))
       .slice(0, 100)
-      .map((each) => html`<li key=${each.id}><${Text} value=${each.id} limit=${120} /> <span class="muted">${number(scores[each.id], 3)}${cited.has(each.id) ? ", cited" : ""}</span></li>`)}</ol></details>
+      .map(
+        (each) =>
+          html`<li key=${each.id}><${Text} value=${each.id} limit=${120} /> <span class="muted">${number(scores[each.id], 3)}${cited.has(each.id) ? ", cited" : ""}</span></li>`,
+      )}</ol></details>
   </section>`;
 }
 

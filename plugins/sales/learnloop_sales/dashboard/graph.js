@@ -25,7 +25,10 @@ const _DRAWN = 150;
 export function KnowledgeGraph({ nodes, scores, cited, chosen, choose }) {
   const drawn = useMemo(() => picked(nodes, scores, cited), [nodes, nodes.length > _DRAWN ? scores : null]);
   const { places, links } = useMemo(() => layout(drawn), [drawn]);
-  const [low, high] = useMemo(() => [Math.min(...Object.values(scores), 1), Math.max(...Object.values(scores), 0)], [scores]);
+  const [low, high] = useMemo(
+    () => [Math.min(...Object.values(scores), 1), Math.max(...Object.values(scores), 0)],
+    [scores],
+  );
   const size = (/** @type {string} */ id) => 6 + 12 * (((scores[id] ?? low) - low) / Math.max(high - low, _SPREAD));
   return html`
     ${nodes.length > _DRAWN && html`<p class="muted">The ${_DRAWN} of ${nodes.length} nodes with the highest scores.</p>`}
@@ -34,17 +37,21 @@ export function KnowledgeGraph({ nodes, scores, cited, chosen, choose }) {
       ${links.map(({ source, target }) => html`<line class=${cited.has(source) && cited.has(target) ? "cited" : ""} ...${ends(places, source, target, size(target))} marker-end="url(#arrow)" />`)}
       ${drawn.map((node) => {
         const place = /** @type {Placed} */ (places.get(node.id));
-        const names = [cited.has(node.id) && "cited", node.id === chosen && "chosen", kindOf(node)].filter(Boolean).join(" ");
+        const names = [cited.has(node.id) && "cited", node.id === chosen && "chosen", kindOf(node)]
+          .filter(Boolean)
+          .join(" ");
         return html`<g key=${node.id} class=${names} transform=${`translate(${place.x} ${place.y})`} role="button" tabindex="0"
             aria-pressed=${node.id === chosen} aria-label=${`${label(node.id)}, score ${number(scores[node.id], 3)}${cited.has(node.id) ? ", cited" : ""}`}
-            onClick=${() => choose(node.id)} onKeyDown=${(/** @type {KeyboardEvent} */ event) => ["Enter", " "].includes(event.key) && (event.preventDefault(), choose(node.id))}>
+            onClick=${() => choose(node.id)} onKeyDown=${(/** @type {KeyboardEvent} */ event) => ["Enter", " "].includes(event.key) && ((event.preventDefault(), choose(node.id)))}>
           <circle r=${size(node.id)} />
         </g>`;
       })}
-      <g aria-hidden="true">${drawn.filter((node) => cited.has(node.id) || node.id === chosen || drawn.length <= _NAMED).map((node) => {
-        const place = /** @type {Placed} */ (places.get(node.id));
-        return html`<text key=${node.id} class=${cited.has(node.id) || node.id === chosen ? "strong" : ""} x=${place.x} y=${place.y + size(node.id) + 12}>${label(node.id, 14)}</text>`;
-      })}</g>
+      <g aria-hidden="true">${drawn
+        .filter((node) => cited.has(node.id) || node.id === chosen || drawn.length <= _NAMED)
+        .map((node) => {
+          const place = /** @type {Placed} */ (places.get(node.id));
+          return html`<text key=${node.id} class=${cited.has(node.id) || node.id === chosen ? "strong" : ""} x=${place.x} y=${place.y + size(node.id) + 12}>${label(node.id, 14)}</text>`;
+        })}</g>
     </svg>`;
 }
 
@@ -66,23 +73,40 @@ function picked(nodes, scores, cited) {
 function layout(nodes) {
   const points = nodes.map(({ id }) => ({ id, x: NaN, y: NaN }));
   const known = new Set(nodes.map((node) => node.id));
-  const links = nodes.flatMap((node) => node.edges.filter((edge) => known.has(edge.target)).map((edge) => ({ source: node.id, target: edge.target })));
+  const links = nodes.flatMap((node) =>
+    node.edges.filter((edge) => known.has(edge.target)).map((edge) => ({ source: node.id, target: edge.target })),
+  );
   forceSimulation(points)
-    .force("link", forceLink(links.map((link) => ({ ...link }))).id((/** @type {any} */ point) => point.id).distance(60))
+    .force(
+      "link",
+      forceLink(links.map((link) => ({ ...link })))
+        .id((/** @type {any} */ point) => point.id)
+        .distance(60),
+    )
     .force("charge", forceManyBody().strength(-260))
     .force("collide", forceCollide(26))
     .force("x", forceX(0).strength(0.04))
     .force("y", forceY(0).strength(0.08))
     .stop()
     .tick(_TICKS);
-  const [across, down] = [fitted(points.map((point) => point.x), _WIDTH), fitted(points.map((point) => point.y), _HEIGHT)];
+  const [across, down] = [
+    fitted(
+      points.map((point) => point.x),
+      _WIDTH,
+    ),
+    fitted(
+      points.map((point) => point.y),
+      _HEIGHT,
+    ),
+  ];
   return { places: new Map(points.map(({ id, x, y }) => [id, { id, x: across(x), y: down(y) }])), links };
 }
 
 /** Scale coordinates to fit the picture. @param {number[]} values @param {number} size */
 function fitted(values, size) {
   const [low, high] = [Math.min(...values), Math.max(...values)];
-  return (/** @type {number} */ value) => (high === low ? size / 2 : _RIM + ((value - low) / (high - low)) * (size - 2 * _RIM));
+  return (/** @type {number} */ value) =>
+    high === low ? size / 2 : _RIM + ((value - low) / (high - low)) * (size - 2 * _RIM);
 }
 
 /** The ends of a line between two nodes; it stops at the rim of its target. @param {Map<string, Placed>} places @param {string} from @param {string} to @param {number} radius */
