@@ -35,6 +35,7 @@ USED = (
     "EvaluationBrief",
     "app__schemas__evaluations__EvaluationOut",
     "EventOut",
+    "FailureMap",
     "FeedbackOut",
     "FileImported",
     "FilmOut",

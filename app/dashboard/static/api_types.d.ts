@@ -62,6 +62,7 @@ export interface AgentSessionOutcome {
   "parts": Record<string, number> | null;
   "output": string | Record<string, any> | null;
   "reason": string | null;
+  "facts": Record<string, boolean> | null;
 }
 
 export type AgentSessionState = "open" | "ended" | "expired";
@@ -134,6 +135,11 @@ export interface BackendSettingOut {
   "name": string;
   "description": string;
   "is_set": boolean;
+}
+
+export interface BecameOut {
+  "pattern": string | null;
+  "tasks": number;
 }
 
 export interface BeforeAndNow {
@@ -458,6 +464,44 @@ export interface ExpectedWork {
   "disk_bytes": number | null;
 }
 
+export interface FailedRolloutOut {
+  "trajectory_id": string;
+  "scenario_id": string;
+  "why": string | null;
+  "reason": string | null;
+}
+
+export interface FailureMap {
+  "now": FailureSideOut;
+  "before": FailureSideOut | null;
+  "patterns": (FailurePatternOut)[];
+  "lost_tasks": number;
+  "lost": (LostTaskOut)[];
+}
+
+export interface FailurePatternOut {
+  "id": string;
+  "sentence": string;
+  "now": TaskCountOut;
+  "before": TaskCountOut | null;
+  "became": (BecameOut)[];
+  "rollouts": (FailedRolloutOut)[];
+  "before_rollouts": (FailedRolloutOut)[];
+}
+
+export interface FailureSideOut {
+  "evaluation_id": string | null;
+  "model": string | null;
+  "run_id": string | null;
+  "iteration": number | null;
+  "split": "train" | "validation" | "test";
+  "mode": "sampled" | "greedy";
+  "tasks": number;
+  "all_tasks": number;
+  "rollouts": number;
+  "solved": TaskCountOut;
+}
+
 export interface FeedbackOut {
   "event_id": string;
   "confidence": number;
@@ -776,6 +820,13 @@ export interface Likelihood {
   "trajectory_id": string;
   "checkpoints": (number)[];
   "turns": (ScoredTurn)[];
+}
+
+export interface LostTaskOut {
+  "scenario_id": string;
+  "pattern": string;
+  "trajectory_id": string;
+  "before_trajectory_id": string;
 }
 
 export interface MethodOut {
@@ -1293,6 +1344,11 @@ export interface SupervisedFigures {
   "held_out_loss_before": number | null;
   "held_out_loss": number | null;
   "seconds": number | null;
+}
+
+export interface TaskCountOut {
+  "tasks": number;
+  "share": IntervalOut;
 }
 
 export interface TestResult {

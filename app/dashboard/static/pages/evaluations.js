@@ -12,6 +12,7 @@ import { Status } from "../parts/status.js";
 import { Table } from "../parts/table.js";
 import { JsonText, label, Text } from "../parts/text.js";
 import { go, href, replace } from "../router.js";
+import { Failures } from "./failures.js";
 
 /** @typedef {import("../api_types").EvaluationBrief} Brief */
 /** @typedef {import("../api_types").app__schemas__evaluations__EvaluationOut} Evaluation */
@@ -85,7 +86,19 @@ function Whole({ evaluation, reload }) {
       question="Delete this evaluation with its trajectories?" gone=${() => go(["evaluations"])}>
       ${report && html`<a class="button" href=${url(path`evaluations/${id}/report`)} download>Report</a>`}<//>
     ${report && html`<${Report} report=${report} />`}
+    ${report && !evaluation.pruned.trajectories && html`<${WhereItFails} evaluation=${evaluation} />`}
     <details class="card"><summary><h2>Settings</h2></summary><${JsonText} value=${evaluation.request} /></details>`;
+}
+
+/** The failures of one of the models, against the first one's. @param {{evaluation: Evaluation}} props */
+function WhereItFails({ evaluation: { evaluation_id: evaluation, models } }) {
+  const [model, setModel] = useState(models.at(-1));
+  const choose = (/** @type {any} */ event) => setModel(event.target.value);
+  return html`${
+    models.length > 2 &&
+    html`<label class="field"><span>Failures of</span><select value=${model} onChange=${choose}>
+      ${models.map((each) => html`<option value=${each}>${label(each, 80)}</option>`)}</select></label>`
+  }<${Failures} asked=${{ evaluation, model }} />`;
 }
 
 /** @param {{report: NonNullable<Evaluation["report"]>}} props */

@@ -15,6 +15,7 @@ import { Verdict } from "../parts/verdict.js";
 import { href } from "../router.js";
 import { openRun } from "../run_data.js";
 import { AddedPage, addedPages } from "./added_page.js";
+import { RunFailures } from "./failures.js";
 import { HeldOut } from "./held_out.js";
 import { RunJudges } from "./rejudgings.js";
 import { RunActions } from "./run_actions.js";
@@ -37,6 +38,7 @@ const _PARTS = [
   { name: "iterations", title: "Iterations", part: RunIterations },
   { name: "trajectories", title: "Trajectories", part: RunTrajectories },
   { name: "held-out", title: "What it learned", part: HeldOut },
+  { name: "failures", title: "Failures", part: RunFailures },
   { name: "rejudgings", title: "Judges", part: RunJudges },
   { name: "events", title: "Events", part: RunEvents },
   { name: "request", title: "Settings", part: RunRequest },
