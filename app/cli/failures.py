@@ -19,32 +19,17 @@ _ROLLOUTS = 2
 """Number of rollouts that are printed for each pattern."""
 _LOST = 10
 """Number of lost tasks that are printed."""
-_Id = Annotated[
-    str,
-    typer.Argument(
-        metavar="EVALUATION|RUN", help="Id of an evaluation or a run. Of a run also its last characters, or `latest`."
-    ),
-]
-_Before = Annotated[
-    str | None,
-    typer.Option(
-        metavar="EVALUATION|ITERATION",
-        help="What to compare with. \\[default: the evaluation's first model, or the run's first evaluation]",
-    ),
-]
-_Model = Annotated[str | None, typer.Option(help="Label of the evaluation's model. \\[default: its last one]")]
-_Iteration = Annotated[int | None, typer.Option(min=0, help="Iteration of the run. \\[default: the newest evaluated]")]
-_Split = Annotated[str | None, typer.Option(help="Split of the run's rollouts. \\[default: validation]")]
-_Mode = Annotated[str | None, typer.Option(help="sampled or greedy rollouts of the run. \\[default: sampled]")]
+_HELP = "Id of an evaluation or a run. Of a run also its last characters, or `latest`."
+_BEFORE = "What to compare with. \\[default: the evaluation's first model, or the run's first evaluation]"
 
 
 def failures(
-    id: _Id,
-    before: _Before = None,
-    model: _Model = None,
-    iteration: _Iteration = None,
-    split: _Split = None,
-    mode: _Mode = None,
+    id: Annotated[str, typer.Argument(metavar="EVALUATION|RUN", help=_HELP)],
+    before: Annotated[str | None, typer.Option(metavar="EVALUATION|ITERATION", help=_BEFORE)] = None,
+    model: Annotated[str | None, typer.Option(help="Label of the evaluation's model. \\[default: its last]")] = None,
+    iteration: Annotated[int | None, typer.Option(min=0, help="Iteration of the run. \\[default: the newest]")] = None,
+    split: Annotated[str | None, typer.Option(help="train, validation or test. \\[default: validation]")] = None,
+    mode: Annotated[str | None, typer.Option(help="sampled or greedy. \\[default: sampled]")] = None,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
@@ -57,18 +42,17 @@ def failures(
 
 
 def _lines(failing: Json) -> Iterator[Text]:
-    now, before = failing["now"], failing["before"]
-    for when, side in (("before", before), ("now", now)) if before else (("now", now),):
-        yield plain(f"{when:6}  {_count(side['solved'], side['tasks'])} solved: {_named(side)}", "bold")
-    if now["tasks"] < now["all_tasks"]:
-        yield plain(f"        only the {counted(now['tasks'], 'task')} that both have are compared")
+    sides = {side: failing[side] for side in ("before", "now") if failing[side]}
+    for when, side in sides.items():
+        more = f"; {counted(side['left_out'], 'other task')} left out" if side["left_out"] else ""
+        yield plain(f"{when:6}  {_share(side['solved'])} solved: {side['name']} ({side['source']}){more}", "bold")
     sentences = {pattern["id"]: pattern["sentence"] for pattern in failing["patterns"]}
     for pattern in failing["patterns"]:
         yield plain(f"{pattern['sentence']}  ({pattern['id']})", "bold")
-        if before:
-            yield plain(f"   before  {_count(pattern['before'], now['tasks'])}{_became(pattern, sentences)}")
-        yield plain(f"   now     {_count(pattern['now'], now['tasks'])}")
-        for rollout in (pattern["rollouts"] or pattern["before_rollouts"])[:_ROLLOUTS]:
+        for when in sides:
+            became = _became(pattern, sentences) if when == "before" else ""
+            yield plain(f"   {when:6}  {_share(pattern[when])}{became}")
+        for rollout in pattern["rollouts"][:_ROLLOUTS]:
             reasons = "; ".join(rollout[name] for name in ("why", "reason") if rollout[name])
             yield plain(f"      {rollout['trajectory_id']}  {rollout['scenario_id']}  {reasons}".rstrip())
     if failing["lost_tasks"]:
@@ -77,16 +61,9 @@ def _lines(failing: Json) -> Iterator[Text]:
         yield plain(f"   {lost['trajectory_id']}  {lost['scenario_id']}  {sentences[lost['pattern']]}")
 
 
-def _named(side: Json) -> str:
-    if side["evaluation_id"]:
-        return f"{side['model']} in evaluation {side['evaluation_id']}"
-    return f"run {side['run_id']}, iteration {side['iteration']}, {side['split']}, {side['mode']}"
-
-
-def _count(counted_tasks: Json, of: int) -> str:
-    tasks, share = counted_tasks["tasks"], counted_tasks["share"]
-    interval = f"[{100 * share['low']:.0f}, {100 * share['high']:.0f}]"
-    return f"{bar(tasks, of)} {tasks:>3} of {counted(of, 'task')}, {percent(share['mean'])} {interval}"
+def _share(share: Json) -> str:
+    tasks, interval = counted(share["tasks"], "task"), f"[{100 * share['low']:.0f}, {100 * share['high']:.0f}]"
+    return f"{bar(round(100 * share['mean']), 100)} {tasks:>9}, {percent(share['mean'])} {interval}"
 
 
 def _became(pattern: Json, sentences: Json) -> str:

@@ -2,7 +2,13 @@
 
 from learnloop_service.app.schemas.base import ResponseModel
 from learnloop_service.app.schemas.intervals import IntervalOut
-from learnloop_service.app.schemas.trajectories import Mode, Split
+
+
+class TaskShareOut(IntervalOut):
+    """A number of tasks, and their share of all tasks that are counted, with Wilson's interval."""
+
+    tasks: int
+    """Number of tasks."""
 
 
 class FailedRolloutOut(ResponseModel):
@@ -16,15 +22,6 @@ class FailedRolloutOut(ResponseModel):
     """Why it failed or was not a success, in a clause; null if the environment does not say."""
     reason: str | None
     """The judge's reason for its score; null without one."""
-
-
-class TaskCountOut(ResponseModel):
-    """Number of tasks on one side."""
-
-    tasks: int
-    """Number of tasks."""
-    share: IntervalOut
-    """Their share of the side's tasks, with Wilson's interval."""
 
 
 class BecameOut(ResponseModel):
@@ -44,16 +41,14 @@ class FailurePatternOut(ResponseModel):
     `/others`."""
     sentence: str
     """The pattern in words."""
-    now: TaskCountOut
+    now: TaskShareOut
     """Tasks that have the pattern."""
-    before: TaskCountOut | None
+    before: TaskShareOut | None
     """Tasks that had it before; null without an earlier side."""
     became: list[BecameOut]
     """What the tasks became that had it before, largest number first."""
     rollouts: list[FailedRolloutOut]
-    """Rollouts with the pattern, in the order of their scenarios, at most 10."""
-    before_rollouts: list[FailedRolloutOut]
-    """Rollouts that had it before, likewise."""
+    """Rollouts that have the pattern, or had it if none has it now, by scenario, at most 10."""
 
 
 class LostTaskOut(ResponseModel):
@@ -70,27 +65,17 @@ class LostTaskOut(ResponseModel):
 
 
 class FailureSideOut(ResponseModel):
-    """The rollouts whose failures are counted."""
+    """Rollouts whose failures are counted: of a model in an evaluation, or of a run's iteration."""
 
-    evaluation_id: str | None
-    """Id of the evaluation; null for rollouts of a run."""
-    model: str | None
-    """Label of the evaluation's model; null for rollouts of a run."""
-    run_id: str | None
-    """Id of the run; null for rollouts of an evaluation."""
-    iteration: int | None
-    """Iteration of the run; null for rollouts of an evaluation."""
-    split: Split
-    """Split of the tasks."""
-    mode: Mode
-    """How tokens were picked."""
+    name: str
+    """The model's label, or `iteration 4`."""
+    source: str
+    """The evaluation or the run that has them, in words."""
     tasks: int
-    """Number of tasks that are counted; with an earlier side, those that both have."""
-    all_tasks: int
-    """Number of tasks that the side has."""
-    rollouts: int
-    """Number of rollouts of the counted tasks."""
-    solved: TaskCountOut
+    """Number of tasks that are counted: with an earlier side, those that both have."""
+    left_out: int
+    """Number of its other tasks."""
+    solved: TaskShareOut
     """Tasks that more than half of their rollouts solve."""
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from learnloop_service.app.operations.failure_map import Attempt, compared
 from learnloop_service.app.operations.failure_sides import FailureSide
+from learnloop_service.app.schemas.failures import FailedRolloutOut
 from learnloop_service.environment import registry
 from learnloop_service.environment.base import Environment, Json, Scenario, ToolCall
 from learnloop_service.judges.base import Candidate, JudgeServices, Score, checked
@@ -257,13 +258,17 @@ def named(rollouts: Sequence[PlantedRollout]) -> dict[tuple[str, str], float]:
 
 def maps(rollouts: Sequence[PlantedRollout], orders: int) -> list[Json]:
     """Return the map of the rollouts, a task for each, in several orders."""
-    attempts = [(one.id, Attempt(one.id, one.task, one.pattern)) for one in rollouts]
-    side = FailureSide("several", "test", "sampled", run_id="run", iteration=1)
+    attempts = [(one.id, Attempt(_shown(one), one.pattern)) for one in rollouts]
+    side = FailureSide("planted", "a benchmark", "several", [])
     maps = []
     for order in range(orders):
         shuffled = Random(order).sample(attempts, len(attempts))
         maps.append(compared((side, {id: [attempt] for id, attempt in shuffled})).model_dump())
     return maps
+
+
+def _shown(rollout: PlantedRollout) -> FailedRolloutOut:
+    return FailedRolloutOut(trajectory_id=rollout.id, scenario_id=rollout.task, why=None, reason=None)
 
 
 async def _measure(tasks: int) -> bool:

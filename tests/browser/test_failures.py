@@ -30,7 +30,7 @@ async def test_an_evaluations_failures_lead_to_their_rollouts(visit: Visit, data
         await visit.is_well_made()
         await visit.page.emulate_media(color_scheme="dark")
         await visit.is_well_made()
-        await unread.get_by_text("now", exact=True).click()
+        await unread.get_by_text("Look").click()
         await unread.get_by_role("link").first.click()
         await expect(visit.text("✗ no")).to_be_visible()
         await visit.page.go_back()

@@ -41,6 +41,8 @@ _MESSAGE = re.compile(r'"(?:error|message|detail)"\s*:\s*"((?:[^"\\]|\\.)+)')
 """The message in an error that is JSON."""
 _READ = 500
 """Number of characters of a message from which its form is read."""
+_Refined = tuple[tuple[str, ...], str]
+"""What a rollout with a certain ending missed: further parts of the pattern's id, and words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +57,6 @@ class Pattern:
     def ending(self) -> str:
         """How the rollout ended: the first part of the id."""
         return self.id.partition("/")[0]
-
-
-@dataclass(frozen=True, slots=True)
-class _Refinement:
-    """What a rollout with a certain ending missed: further parts of the id, and words."""
-
-    parts: tuple[str, ...]
-    phrase: str
 
 
 @dataclass(slots=True)
@@ -98,18 +92,17 @@ def pattern_of(row: Any, milestones: Mapping[str, str]) -> Pattern | None:
         return None
     match ending:
         case "failed":
-            missed = _failure(row)
+            parts, phrase = _failure(row)
         case "unscored":
-            missed = _form(row.score_explanation or "")
+            parts, phrase = _form(row.score_explanation or "")
         case "malformed":
-            missed = _malformed(row)
+            parts, phrase = _malformed(row)
         case "out_of_turns":
-            missed = _out_of_turns(_calls(row.messages))
+            parts, phrase = _out_of_turns(_calls(row.messages))
         case _:
-            missed = _missed(row, milestones)
-    parts = [part for part in map(_as_id, (ending, *missed.parts)) if part]
-    words = _ENDINGS.get(ending, _words(ending))
-    return Pattern("/".join(parts), f"{words}: {missed.phrase}" if missed.phrase else words)
+            parts, phrase = _missed(row, milestones)
+    id = "/".join(filter(None, map(_as_id, (ending, *parts))))
+    return Pattern(id, ": ".join(filter(None, (_ENDINGS.get(ending, _words(ending)), phrase))))
 
 
 def other_pattern(ending: str) -> Pattern:
@@ -122,65 +115,65 @@ def form_of(text: str) -> str:
     return _DIGITS.sub("0", _WORD.sub("...", _STRING.sub('"..."', " ".join(text.split()))))
 
 
-def _failure(row: Any) -> _Refinement:
+def _failure(row: Any) -> _Refined:
     kind = str(row.failure or FailureKind.OTHER)
-    form = _Refinement((), "") if kind in _CLEAR_KINDS else _form(str(row.error))
-    words = _words(kind)
-    return _Refinement((kind, *form.parts), f"{words}: {form.phrase}" if form.phrase else words)
+    parts, form = ((), "") if kind in _CLEAR_KINDS else _form(str(row.error))
+    return (kind, *parts), ": ".join(filter(None, (_words(kind), form)))
 
 
-def _form(text: str) -> _Refinement:
+def _form(text: str) -> _Refined:
     form = form_of(text[:_READ])[:_LONGEST].strip()
-    return _Refinement((form,), form)
+    return (form,), form
 
 
-def _malformed(row: Any) -> _Refinement:
+def _malformed(row: Any) -> _Refined:
     detail = str(row.outcome.get("detail") or "")
     if _CUT_OFF.search(detail):
-        return _Refinement(("cut_off",), "cut off at the limit of tokens")
+        return ("cut_off",), "cut off at the limit of tokens"
     replies = [message for message in row.messages if message.get("role") == "assistant"]
     calls = _calls(row.messages)
     if _NO_CALL.search(detail) or not calls or not replies[-1].get("tool_calls"):
-        return _Refinement(("no_call",), "no tool call")
+        return ("no_call",), "no tool call"
     if row.outcome.get("unknown_tool") or _NO_TOOL.search(detail):
-        return _Refinement(("unknown_tool",), "called a tool that does not exist")
+        return ("unknown_tool",), "called a tool that does not exist"
     tool = next((call.tool for call in calls if call.answer is None), calls[-1].tool)
-    return _Refinement(("bad_arguments", tool), f"bad arguments of {tool}")
+    return ("bad_arguments", tool), f"bad arguments of {tool}"
 
 
-def _out_of_turns(calls: Sequence[_Call]) -> _Refinement:
+def _out_of_turns(calls: Sequence[_Call]) -> _Refined:
     counts = Counter(call.tool for call in calls)
     if not counts:
-        return _Refinement(("no_call",), "called no tool")
+        return ("no_call",), "called no tool"
     tool = min(counts, key=lambda name: (-counts[name], name))
     if 2 * counts[tool] < len(calls):
-        return _Refinement(("several_tools",), "no tool has half of the calls")
+        return ("several_tools",), "no tool has half of the calls"
     if any(_is_error(call.answer) for call in calls if call.tool == tool):
-        return _Refinement(("errors", tool), f"mostly called {tool}, which returned an error")
-    return _Refinement(("repeats", tool), f"mostly called {tool}")
+        return ("errors", tool), f"mostly called {tool}, which returned an error"
+    return ("repeats", tool), f"mostly called {tool}"
 
 
-def _missed(row: Any, milestones: Mapping[str, str]) -> _Refinement:
+def _missed(row: Any, milestones: Mapping[str, str]) -> _Refined:
     """Return the first thing that went wrong in an episode that came to an end."""
     facts = [(name, phrase, row.outcome[name]) for name, phrase in milestones.items() if name in row.outcome]
     facts += [(name, f"not {_words(name)}", reached) for name, reached in _reported_facts(row.outcome)]
-    if missed := next(((name, phrase) for name, phrase, reached in facts if not reached), None):
-        return _Refinement((missed[0],), missed[1])
+    for name, phrase, reached in facts:
+        if not reached:
+            return (name,), phrase
     if failed := _lowest(row.score_parts, _PASSED):
-        return _Refinement((failed,), f"failed the criterion {failed}")
+        return (failed,), f"failed the criterion {failed}"
     if facts:
-        return _Refinement(("nothing_missed",), "although it missed no milestone")
+        return ("nothing_missed",), "although it missed no milestone"
     if lowest := _lowest(row.reward_parts, 0.0):
-        return _Refinement((lowest,), f"the lowest part of its reward is {lowest}")
+        return (lowest,), f"the lowest part of its reward is {lowest}"
     calls = _calls(row.messages)
     if errors := [call for call in calls if _is_error(call.answer)]:
         tool, answer = errors[-1].tool, errors[-1].answer or ""
         message = _MESSAGE.search(answer[:_READ])
-        form = _form(message[1] if message else answer)
-        return _Refinement(("error", tool, *form.parts), f"{tool} returned: {form.phrase}")
+        parts, form = _form(message[1] if message else answer)
+        return ("error", tool, *parts), f"{tool} returned: {form}"
     if calls:
-        return _Refinement(("last_tool", calls[-1].tool), f"its last call was of {calls[-1].tool}")
-    return _Refinement(("no_call",), "called no tool")
+        return ("last_tool", calls[-1].tool), f"its last call was of {calls[-1].tool}"
+    return ("no_call",), "called no tool"
 
 
 def _reported_facts(outcome: Mapping[str, Json]) -> Iterator[tuple[str, bool]]:
@@ -203,12 +196,10 @@ def _calls(messages: Sequence[Mapping[str, Json]]) -> list[_Call]:
     calls: list[_Call] = []
     for message in messages:
         for call in message.get("tool_calls") or ():
-            function = call.get("function") or {}
-            calls.append(_Call(str(function.get("name", "")), call.get("id")))
+            calls.append(_Call(str((call.get("function") or {}).get("name", "")), call.get("id")))
         if message.get("role") == "tool":
-            answered = [call for call in calls if call.id == message.get("tool_call_id")]
-            if answered:
-                answered[-1].answer = str(message.get("content") or "")
+            for asking in [call for call in calls if call.id == message.get("tool_call_id")][-1:]:
+                asking.answer = str(message.get("content") or "")
     return calls
 
 

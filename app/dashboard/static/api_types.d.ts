@@ -482,24 +482,18 @@ export interface FailureMap {
 export interface FailurePatternOut {
   "id": string;
   "sentence": string;
-  "now": TaskCountOut;
-  "before": TaskCountOut | null;
+  "now": TaskShareOut;
+  "before": TaskShareOut | null;
   "became": (BecameOut)[];
   "rollouts": (FailedRolloutOut)[];
-  "before_rollouts": (FailedRolloutOut)[];
 }
 
 export interface FailureSideOut {
-  "evaluation_id": string | null;
-  "model": string | null;
-  "run_id": string | null;
-  "iteration": number | null;
-  "split": "train" | "validation" | "test";
-  "mode": "sampled" | "greedy";
+  "name": string;
+  "source": string;
   "tasks": number;
-  "all_tasks": number;
-  "rollouts": number;
-  "solved": TaskCountOut;
+  "left_out": number;
+  "solved": TaskShareOut;
 }
 
 export interface FeedbackOut {
@@ -1346,9 +1340,11 @@ export interface SupervisedFigures {
   "seconds": number | null;
 }
 
-export interface TaskCountOut {
+export interface TaskShareOut {
+  "mean": number;
+  "low": number;
+  "high": number;
   "tasks": number;
-  "share": IntervalOut;
 }
 
 export interface TestResult {

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.fakes.failing_models import MODELS, compared, failing_models
 from tests.fakes.scripted_learning import ScriptedLoop
@@ -42,9 +43,14 @@ async def test_an_evaluations_failures_are_compared_with_those_of_its_first_mode
         await ended(client, id)
         failing = await _failures(client, evaluation=id)
         now, before = failing["now"], failing["before"]
-        assert (before["model"], before["tasks"], before["rollouts"], before["solved"]["tasks"]) == ("before", 4, 8, 1)
-        assert (now["model"], now["all_tasks"], now["rollouts"], now["solved"]["tasks"]) == ("after", 4, 8, 1)
-        assert now["solved"]["share"]["low"] < 0.25 < now["solved"]["share"]["high"]
+        assert (before["name"], before["tasks"], before["solved"]["tasks"]) == ("before", 4, 1)
+        assert (now["name"], now["source"], now["left_out"]) == ("after", f"evaluation {id}, 16 judged", 0)
+        assert now["solved"] == {
+            "tasks": 1,
+            "mean": 0.25,
+            "low": pytest.approx(0.046, abs=1e-3),
+            "high": pytest.approx(0.699, abs=1e-3),
+        }
         patterns = {pattern["id"]: pattern for pattern in failing["patterns"]}
         assert [(id, pattern["before"]["tasks"], pattern["now"]["tasks"]) for id, pattern in patterns.items()] == [
             (GAVE_UP, 2, 1),
@@ -68,13 +74,13 @@ async def test_an_evaluations_failures_are_compared_with_those_of_its_first_mode
         assert "expected" in behind[0]["why"]
 
         first = await _failures(client, evaluation=id, model="before")
-        assert (first["before"], first["lost"], first["now"]["model"]) == (None, [], "before")
+        assert (first["before"], first["lost"], first["now"]["name"]) == (None, [], "before")
         assert [pattern["id"] for pattern in first["patterns"]] == [GAVE_UP, UNKNOWN]
 
         printed = await _run_failures(client, id)
         assert printed.exit_code == 0, printed.stderr
-        assert f"{GAVE_UP})\n   before  ██████████░░░░░░░░░░   2 of 4 tasks, 50% [15, 85]; became: 1 solved\n" in (
-            printed.stdout
+        assert (
+            f"{GAVE_UP})\n   before  ██████████░░░░░░░░░░   2 tasks, 50% [15, 85]; became: 1 solved\n" in printed.stdout
         )
         assert "1 task solved before and failing now\n" in printed.stdout
         assert json.loads((await _run_failures(client, id, "--json")).stdout) == failing
@@ -91,7 +97,7 @@ async def test_two_evaluations_are_compared_by_the_tasks_that_both_have(data_dir
             await ended(client, id)
         earlier, later, elsewhere = ids
         failing = await _failures(client, evaluation=later, before=earlier)
-        assert (failing["now"]["tasks"], failing["now"]["all_tasks"], failing["before"]["all_tasks"]) == (2, 4, 2)
+        assert (failing["now"]["tasks"], failing["now"]["left_out"], failing["before"]["left_out"]) == (2, 2, 0)
         assert {pattern["id"]: pattern["now"]["tasks"] for pattern in failing["patterns"]} == {UNREAD: 1, GAVE_UP: 0}
         assert (await _failures(client, evaluation=later))["before"] is None
         status, why = await _refused(client, evaluation=later, before=elsewhere)
@@ -102,11 +108,11 @@ async def test_two_evaluations_are_compared_by_the_tasks_that_both_have(data_dir
         )
         assert await _refused(client, evaluation=later, model="clever") == (
             422,
-            f"Evaluation {later} has no model 'clever'; it has: after.",
+            "There is no model 'clever'; there are: after.",
         )
         assert await _refused(client, evaluation=later, split="test") == (
             422,
-            "An evaluation has no choice of split: leave it out.",
+            "Only a run has a choice of iteration, split and mode.",
         )
         assert await _refused(client, evaluation="nothing") == (404, "There is no evaluation 'nothing'.")
         assert await _refused(client) == (422, "Name an evaluation, or a run; not both.")
@@ -119,29 +125,26 @@ async def test_a_runs_newest_evaluation_is_compared_with_its_first(data_dir: Pat
         run_id = (await client.post("/learn-loop", json={"iterations": 2})).raise_for_status().json()["run_id"]
         await run_with(client, run_id, "completed")
         failing = await _failures(client, run=run_id)
-        assert [(failing[side]["iteration"], failing[side]["solved"]["tasks"]) for side in ("before", "now")] == [
-            (0, 1),
-            (2, 2),
+        assert [(failing[side]["name"], failing[side]["solved"]["tasks"]) for side in ("before", "now")] == [
+            ("iteration 0", 1),
+            ("iteration 2", 2),
         ]
-        assert (failing["now"]["split"], failing["now"]["mode"]) == ("validation", "sampled")
+        assert failing["now"]["source"] == f"run {run_id}, validation, sampled"
         [pattern] = failing["patterns"]
         assert (pattern["id"], pattern["before"]["tasks"], pattern["now"]["tasks"]) == ("unsuccessful/no_call", 2, 1)
         assert [task["scenario_id"] for task in failing["lost"]] == ["validation:0"]
         middle = await _failures(client, run=run_id, before=1)
-        assert (middle["before"]["iteration"], middle["lost_tasks"]) == (1, 1)
+        assert (middle["before"]["name"], middle["lost_tasks"]) == ("iteration 1", 1)
         trained = await _failures(client, run=run_id, split="train", iteration=1)
-        assert (trained["now"]["split"], trained["now"]["rollouts"], trained["before"]) == ("train", 2, None)
-        has = "It has: train, sampled, of iterations 1, 2; validation, sampled, of iterations 0, 1, 2."
+        assert (trained["now"]["source"], trained["before"]) == (f"run {run_id}, train, sampled", None)
+        has = "It has: validation, sampled, of iterations 0, 1, 2; train, sampled, of iterations 1, 2."
         assert await _refused(client, run=run_id, iteration=7) == (404, f"Run {run_id} has no such rollouts. {has}")
         assert await _refused(client, run=run_id, mode="greedy") == (404, f"Run {run_id} has no such rollouts. {has}")
-        assert await _refused(client, run=run_id, before=9) == (
-            404,
-            f"Run {run_id} has no such rollouts of iteration 9. {has}",
-        )
+        assert await _refused(client, run=run_id, before=9) == (404, f"Run {run_id} has no such rollouts. {has}")
         assert await _refused(client, run=run_id, before="nothing") == (404, "There is no evaluation 'nothing'.")
         assert (await _refused(client, run=run_id, model="m"))[0] == 422
         printed = await _run_failures(client, "latest", "--before", "1")
-        assert printed.stdout.startswith("before  █████████████░░░░░░░   2 of 3 tasks, 67% [21, 94] solved: run ")
+        assert printed.stdout.startswith("before  █████████████░░░░░░░   2 tasks, 67% [21, 94] solved: iteration 1 (")
         refused = await _run_failures(client, "latest", "--iteration", "7")
         assert (refused.exit_code, has in refused.stderr) == (1, True)
 
@@ -151,7 +154,7 @@ async def test_failures_of_other_projects_seem_not_to_exist(data_dir: Path, data
         ours, theirs = [await make_run(service.database, project=project) for project in ("mail", "sales")]
         headers = await service.headers("mail")
         for run_id, why in (
-            (ours, f"Run {ours} has no such rollouts. It has none yet."),
+            (ours, f"Run {ours} has no such rollouts. It has: none yet."),
             (theirs, f"There is no run {theirs!r}."),
         ):
             reply = await service.client.get("/failures", params={"run": run_id}, headers=headers)

@@ -10,15 +10,19 @@ from hypothesis import strategies as st
 from learnloop_service.app.errors import NotFound
 from learnloop_service.app.operations.failure_map import MOST_PATTERNS, Attempt, compared
 from learnloop_service.app.operations.failure_sides import FailureSide
+from learnloop_service.app.schemas.failures import FailedRolloutOut
 from learnloop_service.training.diagnosis.patterns import Pattern
 
-NOW, BEFORE = [FailureSide("e", "test", "sampled", run_id="r", iteration=number) for number in (2, 1)]
+NOW, BEFORE = [FailureSide(f"iteration {number}", "run r", "e", []) for number in (2, 1)]
 
 
 def attempts(task: str, ids: Sequence[str | None], side: str = "now") -> list[Attempt]:
     """Rollouts of a task with patterns of these ids; None is a success."""
     return [
-        Attempt(f"{side} {task} {number}", task, None if id is None else Pattern(id, f"words of {id}"))
+        Attempt(
+            FailedRolloutOut(trajectory_id=f"{side} {task} {number}", scenario_id=task, why=None, reason=None),
+            None if id is None else Pattern(id, f"words of {id}"),
+        )
         for number, id in enumerate(ids)
     ]
 
