@@ -180,7 +180,8 @@ async def _tasks(database: Database, side: FailureSide) -> Tasks:
         async for saved in await tx.stream(query, execution_options={"yield_per": _ROWS}):
             tasks[saved.task].append(_attempt(saved, milestones))
     if not tasks:
-        raise NotFound(f"There are no rollouts of {side.name} ({side.source}): wait for some, or they were deleted.")
+        why = "wait for some, unless they were deleted because of their age"
+        raise NotFound(f"There are no judged rollouts of {side.name} ({side.source}): {why}.")
     return tasks
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from learnloop_service.app.db.tables import EvaluationJob
 from tests.fakes.failing_models import MODELS, compared, failing_models
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import make_run
@@ -14,6 +15,7 @@ from tests.integration.app.keyed import keyed
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_evaluations import ended
 from tests.integration.app.test_run_commands import Ran, run_command
+from tests.stored_evaluations import COMPARISON, WHAT_IF
 
 UNREAD = "wrong_answer/read_source"
 GAVE_UP = "gave_up/found_source"
@@ -152,11 +154,25 @@ async def test_a_runs_newest_evaluation_is_compared_with_its_first(data_dir: Pat
 async def test_failures_of_other_projects_seem_not_to_exist(data_dir: Path, database_url: str) -> None:
     async with keyed(data_dir, database_url) as service:
         ours, theirs = [await make_run(service.database, project=project) for project in ("mail", "sales")]
+        jobs = {"ours": COMPARISON, "theirs": COMPARISON, "what-if": COMPARISON | {"what_if": WHAT_IF}}
+        async with service.database.begin() as tx:
+            for id, request in jobs.items():
+                project = "sales" if id == "theirs" else "mail"
+                tx.add(EvaluationJob(id=id, project=project, status="completed", request=request, total=1))
         headers = await service.headers("mail")
-        for run_id, why in (
-            (ours, f"Run {ours} has no such rollouts. It has: none yet."),
-            (theirs, f"There is no run {theirs!r}."),
+        unjudged = "There are no judged rollouts of good (evaluation ours, 0 judged): wait for some, unless they were "
+        for query, status, why in (
+            ({"run": ours}, 404, f"Run {ours} has no such rollouts. It has: none yet."),
+            ({"run": theirs}, 404, f"There is no run {theirs!r}."),
+            ({"evaluation": "ours"}, 404, f"{unjudged}deleted because of their age."),
+            ({"evaluation": "theirs"}, 404, "There is no evaluation 'theirs'."),
+            ({"evaluation": "ours", "before": "theirs"}, 404, "There is no evaluation 'theirs'."),
+            (
+                {"evaluation": "what-if"},
+                422,
+                "Evaluation what-if is a what-if or a rejudging: name one that compares models.",
+            ),
         ):
-            reply = await service.client.get("/failures", params={"run": run_id}, headers=headers)
-            assert (reply.status_code, reply.json()["detail"]) == (404, why)
+            reply = await service.client.get("/failures", params=query, headers=headers)
+            assert (reply.status_code, reply.json()["detail"]) == (status, why)
         assert (await service.client.get("/failures", params={"run": ours})).status_code == 401
