@@ -12,9 +12,9 @@ from learnloop_service.app.processes.engine import Engine, EngineAddress, Engine
 from learnloop_service.app.settings import Settings
 from learnloop_service.training.backends import registry
 from learnloop_service.training.backends.base import Backend, BackendRefused, BackendUnavailable
-from learnloop_service.training.base_defaults import Base
-from learnloop_service.training.base_model_files import base_model_fault, parameter_count
-from learnloop_service.training.base_verdicts import BaseVerdicts
+from learnloop_service.training.bases.defaults import Base
+from learnloop_service.training.bases.files import base_model_fault, parameter_count
+from learnloop_service.training.bases.verdicts import BaseVerdicts
 from learnloop_service.training.tuning import Tuning, usual_tuning
 
 Connect = Callable[[str], Awaitable[Backend]]

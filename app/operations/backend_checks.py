@@ -17,7 +17,7 @@ from learnloop_service.app.runs.queries import RunQueries, selected_engine
 from learnloop_service.app.settings import Settings
 from learnloop_service.training.backends.base import Backend, TuningBackend
 from learnloop_service.training.backends.registry import every_traits, is_on_engine, traits
-from learnloop_service.training.base_model_files import TIED, tied_modules
+from learnloop_service.training.bases.files import TIED, tied_modules
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.protocol.tool_formats.chosen import template_text
 

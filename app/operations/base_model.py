@@ -10,8 +10,8 @@ from learnloop_service.app.model_registry.resolver import base_models
 from learnloop_service.app.operations.run_plan import RunPlan
 from learnloop_service.app.resources import Resources
 from learnloop_service.app.runs.queries import RunQueries
-from learnloop_service.training.base_defaults import Base
-from learnloop_service.training.base_model_files import tensor_shapes
+from learnloop_service.training.bases.defaults import Base
+from learnloop_service.training.bases.files import tensor_shapes
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.tuning import Tuning
 

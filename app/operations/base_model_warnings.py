@@ -5,9 +5,9 @@ from learnloop_service.app.operations.run_plan import RunPlan
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.settings import Settings
 from learnloop_service.training.backends.registry import is_on_engine
-from learnloop_service.training.base_defaults import Base, factor_from_usual, usual_rate
-from learnloop_service.training.base_report import CALLS, Finding, Severity
-from learnloop_service.training.base_verdicts import BaseVerdicts
+from learnloop_service.training.bases.defaults import Base, factor_from_usual, usual_rate
+from learnloop_service.training.bases.report import CALLS, Finding, Severity
+from learnloop_service.training.bases.verdicts import BaseVerdicts
 
 
 def base_model_findings(settings: Settings, backend: str, base_model: str) -> list[Finding]:

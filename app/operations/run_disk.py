@@ -5,7 +5,7 @@ import shutil
 from learnloop_service.app.operations.run_plan import RunPlan
 from learnloop_service.app.runs.expected_work import expected_rollouts
 from learnloop_service.app.settings import Settings
-from learnloop_service.training.base_memory import usual_tuning_of
+from learnloop_service.training.bases.memory import usual_tuning_of
 from learnloop_service.training.disk_need import DiskNeed, disk_need
 from learnloop_service.training.tuning import Tuning
 

@@ -9,7 +9,7 @@ from learnloop_service.app.schemas.run_request import ForkRequest, LearnLoopRequ
 from learnloop_service.app.settings import Settings
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted
-from learnloop_service.training.base_defaults import defaults_of
+from learnloop_service.training.bases.defaults import defaults_of
 
 _SAID = {
     "environment.name": "{}",

@@ -28,7 +28,7 @@ from learnloop_service.app.service import Service
 from learnloop_service.app.webhooks.endpoints import NewEndpoint
 from learnloop_service.training.backends.base import StoringBackend
 from learnloop_service.training.backends.registry import is_on_engine
-from learnloop_service.training.base_defaults import Default, usual_rate
+from learnloop_service.training.bases.defaults import Default, usual_rate
 from learnloop_service.training.disk_need import DiskNeed
 
 log = structlog.get_logger(__name__)

@@ -32,7 +32,7 @@ from learnloop_service.app.settings import Settings
 from learnloop_service.environment.base import Environment, Json, Solvable, Split, Synthetic
 from learnloop_service.environment.scenario_order import different
 from learnloop_service.judges.base import JudgeServices
-from learnloop_service.training.base_defaults import MOST_DEMONSTRATIONS
+from learnloop_service.training.bases.defaults import MOST_DEMONSTRATIONS
 from learnloop_service.training.warm_start import NoOracle
 
 _JUDGE = ("body", "judge")

@@ -46,7 +46,7 @@ _TRAIN_THREADS = 2
 with tools and judges."""
 _GPU_SLOTS = 256
 """Default number of conversations that a GPU decodes together: all rollouts of an iteration and of an evaluation, by
-default, of base models whose size is known (training/base_defaults.py)."""
+default, of base models whose size is known (training/bases/defaults.py)."""
 _STOP_TIMEOUT_S = 10.0
 """Time to finish writing a checkpoint."""
 _KEPT_LINES = 20

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from learnloop_service.training.base_model_files import added_base_models
+from learnloop_service.training.bases.files import added_base_models
 from learnloop_service.training.engine.cpu_mode import set_cpu_mode
 from learnloop_service.training.engine.logs import configure_logs
 from learnloop_service.training.engine_flags import KEY_VARIABLE, is_loopback, parse

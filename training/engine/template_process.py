@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.engine.base_check import child_environment
+from learnloop_service.training.bases.child_processes import child_environment
 
 RENDER_S = 2.0
 """Processor time that rendering can take for one call, in seconds."""

@@ -28,8 +28,8 @@ from learnloop_service.judges import registry as judges
 from learnloop_service.judges.base import JudgeServices
 from learnloop_service.training.backends.registry import engine_backend, is_on_engine, preflight
 from learnloop_service.training.backends.traits import Check, State
-from learnloop_service.training.base_memory import MemoryNeed, memory_needed, usual_tuning_of
-from learnloop_service.training.base_model_files import base_model_fault
+from learnloop_service.training.bases.files import base_model_fault
+from learnloop_service.training.bases.memory import MemoryNeed, memory_needed, usual_tuning_of
 from learnloop_service.training.engine_libraries import missing_libraries
 from learnloop_service.training.gpu_memory import free_gpu_memory
 from learnloop_service.training.tuning import Tuning

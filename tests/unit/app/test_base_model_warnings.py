@@ -6,8 +6,8 @@ import pytest
 
 from learnloop_service.app.operations.base_model_warnings import base_model_findings, base_model_warnings
 from learnloop_service.app.settings import Settings
-from learnloop_service.training.base_report import Finding, FormatCount, Report, Severity
-from learnloop_service.training.base_verdicts import BaseVerdicts, Verdict
+from learnloop_service.training.bases.report import Finding, FormatCount, Report, Severity
+from learnloop_service.training.bases.verdicts import BaseVerdicts, Verdict
 from tests.fakes.tiny_model import make_tiny_model
 
 _MARKS = Finding("marks", Severity.WARNING, "It cannot write its marks.", "Add it again.")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.base_report import Finding, Severity
+from learnloop_service.training.bases.report import Finding, Severity
 from learnloop_service.training.engine.tokens import BadConversation, ChatTokenizer, Message
 
 _DOUBLED = re.compile(r"\{\{\s*[\"']name[\"']\s*:")

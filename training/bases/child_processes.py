@@ -1,7 +1,7 @@
 """Checks a base model that others made, and asks it for tool calls in several formats, in child processes with limits.
 
 Its files decide how much memory and time reading them takes, and its chat template is a program. The children are
-check_base.py and probe_base.py.
+training/engine/examination/check_child.py and probe_child.py.
 """
 
 import json
@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from learnloop_service.training.base_report import FormatCount, read
-from learnloop_service.training.base_verdicts import Verdict
+from learnloop_service.training.bases.report import FormatCount, read
+from learnloop_service.training.bases.verdicts import Verdict
 
 CHECK_CPU_S = 60
 """Limit of the child's processor time in seconds. Importing the libraries takes 5 to 15 s of it."""
@@ -62,7 +62,9 @@ class Silent:
 
 def check(directory: Path) -> Verdict:
     """Load, render and examine a base model in a child process. Raises NotChecked."""
-    command = child_command("learnloop_service.training.engine.check_base", directory, CHECK_CPU_S, CHECK_BYTES)
+    command = child_command(
+        "learnloop_service.training.engine.examination.check_child", directory, CHECK_CPU_S, CHECK_BYTES
+    )
     try:
         done = subprocess.run(
             command,
@@ -87,7 +89,7 @@ def check(directory: Path) -> Verdict:
     raise NotChecked(f"the process that checks it ended with status {done.returncode}")
 
 
-def probe_base(directory: Path, *, prompts: int, device: str, progress: OnProgress) -> tuple[FormatCount, ...]:
+def probe(directory: Path, *, prompts: int, device: str, progress: OnProgress) -> tuple[FormatCount, ...]:
     """Ask a base model `prompts` questions (1 to 32) in each format, on `device` (auto, cpu or cuda).
 
     Returns what was counted, first for the format that its chat template shows.
@@ -95,7 +97,9 @@ def probe_base(directory: Path, *, prompts: int, device: str, progress: OnProgre
     Raises NotChecked if the process ends without an answer.
     """
     memory = CHECK_BYTES + _CPU_COPIES * sum(path.stat().st_size for path in directory.glob("*.safetensors"))
-    command = child_command("learnloop_service.training.engine.probe_base", directory, device, prompts, memory)
+    command = child_command(
+        "learnloop_service.training.engine.examination.probe_child", directory, device, prompts, memory
+    )
     progress.phase("loading it for the probe")
     try:
         child = subprocess.Popen(

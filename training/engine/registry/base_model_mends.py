@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from learnloop_service.training.base_report import Defects, Finding, Severity
+from learnloop_service.training.bases.report import Defects, Finding, Severity
 
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _INDEX = "model.safetensors.index.json"

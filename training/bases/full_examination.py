@@ -3,10 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-from learnloop_service.training.base_model_files import place_of_added
-from learnloop_service.training.base_report import CALLS, Finding, FormatCount, Report, Severity
-from learnloop_service.training.base_verdicts import BaseVerdicts, Verdict
-from learnloop_service.training.engine.base_check import NotChecked, OnProgress, check, probe_base
+from learnloop_service.training.bases.child_processes import NotChecked, OnProgress, check, probe
+from learnloop_service.training.bases.files import place_of_added
+from learnloop_service.training.bases.report import CALLS, Finding, FormatCount, Report, Severity
+from learnloop_service.training.bases.verdicts import BaseVerdicts, Verdict
 from learnloop_service.training.protocol.tool_formats.chosen import FILE, choose, chosen_format
 from learnloop_service.training.protocol.tool_formats.formats import FORMATS
 
@@ -39,7 +39,7 @@ def ask_for_calls(
     if verdict.fault is not None or verdict.report is None or prompts == 0:
         return verdict
     try:
-        counts = probe_base(directory, prompts=prompts, device=device, progress=progress)
+        counts = probe(directory, prompts=prompts, device=device, progress=progress)
     except NotChecked as error:
         finding = Finding(CALLS, Severity.WARNING, f"It could not be asked for calls: {error}.", _AGAIN)
         report = verdict.report.with_findings([finding])

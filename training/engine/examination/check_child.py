@@ -1,6 +1,6 @@
 """Loads, renders and examines a base model.
 
-    python -m learnloop_service.training.engine.check_base DIRECTORY SECONDS BYTES
+    python -m learnloop_service.training.engine.examination.check_child DIRECTORY SECONDS BYTES
 
 Prints JSON in the last line: as `fault` why the base model cannot be used, or null, and the `report` of its
 examination. The limits are processor time and address space beyond that of the libraries. Weights are read if they are
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from learnloop_service.environment.first_line import first_line
-from learnloop_service.training.base_model_files import MAX_TOKENS, base_model_fault
-from learnloop_service.training.base_report import Finding, Report, Severity, written
+from learnloop_service.training.bases.files import MAX_TOKENS, base_model_fault
+from learnloop_service.training.bases.report import Finding, Report, Severity, written
 from learnloop_service.training.engine.examination.examine import examine
 from learnloop_service.training.engine.tokens import BadConversation, ChatTokenizer, Message
 from learnloop_service.training.engine.trainer.policy import load_checkpoint

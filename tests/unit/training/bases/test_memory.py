@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from learnloop_service.training.base_memory import PROGRAM_BYTES, memory_needed, usual_tuning_of
+from learnloop_service.training.bases.memory import PROGRAM_BYTES, memory_needed, usual_tuning_of
 from learnloop_service.training.engine import tiny_base
 from learnloop_service.training.engine.trainer.policy import load_policy
 from learnloop_service.training.engine.weights.weights import snapshot

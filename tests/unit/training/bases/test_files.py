@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from learnloop_service.training.base_model_files import base_model_fault
+from learnloop_service.training.bases.files import base_model_fault
 from tests.fakes.hostile_bases import HOSTILE
 from tests.fakes.tiny_model import make_tiny_model
 

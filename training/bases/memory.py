@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from learnloop_service.training.base_model_files import parameter_count, tensor_shapes
+from learnloop_service.training.bases.files import parameter_count, tensor_shapes
 from learnloop_service.training.tuning import Tuning, usual_tuning
 
 PROGRAM_BYTES = 1.5e9

@@ -1,6 +1,6 @@
 """Asks a base model for tool calls.
 
-    python -m learnloop_service.training.engine.probe_base DIRECTORY DEVICE PROMPTS BYTES
+    python -m learnloop_service.training.engine.examination.probe_child DIRECTORY DEVICE PROMPTS BYTES
 
 Prints JSON lines: `{"device": ..., "total": ...}` when the weights are loaded, with the number of replies; `{"replies":
 ...}`, the number that ended, while it is asked; `{"estimate_s": ...}` after the first batch; and last `{"formats":
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from learnloop_service.training.engine.check_base import address_space
+from learnloop_service.training.engine.examination.check_child import address_space
 from learnloop_service.training.engine.examination.probe import BATCH, Replies, probe, questions, sampler_of
 from learnloop_service.training.engine.tokens import ChatTokenizer
 from learnloop_service.training.engine.trainer.policy import load_checkpoint

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from learnloop_service.training.base_model_files import fingerprint
-from learnloop_service.training.base_report import Report, read, written
+from learnloop_service.training.bases.files import fingerprint
+from learnloop_service.training.bases.report import Report, read, written
 
 LOST_LOADS = 2
 """Number of loads in a row that ended with their process, after which a base model is set aside."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learnloop_service.training.base_defaults import (
+from learnloop_service.training.bases.defaults import (
     TINY_BASE,
     Base,
     defaults_of,
