@@ -28,7 +28,7 @@ from learnloop_service.training.backends.base import (
     TrainingFailed,
 )
 from learnloop_service.training.backends.embedded import EmbeddedBackend, connect
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.learn_loop import LEFT_OUT, learn_loop
 from learnloop_service.training.rollout.chat import open_chat
 from learnloop_service.training.types import (

@@ -21,7 +21,7 @@ from learnloop_service.training.engine.examination.rows import HEADS, Rows, open
 from learnloop_service.training.engine.registry.base_model_import import add
 from learnloop_service.training.engine.registry.base_model_mends import mend, single_braces, tie_head
 from learnloop_service.training.engine.registry.base_models import parameter_count
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from tests.fakes import defective_bases as bases
 from tests.fakes.tiny_model import make_tiny_model
 

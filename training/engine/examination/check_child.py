@@ -21,7 +21,7 @@ from learnloop_service.environment.first_line import first_line
 from learnloop_service.training.bases.files import MAX_TOKENS, base_model_fault
 from learnloop_service.training.bases.report import Finding, Report, Severity, written
 from learnloop_service.training.engine.examination.examine import examine
-from learnloop_service.training.engine.tokens import BadConversation, ChatTokenizer, Message
+from learnloop_service.training.engine.text.tokens import BadConversation, ChatTokenizer, Message
 from learnloop_service.training.engine.trainer.policy import load_checkpoint
 from learnloop_service.training.engine.weights import llama_modules
 from learnloop_service.training.engine.weights.llama_modules import LlamaModel

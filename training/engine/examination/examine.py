@@ -8,7 +8,7 @@ from learnloop_service.training.bases.report import Defects, Finding, Report, Se
 from learnloop_service.training.engine.examination import conversation, rows, stops
 from learnloop_service.training.engine.examination.marks import TOOL_MARK, untrained
 from learnloop_service.training.engine.registry.base_models import parameter_count
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 
 
 def examine(directory: Path, tokenizer: ChatTokenizer) -> Report:

@@ -23,7 +23,7 @@ import torch
 
 from learnloop_service.training.engine.examination.check_child import address_space
 from learnloop_service.training.engine.examination.probe import BATCH, Replies, probe, questions, sampler_of
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.engine.trainer.policy import load_checkpoint
 from learnloop_service.training.engine.weights.weights import snapshot
 from learnloop_service.training.protocol.tool_formats.chosen import FILE, choose

@@ -15,16 +15,16 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from learnloop_service.training.engine.control_text import SPLIT, ControlText, with_splits
-from learnloop_service.training.engine.plain_tokenizer import PlainTokenizer, is_ours, stand_in
-from learnloop_service.training.engine.template_habits import Habits, habits, with_short_ids, without_system_role
-from learnloop_service.training.engine.template_process import (
+from learnloop_service.training.engine.text.control_text import SPLIT, ControlText, with_splits
+from learnloop_service.training.engine.text.plain_tokenizer import PlainTokenizer, is_ours, stand_in
+from learnloop_service.training.engine.text.template_habits import Habits, habits, with_short_ids, without_system_role
+from learnloop_service.training.engine.text.template_process import (
     TemplateFailed,
     TemplateProcess,
     render_allowance,
     template_process,
 )
-from learnloop_service.training.engine.tool_text import with_tools_as_text
+from learnloop_service.training.engine.text.tool_text import with_tools_as_text
 from learnloop_service.training.protocol.tool_formats.chosen import chosen_format, template_options
 from learnloop_service.training.protocol.tool_formats.formats import TEXT, Reply, format_of_template
 from learnloop_service.training.protocol.tool_formats.thoughts import THOUGHT_MARKS, opens_thought

@@ -16,11 +16,10 @@ from tokenizers import AddedToken, Tokenizer
 
 from learnloop_service.environment.json_type import Json
 
-_ENGINE = Path(__file__).parent
-CHAT_TEMPLATE = _ENGINE / "chat_template.jinja"
+CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 """Chat template of models that come without one."""
 _WITH_BOS = "{{- bos_token }}"
-_OUR_TEMPLATES = (CHAT_TEMPLATE, _ENGINE / "tiny_base" / "chat_template.jinja")
+_OUR_TEMPLATES = (CHAT_TEMPLATE, Path(__file__).parents[1] / "tiny_base" / "chat_template.jinja")
 _MODEL_TYPES = ("llama", "qwen3")
 """Supported model types. For others, transformers may substitute a tokenizer other than the one in the files."""
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")

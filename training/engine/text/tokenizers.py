@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 from learnloop_service.training.engine.registry.model_record import BadModelDirectory, ModelRecord, Target
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 
 _MOST = 32
 
