@@ -88,7 +88,7 @@ from learnloop_service.app.schedules.scheduler import looking, scheduler_of
 from learnloop_service.app.service import Service, open_service
 from learnloop_service.app.settings import Settings
 from learnloop_service.app.worker.drive import LearnLoop
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 
 MAX_BODY_BYTES = 1_000_000
 _PARTS = (

@@ -48,7 +48,7 @@ from learnloop_service.app.worker.judge_services import judge_services
 from learnloop_service.app.worker.own_agents import OwnAgents
 from learnloop_service.app.worker.run_jobs import RunJobs
 from learnloop_service.app.worker.runner import Runner
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 
 _EVALUATIONS = 2
 """Minimum number of evaluations that a worker drives concurrently. They mostly wait for models, and one with a slow

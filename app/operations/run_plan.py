@@ -22,8 +22,8 @@ from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.registry import UnknownEnvironment, document
 from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.bases.defaults import Base, Default, defaults_of, demonstrations, on_collapse
+from learnloop_service.training.loop.warm_start import iterations_of
 from learnloop_service.training.protocol.model_name import ModelName
-from learnloop_service.training.warm_start import iterations_of
 
 _OF_SESSIONS = "agent"
 """The environment whose scenarios can come from sessions."""

@@ -19,10 +19,10 @@ from learnloop_service.app.schemas.evaluations import MAX_ROLLOUTS, EvaluationRe
 from learnloop_service.app.schemas.what_ifs import MessageEdit, WhatIfRequest
 from learnloop_service.environment.base import EpisodeFailed, ToolError
 from learnloop_service.environment.registry import traits
+from learnloop_service.training.loop.rollout_tasks import seed_of
 from learnloop_service.training.rollout.agents.remote import RemoteRollouts
 from learnloop_service.training.rollout.fork import Edit, Fork, ReplayDiffers
 from learnloop_service.training.rollout.rollout import RolloutLimits, replay
-from learnloop_service.training.rollout_tasks import seed_of
 
 _REPLAY_TIMEOUT_S = 60.0
 

@@ -33,7 +33,7 @@ from learnloop_service.environment.base import Environment, Json, Solvable, Spli
 from learnloop_service.environment.scenario_order import different
 from learnloop_service.judges.base import JudgeServices
 from learnloop_service.training.bases.defaults import MOST_DEMONSTRATIONS
-from learnloop_service.training.warm_start import NoOracle
+from learnloop_service.training.loop.warm_start import NoOracle
 
 _JUDGE = ("body", "judge")
 

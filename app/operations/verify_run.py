@@ -32,8 +32,8 @@ from learnloop_service.app.runs.stored_rollouts import scenario_of, stored_rollo
 from learnloop_service.app.schemas.results import LostRollout, Verification
 from learnloop_service.environment.base import Environment, Reflective
 from learnloop_service.training.inclusion import replacement, taught_nothing
+from learnloop_service.training.loop.rollout_schedule import sampled_after
 from learnloop_service.training.rollout.rollout import failed, lost, total
-from learnloop_service.training.rollout_schedule import sampled_after
 from learnloop_service.training.scoring import (
     held_out_figures,
     malformed_share,

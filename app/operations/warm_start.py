@@ -15,7 +15,7 @@ from learnloop_service.app.runs.documents import stored_text
 from learnloop_service.app.schemas.run_request import WarmStartChoice
 from learnloop_service.environment.base import Json
 from learnloop_service.training.backends.base import CountingBackend, Overlong
-from learnloop_service.training.warm_start import AllOverlong, iterations_of
+from learnloop_service.training.loop.warm_start import AllOverlong, iterations_of
 
 MAX_SUPERVISED_ITERATIONS = 10_000
 _COUNTED_WHEN_POSTED = 2_000

@@ -48,17 +48,17 @@ from learnloop_service.training.diagnosis.examine import examine
 from learnloop_service.training.diagnosis.facts import Facts
 from learnloop_service.training.diagnosis.scenarios import easy_groups
 from learnloop_service.training.journal import Journal
+from learnloop_service.training.loop.warm_start import Demonstrations
 from learnloop_service.training.phases import Phase
 from learnloop_service.training.rollout.rollout import Player
 from learnloop_service.training.types import IterationResult, Progress, Resume, RunConfig
-from learnloop_service.training.warm_start import Demonstrations
 
 MakeServices = Callable[[Run, Environment], JudgeServices]
 """Makes the services for a run's judge. It is called, and they are used, on the run's own event loop."""
 
 
 class LearnLoop(Protocol):
-    """The signature of `learnloop_service.training.learn_loop.learn_loop`."""
+    """The signature of `learnloop_service.training.loop.learn_loop.learn_loop`."""
 
     def __call__(
         self,

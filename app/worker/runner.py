@@ -28,9 +28,9 @@ from learnloop_service.app.runs.store import PendingRequests
 from learnloop_service.environment.first_line import first_line
 from learnloop_service.environment.plugins import PluginFault
 from learnloop_service.training.backends.base import BackendRefused, BackendUnavailable, StepConflict, TrainingFailed
-from learnloop_service.training.collector import RolloutsFailed
-from learnloop_service.training.evaluation import NothingScored
-from learnloop_service.training.learn_loop import CheckpointLost
+from learnloop_service.training.loop.collector import RolloutsFailed
+from learnloop_service.training.loop.evaluation import NothingScored
+from learnloop_service.training.loop.learn_loop import CheckpointLost
 from learnloop_service.training.types import Progress
 
 _POLL_S = 1.0

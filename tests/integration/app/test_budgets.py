@@ -18,7 +18,7 @@ from learnloop_service.environment.email_search.synthetic import make_world, par
 from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.backends.art_import import import_art
 from learnloop_service.training.backends.base import ModelSpec, Policy
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.types import EvaluationConfig, RunConfig
 from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
 from tests.fakes.scripted_chat import call as tool_call

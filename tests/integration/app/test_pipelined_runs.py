@@ -15,7 +15,7 @@ from learnloop_service.app.db.database import make_engine, parse_url
 from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
 from learnloop_service.training.backends.art_import import import_art
 from learnloop_service.training.backends.base import ModelSpec, Policy, TrainOutcome
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.conditions import answered, until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy

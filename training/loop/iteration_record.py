@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from learnloop_service.training.loop.rollout_schedule import JudgedRollouts
 from learnloop_service.training.phases import Phase
 from learnloop_service.training.rollout.rollout import failed, lost, total
-from learnloop_service.training.rollout_schedule import JudgedRollouts
 from learnloop_service.training.scoring import malformed_share, success_rate, summarise
 from learnloop_service.training.types import Evaluation, Group, IterationResult, Reflection, Timing
 

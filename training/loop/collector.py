@@ -29,17 +29,17 @@ from learnloop_service.training.journal import (
     load_judgements,
     load_rollout,
 )
+from learnloop_service.training.loop.rollout_gate import RolloutGate
+from learnloop_service.training.loop.rollout_progress import FailureCount, Report, RolloutProgress
+from learnloop_service.training.loop.rollout_tasks import RolloutTask
+from learnloop_service.training.loop.task_errors import all_of, first_of_several
 from learnloop_service.training.phases import Phase, Purpose
 from learnloop_service.training.recorded_calls import RecordedCalls
 from learnloop_service.training.rollout.agents.remote import RolloutName
 from learnloop_service.training.rollout.chat import Chat, open_chat
 from learnloop_service.training.rollout.environment_calls import off_loop
 from learnloop_service.training.rollout.rollout import Player, RolloutLimits, failed, rollout
-from learnloop_service.training.rollout_gate import RolloutGate
-from learnloop_service.training.rollout_progress import FailureCount, Report, RolloutProgress
-from learnloop_service.training.rollout_tasks import RolloutTask
 from learnloop_service.training.scoring import assign_rewards, judge_group
-from learnloop_service.training.task_errors import all_of, first_of_several
 from learnloop_service.training.types import FailureKind, Group, Progress, Rollout, RunConfig
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from learnloop_service.training.loop.warm_start import WarmStart, iterations_of
 from learnloop_service.training.types import WarmStartConfig
-from learnloop_service.training.warm_start import WarmStart, iterations_of
 
 
 def plan(count: int, seed: int = 0, **given: Any) -> tuple[WarmStart, int]:

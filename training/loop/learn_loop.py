@@ -24,26 +24,26 @@ from learnloop_service.training.backends.base import (
 )
 from learnloop_service.training.budget import BudgetReached, Estimates, RunBudget, Unlimited
 from learnloop_service.training.collapse import OUTDATED, CollapseWatch, RolledOut
-from learnloop_service.training.collector import RolloutCollector, RunContext
 from learnloop_service.training.diagnosis.collapses import shares_of
 from learnloop_service.training.diagnosis.count_group import count_group
 from learnloop_service.training.diagnosis.facts import GroupFacts
 from learnloop_service.training.diagnosis.scenarios import easy_groups, is_learned
-from learnloop_service.training.evaluation import Evaluator
 from learnloop_service.training.inclusion import taught_nothing
-from learnloop_service.training.iteration_record import IterationRecord
 from learnloop_service.training.journal import HeldJournal, Journal, NoJournal
+from learnloop_service.training.loop.collector import RolloutCollector, RunContext
+from learnloop_service.training.loop.evaluation import Evaluator
+from learnloop_service.training.loop.iteration_record import IterationRecord
+from learnloop_service.training.loop.rollout_gate import RolloutGate
+from learnloop_service.training.loop.rollout_progress import Report
+from learnloop_service.training.loop.rollout_schedule import JudgedRollouts, RolloutSchedule
+from learnloop_service.training.loop.rollout_tasks import RolloutTask, seed_of
+from learnloop_service.training.loop.train_step import TrainStep
+from learnloop_service.training.loop.warm_start import Demonstrations, WarmStart, warm_start_of
 from learnloop_service.training.phases import Phase, Purpose
 from learnloop_service.training.rollout.environment_calls import off_loop
 from learnloop_service.training.rollout.rollout import Player
-from learnloop_service.training.rollout_gate import RolloutGate
-from learnloop_service.training.rollout_progress import Report
-from learnloop_service.training.rollout_schedule import JudgedRollouts, RolloutSchedule
-from learnloop_service.training.rollout_tasks import RolloutTask, seed_of
 from learnloop_service.training.scoring import rewarded
-from learnloop_service.training.train_step import TrainStep
 from learnloop_service.training.types import Group, IterationResult, Progress, Reflection, Resume, RunConfig, Snapshot
-from learnloop_service.training.warm_start import Demonstrations, WarmStart, warm_start_of
 
 LEFT_OUT = "overlong_demonstrations"
 """Training metric: the number of an iteration's demonstrations that are longer than the model's context."""

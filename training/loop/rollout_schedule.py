@@ -20,12 +20,12 @@ from itertools import chain
 from learnloop_service.environment.base import Environment, Reflective, Scenario
 from learnloop_service.environment.trace import span
 from learnloop_service.training.backends.base import Policy
-from learnloop_service.training.collector import RolloutCollector, RunContext
 from learnloop_service.training.inclusion import others, replacement
+from learnloop_service.training.loop.collector import RolloutCollector, RunContext
+from learnloop_service.training.loop.rollout_tasks import rollout_tasks
+from learnloop_service.training.loop.task_errors import all_of
 from learnloop_service.training.phases import Phase, Purpose
 from learnloop_service.training.rollout.environment_calls import off_loop
-from learnloop_service.training.rollout_tasks import rollout_tasks
-from learnloop_service.training.task_errors import all_of
 from learnloop_service.training.types import Group, Progress, Rollout, RunConfig, Snapshot
 
 

@@ -10,14 +10,14 @@ from learnloop_service.environment.scenario_order import different
 from learnloop_service.environment.trace import span
 from learnloop_service.training.backends.base import Policy
 from learnloop_service.training.best_checkpoint import BestCheckpoint, Validation
-from learnloop_service.training.collector import RolloutCollector, RunContext
+from learnloop_service.training.loop.collector import RolloutCollector, RunContext
+from learnloop_service.training.loop.rollout_tasks import rollout_tasks
+from learnloop_service.training.loop.task_errors import all_of
 from learnloop_service.training.phases import Phase, Purpose
 from learnloop_service.training.rollout.environment_calls import off_loop
 from learnloop_service.training.rollout.rollout import total
-from learnloop_service.training.rollout_tasks import rollout_tasks
 from learnloop_service.training.scoring import held_out_figures, successes
 from learnloop_service.training.statistics.shares import wilson
-from learnloop_service.training.task_errors import all_of
 from learnloop_service.training.types import Evaluation, Group, Resume
 
 HeldOut = Literal["validation", "test"]

@@ -6,8 +6,8 @@ from contextlib import suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learnloop_service.training.rollout_gate import RolloutGate
-from learnloop_service.training.rollout_schedule import sampled_after, sampled_with
+from learnloop_service.training.loop.rollout_gate import RolloutGate
+from learnloop_service.training.loop.rollout_schedule import sampled_after, sampled_with
 from learnloop_service.training.types import PipelineConfig, RunConfig, WarmStartConfig
 
 CONFIGS = st.builds(

@@ -10,7 +10,7 @@ from learnloop_service.environment.base import Environment, Json, Solvable
 from learnloop_service.training.backends.base import CountingPolicy, Overlong, Policy, SupervisedRequest
 from learnloop_service.training.environment_check.agents import play_turns
 from learnloop_service.training.environment_check.play import Played, play
-from learnloop_service.training.rollout_tasks import seed_of
+from learnloop_service.training.loop.rollout_tasks import seed_of
 from learnloop_service.training.types import RunConfig, WarmStartConfig
 
 _WARMUP_SHARE = 0.1
