@@ -25,8 +25,8 @@ from learnloop_service.app.model_registry.listing import listed
 from learnloop_service.app.model_registry.promotions import Promotions
 from learnloop_service.app.model_registry.pushes.destination import destination
 from learnloop_service.app.model_registry.pushes.push import Place
-from learnloop_service.app.operations.challenge import Challenge, challenge
 from learnloop_service.app.operations.end_release import after_overtaken
+from learnloop_service.app.operations.start.challenge import Challenge, challenge
 from learnloop_service.app.schemas.base import Name, RequestPart, ResponseModel
 from learnloop_service.app.schemas.evaluations import EvaluationAccepted
 from learnloop_service.app.schemas.run_request import EnvironmentChoice, JudgeChoice

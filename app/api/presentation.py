@@ -10,8 +10,8 @@ from learnloop_service.app.domain.run_state import RunStatus
 from learnloop_service.app.domain.settings_by_path import by_path
 from learnloop_service.app.domain.supervised import supervised_figures
 from learnloop_service.app.errors import NotFound
-from learnloop_service.app.operations.start_evaluation import StartedEvaluation
-from learnloop_service.app.operations.start_run import Started
+from learnloop_service.app.operations.start.evaluation import StartedEvaluation
+from learnloop_service.app.operations.start.run import Started
 from learnloop_service.app.results.showcase import showcase_email, shows_email
 from learnloop_service.app.runs.cost import machine_usd, total_usd
 from learnloop_service.app.runs.diagnoses import causes_of

@@ -7,7 +7,7 @@ from typing import Any
 from learnloop_service.app.db.tables import Promotion, Release
 from learnloop_service.app.domain.release_rules import KINDS, Guardrail, ReleaseRules
 from learnloop_service.app.domain.release_state import LIVE, SPLITTING, Arm, ReleaseReason, ReleaseState
-from learnloop_service.app.operations.start_release import StartedRelease
+from learnloop_service.app.operations.start.release import StartedRelease
 from learnloop_service.app.releases import words
 from learnloop_service.app.releases.decision import GuardrailEvidence, weigh
 from learnloop_service.app.releases.evidence import Evidence

@@ -30,10 +30,10 @@ from learnloop_service.app.model_registry.checkpoints import Checkpoints
 from learnloop_service.app.model_registry.engine_client import EngineClient
 from learnloop_service.app.model_registry.promotions import Promotions
 from learnloop_service.app.model_registry.resolver import ModelResolver, base_models
-from learnloop_service.app.operations.challenge import Challenge, challenge
-from learnloop_service.app.operations.start_evaluation import EvaluationStarter, StartedEvaluation
-from learnloop_service.app.operations.start_release import ReleaseStarter, StartedRelease
-from learnloop_service.app.operations.start_run import Parent, Started, start_run
+from learnloop_service.app.operations.start.challenge import Challenge, challenge
+from learnloop_service.app.operations.start.evaluation import EvaluationStarter, StartedEvaluation
+from learnloop_service.app.operations.start.release import ReleaseStarter, StartedRelease
+from learnloop_service.app.operations.start.run import Parent, Started, start_run
 from learnloop_service.app.runs import documents
 from learnloop_service.app.schedules.requests import checkpoint_name, filter_of, request_for
 from learnloop_service.app.schedules.store import DueTimeTaken, ScheduleStore, follow, take

@@ -16,9 +16,9 @@ from learnloop_service.app.db.reachable import NoConnection, connect_once
 from learnloop_service.app.domain.names import TINY_BASE
 from learnloop_service.app.errors import InvalidRequest
 from learnloop_service.app.listed_models import ListedModels
-from learnloop_service.app.operations.base_model_warnings import base_model_findings
-from learnloop_service.app.operations.run_disk import REMEDY, need_of
-from learnloop_service.app.operations.run_plan import judge_with_defaults, plan_of, plan_with_defaults
+from learnloop_service.app.operations.start.base_model_warnings import base_model_findings
+from learnloop_service.app.operations.start.run_disk import REMEDY, need_of
+from learnloop_service.app.operations.start.run_plan import judge_with_defaults, plan_of, plan_with_defaults
 from learnloop_service.app.processes.cores import usable_cores
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.settings import Settings

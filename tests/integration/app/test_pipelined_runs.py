@@ -257,7 +257,7 @@ async def test_a_backend_that_samples_and_trains_in_turns_refuses(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "learnloop_service.app.operations.backend_checks.refusal", lambda *_: None
+        "learnloop_service.app.operations.start.backend_checks.refusal", lambda *_: None
     )  # this machine has no GPU
     async with served(settings_for(data_dir, database_url), cast(Any, learn_loop)) as client:
         refused = await client.post("/learn-loop", json=RUN | {"backend": "local"})

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from learnloop_service.app.domain.stored_request import Budget, Choice, KeptCheckpoints, StoredRequest
-from learnloop_service.app.operations.run_plan import plan_of
+from learnloop_service.app.operations.start.run_plan import plan_of
 from learnloop_service.app.schemas.run_request import EnvironmentChoice, LearnLoopRequest
 from learnloop_service.app.settings import load_settings
 from learnloop_service.training.protocol.validation_message import message_of

@@ -10,8 +10,8 @@ from learnloop_service.app.backends import connected, refusal, unusable_base_mod
 from learnloop_service.app.domain.names import TINY_BASE
 from learnloop_service.app.errors import InvalidRequest
 from learnloop_service.app.model_registry.resolver import base_models
-from learnloop_service.app.operations.base_model import checkpoint_of, missing_modules
-from learnloop_service.app.operations.run_plan import RunPlan
+from learnloop_service.app.operations.start.base_model import checkpoint_of, missing_modules
+from learnloop_service.app.operations.start.run_plan import RunPlan
 from learnloop_service.app.resources import Resources
 from learnloop_service.app.runs.queries import RunQueries, selected_engine
 from learnloop_service.app.settings import Settings

@@ -21,9 +21,9 @@ from learnloop_service.app.model_registry.checkpoints import Checkpoints
 from learnloop_service.app.model_registry.engine_client import EngineClient
 from learnloop_service.app.model_registry.promotions import Promotions
 from learnloop_service.app.model_registry.resolver import UnknownModelName
-from learnloop_service.app.operations.arms_in_memory import check_room
-from learnloop_service.app.operations.challenge import Challenge, challenge
-from learnloop_service.app.operations.start_evaluation import EvaluationStarter, StartedEvaluation
+from learnloop_service.app.operations.start.arms_in_memory import check_room
+from learnloop_service.app.operations.start.challenge import Challenge, challenge
+from learnloop_service.app.operations.start.evaluation import EvaluationStarter, StartedEvaluation
 from learnloop_service.app.releases import moves
 from learnloop_service.app.releases.live import LiveRelease
 from learnloop_service.app.releases.store import ReleaseStore

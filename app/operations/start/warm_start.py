@@ -8,8 +8,8 @@ import structlog
 
 from learnloop_service.app.datasets.references import UnknownDataset, demonstrations
 from learnloop_service.app.errors import InvalidRequest, Unavailable
-from learnloop_service.app.operations.backend_checks import reached
-from learnloop_service.app.operations.run_plan import RunPlan, WarmStartPlan
+from learnloop_service.app.operations.start.backend_checks import reached
+from learnloop_service.app.operations.start.run_plan import RunPlan, WarmStartPlan
 from learnloop_service.app.resources import Resources
 from learnloop_service.app.runs.documents import stored_text
 from learnloop_service.app.schemas.run_request import WarmStartChoice

@@ -10,7 +10,7 @@ from learnloop_service.app.db.tables import Checkpoint, EvaluationJob, Iteration
 from learnloop_service.app.domain.stored_evaluation import Slot, WhatIf, WhatIfEvaluation, parse_evaluation
 from learnloop_service.app.errors import Conflict, EnvironmentChanged, InvalidRequest
 from learnloop_service.app.operations.named import built_environment, rebuilding
-from learnloop_service.app.operations.start_evaluation import Basis, EvaluationStarter, SaveReply, StartedEvaluation
+from learnloop_service.app.operations.start.evaluation import Basis, EvaluationStarter, SaveReply, StartedEvaluation
 from learnloop_service.app.runs.configuration import make_player
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.recorded_rollouts import RecordedRollout, purpose_of, recorded_rollout

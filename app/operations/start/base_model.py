@@ -7,7 +7,7 @@ from pathlib import Path
 
 from learnloop_service.app.backends import base_of
 from learnloop_service.app.model_registry.resolver import base_models
-from learnloop_service.app.operations.run_plan import RunPlan
+from learnloop_service.app.operations.start.run_plan import RunPlan
 from learnloop_service.app.resources import Resources
 from learnloop_service.app.runs.queries import RunQueries
 from learnloop_service.training.bases.defaults import Base

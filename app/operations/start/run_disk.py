@@ -2,7 +2,7 @@
 
 import shutil
 
-from learnloop_service.app.operations.run_plan import RunPlan
+from learnloop_service.app.operations.start.run_plan import RunPlan
 from learnloop_service.app.runs.expected_work import expected_rollouts
 from learnloop_service.app.settings import Settings
 from learnloop_service.training.bases.memory import usual_tuning_of

@@ -1,7 +1,7 @@
 """Reasons why a run may learn nothing: its base model, that model's stored examination, and what the request sets."""
 
 from learnloop_service.app.domain.names import TINY_BASE
-from learnloop_service.app.operations.run_plan import RunPlan
+from learnloop_service.app.operations.start.run_plan import RunPlan
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.settings import Settings
 from learnloop_service.training.backends.registry import is_on_engine

@@ -10,8 +10,8 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Checkpoint, Reflection, Run
 from learnloop_service.app.domain.run_state import Verb
 from learnloop_service.app.errors import Conflict, InvalidRequest, NotFound
-from learnloop_service.app.operations.run_names import fork_name
-from learnloop_service.app.operations.start_run import Parent, SaveReply, Started, start_run
+from learnloop_service.app.operations.start.run import Parent, SaveReply, Started, start_run
+from learnloop_service.app.operations.start.run_names import fork_name
 from learnloop_service.app.runs.store import require_verb
 from learnloop_service.app.schemas.run_request import ForkRequest, LearnLoopRequest
 from learnloop_service.app.service import Service

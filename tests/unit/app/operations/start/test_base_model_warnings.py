@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from learnloop_service.app.operations.base_model_warnings import base_model_findings, base_model_warnings
+from learnloop_service.app.operations.start.base_model_warnings import base_model_findings, base_model_warnings
 from learnloop_service.app.settings import Settings
 from learnloop_service.training.bases.report import Finding, FormatCount, Report, Severity
 from learnloop_service.training.bases.verdicts import BaseVerdicts, Verdict

@@ -1,6 +1,6 @@
 """Whether both arms of a release fit into a GPU's memory."""
 
-from learnloop_service.app.operations.arms_in_memory import WEIGHTS_SHARE, missing_bytes
+from learnloop_service.app.operations.start.arms_in_memory import WEIGHTS_SHARE, missing_bytes
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.engine.weights import stages
 

@@ -11,7 +11,7 @@ from learnloop_service.app.domain.stored_evaluation import Trial, TrialEvaluatio
 from learnloop_service.app.errors import Conflict
 from learnloop_service.app.model_registry.checkpoints import Checkpoints
 from learnloop_service.app.model_registry.promotions import Promotions
-from learnloop_service.app.operations.start_evaluation import EvaluationStarter, SaveReply, StartedEvaluation
+from learnloop_service.app.operations.start.evaluation import EvaluationStarter, SaveReply, StartedEvaluation
 from learnloop_service.app.releases.live import give_way
 from learnloop_service.app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
 from learnloop_service.app.schemas.run_request import EnvironmentChoice, JudgeChoice

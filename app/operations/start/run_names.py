@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from learnloop_service.app.db.tables import Run
 from learnloop_service.app.domain.settings_by_path import by_path
-from learnloop_service.app.operations.run_plan import RunPlan
+from learnloop_service.app.operations.start.run_plan import RunPlan
 from learnloop_service.app.schemas.run_request import ForkRequest, LearnLoopRequest
 from learnloop_service.app.settings import Settings
 from learnloop_service.environment.json_type import Json

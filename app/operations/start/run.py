@@ -13,14 +13,14 @@ from learnloop_service.app.domain.event_types import EventType
 from learnloop_service.app.domain.run_state import RunStatus
 from learnloop_service.app.errors import InvalidRequest, Unavailable
 from learnloop_service.app.events.log import append
-from learnloop_service.app.operations.backend_checks import engine_for, reached
-from learnloop_service.app.operations.base_model import Root, root_of
 from learnloop_service.app.operations.named import pinned
-from learnloop_service.app.operations.run_disk import REMEDY, need_of, why_too_little
-from learnloop_service.app.operations.run_names import usual_name
-from learnloop_service.app.operations.run_plan import RunPlan, plan_of
-from learnloop_service.app.operations.validation import validated
-from learnloop_service.app.operations.warm_start import with_warm_start
+from learnloop_service.app.operations.start.backend_checks import engine_for, reached
+from learnloop_service.app.operations.start.base_model import Root, root_of
+from learnloop_service.app.operations.start.run_disk import REMEDY, need_of, why_too_little
+from learnloop_service.app.operations.start.run_names import usual_name
+from learnloop_service.app.operations.start.run_plan import RunPlan, plan_of
+from learnloop_service.app.operations.start.validation import validated
+from learnloop_service.app.operations.start.warm_start import with_warm_start
 from learnloop_service.app.runs.expected_work import ExpectedWork, expected_work
 from learnloop_service.app.runs.resume_point import INHERITED
 from learnloop_service.app.schemas.run_request import LearnLoopRequest

@@ -11,11 +11,11 @@ from learnloop_service.app.domain.names import TINY_BASE
 from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.app.errors import InvalidRequest
 from learnloop_service.app.listed_models import ListedModels, NotedModels
-from learnloop_service.app.operations.base_model import Root
-from learnloop_service.app.operations.base_model_warnings import run_warnings
 from learnloop_service.app.operations.fitting_judges import Examined, unattempted, unfit
 from learnloop_service.app.operations.named import ENVIRONMENT, built_judge, check_agents, faults_at
-from learnloop_service.app.operations.run_plan import (
+from learnloop_service.app.operations.start.base_model import Root
+from learnloop_service.app.operations.start.base_model_warnings import run_warnings
+from learnloop_service.app.operations.start.run_plan import (
     RunPlan,
     WarmStartPlan,
     judge_with_defaults,

@@ -28,7 +28,7 @@ from learnloop_service.app.operations.named import (
     faults_at,
     pinned,
 )
-from learnloop_service.app.operations.run_plan import judge_with_defaults
+from learnloop_service.app.operations.start.run_plan import judge_with_defaults
 from learnloop_service.app.resources import Resources
 from learnloop_service.app.runs.configuration import model_spec
 from learnloop_service.app.runs.environment_access import EnvironmentAccess

@@ -17,14 +17,14 @@ from learnloop_service.app.evaluations.judging_code import judging_code
 from learnloop_service.app.evaluations.rejudgings import RejudgingStore
 from learnloop_service.app.listed_models import ListedModels, NotedModels
 from learnloop_service.app.operations.fitting_judges import examined, unfit
-from learnloop_service.app.operations.run_plan import judge_with_defaults
-from learnloop_service.app.operations.start_evaluation import (
+from learnloop_service.app.operations.start.evaluation import (
     Basis,
     EvaluationStarter,
     SaveReply,
     StartedEvaluation,
     check_judge,
 )
+from learnloop_service.app.operations.start.run_plan import judge_with_defaults
 from learnloop_service.app.schemas.evaluations import EvaluationRequest
 from learnloop_service.app.schemas.rejudgings import ExpectedCost, RejudgeRequest
 from learnloop_service.environment.registry import traits
