@@ -3,7 +3,7 @@
 The figures are recomputed and compared exactly, except for rounding in advantages. The judge's scores and the
 environment's observations (`score`, `outcome`) are taken as stored. Rewards and their parts, advantages, successes, the
 figures of iterations and evaluations, and what a reflective environment learned are recomputed from them with the learn
-loop's own code. So are the completed rejudgings of the run (verify_rejudging.py).
+loop's own code. So are the completed rejudgings of the run (rejudging.py).
 """
 
 import asyncio
@@ -25,8 +25,8 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
 from learnloop_service.app.errors import Conflict
 from learnloop_service.app.operations.named import built_environment, rebuilding
-from learnloop_service.app.operations.verified_figures import MOST_SHOWN, VerifiedFigures
-from learnloop_service.app.operations.verify_rejudging import verify_rejudgings
+from learnloop_service.app.operations.verify.figures import MOST_SHOWN, VerifiedFigures
+from learnloop_service.app.operations.verify.rejudging import verify_rejudgings
 from learnloop_service.app.runs.resume_point import begin_with, inherited_state
 from learnloop_service.app.runs.stored_rollouts import scenario_of, stored_rollout
 from learnloop_service.app.schemas.results import LostRollout, Verification

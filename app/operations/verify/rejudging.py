@@ -24,7 +24,7 @@ from learnloop_service.app.evaluations.judging_code import judging_code
 from learnloop_service.app.evaluations.rejudge_report import stored_rejudge_report
 from learnloop_service.app.evaluations.rejudgings import RejudgingStore
 from learnloop_service.app.operations.named import built_environment
-from learnloop_service.app.operations.verified_figures import VerifiedFigures
+from learnloop_service.app.operations.verify.figures import VerifiedFigures
 from learnloop_service.app.runs.configuration import make_judge
 from learnloop_service.app.runs.stored_rollouts import judged_rollout
 from learnloop_service.environment.base import Environment
