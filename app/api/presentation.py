@@ -35,7 +35,7 @@ from learnloop_service.app.schemas.runs import (
     RunWebhookCreated,
     SupervisedFigures,
 )
-from learnloop_service.app.statistics.verdict import Verdict, verdict
+from learnloop_service.app.statistics.verdict import RunVerdict, verdict
 from learnloop_service.environment.wording import counted
 from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.statistics.shares import wilson
@@ -66,7 +66,7 @@ def run_brief(run: Run) -> RunBrief:
 
 
 def run_listed(
-    listed: Listed, verdict: Verdict, curve: list[float] | None, *, with_settings: bool = False
+    listed: Listed, verdict: RunVerdict, curve: list[float] | None, *, with_settings: bool = False
 ) -> RunListed:
     """Return a run as an item of the list of runs. `curve` is None unless it was requested."""
     run = listed.run

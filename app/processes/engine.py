@@ -96,7 +96,7 @@ class EngineAddress:
     key: str = field(repr=False)
 
 
-class Engine(Protocol):
+class EngineHandle(Protocol):
     """The engine that this process uses."""
 
     @property
@@ -121,7 +121,7 @@ class Engine(Protocol):
         """Wait until it no longer answers."""
 
 
-def open_engine(settings: Settings) -> Engine:
+def open_engine(settings: Settings) -> EngineHandle:
     """Return the shared engine if the settings name one, otherwise an engine of this process, not started yet."""
     if settings.engine_url is None:
         return EngineProcess(settings)
@@ -130,7 +130,7 @@ def open_engine(settings: Settings) -> Engine:
 
 
 @contextlib.asynccontextmanager
-async def held_engine(settings: Settings, *, start: bool = True) -> AsyncIterator[Engine]:
+async def held_engine(settings: Settings, *, start: bool = True) -> AsyncIterator[EngineHandle]:
     """Lock the data directory and start its engine in the background. Both are released at the end.
 
     Raises DataDirectoryError.

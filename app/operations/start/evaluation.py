@@ -15,7 +15,7 @@ from learnloop_service.app.db.tables import EvaluationJob, Run
 from learnloop_service.app.domain.evaluation_state import EvaluationStatus
 from learnloop_service.app.domain.event_types import EventType
 from learnloop_service.app.domain.stored_evaluation import Comparison, Contestant, Evaluation, StoredEvaluation
-from learnloop_service.app.domain.stored_request import Budget, Choice
+from learnloop_service.app.domain.stored_request import Choice, StoredBudget
 from learnloop_service.app.errors import InvalidRequest
 from learnloop_service.app.events.log import append_to_evaluation
 from learnloop_service.app.listed_models import ListedModels, NotedModels
@@ -252,7 +252,7 @@ class EvaluationStarter:
             or (own.max_completion_tokens if own else _DEFAULTS.max_completion_tokens),
             rollout_timeout_s=request.rollout_timeout_s,
             concurrency=request.concurrency,
-            budget=None if request.budget is None else Budget(**request.budget.model_dump()),
+            budget=None if request.budget is None else StoredBudget(**request.budget.model_dump()),
         )
 
     async def _check_environment(

@@ -10,11 +10,11 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Checkpoint, Reflection, Run
 from learnloop_service.app.domain.run_state import Verb
 from learnloop_service.app.errors import Conflict, InvalidRequest, NotFound
-from learnloop_service.app.operations.start.run import Parent, SaveReply, Started, start_run
+from learnloop_service.app.operations.start.run import ForkOrigin, SaveReply, Started, start_run
 from learnloop_service.app.operations.start.run_names import fork_name
 from learnloop_service.app.runs.store import require_verb
 from learnloop_service.app.schemas.run_request import ForkRequest, LearnLoopRequest
-from learnloop_service.app.service import Service
+from learnloop_service.app.service import HandlerResources
 from learnloop_service.training.protocol.model_name import ModelName
 
 _PARTLY = ("environment", "evaluation", "train_options")
@@ -22,7 +22,7 @@ _PARTLY = ("environment", "evaluation", "train_options")
 
 
 async def fork(
-    service: Service, run_id: str, parent_id: str, request: ForkRequest, actor: str, save_reply: SaveReply
+    service: HandlerResources, run_id: str, parent_id: str, request: ForkRequest, actor: str, save_reply: SaveReply
 ) -> Started:
     """Queue the fork as `run_id`. Raises NotFound, NotAllowed, Conflict, InvalidRequest or Unavailable."""
     database = service.database
@@ -42,7 +42,7 @@ async def fork(
     async with database() as tx:
         learned = await tx.get(Reflection, (parent_id, checkpoint.iteration))
     first_scenario = parent.stored_request.config.first_scenario
-    forked = Parent(parent_id, checkpoint.step, learned, first_scenario)
+    forked = ForkOrigin(parent_id, checkpoint.step, learned, first_scenario)
     return await start_run(service, run_id, whole, actor, save_reply, forked)
 
 

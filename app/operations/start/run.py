@@ -21,10 +21,10 @@ from learnloop_service.app.operations.start.run_names import usual_name
 from learnloop_service.app.operations.start.run_plan import RunPlan, plan_of
 from learnloop_service.app.operations.start.validation import validated
 from learnloop_service.app.operations.start.warm_start import with_warm_start
-from learnloop_service.app.runs.expected_work import ExpectedWork, expected_work
+from learnloop_service.app.runs.expected_work import WorkForecast, expected_work
 from learnloop_service.app.runs.resume_point import INHERITED
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
-from learnloop_service.app.service import Service
+from learnloop_service.app.service import HandlerResources
 from learnloop_service.app.webhooks.endpoints import NewEndpoint
 from learnloop_service.training.backends.base import StoringBackend
 from learnloop_service.training.backends.registry import is_on_engine
@@ -44,11 +44,11 @@ class Started:
     endpoints: Sequence[NewEndpoint]
     warnings: Sequence[str]
     defaults: Mapping[str, Default]
-    expected: ExpectedWork
+    expected: WorkForecast
 
 
 @dataclass(frozen=True, slots=True)
-class Parent:
+class ForkOrigin:
     """The run and the step that a run is forked from."""
 
     run_id: str
@@ -60,12 +60,12 @@ class Parent:
 
 
 async def start_run(
-    service: Service,
+    service: HandlerResources,
     run_id: str,
     request: LearnLoopRequest,
     actor: str,
     save_reply: SaveReply,
-    parent: Parent | None = None,
+    parent: ForkOrigin | None = None,
 ) -> Started:
     """Queue the run.
 
@@ -101,7 +101,7 @@ async def start_run(
     return replace(started, endpoints=endpoints)
 
 
-async def _fitting(service: Service, plan: RunPlan, root: Root) -> DiskNeed | None:
+async def _fitting(service: HandlerResources, plan: RunPlan, root: Root) -> DiskNeed | None:
     """Return how much disk the run takes; None if that is unknown. Raises InvalidRequest if it does not fit."""
     settings = service.settings
     if not is_on_engine(plan.backend):
@@ -115,7 +115,7 @@ async def _fitting(service: Service, plan: RunPlan, root: Root) -> DiskNeed | No
     return need
 
 
-async def _free_on_engine(service: Service, plan: RunPlan) -> int | None:
+async def _free_on_engine(service: HandlerResources, plan: RunPlan) -> int | None:
     """Return how many bytes are free on the engine's disk; None if it cannot be asked now."""
     try:
         async with reached(service, plan.backend, plan.model_name) as backend:
@@ -125,7 +125,7 @@ async def _free_on_engine(service: Service, plan: RunPlan) -> int | None:
         return None
 
 
-def _new_run(plan: RunPlan, engine: str | ScalarSelect[str | None] | None, parent: Parent | None) -> Run:
+def _new_run(plan: RunPlan, engine: str | ScalarSelect[str | None] | None, parent: ForkOrigin | None) -> Run:
     assert plan.judge is not None
     assert plan.base is not None
     return Run(
@@ -148,7 +148,7 @@ def _new_run(plan: RunPlan, engine: str | ScalarSelect[str | None] | None, paren
     )
 
 
-async def _save_fork(tx: AsyncSession, run_id: str, parent: Parent, actor: str) -> None:
+async def _save_fork(tx: AsyncSession, run_id: str, parent: ForkOrigin, actor: str) -> None:
     """Record the fork in the parent's log, and copy the environment's state, because the parent can be deleted."""
     data = {"run_id": run_id, "step": parent.step}
     await append(tx, parent.run_id, EventType.RUN_FORKED, actor, data)
