@@ -65,11 +65,17 @@ async def test_a_schedule_is_made_run_paused_and_deleted(
         assert (await client.get("/schedules")).json()["items"] == []
 
 
+async def _is_well_made(visit: Visit) -> None:
+    for scheme in ("dark", "light"):
+        await visit.page.emulate_media(color_scheme=scheme)
+        await visit.is_well_made((1440, 1280, 390))
+
+
 async def _make(visit: Visit) -> None:
     page = visit.page
     await visit.text("New schedule").click()
-    for name, value in _FORM.items():
-        await page.get_by_label(name, exact=True).fill(value)
+    for title, value in _FORM.items():
+        await page.get_by_label(title, exact=True).fill(value)
     await page.get_by_label("When", exact=True).fill("every night")
     await page.get_by_label("How tasks reach your agent").select_option("a Python function of the worker")
     await page.get_by_label("Function", exact=True).fill("tests.fakes.own_agents:replaying")
@@ -85,9 +91,7 @@ async def _make(visit: Visit) -> None:
     await visit.button("Create").click()
     name = page.get_by_label("Promoted name", exact=True)
     await expect(name).to_have_attribute("aria-invalid", "true")
-    for scheme in ("light", "dark"):
-        await page.emulate_media(color_scheme=scheme)
-        await visit.is_well_made((1280, 390))
+    await _is_well_made(visit)
     await name.fill("learnloop/live")
     await visit.button("Create").click()
     await expect(page.get_by_role("status").filter(has_text="nightly runs next on")).to_be_visible()
@@ -103,9 +107,7 @@ async def _read_what_came_of_it(visit: Visit, schedule_id: str, model: str, run_
     row = page.get_by_role("region", name="Schedules, newest first").get_by_role("row").nth(1)
     await expect(row.get_by_role("link", name=model)).to_have_attribute("href", f"ui/runs/{run_id}")
     await expect(row).to_contain_text(re.compile("completed.*(learned|no change|got worse|too early)"))
-    for scheme in ("light", "dark"):
-        await page.emulate_media(color_scheme=scheme)
-        await visit.is_well_made((1440, 1280, 390))
+    await _is_well_made(visit)
     await row.get_by_role("link", name="nightly", exact=True).click()
     await expect(page).to_have_url(re.compile(f"/ui/schedules/{schedule_id}$"))
     due_times = page.get_by_role("region", name="Due times, newest first").get_by_role("row")
@@ -114,9 +116,7 @@ async def _read_what_came_of_it(visit: Visit, schedule_id: str, model: str, run_
     await expect(due_times.nth(1)).to_contain_text(re.compile(r"\d+ tasks of \d+ users"))
     await expect(due_times.nth(2)).to_contain_text("least_new_tasks is 50")
     await expect(visit.text("the base model while nothing has that name")).to_be_visible()
-    for scheme in ("dark", "light"):
-        await page.emulate_media(color_scheme=scheme)
-        await visit.is_well_made((1440, 1280, 390))
+    await _is_well_made(visit)
 
 
 async def _pause_and_delete(visit: Visit) -> None:
