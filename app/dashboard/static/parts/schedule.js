@@ -16,8 +16,8 @@ import { VerdictMark } from "./verdict.js";
 
 /** What follows a run that is completed. @type {Record<Schedule["then"], string>} */
 export const THEN = {
-  trial: "a trial decides whether it gets the name",
-  release: "a release gives it a share of the users",
+  trial: "a trial for the name",
+  release: "a release to some of the users",
   nothing: "nothing",
 };
 
