@@ -318,6 +318,10 @@ export interface DocumentOut {
   "example": (any)[];
 }
 
+export type DueReason = "last_run_live" | "release_live" | "too_few_tasks" | "too_few_users" | "refused" | "run_ended" | "not_learned";
+
+export type DueState = "running" | "done" | "skipped";
+
 export interface Email {
   "subject": string;
   "body": string;
@@ -962,6 +966,27 @@ export interface RejudgingBrief {
   "text": string | null;
 }
 
+export interface ReleaseAccepted {
+  "release_id": string;
+  "name": string;
+  "state": ReleaseState;
+  "reason": ReleaseReason | null;
+  "summary": string;
+  "candidate": string;
+  "stable": string;
+  "share": number;
+  "stage": number;
+  "stages": number;
+  "version": number;
+  "evaluation_id": string | null;
+  "actor": string;
+  "created_at": string;
+  "started_at": string | null;
+  "ended_at": string | null;
+  "forecast": ForecastOut;
+  "warnings": (string)[];
+}
+
 export interface ReleaseBrief {
   "release_id": string;
   "name": string;
@@ -1256,6 +1281,41 @@ export interface ScenarioSetOut {
   "links": Record<string, string>;
 }
 
+export interface ScheduleOut {
+  "id": string;
+  "project": string;
+  "name": string;
+  "cron": string;
+  "run": Record<string, any>;
+  "promoted_name": string;
+  "then": Then;
+  "least_new_tasks": number;
+  "window_days": number | null;
+  "actor": string;
+  "created_at": string;
+  "paused": boolean;
+  "next_times": (string)[];
+  "trials": number;
+  "expected_wrong_promotions": number;
+  "last": ScheduleRunOut | null;
+}
+
+export interface ScheduleRunOut {
+  "due_at": string;
+  "state": DueState;
+  "reason": DueReason | null;
+  "detail": string | null;
+  "run_id": string | null;
+  "run_status": RunStatus | null;
+  "started_from": string | null;
+  "tasks": number | null;
+  "users": number | null;
+  "evaluation_id": string | null;
+  "evaluation_status": EvaluationStatus | null;
+  "decision": string | null;
+  "release_id": string | null;
+}
+
 export type Scope = "read" | "write" | "operator";
 
 export interface ScoredTurn {
@@ -1332,6 +1392,8 @@ export interface TestResult {
   "error": string | null;
   "seconds": number;
 }
+
+export type Then = "trial" | "release" | "nothing";
 
 export interface Tokens {
   "prompt": number;
