@@ -136,7 +136,7 @@ class Jobs:
             )
         )
         self._jobs[job.id] = job
-        finished = [each.id for each in self._jobs.values() if each.finished]
+        finished = [other.id for other in self._jobs.values() if other.finished]
         for job_id in finished[: max(0, len(finished) - KEPT_JOBS)]:
             del self._jobs[job_id]
         return job
