@@ -158,7 +158,7 @@ def _progressed(job: Job, progress: Progress) -> None:
     elif progress.metrics is not None:
         job.add("gradient_step", progress.metrics)
     elif progress.total:
-        job.add("progress", {"done": progress.done, "total": progress.total})
+        job.add("progress", {"done": progress.finished, "total": progress.total})
 
 
 def _ended(job: Job, outcome: TrainResult | Exception) -> None:

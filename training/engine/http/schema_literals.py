@@ -8,7 +8,7 @@ from learnloop_service.environment.json_type import Json
 
 MAX_LITERAL_BYTES = 120_000
 """Maximum total size of all literals of a request's schemas, in bytes. OpenAI allows as many characters."""
-_MAX_PLACE = 120
+_MAX_LOCATION = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,5 +54,5 @@ def _size(value: Json) -> int:
 
 def _joined(location: str, part: str) -> str:
     """Join two parts of a location, limited in length because names can be long and schemas deep."""
-    joined = location + part[:_MAX_PLACE]
-    return joined if len(joined) <= _MAX_PLACE else f"{joined[:_MAX_PLACE].rstrip('.')}..."
+    joined = location + part[:_MAX_LOCATION]
+    return joined if len(joined) <= _MAX_LOCATION else f"{joined[:_MAX_LOCATION].rstrip('.')}..."

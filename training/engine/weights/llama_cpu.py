@@ -145,7 +145,7 @@ class FusedWeights:
         def prefill(piece: Piece) -> None:
             self._prefill(cache, piece.row, piece.start, torch.from_numpy(piece.ids).to(self.kv.device))
 
-        list(self._lanes.each(prefill, pieces))
+        list(self._lanes.map(prefill, pieces))
 
     @torch.inference_mode()
     def _prefill(self, cache: KVCache, row: int, start: int, ids: torch.Tensor) -> None:
@@ -191,7 +191,7 @@ class FusedWeights:
         def decode(part: slice) -> torch.Tensor:
             return self._decode(cache, part, ids[part], positions[part], span)
 
-        return torch.cat(list(self._lanes.each(decode, parts)))
+        return torch.cat(list(self._lanes.map(decode, parts)))
 
     @torch.inference_mode()
     def _decode(
