@@ -101,7 +101,7 @@ class BatchState:
                 getattr(self, name)[: len(keep), : column.shape[1]] = column[keep]
 
     def swap(self, one: int, other: int) -> None:
-        held = int(max(self.produced[one], self.produced[other]))  # rows are as long as the model's context
+        length = int(max(self.produced[one], self.produced[other]))  # rows are as long as the model's context
         for column in vars(self).values():
-            part = column if column.ndim == 1 or column is self.stops else column[:, :held]
+            part = column if column.ndim == 1 or column is self.stops else column[:, :length]
             part[[one, other]] = part[[other, one]]

@@ -83,8 +83,8 @@ class CacheSlots:
 
     def swap(self, one: int, other: int) -> None:
         """Record that two rows swapped places."""
-        held = int(max(self.lengths[one], self.lengths[other]))  # rows are as long as the model's context
-        for column in (self.tokens[:, :held], self.owners, self.lengths, self.busy, self._used):
+        length = int(max(self.lengths[one], self.lengths[other]))  # rows are as long as the model's context
+        for column in (self.tokens[:, :length], self.owners, self.lengths, self.busy, self._used):
             column[[one, other]] = column[[other, one]]
 
     def order(self) -> npt.NDArray[np.int64]:

@@ -40,5 +40,7 @@ class SamplingFigures:
 
 def total(parts: Iterable[SamplingFigures]) -> SamplingFigures:
     """Return the sums of several samplers' figures."""
-    found = [asdict(each) for each in parts]
-    return SamplingFigures(**{each.name: sum(one[each.name] for one in found) for each in fields(SamplingFigures)})
+    dumped = [asdict(part) for part in parts]
+    return SamplingFigures(
+        **{figure.name: sum(part[figure.name] for part in dumped) for figure in fields(SamplingFigures)}
+    )

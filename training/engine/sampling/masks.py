@@ -117,4 +117,4 @@ class ReplyMasks:
 
 def wait_for(replies: Sequence[ReplyMasks], until: str = ALL_COMPLETED) -> None:
     """Wait for the masks of all these replies, or until the first is there, for at most GRACE_S."""
-    wait([each._future() for each in replies], GRACE_S, until)
+    wait([reply._future() for reply in replies], GRACE_S, until)

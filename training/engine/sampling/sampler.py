@@ -55,7 +55,7 @@ class Sampler:
     @property
     def figures(self) -> SamplingFigures:
         """Figures over all weights. Can be read from any thread."""
-        return replace(total(each.load for each in list(self._schedulers)), **asdict(self._counts))
+        return replace(total(scheduler.load for scheduler in list(self._schedulers)), **asdict(self._counts))
 
     def set_weights(
         self,
@@ -162,7 +162,7 @@ class Sampler:
         Without a budget a scheduler takes all free memory, so every other one is reduced to what it needs.
         """
         for other in list(self._schedulers):
-            if sum(each.cache_bytes for each in self._schedulers) <= self._budget(scheduler):
+            if sum(holder.cache_bytes for holder in self._schedulers) <= self._budget(scheduler):
                 return
             if other is not scheduler and not other.busy:
                 other.release()

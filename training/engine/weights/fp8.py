@@ -42,9 +42,9 @@ class Fp8Matrix:
     def of(cls, matrix: Tensor) -> "Fp8Matrix":
         """Quantize a matrix [n, width] to the nearest numbers."""
         count, width = matrix.shape
-        found = cls.empty(count, width, matrix.device)
-        found.fill(matrix)
-        return found
+        quantized = cls.empty(count, width, matrix.device)
+        quantized.fill(matrix)
+        return quantized
 
     def exact(self, dtype: torch.dtype) -> Tensor:
         """Return the matrix [n, width] in a higher precision that represents it exactly."""

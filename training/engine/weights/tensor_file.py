@@ -45,8 +45,8 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[s
         unsent = file.write(text)
         synced = Future[None]()
         synced.set_result(None)
-        for each in _fetched([tensor for _, tensor in ordered]):
-            data = each.numpy().data
+        for piece in _fetched([tensor for _, tensor in ordered]):
+            data = piece.numpy().data
             if len(data) > _SMALL_BYTES:
                 hashed = beside.submit(digest.update, data)
                 file.write(data)
@@ -71,25 +71,25 @@ def _fetched(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
     """Yield the tensors' bytes [n], uint8, on the CPU. Small tensors on a GPU are copied together, because each
     transfer waits for the GPU's running work, and large ones in pieces, because they pass through memory that the
     system cannot swap out."""
-    held: list[Tensor] = []
+    batch: list[Tensor] = []
     size = 0
     for tensor in tensors:
         for piece in torch.split(tensor.detach().reshape(-1).view(torch.uint8), FETCHED_BYTES):
             if size + len(piece) > FETCHED_BYTES:
-                yield from _downloaded(held)
-                held, size = [], 0
-            held.append(piece)
+                yield from _downloaded(batch)
+                batch, size = [], 0
+            batch.append(piece)
             size += len(piece)
-    yield from _downloaded(held)
+    yield from _downloaded(batch)
 
 
 def _downloaded(pieces: list[Tensor]) -> list[Tensor]:
-    found = list(pieces)
-    for device in {each.device for each in pieces if each.device.type != "cpu"}:
-        own = [number for number, each in enumerate(pieces) if each.device == device]
-        parts = [pieces[number] for number in own]
+    on_cpu = list(pieces)
+    for device in {piece.device for piece in pieces if piece.device.type != "cpu"}:
+        numbers = [number for number, piece in enumerate(pieces) if piece.device == device]
+        parts = [pieces[number] for number in numbers]
         [together] = downloading(torch.cat(parts))()
         copies = torch.split(torch.from_numpy(together), [len(part) for part in parts])
-        for number, copy in zip(own, copies, strict=True):
-            found[number] = copy
-    return found
+        for number, copy in zip(numbers, copies, strict=True):
+            on_cpu[number] = copy
+    return on_cpu

@@ -98,10 +98,10 @@ def snapshot(
             return FusedWeights(base, where, kind, lanes or Lanes())
         from learnloop_service.training.engine.weights import any_model  # imports transformers, which made the model
 
-        found = any_model.ModuleWeights(any_model.merged(model), where, kind)
+        modules = any_model.ModuleWeights(any_model.merged(model), where, kind)
         if where.type == "cuda":
             from learnloop_service.training.engine.weights.packed_modules import PackedModules
 
-            if PackedModules.supports(found):
-                return PackedModules(found)
-        return found
+            if PackedModules.supports(modules):
+                return PackedModules(modules)
+        return modules
