@@ -118,26 +118,26 @@ class Sampler:
             if not scheduler.busy:
                 scheduler.release()
 
-    def submit(self, request: SampleRequest, on_token: OnToken | None, done: Done) -> int:
+    def submit(self, request: SampleRequest, on_token: OnToken | None, on_done: Done) -> int:
         """Queue a request and return its number, with which it can be cancelled.
 
-        `on_token(id, logprob)` is called for each token, and `done` once with the sample or the error (ContextTooLong
-        and UnknownWeights immediately). Both are called in `step` and must not raise. Raises ValueError for an invalid
-        request.
+        `on_token(id, logprob)` is called for each token, and `on_done` once with the sample or the error
+        (ContextTooLong and UnknownWeights immediately). Both are called in `step` and must not raise. Raises ValueError
+        for an invalid request.
         """
         number = next(self._numbers)
         scheduler = self._scheduler_of.get(request.weights_key)
         if scheduler is None:
-            done(UnknownWeights(request.weights_key))
+            on_done(UnknownWeights(request.weights_key))
             return number
         _check(request, scheduler)
         room = scheduler.weights.context - len(request.prompt)
         if room < 1:
-            done(ContextTooLong(len(request.prompt), scheduler.weights.context))
+            on_done(ContextTooLong(len(request.prompt), scheduler.weights.context))
             return number
         seed = secrets.randbits(53) if request.seed is None else request.seed
         masks = ReplyMasks(request.grammar, self._mask_threads, request.grammar_s) if request.grammar else None
-        scheduler.submit(Request(number, request, seed, min(request.max_tokens, room), on_token, done, masks))
+        scheduler.submit(Request(number, request, seed, min(request.max_tokens, room), on_token, on_done, masks))
         return number
 
     def cancel(self, number: int) -> None:
