@@ -164,7 +164,7 @@ def chance_of_fall(before: Sequence[float], after: Sequence[float]) -> float:
     second part is as low as it is."""
     old, new = ([round(_LEVELS * share) for share in _spread(values)] for values in (before, after))
     ways: list[Counter[int]] = [Counter({0: 1}), *(Counter[int]() for _ in new)]
-    """For each number of chosen values, in how many ways they have each sum."""
+    """Number of ways to get each sum, by the number of chosen values."""
     for value in (*old, *new):
         for chosen in range(len(new), 0, -1):
             for total, count in ways[chosen - 1].items():

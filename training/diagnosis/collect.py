@@ -55,16 +55,6 @@ def facts_of(result: IterationResult, config: RunConfig, true_success: TrueSucce
         return replace(count_group(group.rollouts, limit, true_success), scenario=group.scenario.id)
 
     failures = [rollout.failure for rollout in rollouts if rollout.failure and rollout.failure.kind in INFRASTRUCTURE]
-    symptoms = {
-        "infrastructure": [rollout.id for rollout in rollouts if infrastructure_failed(rollout)],
-        "agent_errors": [rollout.id for rollout in rollouts if agent_failed(rollout)],
-        "truncated": [rollout.id for rollout in rollouts if truncated(rollout, limit)],
-        "malformed": [rollout.id for rollout in rollouts if malformed(rollout)],
-        "out_of_turns": [rollout.id for rollout in rollouts if out_of_turns(rollout)],
-        "tool_errors": [
-            rollout.id for rollout in sorted(rollouts, key=tool_errors, reverse=True) if tool_errors(rollout)
-        ],
-    }
     held_out = {
         str(evaluation.mode): evaluation for evaluation in result.evaluations if evaluation.split == "validation"
     }
@@ -78,7 +68,7 @@ def facts_of(result: IterationResult, config: RunConfig, true_success: TrueSucce
         groups=tuple(counted(group) for group in scheduled),
         replacements=tuple(counted(group) for group in result.groups if is_replacement(group)),
         timeouts=sum(failure.kind is FailureKind.TIMEOUT for failure in failures),
-        examples={symptom: tuple(ids[:MAX_EXAMPLES]) for symptom, ids in symptoms.items() if ids},
+        examples={symptom: tuple(ids[:MAX_EXAMPLES]) for symptom, ids in _symptoms(rollouts, limit).items() if ids},
         errors=_first_texts(failure.message for failure in failures),
         agent_errors=_first_texts(rollout.error or "" for rollout in rollouts if agent_failed(rollout)),
         judge_errors=_first_texts(
@@ -96,6 +86,19 @@ def facts_of(result: IterationResult, config: RunConfig, true_success: TrueSucce
         no_signal=no_signal_of(result.groups),
         tasks=_tasks(result, has_all=not config.evaluation.baseline_width),
     )
+
+
+def _symptoms(rollouts: Sequence[Rollout], limit: int) -> dict[str, list[str]]:
+    """Return the ids of the rollouts with each symptom, those with most errors of tools first."""
+    by_tool_errors = sorted(rollouts, key=tool_errors, reverse=True)
+    return {
+        "infrastructure": [rollout.id for rollout in rollouts if infrastructure_failed(rollout)],
+        "agent_errors": [rollout.id for rollout in rollouts if agent_failed(rollout)],
+        "truncated": [rollout.id for rollout in rollouts if truncated(rollout, limit)],
+        "malformed": [rollout.id for rollout in rollouts if malformed(rollout)],
+        "out_of_turns": [rollout.id for rollout in rollouts if out_of_turns(rollout)],
+        "tool_errors": [rollout.id for rollout in by_tool_errors if tool_errors(rollout)],
+    }
 
 
 def _median_length(groups: Iterable[Group]) -> float | None:

@@ -83,7 +83,7 @@ class Compute:
             else:
                 _call_on_loop(loop, _settle, future, result)
 
-        self._put(run)
+        self._enqueue(run)
         return await future
 
     async def sample(self, target: Target, request: SampleRequest, on_token: OnToken | None = None) -> Sample:
@@ -109,7 +109,7 @@ class Compute:
             except Exception as error:
                 finish(error)
 
-        self._put(submit)
+        self._enqueue(submit)
         try:
             return await future
         except asyncio.CancelledError:
@@ -127,7 +127,7 @@ class Compute:
 
     def train(self, task: TrainingTask) -> None:
         """Queue a training. Trainings run one after another in this order."""
-        self._put(lambda: self._waiting.append(task))
+        self._enqueue(lambda: self._waiting.append(task))
 
     async def create_model(self, model: NewModel) -> ModelRecord:
         """Create a model. Raises the errors of Registry.create."""
@@ -166,7 +166,7 @@ class Compute:
             self._waiting.remove(task)
             task.on_end(error)
 
-    def _put(self, call: Callable[[], None]) -> None:
+    def _enqueue(self, call: Callable[[], None]) -> None:
         if self._stopping:
             raise EngineStopped("the engine is shutting down")
         self._calls.put(call)

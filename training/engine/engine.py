@@ -473,8 +473,8 @@ class Engine:
                 while not wait([written], 0 if self.sampler.busy else WRITING_S).done:
                     yield WAITING
                 written.result()
-            except StepTaken as taken:
-                raise StepConflict(parent.step, self.registry.newest(model_id).step) from taken
+            except StepTaken as conflict:
+                raise StepConflict(parent.step, self.registry.newest(model_id).step) from conflict
             finally:
                 self.registry.unwritten = None
                 if early is not None and early.key in self._in_flight:

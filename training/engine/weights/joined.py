@@ -237,9 +237,8 @@ class JoinedModel:
         """Captured decode steps by cache (CudaWeights). They serve all adapters."""
         self._inverse_frequencies = body.rotary_emb.inv_freq.detach().to(devices[0], torch.float32, copy=True)
         self._rope_scale = float(body.rotary_emb.attention_scaling)
-        self._turns = {
-            stage.device: torch.empty((0, self.head_dim // 2, 2), device=devices[0]) for stage in self.stages
-        }
+        no_turns = torch.empty((0, self.head_dim // 2, 2), device=devices[0])
+        self._turns = {stage.device: no_turns for stage in self.stages}
 
     @property
     def device(self) -> torch.device:
