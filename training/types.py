@@ -53,7 +53,7 @@ class WarmStartConfig:
     """Supervised iterations on demonstrations, before the iterations of reinforcement learning."""
 
     iterations: int
-    """Number of iterations, from `learnloop_service.training.warm_start.iterations_of`."""
+    """Number of iterations, from `learnloop_service.training.loop.warm_start.iterations_of`."""
     epochs: int = 2
     batch_size: int = 8
     """Number of demonstrations per optimizer step."""
@@ -67,7 +67,7 @@ class WarmStartConfig:
 
 @dataclass(frozen=True, slots=True)
 class PipelineConfig:
-    """How far rollouts can run ahead of training (training/rollout_schedule.py)."""
+    """How far rollouts can run ahead of training (training/loop/rollout_schedule.py)."""
 
     max_staleness: int = 0
     """Maximum number of steps between the policy that samples rollouts and the one that is trained on them, and the
@@ -106,7 +106,7 @@ class RunConfig:
     replace_groups: bool = False
     """Whether groups that teach nothing are replaced (training/inclusion.py)."""
     end_when_learned: bool = False
-    """Whether the run ends after the iteration that shows that little is left to learn (training/learn_loop.py)."""
+    """Whether the run ends after the iteration that shows that little is left to learn (training/loop/)."""
 
     @property
     def held_out_seed(self) -> int:

@@ -15,7 +15,7 @@ from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.errors import NotFound
 from learnloop_service.app.http import idempotency
 from learnloop_service.app.operations.end_release import cancel_trial
-from learnloop_service.app.operations.start_release import ReleaseStarter, StartedRelease
+from learnloop_service.app.operations.start.release import ReleaseStarter, StartedRelease
 from learnloop_service.app.releases.store import ReleaseStore, Verb
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.releases import (

@@ -13,7 +13,7 @@ from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.db.tables import EvaluationJob, Trajectory
 from learnloop_service.app.evaluations.store import EvaluationStore
 from learnloop_service.app.evaluations.what_ifs import StateValue, turn_values_of
-from learnloop_service.app.operations.start_what_if import WhatIfStarter
+from learnloop_service.app.operations.start.what_if import WhatIfStarter
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.evaluations import EvaluationAccepted
 from learnloop_service.app.schemas.intervals import IntervalOut

@@ -4,8 +4,8 @@ from rich.console import Console
 from rich.table import Table
 
 from learnloop_service.app.cli.terminal import folded, print_finding, results, table
-from learnloop_service.training.base_report import FormatCount, Report
-from learnloop_service.training.base_verdicts import Verdict
+from learnloop_service.training.bases.report import FormatCount, Report
+from learnloop_service.training.bases.verdicts import Verdict
 
 _REASONS = 2
 

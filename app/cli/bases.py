@@ -18,9 +18,9 @@ from learnloop_service.app.cli.phase_bar import PhaseBar
 from learnloop_service.app.cli.serve import data_directory, settings_with
 from learnloop_service.app.cli.terminal import Failure, failing_on, folded, print_json, print_list, progress, results
 from learnloop_service.app.datasets.hub import HUB_ID, is_hub_id
-from learnloop_service.training.base_model_files import added_base_models, base_model_fault, data_dir_of, place_of_added
-from learnloop_service.training.base_report import Severity, written
-from learnloop_service.training.base_verdicts import BaseVerdicts, Verdict
+from learnloop_service.training.bases.files import added_base_models, base_model_fault, data_dir_of, place_of_added
+from learnloop_service.training.bases.report import Severity, written
+from learnloop_service.training.bases.verdicts import BaseVerdicts, Verdict
 from learnloop_service.training.engine_libraries import missing_libraries
 
 if TYPE_CHECKING:  # importing pydantic is slow
@@ -162,11 +162,12 @@ def add_base(
     place = place_of_added(data_dir, name)
     _require_libraries()
     with PhaseBar() as bar:
-        from learnloop_service.training.engine.registry import base_examination, base_model_import
+        from learnloop_service.training.bases import full_examination
+        from learnloop_service.training.engine.registry import base_model_import
 
         with failing_on(base_model_import.CannotAdd):
             verdict = base_model_import.add(source or base_model_import.packaged(name), place, bar)
-        verdict = base_examination.ask_for_calls(
+        verdict = full_examination.ask_for_calls(
             place, data_dir_of(place), verdict, prompts=prompts, device=device, progress=bar
         )
     return place, verdict
@@ -204,11 +205,11 @@ def _is_faulty(verdict: Verdict) -> bool:
 def _examined(base: _Base, prompts: int, device: _Device) -> Verdict:
     _require_libraries()
     with PhaseBar() as bar:
-        from learnloop_service.training.engine.registry import base_examination
+        from learnloop_service.training.bases import full_examination
 
         try:
-            return base_examination.examine(base.place, base.data_dir, prompts=prompts, device=device, progress=bar)
-        except base_examination.NotChecked as error:
+            return full_examination.examine(base.place, base.data_dir, prompts=prompts, device=device, progress=bar)
+        except full_examination.NotChecked as error:
             raise Failure(f"{base.name} was not examined: {error}") from error
 
 

@@ -46,7 +46,7 @@ class Row(NamedTuple):
     sha256: str
 
 
-class Batch(NamedTuple):
+class RolloutBatch(NamedTuple):
     """Rollouts that were made together: the training rollouts of an iteration, or a held-out evaluation."""
 
     iteration: int
@@ -78,13 +78,13 @@ def digest(hashes: Iterable[str]) -> str:
 class Listing:
     """The batches whose rollouts are listed. Of the others, every `every`-th iteration's are."""
 
-    batches: frozenset[Batch]
+    batches: frozenset[RolloutBatch]
     every: int
 
 
-def listing(sizes: Mapping[Batch, int], first_choice: Sequence[Batch]) -> Listing:
+def listing(sizes: Mapping[RolloutBatch, int], first_choice: Sequence[RolloutBatch]) -> Listing:
     """Choose the batches to list. `first_choice` are listed before others, as far as they fit."""
-    chosen: set[Batch] = set()
+    chosen: set[RolloutBatch] = set()
     left = MAX_LISTED
     for batch in first_choice:
         if batch in sizes and batch not in chosen and sizes[batch] <= left:
@@ -114,10 +114,10 @@ def listed_row(row: Any, scenario: int, hash: str) -> Row:
     return Row(row.id, scenario, row.score, row.reward, row.success, end[:40], row.turns, hash)
 
 
-def batches_of(report: Json) -> dict[Batch, list[Row]]:
+def batches_of(report: Json) -> dict[RolloutBatch, list[Row]]:
     """Return the listed rollouts of a report."""
     return {
-        Batch(*(each[name] for name in Batch._fields)): [Row(*row) for row in each["rows"]]
+        RolloutBatch(*(each[name] for name in RolloutBatch._fields)): [Row(*row) for row in each["rows"]]
         for each in report["rollouts"]["batches"]
     }
 
@@ -132,9 +132,9 @@ def compared(report: Json) -> tuple[list[Row], list[Row]] | None:
     return (before, after) if before and after else None
 
 
-def evaluated(row: Json) -> Batch:
+def evaluated(row: Json) -> RolloutBatch:
     """Return the batch of the rollouts of a held-out evaluation."""
-    return Batch(row["iteration"], "evaluation", row["split"], row["mode"], row["step"])
+    return RolloutBatch(row["iteration"], "evaluation", row["split"], row["mode"], row["step"])
 
 
 def scored(rows: Sequence[Row], scenarios: Sequence[str]) -> list[ScoredRollout]:

@@ -34,7 +34,7 @@ class VerdictState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RunVerdict:
     """The comparison of a run's first evaluation with its latest one."""
 
     state: VerdictState
@@ -63,7 +63,7 @@ def verdict(
     best_step: int | None = None,
     causes: Sequence[str] = (),
     losses: Mapping[str, Any] | None = None,
-) -> Verdict:
+) -> RunVerdict:
     """Return the verdict on a run with these evaluations, in any order, and the best checkpoint's step.
 
     An evaluation has `iteration`, `split`, `mode`, `step`, `scenarios`, `success`, and `difference`: the fields of a
@@ -74,7 +74,7 @@ def verdict(
         return _on_demonstrations(losses, causes)
     if not rows:
         said = _Said("Too early to say: no held-out scenario has been evaluated", "", _because(causes))
-        return Verdict(VerdictState.TOO_EARLY, None, None, None, *said.parts(), tuple(causes))
+        return RunVerdict(VerdictState.TOO_EARLY, None, None, None, *said.parts(), tuple(causes))
     first, latest = rows[0], rows[-1]
     latest = on_same_scenarios(first, latest)
     found = Difference(**latest["difference"]) if latest is not first and latest["difference"] else None
@@ -87,7 +87,7 @@ def verdict(
     points, interval = _figures(first, latest, found)
     said = _sentence(state, first, latest, found)
     said = said._replace(more=said.more + _best(rows, best_step) + _because(causes))
-    return Verdict(state, points, interval, on, *said.parts(), tuple(causes))
+    return RunVerdict(state, points, interval, on, *said.parts(), tuple(causes))
 
 
 class _Said(NamedTuple):
@@ -108,7 +108,7 @@ class _Said(NamedTuple):
         return self.sentence, in_words(f"{stated}{self.more}".strip()), f"{self.sentence}{basis}{self.end}{self.more}"
 
 
-def _on_demonstrations(losses: Mapping[str, Any], causes: Sequence[str]) -> Verdict:
+def _on_demonstrations(losses: Mapping[str, Any], causes: Sequence[str]) -> RunVerdict:
     first, latest = losses["first"], losses["latest"]
     state = VerdictState.DEMONSTRATIONS_LEARNED if latest < first else VerdictState.DEMONSTRATIONS_NOT_LEARNED
     digits = next((digits for digits in (2, 3, 4) if f"{first:.{digits}g}" != f"{latest:.{digits}g}"), 2)
@@ -116,7 +116,7 @@ def _on_demonstrations(losses: Mapping[str, Any], causes: Sequence[str]) -> Verd
     loss, basis = ("held-out loss", "") if losses["held_out"] else ("loss while it trained", "none was held out")
     sentence = f"Demonstrations {'' if latest < first else 'not '}learned: {loss} {shown}"
     said = _Said(sentence, basis, _because(causes))
-    return Verdict(state, None, None, None, *said.parts(), tuple(causes), losses)
+    return RunVerdict(state, None, None, None, *said.parts(), tuple(causes), losses)
 
 
 def headline(evaluations: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -48,7 +48,7 @@ def task_document(task: RemoteTask, run_id: str | None) -> dict[str, Json]:
 
 
 @dataclass(frozen=True, slots=True)
-class Receiver:
+class TaskReceiver:
     """The runner that tasks are posted to."""
 
     url: str
@@ -72,7 +72,7 @@ class PushDispatch:
 
     database: RolloutSessions
     guard: AddressGuard
-    receiver: Receiver
+    receiver: TaskReceiver
     service_url: str
     """URL at which the agent reaches us."""
     run_id: str | None

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from learnloop_service.app.agent_sessions.calls import SessionCalls
-from learnloop_service.app.agent_sessions.outcomes import Outcomes
+from learnloop_service.app.agent_sessions.outcomes import OutcomeWaiters
 from learnloop_service.app.agent_sessions.store import (
     AgentSessions,
     ClaimLost,
@@ -57,7 +57,7 @@ class LeasedSessions:
         self._backend = backend
         self._store = AgentSessions(database)
         self._calls = SessionCalls(database)
-        self._outcomes = Outcomes(self._store)
+        self._outcomes = OutcomeWaiters(self._store)
 
     def _slot(self, iteration: int, entry: str) -> RolloutSlot:
         if self.lease.table is Run:

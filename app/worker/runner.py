@@ -28,9 +28,9 @@ from learnloop_service.app.runs.store import PendingRequests
 from learnloop_service.environment.first_line import first_line
 from learnloop_service.environment.plugins import PluginFault
 from learnloop_service.training.backends.base import BackendRefused, BackendUnavailable, StepConflict, TrainingFailed
-from learnloop_service.training.collector import RolloutsFailed
-from learnloop_service.training.evaluation import NothingScored
-from learnloop_service.training.learn_loop import CheckpointLost
+from learnloop_service.training.loop.collector import RolloutsFailed
+from learnloop_service.training.loop.evaluation import NothingScored
+from learnloop_service.training.loop.learn_loop import CheckpointLost
 from learnloop_service.training.types import Progress
 
 _POLL_S = 1.0
@@ -66,7 +66,7 @@ class Activity(Protocol):
         """Report that the lease is lost."""
 
 
-class Jobs(Protocol):
+class JobKind(Protocol):
     """One kind of work, runs or evaluations: how it is driven and ended. Called on the service's event loop."""
 
     @property
@@ -102,7 +102,7 @@ class Jobs(Protocol):
 
 
 class WorkFailed(Exception):
-    """Raised by `Jobs.drive` for work that failed, but has a result to save."""
+    """Raised by `JobKind.drive` for work that failed, but has a result to save."""
 
     def __init__(self, reason: str, result: Any) -> None:
         super().__init__(reason)
@@ -123,7 +123,7 @@ class _End(StrEnum):
 class _ActiveWork:
     """Work that is being driven. `work` does it; `supervisor` waits for it and saves how it ended."""
 
-    jobs: Jobs
+    jobs: JobKind
     lease: Lease[Any]
     main_loop: asyncio.AbstractEventLoop
     about: Mapping[str, str]
@@ -168,7 +168,7 @@ class _ActiveWork:
 class Runner:
     """Drives several kinds of work, each up to its number of slots at the same time."""
 
-    def __init__(self, url: URL, kinds: Sequence[Jobs], *, ttl_s: float, phase_timeout_s: float) -> None:
+    def __init__(self, url: URL, kinds: Sequence[JobKind], *, ttl_s: float, phase_timeout_s: float) -> None:
         """Work without progress for `phase_timeout_s` counts as hung, and fails."""
         self._kinds = kinds
         self._repeated = RepeatedLog(log)
@@ -235,10 +235,10 @@ class Runner:
                 async with asyncio.timeout(_POLL_S):
                     await self._wake.wait()
 
-    def _has_room(self, jobs: Jobs) -> bool:
+    def _has_room(self, jobs: JobKind) -> bool:
         return sum(active.jobs is jobs for active in self._active.values()) < jobs.slots
 
-    def _take(self, jobs: Jobs, row: Claimable, lease: Lease[Any]) -> None:
+    def _take(self, jobs: JobKind, row: Claimable, lease: Lease[Any]) -> None:
         noun = jobs.claims.noun
         about = {f"{noun}_id": row.id}
         active = self._active[row.id] = _ActiveWork(jobs, lease, asyncio.get_running_loop(), about)

@@ -36,8 +36,8 @@ from learnloop_service.environment.base import Environment, Json
 from learnloop_service.judges.base import Judge, JudgeServices
 from learnloop_service.training.backends.base import ModelSpec, Policy, StepConflict, TrainOutcome, TrainRequest
 from learnloop_service.training.journal import IterationJournal, Journal
+from learnloop_service.training.loop.train_step import TrainStep
 from learnloop_service.training.phases import Phase
-from learnloop_service.training.train_step import TrainStep
 from learnloop_service.training.types import Group, IterationResult, Progress, Resume, RunConfig
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy, scripted_result
 

@@ -92,7 +92,7 @@ class Iterations:
         self, directory: Path, base: Path, work: Work, roles: Sequence[tuple[bool, bool]], device: str, judge_s: float
     ) -> None:
         from learnloop_service.training.engine.registry.registry import Registry
-        from learnloop_service.training.engine.tokenizers import Tokenizers
+        from learnloop_service.training.engine.text.tokenizers import Tokenizers
         from learnloop_service.training.engine.workers.link import WorkerSpec
         from learnloop_service.training.engine.workers.local import LocalWorkers
         from learnloop_service.training.engine.workers.pool import WorkerPool

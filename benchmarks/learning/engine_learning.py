@@ -244,7 +244,9 @@ def learn(options: argparse.Namespace, seed: int, kept: list[dict[str, Any]]) ->
         )
         stages["base"] = evaluated(agent, seed, kept, "base")
         if options.demonstrations:
-            from learnloop_service.training.warm_start import oracle_demonstrations  # needs more packages than the rest
+            from learnloop_service.training.loop.warm_start import (
+                oracle_demonstrations,  # needs more packages than the rest
+            )
 
             shown = asyncio.run(oracle_demonstrations(environment, options.demonstrations, seed))
             shown = [each for _ in range(options.epochs) for each in shown]

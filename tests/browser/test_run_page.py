@@ -15,7 +15,7 @@ import pytest
 from playwright.async_api import expect
 
 from learnloop_service.app.processes.engine import EngineProcess
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.phases import Phase
 from learnloop_service.training.types import IterationResult, Progress
 from tests.browser.visit import Visit

@@ -116,7 +116,7 @@ class ScriptedTrajectory:
 
 @dataclass
 class ScriptedLoop:
-    """Stands in for `learnloop_service.training.learn_loop.learn_loop`.
+    """Stands in for `learnloop_service.training.loop.learn_loop.learn_loop`.
 
     `gates[k]` holds iteration k back until it is set; `fail_at` makes an iteration raise `error`; `reply` is the reply
     of all agents. `has_entered(k)` is set when iteration k begins, `closed` when the generator has been closed. The

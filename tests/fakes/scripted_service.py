@@ -24,7 +24,6 @@ from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.schemas.runs import (
     BestCheckpoint,
     DifferenceOut,
-    EvaluationOut,
     ExpectedRollouts,
     ExpectedWork,
     IterationFigures,
@@ -32,6 +31,7 @@ from learnloop_service.app.schemas.runs import (
     ModelOut,
     Progress,
     Rewards,
+    RunEvaluationOut,
     RunListed,
     RunOut,
     Tokens,
@@ -277,8 +277,8 @@ def _iteration(number: int) -> IterationFigures:
 _DIFFERENCE = DifferenceOut(**asdict(Difference(64, 40, 0.5, 0.375, 0.625, 0.125)))
 
 
-def _evaluation(iteration: int, mode: Any, success: float) -> EvaluationOut:
-    return EvaluationOut(
+def _evaluation(iteration: int, mode: Any, success: float) -> RunEvaluationOut:
+    return RunEvaluationOut(
         iteration=iteration,
         split="test",
         mode=mode,

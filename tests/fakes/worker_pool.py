@@ -12,7 +12,7 @@ from typing import Any
 from learnloop_service.training.engine.computing import Steps, TrainingTask
 from learnloop_service.training.engine.engine import TrainResult
 from learnloop_service.training.engine.registry.registry import Registry
-from learnloop_service.training.engine.tokenizers import Tokenizers
+from learnloop_service.training.engine.text.tokenizers import Tokenizers
 from learnloop_service.training.engine.trainer.grpo_step import Progress
 from learnloop_service.training.engine.workers.link import Placement, WorkerSpec
 from learnloop_service.training.engine.workers.local import LocalWorkers

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from statistics import fmean
 
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.base_defaults import Base, factor_from_usual, usual_rate
+from learnloop_service.training.bases.defaults import Base, factor_from_usual, usual_rate
 from learnloop_service.training.diagnosis import request_limits
 from learnloop_service.training.diagnosis.detector import AllFacts, Detector
 from learnloop_service.training.diagnosis.diagnosis import DiagnosisSettings, Remedy, Severity, Span

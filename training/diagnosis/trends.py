@@ -20,7 +20,7 @@ _CLEAR_AFTER = 3
 """Iterations in a row within the bound after which a trend has ended."""
 
 
-class Trend(Detector):
+class TrendDetector(Detector):
     """Detects that something holds in several iterations in a row of a run that is not rising."""
 
     severity = Severity.NOTE
@@ -67,7 +67,7 @@ class Trend(Detector):
     """Why no iteration has a figure; None if that says nothing."""
 
 
-class StaleRollouts(Trend):
+class StaleRollouts(TrendDetector):
     """Rollouts are too old for how far each step moves the policy."""
 
     bound = 0.03
@@ -91,7 +91,7 @@ class StaleRollouts(Trend):
         return self.fork(facts, span, text, pipeline={"max_staleness": fewer})
 
 
-class EntropyCollapse(Trend):
+class EntropyCollapse(TrendDetector):
     """The policy became deterministic before it solved the task."""
 
     bound = 0.2
@@ -122,7 +122,7 @@ class EntropyCollapse(Trend):
         return self.fork(facts, span, text, learning_rate=rate)
 
 
-class StepsShortened(Trend):
+class StepsShortened(TrendDetector):
     """The bound on how far a step moves the policy cuts every step: the learning rate is too high."""
 
     lasts = 5
@@ -143,7 +143,7 @@ class StepsShortened(Trend):
         return self.fork(facts, span, text, learning_rate=float(f"{rate:.2g}"))
 
 
-class StepsTooSmall(Trend):
+class StepsTooSmall(TrendDetector):
     """There is a training signal, and the policy hardly moves."""
 
     lasts = 5
@@ -162,7 +162,7 @@ class StepsTooSmall(Trend):
         return self.fork(facts, span, f"Raise the learning rate to {rate:g}.", learning_rate=rate)
 
 
-class FewGroupsDecide(Trend):
+class FewGroupsDecide(TrendDetector):
     """One or two groups make the whole gradient."""
 
     bound = 1.5
@@ -180,7 +180,7 @@ class FewGroupsDecide(Trend):
         return self.fork(facts, span, f"Roll out {more} scenarios in an iteration.", groups_per_iteration=more)
 
 
-class LengthGrowth(Trend):
+class LengthGrowth(TrendDetector):
     """Rollouts grow longer, and not better."""
 
     bound = 1.5

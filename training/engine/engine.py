@@ -38,8 +38,8 @@ from learnloop_service.training.engine.registry.registry import Registry
 from learnloop_service.training.engine.reproducibility import check
 from learnloop_service.training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest
 from learnloop_service.training.engine.sampling.sampler import Sampler
-from learnloop_service.training.engine.tokenizers import Tokenizers
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokenizers import Tokenizers
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
 from learnloop_service.training.engine.trainer.grpo_step import Progress, grpo_step
 from learnloop_service.training.engine.trainer.peers import Alone, Peers, digest

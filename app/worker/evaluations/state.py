@@ -12,7 +12,7 @@ from learnloop_service.app.domain.stored_evaluation import Evaluation
 from learnloop_service.app.evaluations.store import EvaluationStore
 from learnloop_service.app.runs.budget import Meter
 from learnloop_service.app.worker.driven import Patience, query
-from learnloop_service.app.worker.evaluations.budget import EvaluationBudget
+from learnloop_service.app.worker.evaluations.budget import EvaluationSpending
 from learnloop_service.environment.base import Environment
 from learnloop_service.judges.prices import Price
 from learnloop_service.training.phases import Phase
@@ -52,7 +52,7 @@ class OpenedEvaluation:
 
     state: DriveState
     environment: Environment
-    budget: EvaluationBudget
+    budget: EvaluationSpending
     gate: asyncio.Semaphore
     """Limits how many of its rollouts or judgements are made at the same time."""
     clock: DatabaseTime

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 from sqlalchemy import text, update
 
-from learnloop_service.app.agent_sessions.calls import Asker, SessionCalls
+from learnloop_service.app.agent_sessions.calls import SessionCaller, SessionCalls
 from learnloop_service.app.agent_sessions.canonical import canonical
 from learnloop_service.app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
 from learnloop_service.app.auth.caller import LOCAL
@@ -48,7 +48,7 @@ async def session_of(
     store = AgentSessions(database)
     session = (await store.open(SessionSpec(project, LIVE, timedelta(hours=1)))).row.id
     asked: Any = canonical({"messages": [{"role": "user", "content": question}]}, None)
-    await answered(SessionCalls(database), Asker(session), "no", asked)
+    await answered(SessionCalls(database), SessionCaller(session), "no", asked)
     await store.end(LOCAL, session, Outcome(reward=reward))
     values: dict[str, Any] = {"user_hash": user and hashed(user), "may_train": may_train, "arm": arm}
     values["ended_at"] = AgentSession.ended_at - timedelta(days=days_ago)

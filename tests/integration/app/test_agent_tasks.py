@@ -19,7 +19,7 @@ from learnloop_service.app.agent_sessions.tasks import AgentTasks, ClaimedTask
 from learnloop_service.app.auth.caller import LOCAL, Caller, SessionKey
 from learnloop_service.app.auth.keys import hash_of
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.db.tables import AgentSession, AgentSessionKey, AgentTask, SessionCall
+from learnloop_service.app.db.tables import AgentSession, AgentSessionKey, OpenAgentTask, SessionCall
 from learnloop_service.app.errors import NotFound
 from learnloop_service.training.rollout.agents.sessions import Outcome
 
@@ -45,7 +45,7 @@ async def lapse(database: Database) -> None:
     """Whoever has claimed a task has been silent for too long."""
     async with database.begin() as tx:
         past = func.clock_timestamp() - timedelta(seconds=1)
-        await tx.execute(update(AgentTask).where(AgentTask.lease_until.is_not(None)).values(lease_until=past))
+        await tx.execute(update(OpenAgentTask).where(OpenAgentTask.lease_until.is_not(None)).values(lease_until=past))
 
 
 async def row(database: Database, id: str) -> AgentSession:

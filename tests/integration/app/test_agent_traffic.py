@@ -5,7 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from learnloop_service.app.agent_sessions.calls import Asker, SessionCalls
+from learnloop_service.app.agent_sessions.calls import SessionCaller, SessionCalls
 from learnloop_service.app.agent_sessions.canonical import canonical
 from learnloop_service.app.agent_sessions.store import AgentSessions, PinnedModel, RolloutSlot, SessionSpec
 from learnloop_service.app.auth.caller import LOCAL
@@ -30,7 +30,7 @@ async def worked(
     told = [{"role": "assistant", "content": None, "tool_calls": [called]}]
     found = [{"role": "tool", "tool_call_id": "c1", "content": "m1"}]
     for messages in (asked, [*asked, *told, *found]):
-        await answered(calls, Asker(session), "hm", canonical({"messages": messages}, None))
+        await answered(calls, SessionCaller(session), "hm", canonical({"messages": messages}, None))
     await store.end(LOCAL, session, Outcome(reward=reward) if reward is not None else Outcome(reason="unknown"))
     return session
 

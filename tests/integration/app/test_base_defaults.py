@@ -11,8 +11,8 @@ import pytest
 
 from learnloop_service.environment.email_search.environment import questions_path
 from learnloop_service.environment.email_search.inbox import Email, write_inbox
-from learnloop_service.training.base_report import FormatCount, Report
-from learnloop_service.training.base_verdicts import BaseVerdicts, Verdict
+from learnloop_service.training.bases.report import FormatCount, Report
+from learnloop_service.training.bases.verdicts import BaseVerdicts, Verdict
 from learnloop_service.training.tuning import Tuning
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.fakes.tiny_model import make_tiny_model

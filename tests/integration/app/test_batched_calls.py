@@ -11,7 +11,7 @@ from sqlalchemy import delete, select, text, update
 
 from learnloop_service.app.agent_sessions.batched_calls import BatchedCalls, TakenCall
 from learnloop_service.app.agent_sessions.calls import (
-    Asker,
+    SessionCaller,
     SessionCalls,
     SessionLimitReached,
     SessionOver,
@@ -53,17 +53,17 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-async def opened(database: Database, **more: Any) -> Asker:
+async def opened(database: Database, **more: Any) -> SessionCaller:
     session = await AgentSessions(database).open(spec(seed=SEED, **more))
     assert session.key is not None
-    return Asker(session.row.id, hash_of(session.key))
+    return SessionCaller(session.row.id, hash_of(session.key))
 
 
-async def begun(calls: SessionCalls, asker: Asker, request: CanonicalRequest = GREETING, **asked: Any) -> Any:
+async def begun(calls: SessionCalls, asker: SessionCaller, request: CanonicalRequest = GREETING, **asked: Any) -> Any:
     return await calls.begin(asker, request, "chat", Repetition(**asked), seeds_of_call(SEED, request, 0))
 
 
-async def answered(calls: SessionCalls, asker: Asker, request: CanonicalRequest = GREETING, *ids: int) -> Any:
+async def answered(calls: SessionCalls, asker: SessionCaller, request: CanonicalRequest = GREETING, *ids: int) -> Any:
     call = await begun(calls, asker, request)
     if call.recorded is None:
         await calls.answer(call, completion("hi", *(ids or (5, 6))))
@@ -71,7 +71,7 @@ async def answered(calls: SessionCalls, asker: Asker, request: CanonicalRequest 
     return call
 
 
-async def columns(database: Database, asker: Asker) -> Any:
+async def columns(database: Database, asker: SessionCaller) -> Any:
     """All that is kept of a session but ids, times and keys."""
     of_session = "uses, calls, opening_digest, prompt_tokens, completion_tokens, attempt"
     of_call = (

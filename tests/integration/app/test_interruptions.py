@@ -14,7 +14,7 @@ from sqlalchemy import text
 from learnloop_service.app.db.database import make_engine, parse_url
 from learnloop_service.app.worker.journal_store import StoredJournal
 from learnloop_service.training.journal import ALL_JUDGED
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.phases import Phase
 from learnloop_service.training.types import IterationResult, Progress
 from tests.conditions import until

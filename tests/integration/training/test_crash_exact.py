@@ -25,7 +25,7 @@ from learnloop_service.training.backends.base import BackendUnavailable, ModelSp
 from learnloop_service.training.backends.embedded import connect
 from learnloop_service.training.diagnosis.collapses import rolled_out
 from learnloop_service.training.diagnosis.collect import facts_of
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.types import (
     EvaluationConfig,
     IterationResult,

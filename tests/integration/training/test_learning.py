@@ -14,8 +14,8 @@ from learnloop_service.environment.email_search.environment import SyntheticEmai
 from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.backends.base import ModelSpec
 from learnloop_service.training.backends.embedded import EmbeddedBackend
-from learnloop_service.training.collector import RolloutsFailed
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.collector import RolloutsFailed
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.rollout.rollout import Player
 from learnloop_service.training.types import EvaluationConfig, IterationResult, Progress, RunConfig
 from tests.conditions import answered

@@ -25,8 +25,8 @@ from learnloop_service.training.backends.base import (
     TrainOutcome,
 )
 from learnloop_service.training.budget import Unlimited
-from learnloop_service.training.collector import RolloutsFailed
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.collector import RolloutsFailed
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.types import IterationResult, PipelineConfig, Progress, RunConfig
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, scripted_chat

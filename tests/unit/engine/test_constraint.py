@@ -19,7 +19,7 @@ from learnloop_service.training.engine.sampling.constraint import (
     Vocabulary,
     _Tokens,
 )
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.protocol.tool_formats.formats import FORMATS, HERMES, Reply
 from learnloop_service.training.protocol.tool_formats.written_calls import WrittenCall
 from tests.fakes.tiny_model import make_tiny_model

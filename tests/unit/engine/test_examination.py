@@ -9,20 +9,19 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from learnloop_service.training.base_model_files import place_of_added
-from learnloop_service.training.base_report import Defects, Finding, FormatCount, Report, Severity, read, written
-from learnloop_service.training.base_verdicts import BaseVerdicts, Verdict
-from learnloop_service.training.engine import base_check
-from learnloop_service.training.engine.base_check import Silent, check
+from learnloop_service.training.bases import child_processes, full_examination
+from learnloop_service.training.bases.child_processes import Silent, check
+from learnloop_service.training.bases.files import place_of_added
+from learnloop_service.training.bases.full_examination import ask_for_calls, with_probe
+from learnloop_service.training.bases.report import Defects, Finding, FormatCount, Report, Severity, read, written
+from learnloop_service.training.bases.verdicts import BaseVerdicts, Verdict
 from learnloop_service.training.engine.examination.examine import examine
 from learnloop_service.training.engine.examination.marks import untrained
 from learnloop_service.training.engine.examination.rows import HEADS, Rows, open_rows
-from learnloop_service.training.engine.registry import base_examination
-from learnloop_service.training.engine.registry.base_examination import ask_for_calls, with_probe
-from learnloop_service.training.engine.registry.base_mends import mend, single_braces, tie_head
 from learnloop_service.training.engine.registry.base_model_import import add
+from learnloop_service.training.engine.registry.base_model_mends import mend, single_braces, tie_head
 from learnloop_service.training.engine.registry.base_models import parameter_count
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from tests.fakes import defective_bases as bases
 from tests.fakes.tiny_model import make_tiny_model
 
@@ -296,7 +295,7 @@ def test_a_report_is_kept_with_the_verdict(tmp_path: Path) -> None:
 
 
 def _answers(monkeypatch: pytest.MonkeyPatch, *counts: FormatCount) -> None:
-    monkeypatch.setattr(base_examination, "probe_base", lambda *_, **__: counts)
+    monkeypatch.setattr(full_examination, "probe", lambda *_, **__: counts)
 
 
 def test_the_chosen_format_is_named_in_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,8 +323,8 @@ def test_of_a_base_elsewhere_it_is_said_what_to_write(tmp_path: Path, monkeypatc
 
 def test_a_probe_that_needs_too_much_memory_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = make_tiny_model(tmp_path / "base")
-    monkeypatch.setattr(base_check, "CHECK_BYTES", 1 << 16)
-    monkeypatch.setattr(base_check, "_CPU_COPIES", 0)
+    monkeypatch.setattr(child_processes, "CHECK_BYTES", 1 << 16)
+    monkeypatch.setattr(child_processes, "_CPU_COPIES", 0)
     found = ask_for_calls(base, tmp_path, Verdict(None, Report(())), prompts=1, device="cpu", progress=Silent())
     assert (found.fault, found.report and _found(found.report)["calls"].severity) == (None, Severity.WARNING)
 

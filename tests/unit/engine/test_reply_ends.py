@@ -11,7 +11,7 @@ from learnloop_service.training.engine.http.chat_request import ChatRequest
 from learnloop_service.training.engine.http.replies import TokenTexts, choice
 from learnloop_service.training.engine.http.text_stream import TextStream
 from learnloop_service.training.engine.sampling.requests import Sample
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from tests.fakes.template_tokenizer import template_tokenizer
 
 TALK: list[dict[str, Any]] = [

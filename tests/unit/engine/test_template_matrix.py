@@ -18,9 +18,9 @@ from learnloop_service.training.engine.engine import Engine, finish
 from learnloop_service.training.engine.registry.registry import Registry
 from learnloop_service.training.engine.sampling.requests import SampleRequest
 from learnloop_service.training.engine.sampling.sampler import Sampler
-from learnloop_service.training.engine.template_habits import without_system_role
-from learnloop_service.training.engine.tokens import ChatTokenizer
-from learnloop_service.training.engine.tool_text import with_tools_as_text
+from learnloop_service.training.engine.text.template_habits import without_system_role
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tool_text import with_tools_as_text
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
 from learnloop_service.training.engine.trainer.trajectories import Conversation, Trajectory
 from tests.fakes.template_tokenizer import template_tokenizer

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.engine.trainer.trajectories import (
     BadTrajectory,
     Conversation,

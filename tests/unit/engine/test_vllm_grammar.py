@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 import learnloop_service.training.engine
 from learnloop_service.training.engine.http.chat_request import ChatRequest
 from learnloop_service.training.engine.http.reply_grammar import reply_grammar
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.engine.vllm.grammar import for_vllm
 from learnloop_service.training.protocol.tool_formats.formats import HERMES
 

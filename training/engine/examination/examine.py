@@ -1,14 +1,14 @@
-"""Answers the questions about a base model that need no sampling. Runs in the process of check_base.py."""
+"""Answers the questions about a base model that need no sampling. Runs in the process of check_child.py."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from learnloop_service.training.base_report import Defects, Finding, Report, Severity
+from learnloop_service.training.bases.report import Defects, Finding, Report, Severity
 from learnloop_service.training.engine.examination import conversation, rows, stops
 from learnloop_service.training.engine.examination.marks import TOOL_MARK, untrained
 from learnloop_service.training.engine.registry.base_models import parameter_count
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 
 
 def examine(directory: Path, tokenizer: ChatTokenizer) -> Report:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.base_report import FormatCount
+from learnloop_service.training.bases.report import FormatCount
 from learnloop_service.training.engine.sampling.requests import Sample, SampleCancelled, SampleRequest
 from learnloop_service.training.engine.sampling.sampler import Sampler
-from learnloop_service.training.engine.tokens import BadConversation, ChatTokenizer, Message
+from learnloop_service.training.engine.text.tokens import BadConversation, ChatTokenizer, Message
 from learnloop_service.training.engine.weights.weights import Weights
 
 MAX_TOKENS = 96

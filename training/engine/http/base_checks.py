@@ -6,8 +6,8 @@ from pathlib import Path
 
 import structlog
 
-from learnloop_service.training.base_verdicts import Verdict
-from learnloop_service.training.engine.base_check import NotChecked, check
+from learnloop_service.training.bases.child_processes import NotChecked, check
+from learnloop_service.training.bases.verdicts import Verdict
 from learnloop_service.training.engine.registry.base_models import Bases
 
 _AT_A_TIME = 2

@@ -35,7 +35,7 @@ from learnloop_service.training.engine.registry.base_models import context_lengt
 from learnloop_service.training.engine.registry.model_record import Target
 from learnloop_service.training.engine.registry.registry import Registry
 from learnloop_service.training.engine.sampling.requests import GRAMMAR_S, Sample, SampleRequest
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.protocol.full_context import full_context_message
 from learnloop_service.training.protocol.malformed_calls import MALFORMED
 from learnloop_service.training.protocol.stop_reason import STOP_REASON

@@ -7,7 +7,7 @@ from hashlib import blake2b
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.engine.http.chat_request import ChatRequest
 from learnloop_service.training.engine.sampling.requests import Sample
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.protocol.malformed_calls import MALFORMED
 from learnloop_service.training.protocol.stop_reason import STOP_REASON
 from learnloop_service.training.protocol.tool_formats.formats import Reply

@@ -33,7 +33,7 @@ from learnloop_service.training.engine.http.training_data import TrainingData
 from learnloop_service.training.engine.http.underway import Underway
 from learnloop_service.training.engine.registry.model_record import Target, UnknownModel
 from learnloop_service.training.engine.registry.registry import Registry
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.protocol.meant_path import meant_path
 from learnloop_service.training.protocol.responses.request import ResponsesRequest
 

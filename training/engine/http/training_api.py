@@ -30,7 +30,7 @@ from learnloop_service.training.engine.registry.export import export
 from learnloop_service.training.engine.registry.model_record import ModelRecord, NewModel, Target, UnknownModel
 from learnloop_service.training.engine.registry.registry import Registry
 from learnloop_service.training.engine.sampling.requests import SampleRequest
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
 from learnloop_service.training.engine.trainer.sft import SftOptions, read_examples, token_count
 from learnloop_service.training.engine.trainer.trajectories import (

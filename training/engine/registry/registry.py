@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 
-from learnloop_service.training.base_model_files import TIED, tied_modules
+from learnloop_service.training.bases.files import TIED, tied_modules
 from learnloop_service.training.collapse import RESTORED
 from learnloop_service.training.engine.registry import checkpoints, model_files
 from learnloop_service.training.engine.registry.base_models import Bases, parameter_count

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.engine.tokens import BadConversation, ChatTokenizer
+from learnloop_service.training.engine.text.tokens import BadConversation, ChatTokenizer
 from learnloop_service.training.engine.trainer.grpo_loss import BadOptions
 from learnloop_service.training.engine.trainer.grpo_step import Progress
 from learnloop_service.training.engine.trainer.optimizer import NonFiniteGradient

@@ -30,7 +30,7 @@ from learnloop_service.training.engine.registry.model_record import (
 from learnloop_service.training.engine.registry.registry import Registry
 from learnloop_service.training.engine.sampling.figures import SamplingFigures, total
 from learnloop_service.training.engine.sampling.requests import OnToken, Sample, SampleRequest
-from learnloop_service.training.engine.tokenizers import Tokenizers
+from learnloop_service.training.engine.text.tokenizers import Tokenizers
 from learnloop_service.training.engine.trainer.peers import TrainerLost
 from learnloop_service.training.engine.workers.conversations import Conversations
 from learnloop_service.training.engine.workers.handle import Handle, Question

@@ -19,7 +19,7 @@ from learnloop_service.training.engine.registry.model_record import Target
 from learnloop_service.training.engine.registry.registry import Registry
 from learnloop_service.training.engine.sampling.requests import Sample, SampleCancelled
 from learnloop_service.training.engine.sampling.sampler import Sampler
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.engine.trainer.grpo_step import Progress
 from learnloop_service.training.engine.trainer.peers import Alone, TrainerLost
 from learnloop_service.training.engine.workers.link import (

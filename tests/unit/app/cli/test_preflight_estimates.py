@@ -2,7 +2,7 @@
 
 from learnloop_service.app.cli.preflight.trial import estimates
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.base_defaults import Base, defaults_of
+from learnloop_service.training.bases.defaults import Base, defaults_of
 
 RUN: Json = {"cost": {"judge_usd": 0.0}, "rollouts": 16}
 EVALUATION = {"every": 4, "scenarios": 10, "samples": 1, "test_scenarios": 10}

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learnloop_service.app.cli.held_out import held_out_figures
-from learnloop_service.app.statistics.verdict import Verdict, VerdictState, verdict
+from learnloop_service.app.statistics.verdict import RunVerdict, VerdictState, verdict
 from learnloop_service.training.statistics.difference import Difference, difference
 
 _SHARES = st.sampled_from((0.0, 0.5, 1.0))
@@ -37,7 +37,7 @@ def _evaluation(iteration: int, values: list[float], baseline: list[float] | Non
     } | others
 
 
-def _judged(before: list[float], after: list[float], **others: Any) -> Verdict:
+def _judged(before: list[float], after: list[float], **others: Any) -> RunVerdict:
     return verdict([_evaluation(0, before), _evaluation(4, after, before)], **others)
 
 
