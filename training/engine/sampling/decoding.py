@@ -196,7 +196,7 @@ class Decoding:
         produced = int(state.produced[row])
         ids, values = state.ids[row, :produced].tolist(), state.logprobs[row, :produced].tolist()
         self._occupancy.leave(request)
-        request.done(
+        request.on_done(
             Sample(
                 ids=ids,
                 logprobs=values,

@@ -28,9 +28,9 @@ class Gathering:
         """Record how long a pass took."""
         self._pass_s = min(self._pass_s, seconds)
 
-    def goes_on(self, prompts: int, active: int) -> bool:
-        """Whether `prompts` that could have rows now wait longer, while `active` others are decoded. To be asked before
-        each decode step."""
+    def waits(self, prompts: int, active: int) -> bool:
+        """Return whether `prompts` waiting prompts that could have rows now should wait longer, while `active` other
+        rows are decoded. Must be called before each decode step."""
         now = time.perf_counter()
         if not prompts or not active:
             self._began_at = None

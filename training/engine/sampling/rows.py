@@ -118,8 +118,9 @@ class Rows:
 
     # Which row a conversation gets
 
-    def place(self, match: Match, owner: int) -> int | None:
-        """Take a row for a prompt, and have in it what there is of the prompt; None if it must wait for one."""
+    def assign(self, match: Match, owner: int) -> int | None:
+        """Take a row for a prompt and put the matched beginning of the prompt into it. Return None if the prompt must
+        wait for a row."""
         assert self.cache is not None
         slots = self.slots
         continued = not slots.busy[match.row] and match.tokens == slots.lengths[match.row]
