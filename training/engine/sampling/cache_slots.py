@@ -88,7 +88,7 @@ class CacheSlots:
             column[[one, other]] = column[[other, one]]
 
     def order(self) -> npt.NDArray[np.int64]:
-        """Return all rows: busy ones first, in place, then the most recently used."""
+        """Return all rows: first the busy ones, then the idle ones, each from the most to the least recently used."""
         return np.lexsort((-self._used, ~self.busy))
 
     def take(self, old: "CacheSlots", keep: npt.NDArray[np.int64]) -> None:

@@ -25,7 +25,7 @@ class SamplingFigures:
     batch_size: int
     """Number of conversations that are decoded together."""
     requests_waiting: int
-    """Number of requests waiting for a row or for their prompt."""
+    """Number of requests that wait for a row or whose prompt is being computed."""
     cache_tokens: int
     """Number of tokens whose keys and values are cached."""
     cache_capacity_tokens: int

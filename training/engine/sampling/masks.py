@@ -72,7 +72,8 @@ class ReplyMasks:
         return self._missed and not self._future().done()
 
     def allowed(self) -> "Bits | None":
-        """Return the tokens that can come next, or None if the mask is late. Raises GrammarFailed."""
+        """Return the tokens that can come next, or None if the mask is late. Raises GrammarFailed, or another exception
+        if the parser crashed."""
         future = self._future()
         self._missed = not future.done()
         return None if self._missed else future.result()

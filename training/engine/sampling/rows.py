@@ -38,7 +38,8 @@ class Rows:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens whose keys and values the cache holds. Pages that rows share count once."""
+        """Number of tokens whose keys and values the cache holds, in whole pages if it has pages. Pages that rows share
+        count once."""
         return self.cache.tokens_in(self.slots.lengths) if self.cache else 0
 
     @property

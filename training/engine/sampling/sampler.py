@@ -121,9 +121,9 @@ class Sampler:
     def submit(self, request: SampleRequest, on_token: OnToken | None, on_done: Done) -> int:
         """Queue a request and return its number, with which it can be cancelled.
 
-        `on_token(id, logprob)` is called for each token, and `on_done` once with the sample or the error
-        (ContextTooLong and UnknownWeights immediately). Both are called in `step` and must not raise. Raises ValueError
-        for an invalid request.
+        `on_token(id, logprob)` is called for each token, and `on_done` once with the sample or the error. Both are
+        called in `step`, except that ContextTooLong and UnknownWeights are reported immediately, and must not raise.
+        Raises ValueError for an invalid request.
         """
         number = next(self._numbers)
         scheduler = self._scheduler_of.get(request.weights_key)
@@ -147,8 +147,8 @@ class Sampler:
                 return
 
     def step(self) -> None:
-        """Admit and prefill waiting requests, decode one token for all rows, and refill the rows of finished requests
-        at the next step."""
+        """For each set of weights with requests, prefill prompts and decode one token for each conversation. The rows
+        of finished requests are filled again at the next step."""
         for scheduler in list(self._schedulers):
             if scheduler.busy and scheduler in self._schedulers:
                 self._schedulers.remove(scheduler)
@@ -159,7 +159,7 @@ class Sampler:
     def _make_room(self, scheduler: Scheduler) -> None:
         """Release idle caches, least recently used first, while the total exceeds the budget.
 
-        Without a budget a scheduler takes all free memory, so every other one is reduced to what it needs.
+        Without a budget, the size of a new cache on a GPU depends on the free memory, so all idle caches are released.
         """
         for other in list(self._schedulers):
             if sum(holder.cache_bytes for holder in self._schedulers) <= self._budget(scheduler):

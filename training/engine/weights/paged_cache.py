@@ -57,7 +57,7 @@ class PagedCache:
         return (self.pages + 1) * PAGE * self.shape.bytes_per_token
 
     def tokens_in(self, lengths: npt.NDArray[np.int64]) -> int:
-        """Return how many tokens the pages in use hold."""
+        """Return how many tokens the pages in use have room for."""
         return (self.pages - self.free) * PAGE
 
     def tables(self, device: torch.device) -> torch.Tensor:
@@ -113,8 +113,7 @@ class PagedCache:
         return len(self._free)
 
     def room(self, busy: Sequence[int], row: int, tokens: int) -> int:
-        """Return the number of pages that are free or used only by rows that are not busy, once `tokens` first tokens
-        of `row` are busy too."""
+        """Return the number of pages that are used neither by `busy` rows nor by the first `tokens` tokens of `row`."""
         tables = [self._tables[busy_row, : self.held[busy_row]] for busy_row in busy]
         return self.pages - len(np.unique(np.concatenate([*tables, self._tables[row, : tokens // PAGE]])))
 
@@ -137,7 +136,8 @@ class PagedCache:
         self._trim(row, 0)
 
     def clear(self, row: int) -> None:
-        """Do nothing: what a non-finite computation left is never read, because a row reads only what it holds."""
+        """Release a row's pages after a computation that was not finite. Its values can stay, because a row reads only
+        what it holds."""
         self.forget(row)
 
     def _trim(self, row: int, count: int) -> None:
