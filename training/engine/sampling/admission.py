@@ -37,8 +37,8 @@ _Tokens = int | npt.NDArray[np.int64]
 
 
 class Admission:
-    """The way of a request from the queue to the batch. All its tokens but the last are prefilled; the next decode step
-    feeds the last."""
+    """Takes requests from the queue into the batch. All tokens of a request but the last are prefilled; the next decode
+    step feeds the last."""
 
     def __init__(self, occupancy: Occupancy, slots: int, counts: Counts) -> None:
         self._occupancy, self._counts = occupancy, counts
@@ -48,7 +48,7 @@ class Admission:
         self._prefill_tokens = int(min(max(PREFILL_FLOPS / (2 * weights.parameters), PREFILL_CHUNK), 4096))
         if weights.supports_packing:
             self._chunk, self._together = PACKED_PREFILL, slots
-            # Of a model in stages each GPU then has a pass to work on.
+            # If the model is in stages, each GPU then has a pass to work on.
             self._prefill_tokens = PACKED_PREFILL * max(len(weights.kv.stages), 1)
 
     @property

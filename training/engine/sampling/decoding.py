@@ -75,7 +75,7 @@ class Decoding:
             return None
         longest = int(rows.lengths[active].max()) + 1
         occupancy.reserve(longest)
-        if rows is not occupancy.rows.slots:  # the cache was made anew
+        if rows is not occupancy.rows.slots:  # the rows were created again
             return self._decoded_now()
         count = min(round_up(int(active[-1]) + 1, occupancy.weights.pad_to_multiple_of), len(rows.lengths))
         positions = rows.lengths[:count]
