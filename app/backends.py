@@ -18,7 +18,7 @@ from learnloop_service.app.processes.engine import (
 from learnloop_service.app.settings import Settings
 from learnloop_service.training.backends import registry
 from learnloop_service.training.backends.base import Backend, BackendRefused, BackendUnavailable
-from learnloop_service.training.bases.defaults import Base
+from learnloop_service.training.bases.defaults import BaseModelFacts
 from learnloop_service.training.bases.files import base_model_fault, parameter_count
 from learnloop_service.training.bases.verdicts import BaseVerdicts
 from learnloop_service.training.tuning import Tuning, usual_tuning
@@ -84,7 +84,7 @@ def unusable_base_models(settings: Settings) -> dict[str, str]:
     return {name: fault for name, fault in faults.items() if fault is not None}
 
 
-def base_of(settings: Settings, backend: str, base_model: str, tuning: Tuning | None = None) -> Base:
+def base_of(settings: Settings, backend: str, base_model: str, tuning: Tuning | None = None) -> BaseModelFacts:
     """Return what is known here of a base model and of how it is trained; `tuning` is None unless it was asked for.
 
     The size is unknown on backends that have base models of their own, and if the files are on another machine. Reads
@@ -93,8 +93,8 @@ def base_of(settings: Settings, backend: str, base_model: str, tuning: Tuning | 
     directory = settings.base_models.get(base_model)
     parameters = None if directory is None or not registry.is_on_engine(backend) else parameter_count(directory)
     if not parameters:
-        return Base(base_model)
-    return Base(base_model, parameters, (tuning or usual_tuning(parameters)).mode, settings.engine_device)
+        return BaseModelFacts(base_model)
+    return BaseModelFacts(base_model, parameters, (tuning or usual_tuning(parameters)).mode, settings.engine_device)
 
 
 class Backends:

@@ -15,7 +15,7 @@ from learnloop_service.environment.base import Json
 from learnloop_service.environment.bounded_http import AnswerRefused, parse_retry_after
 from learnloop_service.environment.full_context import is_full_context
 from learnloop_service.judges.base import JudgeModel
-from learnloop_service.judges.careful_http import Reply, UnusableReply, post
+from learnloop_service.judges.careful_http import HttpReply, UnusableReply, post
 
 _MAX_ERROR_CHARACTERS = 300
 _HIDDEN = "[key]"
@@ -118,7 +118,7 @@ def _taken(model: JudgeModel, request: Mapping[str, Json]) -> dict[str, Json]:
     return {field: value for field, value in named.items() if field is not None}
 
 
-def _not_taken(reply: Reply, body: Mapping[str, Json]) -> str | None:
+def _not_taken(reply: HttpReply, body: Mapping[str, Json]) -> str | None:
     """The field of the body that the server names as its reason to refuse it."""
     if reply.status not in (400, 422) or _is_too_long(reply):
         return None
@@ -156,7 +156,7 @@ def _tokens(usage: Json, name: str) -> int:
     return max(0, count) if isinstance(count, int) else 0
 
 
-def _unavailable(reply: Reply, key: str | None) -> JudgeUnavailable:
+def _unavailable(reply: HttpReply, key: str | None) -> JudgeUnavailable:
     return JudgeUnavailable(
         _scrubbed(f"HTTP {reply.status}: {_message(reply)}", key),
         retryable=reply.status in (408, 409, 425, 429) or reply.status >= 500,
@@ -165,14 +165,14 @@ def _unavailable(reply: Reply, key: str | None) -> JudgeUnavailable:
     )
 
 
-def _is_too_long(reply: Reply) -> bool:
+def _is_too_long(reply: HttpReply) -> bool:
     code = None
     with suppress(UnusableReply, KeyError, TypeError, AttributeError):
         code = reply.object()["error"].get("code")
     return is_full_context(reply.status, code, _message(reply))
 
 
-def _message(reply: Reply) -> str:
+def _message(reply: HttpReply) -> str:
     """The server's own words, where it has OpenAI's form of an error."""
     with suppress(UnusableReply, KeyError, TypeError):
         return str(reply.object()["error"]["message"])

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
-class Check:
+class InstallationCheck:
     """An installation into `place`, with an interpreter that is installed already."""
 
     place: Path
@@ -83,12 +83,12 @@ class Check:
         return done.stdout
 
 
-WAYS: dict[str, Callable[[Check], Path]] = {
-    "client": Check.client_alone,
-    "wheel": Check.wheel,
-    "uv-tool": Check.uv_tool,
-    "pipx": Check.pipx,
-    "clone": Check.clone,
+WAYS: dict[str, Callable[[InstallationCheck], Path]] = {
+    "client": InstallationCheck.client_alone,
+    "wheel": InstallationCheck.wheel,
+    "uv-tool": InstallationCheck.uv_tool,
+    "pipx": InstallationCheck.pipx,
+    "clone": InstallationCheck.clone,
 }
 
 
@@ -105,11 +105,11 @@ def main() -> None:
         for way in options.ways:
             place = Path(folder) / way
             place.mkdir()
-            print(_checked(way, Check(place, python, options.extra, wheels)), flush=True)
+            print(_checked(way, InstallationCheck(place, python, options.extra, wheels)), flush=True)
             shutil.rmtree(place)
 
 
-def _checked(way: str, check: Check) -> str:
+def _checked(way: str, check: InstallationCheck) -> str:
     started = time.monotonic()
     programs = WAYS[way](check)
     seconds = time.monotonic() - started

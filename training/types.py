@@ -161,7 +161,7 @@ _LOST = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RolloutFailure:
     """Why a rollout failed: a kind for code, and a message for people."""
 
     kind: FailureKind
@@ -176,7 +176,7 @@ class Rollout:
     scenario: Scenario
     trajectory: "Trajectory"
     outcome: Outcome
-    failure: Failure | None = None
+    failure: RolloutFailure | None = None
     started_at: float = 0.0
     """Unix time in seconds."""
     seconds: float = 0.0
@@ -246,7 +246,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class Reflection:
+class IterationReflection:
     """The state of a reflective environment after an iteration, and its showcase: one greedy rollout with the
     result."""
 
@@ -283,7 +283,7 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
-class RolloutFailures:
+class FailedRollouts:
     """How many of the rollouts that an iteration has finished so far failed, and why the first one did."""
 
     iteration: int
@@ -294,14 +294,14 @@ class RolloutFailures:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class IterationProgress:
     """Progress of the current iteration: `done` of `total` rollouts or steps of a phase."""
 
     iteration: int
     phase: Phase
     done: int
     total: int
-    failures: RolloutFailures | None = None
+    failures: FailedRollouts | None = None
     """Failures among the iteration's rollouts; None if the phase makes none."""
 
 
@@ -342,7 +342,7 @@ class IterationResult:
     best_step: int
     """The best checkpoint so far, by its validation success, which `/ask` uses (training/best_checkpoint.py)."""
     timing: Timing
-    reflection: Reflection | None = None
+    reflection: IterationReflection | None = None
     """None unless the environment is reflective."""
     sampled_step: int | None = None
     """Step of the policy that sampled every turn of the iteration's rollouts; None without rollouts."""

@@ -21,7 +21,7 @@ from learnloop_service.app.db.tables import AgentSession, OpenAgentTask, Session
 from learnloop_service.app.domain.agent_session_state import AgentSessionState
 from learnloop_service.app.errors import NotFound
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.rollout.agents.sessions import Outcome
+from learnloop_service.training.rollout.agents.sessions import SessionOutcome
 
 MAX_LOSSES = 3
 """Number of losses in a row after which a task is given up. That many are not by chance."""
@@ -176,7 +176,7 @@ class AgentTasks:
     async def _end(self, tx: AsyncSession, task: OpenAgentTask, reason: str) -> None:
         query = select(AgentSession).where(AgentSession.id == task.session_id, _OPEN).with_for_update()
         if (row := (await tx.execute(query)).scalar_one_or_none()) is not None:
-            await end_row(tx, row, Outcome(reason=reason, lost=True))
+            await end_row(tx, row, SessionOutcome(reason=reason, lost=True))
 
 
 async def _losses(tx: AsyncSession, task: OpenAgentTask) -> int:

@@ -33,7 +33,7 @@ from learnloop_service.app.releases.exposures import failure_recorded
 from learnloop_service.app.releases.split import Exposure
 from learnloop_service.app.schemas.anthropic import CountTokensRequest, MessagesRequest, TokenCount
 from learnloop_service.app.schemas.openai import (
-    ChatRequest,
+    CompletionRequest,
     ModelObject,
     ModelObjects,
     ResponseRequest,
@@ -49,7 +49,7 @@ ModelPath = Annotated[str, Path(description="Name of the model; append `@STEP` f
 
 
 @asked_by_agents(
-    router, "/chat/completions", chat_in_session, responses=COMPLETION, openapi_extra=described_body(ChatRequest)
+    router, "/chat/completions", chat_in_session, responses=COMPLETION, openapi_extra=described_body(CompletionRequest)
 )
 async def chat_completions(
     models: CurrentModels,

@@ -19,11 +19,11 @@ from learnloop_service.app.operations.start.release import ReleaseStarter, Start
 from learnloop_service.app.releases.store import ReleaseStore, Verb
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.releases import (
+    NewReleaseRequest,
     ReleaseAccepted,
     ReleaseBrief,
     ReleaseEventOut,
     ReleaseOut,
-    ReleaseRequest,
     ReleaseVerified,
     RollbackRequest,
     UnitOut,
@@ -51,7 +51,7 @@ async def post_release(
     caller: CurrentCaller,
     project: ProjectPart,
     name: PromotedPart,
-    request: ReleaseRequest,
+    request: NewReleaseRequest,
 ) -> ReleaseAccepted:
     """Give a candidate a share of the users of a promoted name.
 

@@ -19,7 +19,7 @@ from learnloop_service.app.gateway.gateway import SessionGateway
 from learnloop_service.app.schemas.anthropic import CountTokensRequest, MessageObject, MessagesRequest, TokenCount
 from learnloop_service.app.schemas.openai import (
     ChatCompletion,
-    ChatRequest,
+    CompletionRequest,
     ModelObject,
     ModelObjects,
     ResponseObject,
@@ -93,7 +93,7 @@ def asked_by_agents(
 
 
 @asked_by_agents(
-    router, "/chat/completions", chat_in_session, responses=COMPLETION, openapi_extra=described_body(ChatRequest)
+    router, "/chat/completions", chat_in_session, responses=COMPLETION, openapi_extra=described_body(CompletionRequest)
 )
 async def session_chat_completions(
     gateway: CurrentGateway, caller: CurrentCaller, request: Request, id: SessionId

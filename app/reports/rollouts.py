@@ -15,7 +15,7 @@ from learnloop_service.app.statistics.verdict import headline
 from learnloop_service.environment.base import Scenario
 from learnloop_service.environment.json_type import Json
 from learnloop_service.judges.base import Score
-from learnloop_service.training.types import Failure, FailureKind, Rollout, ScoredRollout
+from learnloop_service.training.types import FailureKind, Rollout, RolloutFailure, ScoredRollout
 
 MAX_LISTED = 2_000
 """Maximum number of listed rollouts: about 250 kB."""
@@ -143,7 +143,7 @@ def scored(rows: Sequence[Row], scenarios: Sequence[str]) -> list[ScoredRollout]
 
 
 def _scored(row: Row, scenario_id: str) -> ScoredRollout:
-    failure = Failure(FailureKind.OTHER, FAILED) if row.end == FAILED else None
+    failure = RolloutFailure(FailureKind.OTHER, FAILED) if row.end == FAILED else None
     scenario = Scenario(scenario_id, "validation", {}, {})
     rollout = Rollout(row.id, scenario, cast(Any, None), {"finish": row.end}, failure)
     return ScoredRollout(rollout, Score(None, ""), row.reward, {}, bool(row.success))

@@ -37,7 +37,7 @@ from learnloop_service.app.operations.start.run import ForkOrigin, Started, star
 from learnloop_service.app.runs import documents
 from learnloop_service.app.schedules.requests import checkpoint_name, filter_of, request_for
 from learnloop_service.app.schedules.store import DueTimeTaken, ScheduleStore, follow, take
-from learnloop_service.app.schemas.releases import ReleaseRequest
+from learnloop_service.app.schemas.releases import NewReleaseRequest
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.service import HandlerResources
 from learnloop_service.environment.json_type import Json
@@ -225,7 +225,7 @@ class Scheduler:
             await follow(tx, row, release_id=started.row.id)
 
         starter = ReleaseStarter(self.engine, self.evaluations)
-        request = ReleaseRequest(model=f"{run.model_project}/{run.model_name}", step=step)
+        request = NewReleaseRequest(model=f"{run.model_project}/{run.model_name}", step=step)
         await starter.start(schedule.project, schedule.promoted_name, request, _caller(schedule), save)
         log.info("release of a schedule started", schedule=schedule.id, run_id=run.id)
 

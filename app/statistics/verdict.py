@@ -10,7 +10,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from learnloop_service.environment.wording import in_words, signed
-from learnloop_service.training.statistics.difference import MIN_CHANGED, Difference
+from learnloop_service.training.statistics.difference import MIN_CHANGED, SuccessDifference
 
 HEADLINES = (("validation", "sampled"), ("test", "sampled"))
 """Split and mode of the headline figure: the first one that the run evaluates. Validation is evaluated throughout, and
@@ -67,7 +67,7 @@ def verdict(
     """Return the verdict on a run with these evaluations, in any order, and the best checkpoint's step.
 
     An evaluation has `iteration`, `split`, `mode`, `step`, `scenarios`, `success`, and `difference`: the fields of a
-    `Difference` from the baseline, or None. `losses` are those of a finished run on demonstrations only.
+    `SuccessDifference` from the baseline, or None. `losses` are those of a finished run on demonstrations only.
     """
     rows = headline(evaluations)
     if losses is not None and losses["first"] is not None and losses["latest"] is not None and len(rows) < 2:
@@ -77,7 +77,7 @@ def verdict(
         return RunVerdict(VerdictState.TOO_EARLY, None, None, None, *said.parts(), tuple(causes))
     first, latest = rows[0], rows[-1]
     latest = on_same_scenarios(first, latest)
-    found = Difference(**latest["difference"]) if latest is not first and latest["difference"] else None
+    found = SuccessDifference(**latest["difference"]) if latest is not first and latest["difference"] else None
     state = _state(found, is_later=latest is not first)
     on = {name: latest[name] for name in ("split", "mode", "scenarios")} | {
         "first": _checkpoint(first),
@@ -136,7 +136,7 @@ def on_same_scenarios(first: Mapping[str, Any], later: Mapping[str, Any]) -> Map
     return {**later, "scenarios": first["scenarios"], "success": first["success"] + found["mean"]}
 
 
-def _state(found: Difference | None, *, is_later: bool) -> VerdictState:
+def _state(found: SuccessDifference | None, *, is_later: bool) -> VerdictState:
     if not is_later:
         return VerdictState.TOO_EARLY
     if found is None or not found.is_shown:
@@ -153,7 +153,7 @@ def _points(share: float) -> float:
 
 
 def _figures(
-    first: Mapping[str, Any], latest: Mapping[str, Any], found: Difference | None
+    first: Mapping[str, Any], latest: Mapping[str, Any], found: SuccessDifference | None
 ) -> tuple[float | None, tuple[float, float] | None]:
     if found is not None:
         return _points(found.mean), (_points(found.low), _points(found.high))
@@ -169,7 +169,7 @@ _OPENINGS = {
 
 
 def _sentence(
-    state: VerdictState, first: Mapping[str, Any], latest: Mapping[str, Any], found: Difference | None
+    state: VerdictState, first: Mapping[str, Any], latest: Mapping[str, Any], found: SuccessDifference | None
 ) -> _Said:
     opening = _OPENINGS[state].format(first=first["success"], latest=latest["success"])
     noun = "scenario" if latest["scenarios"] == 1 else "scenarios"
@@ -185,7 +185,7 @@ def _sentence(
     return _Said(f"{opening}, {mean} points", basis, more)
 
 
-def _limits(found: Difference, scenarios: int) -> str:
+def _limits(found: SuccessDifference, scenarios: int) -> str:
     """Say what this evaluation could have shown."""
     if found.smallest is None:
         few = "1 scenario is" if found.scenarios == 1 else f"{found.scenarios} scenarios are"

@@ -51,7 +51,7 @@ from learnloop_service.training.journal import Journal
 from learnloop_service.training.loop.warm_start import Demonstrations
 from learnloop_service.training.phases import Phase
 from learnloop_service.training.rollout.rollout import Player
-from learnloop_service.training.types import IterationResult, Progress, Resume, RunConfig
+from learnloop_service.training.types import IterationProgress, IterationResult, Resume, RunConfig
 
 MakeServices = Callable[[Run, Environment], JudgeServices]
 """Makes the services for a run's judge. It is called, and they are used, on the run's own event loop."""
@@ -67,7 +67,7 @@ class LearnLoop(Protocol):
         judge: Judge,
         policy: Policy,
         *,
-        progress: Callable[[Progress], None],
+        progress: Callable[[IterationProgress], None],
         journal: Journal,
         resume: Resume | None,
         budget: RunBudget,
@@ -96,7 +96,7 @@ class _Work:
     main_loop: asyncio.AbstractEventLoop
     journal: StoredJournal
     meter: Meter
-    note: Callable[[Progress], None]
+    note: Callable[[IterationProgress], None]
     waits: Callable[[str], None]
     facts: list[Facts]
     """Facts of the saved iterations, for diagnoses."""
@@ -160,7 +160,7 @@ class Driver:
         self,
         run: Run,
         lease: Lease[Run],
-        note: Callable[[Progress], None],
+        note: Callable[[IterationProgress], None],
         waits: Callable[[str], None],
         on_lost: Callable[[], None],
     ) -> None:
@@ -202,7 +202,7 @@ class Driver:
         patience = Patience(work.waits)
         trained = -1  # the last iteration whose training progressed
 
-        def noted(progress: Progress) -> None:
+        def noted(progress: IterationProgress) -> None:
             nonlocal trained
             trains = progress.phase is Phase.TRAIN
             # The steps of a training that fails are lost, so they are progress only once.
@@ -215,7 +215,7 @@ class Driver:
         with self.tracing.run(work.run.id, work.lease.worker, _trace_inputs(work.run, work.request)):
             await patience.retrying(lambda: self._learn_and_flush(work, noted))
 
-    async def _learn_and_flush(self, work: _Work, note: Callable[[Progress], None]) -> None:
+    async def _learn_and_flush(self, work: _Work, note: Callable[[IterationProgress], None]) -> None:
         """Learn. On failure or cancellation, flush the journal, so that finished and answered work is kept."""
         try:
             await self._learn(work, note)
@@ -238,7 +238,7 @@ class Driver:
         easy = {each.iteration: easy_groups(each.groups) for each in work.facts}
         return replace(resume, rolled_out=list(rolled_out(work.facts)), easy=easy)
 
-    async def _learn(self, work: _Work, note: Callable[[Progress], None]) -> None:
+    async def _learn(self, work: _Work, note: Callable[[IterationProgress], None]) -> None:
         run, request = work.run, work.request
         await self._check_rules(work)  # the previous worker may have died before its check
         resume = await self._resume(work)

@@ -31,7 +31,7 @@ from learnloop_service.training.backends.base import BackendRefused, BackendUnav
 from learnloop_service.training.loop.collector import RolloutsFailed
 from learnloop_service.training.loop.evaluation import NothingScored
 from learnloop_service.training.loop.learn_loop import CheckpointLost
-from learnloop_service.training.types import Progress
+from learnloop_service.training.types import IterationProgress
 
 _POLL_S = 1.0
 _REPORT_S = 0.5
@@ -56,7 +56,7 @@ log = structlog.get_logger(__name__)
 class Activity(Protocol):
     """How driven work reports to its runner. Can be called from any thread."""
 
-    def note(self, progress: Progress) -> None:
+    def note(self, progress: IterationProgress) -> None:
         """Report progress."""
 
     def wait(self, reason: str) -> None:
@@ -83,7 +83,7 @@ class JobKind(Protocol):
         """Drive the row to its end and return its result. Raises LeaseLost, RunBudgetReached, and other failures."""
 
     async def report(
-        self, lease: Lease[Any], progress: Progress | None, wait_reason: str | None, driven_s: float
+        self, lease: Lease[Any], progress: IterationProgress | None, wait_reason: str | None, driven_s: float
     ) -> PendingRequests:
         """Save a report, and return what the owner has requested. Raises LeaseLost.
 
@@ -130,7 +130,7 @@ class _ActiveWork:
     """The row's id, for the log."""
     work: asyncio.Task[Any] | None = None
     supervisor: asyncio.Task[None] | None = None
-    progress: Progress | None = None
+    progress: IterationProgress | None = None
     moved_at: float = field(default_factory=time.monotonic)
     """Time of the last progress, on the monotonic clock."""
     reported_at: float = field(default_factory=time.monotonic)
@@ -140,7 +140,7 @@ class _ActiveWork:
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the work hangs, so that the supervisor does not wait for its end."""
 
-    def note(self, progress: Progress) -> None:
+    def note(self, progress: IterationProgress) -> None:
         if progress.failures is None and self.progress is not None:  # phases without rollouts leave them as they are
             progress = replace(progress, failures=self.progress.failures)
         self.progress, self.wait_reason, self.moved_at = progress, None, time.monotonic()
@@ -324,14 +324,14 @@ class Runner:
 
     async def _report(self, active: _ActiveWork) -> None:
         """Save progress and check for the owner's requests, periodically."""
-        saved: Progress | None = None
+        saved: IterationProgress | None = None
         while True:
             progress = active.progress
             if await self._save_progress(active, progress if progress != saved else None):
                 saved = progress
             await asyncio.sleep(_REPORT_S)
 
-    async def _save_progress(self, active: _ActiveWork, progress: Progress | None) -> bool:
+    async def _save_progress(self, active: _ActiveWork, progress: IterationProgress | None) -> bool:
         """Save progress and act on the owner's requests. Returns whether the progress was saved."""
         before, active.reported_at = active.reported_at, time.monotonic()
         driven_s = active.reported_at - before

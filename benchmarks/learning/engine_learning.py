@@ -36,7 +36,7 @@ from learnloop_service.training.engine.sampling.requests import ContextTooLong, 
 from learnloop_service.training.engine.sampling.sampler import Sampler
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
 from learnloop_service.training.engine.trainer.sft import Example, SftOptions
-from learnloop_service.training.engine.trainer.trajectories import Conversation, Trajectory
+from learnloop_service.training.engine.trainer.trajectories import Conversation, TrainingTrajectory
 from learnloop_service.training.tuning import Tuning
 from learnloop_service.training.types import RunConfig
 
@@ -162,9 +162,9 @@ async def _execute(each: Try, calls: Sequence[Mapping[str, Any]]) -> None:
         each.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result.content})
 
 
-def trajectory(each: Try, reward: float) -> Trajectory:
+def trajectory(each: Try, reward: float) -> TrainingTrajectory:
     conversation = Conversation(tuple(each.messages), each.tools, each.exact, each.logprobs)
-    return Trajectory((conversation,), reward)
+    return TrainingTrajectory((conversation,), reward)
 
 
 def scored(tries: Sequence[Try]) -> list[tuple[Outcome, float]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from learnloop_service.training.bases.report import FormatCount, read
-from learnloop_service.training.bases.verdicts import Verdict
+from learnloop_service.training.bases.verdicts import BaseVerdict
 
 CHECK_CPU_S = 60
 """Limit of the child's processor time in seconds. Importing the libraries takes 5 to 15 s of it."""
@@ -60,7 +60,7 @@ class Silent:
     def say(self, text: str) -> None: ...
 
 
-def check(directory: Path) -> Verdict:
+def check(directory: Path) -> BaseVerdict:
     """Load, render and examine a base model in a child process. Raises NotChecked."""
     command = child_command(
         "learnloop_service.training.engine.examination.check_child", directory, CHECK_CPU_S, CHECK_BYTES
@@ -81,11 +81,11 @@ def check(directory: Path) -> Verdict:
         raise NotChecked(f"the process that checks it did not start: {error.strerror}") from error
     if child.returncode == 0:
         answer = json.loads(child.stdout.splitlines()[-1])
-        return Verdict(answer["fault"], read(answer["report"]))
+        return BaseVerdict(answer["fault"], read(answer["report"]))
     if child.returncode == -signal.SIGXCPU:
-        return Verdict(f"loading it and rendering a conversation take more than {CHECK_CPU_S} s of processor time")
+        return BaseVerdict(f"loading it and rendering a conversation take more than {CHECK_CPU_S} s of processor time")
     if child.returncode in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL):
-        return Verdict(f"loading it ends the process ({signal.Signals(-child.returncode).name})")
+        return BaseVerdict(f"loading it ends the process ({signal.Signals(-child.returncode).name})")
     raise NotChecked(f"the process that checks it ended with status {child.returncode}")
 
 

@@ -55,7 +55,7 @@ _LORA_WARM_START: _Points = ((1.5e9, 1e-4),)
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class BaseModelFacts:
     """What is known of the base model that a run trains."""
 
     name: str
@@ -89,7 +89,7 @@ _AFTER_DEMONSTRATIONS: Mapping[str, Default] = {
 
 
 def defaults_of(
-    base: Base, groups: int | None = None, rollouts: int | None = None, *, after_demonstrations: bool = False
+    base: BaseModelFacts, groups: int | None = None, rollouts: int | None = None, *, after_demonstrations: bool = False
 ) -> dict[str, Default]:
     """Return the defaults of a run by their paths in the request.
 
@@ -119,7 +119,7 @@ def demonstrations(available: int) -> Default:
     return Default(min(available, MOST_DEMONSTRATIONS), reason)
 
 
-def on_collapse(base: Base) -> OnCollapse:
+def on_collapse(base: BaseModelFacts) -> OnCollapse:
     """Return what is done when a step broke the policy.
 
     A base of 270M parameters, trained whole, fell from 85 to 24% success in one step, and a policy whose replies are
@@ -129,7 +129,7 @@ def on_collapse(base: Base) -> OnCollapse:
     return "step_back" if base.is_sized else "continue"
 
 
-def usual_rate(base: Base) -> float:
+def usual_rate(base: BaseModelFacts) -> float:
     """Return the learning rate for GRPO that suits the base, or a guess if its size is unknown."""
     if base.parameters is None or base.name == TINY_BASE:
         return RunConfig().learning_rate if base.name == TINY_BASE else _GUESSED_RATE
@@ -143,7 +143,7 @@ def factor_from_usual(rate: float, usual: float, *, is_sized: bool) -> float | N
     return factor if abs(math.log(rate / usual)) >= math.log(factor) * (1 - 1e-9) else None
 
 
-def _of_tiny_base(base: Base) -> dict[str, Default]:
+def _of_tiny_base(base: BaseModelFacts) -> dict[str, Default]:
     reason = f"Suits {TINY_BASE}."
     if base.name != TINY_BASE:
         reason = f"The size of {base.name} is unknown here, so this is what suits {TINY_BASE}."
@@ -165,7 +165,7 @@ def _of_tiny_base(base: Base) -> dict[str, Default]:
     return {path: Default(value, reason) for path, value in values.items()}
 
 
-def _of_training(base: Base, parameters: int) -> dict[str, Default]:
+def _of_training(base: BaseModelFacts, parameters: int) -> dict[str, Default]:
     trained = f"{_size(parameters)} parameters trained {'by a LoRA' if base.mode == 'lora' else 'whole'}"
     measured = f" Rates were measured at {'1.5B' if base.mode == 'lora' else '135M'} parameters and fall with size."
     group = "A model of 1.5B parameters was measured to learn with 128 rollouts an iteration."
@@ -190,7 +190,7 @@ def _of_training(base: Base, parameters: int) -> dict[str, Default]:
     }
 
 
-def _of_evaluation(base: Base, parameters: int) -> dict[str, Default]:
+def _of_evaluation(base: BaseModelFacts, parameters: int) -> dict[str, Default]:
     if base.device == "cpu":
         scenarios, test, cost = 32, 64, "A rollout of this base on a CPU takes long."
     elif parameters > _GPU_VALIDATION_UP_TO:
@@ -209,7 +209,7 @@ def _of_evaluation(base: Base, parameters: int) -> dict[str, Default]:
     }
 
 
-def _concurrency(base: Base, rollouts: int) -> Default:
+def _concurrency(base: BaseModelFacts, rollouts: int) -> Default:
     if base.device == "cpu":
         return Default(
             min(rollouts, _CPU_CONCURRENCY), "On a CPU more rollouts at the same time would only wait for each other."
@@ -218,7 +218,7 @@ def _concurrency(base: Base, rollouts: int) -> Default:
     return Default(min(2 * rollouts, _MOST_CONCURRENT), together)
 
 
-def _rate(base: Base, parameters: int) -> float:
+def _rate(base: BaseModelFacts, parameters: int) -> float:
     if base.mode == "lora":
         return _extrapolated(_LORA, parameters, 0.25, _HIGHEST_LORA_RATE)
     return _extrapolated(_WHOLE, parameters, 0.25, _WHOLE[0][1])

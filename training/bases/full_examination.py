@@ -5,15 +5,15 @@ from pathlib import Path
 
 from learnloop_service.training.bases.child_processes import NotChecked, OnProgress, check, probe
 from learnloop_service.training.bases.files import place_of_added
-from learnloop_service.training.bases.report import CALLS, Finding, FormatCount, Report, Severity
-from learnloop_service.training.bases.verdicts import BaseVerdicts, Verdict
+from learnloop_service.training.bases.report import CALLS, BaseReport, Finding, FindingSeverity, FormatCount
+from learnloop_service.training.bases.verdicts import BaseVerdict, BaseVerdicts
 from learnloop_service.training.protocol.tool_formats.chosen import FILE, choose, chosen_format
 from learnloop_service.training.protocol.tool_formats.formats import FORMATS
 
 __all__ = ["NotChecked", "ask_for_calls", "examine", "with_probe"]
 
 
-def examine(directory: Path, data_dir: Path, *, prompts: int, device: str, progress: OnProgress) -> Verdict:
+def examine(directory: Path, data_dir: Path, *, prompts: int, device: str, progress: OnProgress) -> BaseVerdict:
     """Check a base model again, ask it for calls with `prompts` prompts in each format, and keep the verdict.
 
     0 keeps the result of an earlier probe of the same files. Raises NotChecked.
@@ -29,8 +29,8 @@ def examine(directory: Path, data_dir: Path, *, prompts: int, device: str, progr
 
 
 def ask_for_calls(
-    directory: Path, data_dir: Path, verdict: Verdict, *, prompts: int, device: str, progress: OnProgress
-) -> Verdict:
+    directory: Path, data_dir: Path, verdict: BaseVerdict, *, prompts: int, device: str, progress: OnProgress
+) -> BaseVerdict:
     """Probe a base model that was checked, and keep the verdict with the result.
 
     The tool format that it chooses is named in the directory of a base model that was added. A probe that fails is a
@@ -41,7 +41,7 @@ def ask_for_calls(
     try:
         counts = probe(directory, prompts=prompts, device=device, progress=progress)
     except NotChecked as error:
-        finding = Finding(CALLS, Severity.WARNING, f"It could not be asked for calls: {error}.", _AGAIN)
+        finding = Finding(CALLS, FindingSeverity.WARNING, f"It could not be asked for calls: {error}.", _AGAIN)
         report = verdict.report.with_findings([finding])
     else:
         report = with_probe(verdict.report, counts)
@@ -55,7 +55,7 @@ def ask_for_calls(
 _AGAIN = "Repeat it with `learnloop bases check NAME`."
 
 
-def _with_format(directory: Path, data_dir: Path, report: Report, name: str) -> Report:
+def _with_format(directory: Path, data_dir: Path, report: BaseReport, name: str) -> BaseReport:
     """Name the tool format in the directory of a base model that was added. For others, say that it should be."""
     if directory == place_of_added(data_dir, directory.name):
         choose(directory, FORMATS[name])
@@ -65,10 +65,10 @@ def _with_format(directory: Path, data_dir: Path, report: Report, name: str) -> 
         return report
     remedy = f'Write {{"tool_format": "{name}"}} into {directory / FILE}, or use `learnloop bases add`.'
     text = f"It writes calls as {name}, but they are read as {named.name if named else report.probe[0].tool_format}."
-    return report.with_findings([Finding("tool format", Severity.WARNING, text, remedy)])
+    return report.with_findings([Finding("tool format", FindingSeverity.WARNING, text, remedy)])
 
 
-def with_probe(report: Report, counts: tuple[FormatCount, ...]) -> Report:
+def with_probe(report: BaseReport, counts: tuple[FormatCount, ...]) -> BaseReport:
     """Return the report with what was counted, and the tool format with the most readable calls. Of equal ones it is
     the first, which is the chat template's own."""
     best = max(counts, key=lambda count: count.calls)
@@ -81,14 +81,14 @@ def _finding(best: FormatCount) -> Finding:
     if not best.calls:
         return Finding(
             CALLS,
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             f"It writes no tool call in any format ({best.prompts} prompts each).",
             "Give the run demonstrations (`warm_start`), or take a base model that was trained on tools.",
         )
     if 2 * best.calls < best.prompts:
         return Finding(
             CALLS,
-            Severity.NOTE,
+            FindingSeverity.NOTE,
             f"It writes calls as {best.tool_format}, but only {counted} have one; a warm start helps.",
         )
-    return Finding(CALLS, Severity.OK, f"It writes calls as {best.tool_format}: {counted} have one.")
+    return Finding(CALLS, FindingSeverity.OK, f"It writes calls as {best.tool_format}: {counted} have one.")

@@ -15,7 +15,7 @@ CALLS = "calls"
 """Name of the finding about what the probe counted."""
 
 
-class Severity(StrEnum):
+class FindingSeverity(StrEnum):
     """How much a finding matters to a run."""
 
     OK = "ok"
@@ -32,7 +32,7 @@ class Finding:
     """The answer to one question about a base model."""
 
     name: str
-    severity: Severity
+    severity: FindingSeverity
     found: str
     """A sentence."""
     remedy: str | None = None
@@ -75,7 +75,7 @@ class Defects:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class BaseReport:
     """The result of an examination."""
 
     findings: tuple[Finding, ...]
@@ -87,17 +87,17 @@ class Report:
     probe: tuple[FormatCount, ...] = ()
 
     @property
-    def severity(self) -> Severity:
+    def severity(self) -> FindingSeverity:
         """The most severe finding's severity."""
-        order = list(Severity)
-        return max((finding.severity for finding in self.findings), key=order.index, default=Severity.OK)
+        order = list(FindingSeverity)
+        return max((finding.severity for finding in self.findings), key=order.index, default=FindingSeverity.OK)
 
-    def with_findings(self, findings: Sequence[Finding]) -> "Report":
+    def with_findings(self, findings: Sequence[Finding]) -> "BaseReport":
         """Return the report with these findings in place of those of the same names."""
         names = {finding.name for finding in findings}
         return replace(self, findings=(*(finding for finding in self.findings if finding.name not in names), *findings))
 
-    def with_probe_of(self, other: "Report") -> "Report":
+    def with_probe_of(self, other: "BaseReport") -> "BaseReport":
         """Return the report with what the probe of another report counted."""
         calls = [finding for finding in other.findings if finding.name == CALLS]
         return replace(self, tool_format=other.tool_format, probe=other.probe).with_findings(calls)
@@ -105,17 +105,19 @@ class Report:
     @property
     def warnings(self) -> tuple[Finding, ...]:
         """The findings that keep a run from learning."""
-        return tuple(finding for finding in self.findings if finding.severity in (Severity.WARNING, Severity.FAULT))
+        return tuple(
+            finding for finding in self.findings if finding.severity in (FindingSeverity.WARNING, FindingSeverity.FAULT)
+        )
 
 
-def written(report: Report) -> dict[str, Any]:
+def written(report: BaseReport) -> dict[str, Any]:
     """Return the report as JSON."""
     return asdict(report)
 
 
-def read(document: Any) -> Report | None:
+def read(document: Any) -> BaseReport | None:
     """Return the report of a JSON document, or None for null. Raises ValueError for others."""
     return _REPORT.validate_python(document)
 
 
-_REPORT: TypeAdapter[Report | None] = TypeAdapter(Report | None)
+_REPORT: TypeAdapter[BaseReport | None] = TypeAdapter(BaseReport | None)

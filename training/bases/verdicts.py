@@ -15,19 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from learnloop_service.training.bases.files import fingerprint
-from learnloop_service.training.bases.report import Report, read, written
+from learnloop_service.training.bases.report import BaseReport, read, written
 
 LOST_LOADS = 2
 """Number of loads in a row that ended with their process, after which a base model is set aside."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BaseVerdict:
     """The result of a check."""
 
     fault: str | None
     """Why the base model cannot be used, or None if it can."""
-    report: Report | None = None
+    report: BaseReport | None = None
     """What its examination found, or None if it was not examined."""
 
 
@@ -36,18 +36,18 @@ class BaseVerdicts:
 
     def __init__(self, data_dir: Path) -> None:
         self._folder = data_dir / "base-checks"
-        self._known: dict[str, Verdict] = {}
+        self._known: dict[str, BaseVerdict] = {}
 
-    def find(self, directory: Path) -> Verdict | None:
+    def find(self, directory: Path) -> BaseVerdict | None:
         """Return the verdict on a base model's files, or None if they were not checked."""
         key = _key(directory)
         if key not in self._known:
             with suppress(OSError, ValueError, KeyError, TypeError):
                 stored = json.loads((self._folder / f"{key}.json").read_text())
-                self._known[key] = Verdict(stored["fault"], read(stored.get("report")))
+                self._known[key] = BaseVerdict(stored["fault"], read(stored.get("report")))
         return self._known.get(key)
 
-    def keep(self, directory: Path, verdict: Verdict) -> None:
+    def keep(self, directory: Path, verdict: BaseVerdict) -> None:
         """Keep a verdict. If it cannot be written, the next process checks again."""
         key = _key(directory)
         self._known[key] = verdict

@@ -11,7 +11,7 @@ from learnloop_service.environment.json_type import Json
 from learnloop_service.training.diagnosis import request_limits
 from learnloop_service.training.diagnosis.contradictions import lowered_rate, raised_rate
 from learnloop_service.training.diagnosis.detector import AllFacts, Detector
-from learnloop_service.training.diagnosis.diagnosis import Remedy, Severity, Span
+from learnloop_service.training.diagnosis.diagnosis import CausePeriod, Remedy, Severity
 from learnloop_service.training.diagnosis.facts import Facts
 from learnloop_service.training.diagnosis.held_out import is_rising, training_success
 from learnloop_service.training.diagnosis.spans import spans_while
@@ -34,7 +34,7 @@ class TrendDetector(Detector):
     def figure(self, before: AllFacts, iteration: Facts) -> float | None:
         """Return an iteration's figure, given those before it; None if it has none."""
 
-    def spans(self, facts: AllFacts) -> list[Span]:
+    def spans(self, facts: AllFacts) -> list[CausePeriod]:
         return spans_while(self._holds(facts), lasts=self.lasts, clear_after=_CLEAR_AFTER)
 
     def _holds(self, facts: AllFacts) -> Iterator[tuple[int, bool | None]]:
@@ -45,15 +45,15 @@ class TrendDetector(Detector):
             is_beyond = figure < self.bound if self.is_low else figure >= self.bound
             yield iteration.iteration, is_beyond and not is_rising(facts[: number + 1])
 
-    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+    def evidence(self, facts: AllFacts, span: CausePeriod) -> Mapping[str, Json]:
         figures = self._figures(facts, span)
         return {"figures": [round(figure, 8) for figure in figures[:5]], "bound": self.bound}
 
-    def latest(self, facts: AllFacts, span: Span) -> float:
+    def latest(self, facts: AllFacts, span: CausePeriod) -> float:
         """Return the median figure since the span began."""
         return median(self._figures(facts, span))
 
-    def _figures(self, facts: AllFacts, span: Span) -> list[float]:
+    def _figures(self, facts: AllFacts, span: CausePeriod) -> list[float]:
         since = [
             (facts[:number], iteration) for number, iteration in enumerate(facts) if iteration.iteration >= span.first
         ]
@@ -77,10 +77,10 @@ class StaleRollouts(TrendDetector):
     def figure(self, before: AllFacts, iteration: Facts) -> float | None:
         return iteration.kl_div if iteration.staleness else None
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         return f"The trained policy is {self.latest(facts, span):.3f} nats a token away from the one that sampled."
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         most = self.config.pipeline.max_staleness
         if most >= 4:
             options = {"importance_sampling_level": "sequence", "epsilon_high": 1.0}
@@ -112,11 +112,11 @@ class EntropyCollapse(TrendDetector):
             return 1.0
         return entropy / start
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         share = 100 * self.latest(facts, span)
         return f"The policy's entropy is {share:.0f}% of that at the beginning, and most groups have no signal."
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         rate = lowered_rate(self.settings, facts, self.config.learning_rate / 2)
         text = f"Go back to the checkpoint before it, and use the learning rate {rate:g}."
         return self.fork(facts, span, text, learning_rate=rate)
@@ -134,10 +134,10 @@ class StepsShortened(TrendDetector):
         warms_up = iteration.iteration - self.config.supervised_iterations <= self.config.warmup_iterations
         return 1.0 if share is not None and warms_up else share
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         return f"Of a step, {100 * self.latest(facts, span):.0f}% remain when it is shortened to max_kl."
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         rate = lowered_rate(self.settings, facts, self.config.learning_rate * self.latest(facts, span))
         text = f"Use the learning rate {rate:.2g}, which needs less shortening."
         return self.fork(facts, span, text, learning_rate=float(f"{rate:.2g}"))
@@ -154,10 +154,10 @@ class StepsTooSmall(TrendDetector):
     def figure(self, before: AllFacts, iteration: Facts) -> float | None:
         return iteration.metrics.get("step_kl")
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         return f"A step moves the policy by {self.latest(facts, span):.1g} nats a token, which is next to nothing."
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         rate = raised_rate(self.settings, facts)
         return self.fork(facts, span, f"Raise the learning rate to {rate:g}.", learning_rate=rate)
 
@@ -172,10 +172,10 @@ class FewGroupsDecide(TrendDetector):
         weights = [group.weight for group in (*iteration.groups, *iteration.replacements)]
         return sum(weights) ** 2 / sum(weight**2 for weight in weights) if len(weights) >= 4 and any(weights) else None
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         return f"The gradient is that of {self.latest(facts, span):.1f} groups: the others have little or no signal."
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         more = min(2 * self.config.groups_per_iteration, request_limits.GROUPS)
         return self.fork(facts, span, f"Roll out {more} scenarios in an iteration.", groups_per_iteration=more)
 
@@ -193,10 +193,10 @@ class LengthGrowth(TrendDetector):
             return None
         return iteration.completion_tokens / fmean(first) if len(first) == 3 else 1.0
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         return f"Rollouts are {self.latest(facts, span):.1f} times as long as in the first iterations, and not better."
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         if self.config.train_options.get("token_weighting") == "token":
             text = "Weigh rollouts equally instead of their tokens: long ones weigh more today."
             return self.fork(facts, span, text, train_options={"token_weighting": "trajectory"})

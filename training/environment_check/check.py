@@ -29,7 +29,7 @@ from learnloop_service.training.environment_check.earnings import (
     of_teaching,
 )
 from learnloop_service.training.environment_check.play import Agent, Paid, pay, play
-from learnloop_service.training.environment_check.report import Finding, Report, State
+from learnloop_service.training.environment_check.report import EnvironmentFinding, FindingState, Report
 
 _SPLIT_SAMPLE = 256
 """Number of scenarios of each split that are compared with those of the others."""
@@ -68,7 +68,7 @@ async def check(
 
 
 def _fault_report(name: str, what: str, fault: Exception) -> Report:
-    finding = Finding(what, State.FAILED, str(fault))
+    finding = EnvironmentFinding(what, FindingState.FAILED, str(fault))
     return Report(name, None, 0, (), None, None, None, None, (finding,))
 
 
@@ -77,7 +77,7 @@ class _JudgeFailed(Exception):
 
     def __init__(self, message: str, *, needs: bool = False) -> None:
         super().__init__(message)
-        self.state = State.WARNING if needs else State.FAILED
+        self.state = FindingState.WARNING if needs else FindingState.FAILED
 
 
 @dataclass
@@ -95,7 +95,7 @@ class _Check:
     async def report(self) -> Report:
         drawn = {split: self._draw(split) for split in get_args(Split)}
         scenarios = drawn["train"][: self.count]
-        findings = [Finding("protocol", State.OK, "every call kept to it"), *self._splits(drawn)]
+        findings = [EnvironmentFinding("protocol", FindingState.OK, "every call kept to it"), *self._splits(drawn)]
         findings += self._task_schema(scenarios)
         findings += self._leaks(scenarios[:_LEAK_SCENARIOS])
         findings += await self._check_determinism(scenarios[:_DETERMINISM_SCENARIOS])
@@ -104,7 +104,7 @@ class _Check:
             played = await self._play_agents(judge, scenarios)
         except _JudgeFailed as failure:
             text = f"the default judge {self.environment.default_judge!r} {failure}; no reward could be examined"
-            findings.append(Finding("judge", failure.state, text))
+            findings.append(EnvironmentFinding("judge", failure.state, text))
             return Report(self.name, None, len(scenarios), (), None, None, None, None, findings)
         figures = earned(played)
         findings += [
@@ -171,47 +171,57 @@ class _Check:
         except Exception as error:
             raise _JudgeFailed(f"raised {type(error).__name__}: {error}") from error
 
-    def _splits(self, drawn: Mapping[Split, Sequence[Scenario]]) -> Iterator[Finding]:
+    def _splits(self, drawn: Mapping[Split, Sequence[Scenario]]) -> Iterator[EnvironmentFinding]:
         """Check that no task is in two splits, and that the same seed gives the same scenarios."""
         again = self.environment.scenarios("train", 1, self.seed, start=1)
         if len(drawn["train"]) > 1 and again[0] != drawn["train"][1]:
-            yield Finding("same scenarios", State.FAILED, "scenario number 1 is another when it is asked for alone")
+            yield EnvironmentFinding(
+                "same scenarios", FindingState.FAILED, "scenario number 1 is another when it is asked for alone"
+            )
         shared = leaks.shared_tasks(drawn)
         if shared:
             shares = "; ".join(f"{count} tasks of {one} are in {other}" for (one, other), count in shared.items())
-            yield Finding("held-out scenarios", State.FAILED, shares)
+            yield EnvironmentFinding("held-out scenarios", FindingState.FAILED, shares)
         else:
             sizes = ", ".join(
                 f"{len(set(map(leaks.task_of, scenarios)))} of {split}" for split, scenarios in drawn.items()
             )
-            yield Finding("held-out scenarios", State.OK, f"no task is in two splits ({sizes} were compared)")
+            yield EnvironmentFinding(
+                "held-out scenarios", FindingState.OK, f"no task is in two splits ({sizes} were compared)"
+            )
 
-    def _task_schema(self, scenarios: Sequence[Scenario]) -> Iterator[Finding]:
+    def _task_schema(self, scenarios: Sequence[Scenario]) -> Iterator[EnvironmentFinding]:
         """Check the schema of tasks that the environment declares, if it does, against some of its scenarios."""
         if registry.traits(self.name).task is None:
             return
         if (schema := registry.task_schema(self.name)) is None:
             text = "TRAITS.task is not a JSON schema of an object with `properties`: the page Ask has no fields for it"
-            yield Finding("tasks", State.FAILED, text)
+            yield EnvironmentFinding("tasks", FindingState.FAILED, text)
             return
         absent = sorted(
             {name for name in schema.get("required", ()) for scenario in scenarios if name not in scenario.task}
         )
         if absent:
-            yield Finding("tasks", State.WARNING, f"TRAITS.task requires {', '.join(absent)}, which its scenarios lack")
+            yield EnvironmentFinding(
+                "tasks", FindingState.WARNING, f"TRAITS.task requires {', '.join(absent)}, which its scenarios lack"
+            )
         else:
-            yield Finding("tasks", State.OK, f"they have the fields {', '.join(schema['properties'])}")
+            yield EnvironmentFinding(
+                "tasks", FindingState.OK, f"they have the fields {', '.join(schema['properties'])}"
+            )
 
-    def _leaks(self, scenarios: Sequence[Scenario]) -> Iterator[Finding]:
+    def _leaks(self, scenarios: Sequence[Scenario]) -> Iterator[EnvironmentFinding]:
         """Check whether references can be read without doing the task."""
         by_where = leaks.leaks(self.environment, scenarios)
         for where, examples in by_where.items():
             text = f"{where}, in {len(examples)} of {len(scenarios)} scenarios, such as {examples[0]}"
-            yield Finding("leaks", State.FAILED, text)
+            yield EnvironmentFinding("leaks", FindingState.FAILED, text)
         if not by_where:
-            yield Finding("leaks", State.OK, "no reference can be read from its task, opening messages or tools")
+            yield EnvironmentFinding(
+                "leaks", FindingState.OK, "no reference can be read from its task, opening messages or tools"
+            )
 
-    async def _check_determinism(self, scenarios: Sequence[Scenario]) -> list[Finding]:
+    async def _check_determinism(self, scenarios: Sequence[Scenario]) -> list[EnvironmentFinding]:
         """Check that the same calls have the same outcome when rollouts run concurrently, and in another process."""
         first = await transcripts.record(self.environment, scenarios, self.seed)
         fresh = registry.build(self.name, self.config, self.data_dir, self.access)
@@ -219,17 +229,19 @@ class _Check:
             repeated = {"beside other rollouts": await transcripts.record(fresh, scenarios, self.seed, together=True)}
         finally:
             fresh.close()
-        task = transcripts.RecordingTask(self.name, dict(self.config), str(self.data_dir), len(scenarios), self.seed)
+        task = transcripts.TranscriptTask(self.name, dict(self.config), str(self.data_dir), len(scenarios), self.seed)
         elsewhere = await asyncio.to_thread(transcripts.in_another_process, task)
         if elsewhere is not None:
             repeated["in another process"] = elsewhere
         for where, other in repeated.items():
             if (difference := transcripts.difference(first, other)) is not None:
                 return [
-                    Finding("determinism", State.FAILED, f"the same calls gave something else {where}: {difference}")
+                    EnvironmentFinding(
+                        "determinism", FindingState.FAILED, f"the same calls gave something else {where}: {difference}"
+                    )
                 ]
         text = f"the same calls gave the same texts and outcomes {' and '.join(repeated)}"
-        return [Finding("determinism", State.OK, text)]
+        return [EnvironmentFinding("determinism", FindingState.OK, text)]
 
 
 def _others(scenario: Scenario, scenarios: Sequence[Scenario]) -> Sequence[Scenario]:

@@ -1,6 +1,6 @@
 """Repeats the same calls in another order and in another process, to check that they have the same outcome.
 
-`python -m learnloop_service.training.environment_check.transcripts` reads a RecordingTask from stdin and writes the
+`python -m learnloop_service.training.environment_check.transcripts` reads a TranscriptTask from stdin and writes the
 transcripts to stdout.
 """
 
@@ -25,7 +25,7 @@ _SHOWN = 120
 
 
 @dataclass(frozen=True, slots=True)
-class RecordingTask:
+class TranscriptTask:
     """The scenarios whose transcripts another process records: the first ones of an environment's `train` split."""
 
     name: str
@@ -57,7 +57,7 @@ async def record(
     return [await one(*rollout) for rollout in rollouts]
 
 
-def in_another_process(task: RecordingTask) -> list[Transcript] | None:
+def in_another_process(task: TranscriptTask) -> list[Transcript] | None:
     """Return the transcripts of another process, whose hash seed orders sets of strings differently.
 
     The result is None if an episode needs something that the operator lets only this process reach. Raises PluginFault.
@@ -89,8 +89,8 @@ def difference(one: Sequence[Transcript], other: Sequence[Transcript]) -> str | 
 
 
 def main() -> None:
-    """Record the RecordingTask on stdin and write its transcripts to stdout."""
-    task = RecordingTask(**json.load(sys.stdin))
+    """Record the TranscriptTask on stdin and write its transcripts to stdout."""
+    task = TranscriptTask(**json.load(sys.stdin))
     environment = registry.build(task.name, task.config, Path(task.data_dir))
     scenarios = environment.scenarios("train", task.scenarios, task.seed)
     try:

@@ -40,7 +40,7 @@ from learnloop_service.training.rollout.chat import Chat, open_chat
 from learnloop_service.training.rollout.environment_calls import off_loop
 from learnloop_service.training.rollout.rollout import Player, RolloutLimits, failed, rollout
 from learnloop_service.training.scoring import assign_rewards, judge_group
-from learnloop_service.training.types import FailureKind, Group, Progress, Rollout, RunConfig
+from learnloop_service.training.types import FailureKind, Group, IterationProgress, Rollout, RunConfig
 
 
 class RolloutsFailed(Exception):
@@ -195,7 +195,7 @@ class RolloutCollector:
         size = len(rollouts) // max(1, len(scenarios))
         groups = [rollouts[number * size : (number + 1) * size] for number in range(len(scenarios))]
         if scenarios:
-            self._run.progress(Progress(self.journal.iteration, Phase.JUDGE, 0, len(scenarios)))
+            self._run.progress(IterationProgress(self.journal.iteration, Phase.JUDGE, 0, len(scenarios)))
         judgements = await self._judgements(purpose, scenarios, groups, numbers)
         environment = self._run.environment
         return tuple(

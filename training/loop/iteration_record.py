@@ -10,7 +10,7 @@ from learnloop_service.training.loop.rollout_schedule import JudgedRollouts
 from learnloop_service.training.phases import Phase
 from learnloop_service.training.rollout.rollout import failed, lost, total
 from learnloop_service.training.scoring import malformed_share, success_rate, summarise
-from learnloop_service.training.types import Evaluation, Group, IterationResult, Reflection, Timing
+from learnloop_service.training.types import Evaluation, Group, IterationReflection, IterationResult, Timing
 
 
 @dataclass
@@ -20,7 +20,7 @@ class IterationRecord:
     iteration: int
     groups: tuple[Group, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
-    reflection: Reflection | None = None
+    reflection: IterationReflection | None = None
     evaluations: Sequence[Evaluation] = ()
     sampled_step: int | None = None
     staleness: int | None = None

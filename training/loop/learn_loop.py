@@ -38,12 +38,20 @@ from learnloop_service.training.loop.rollout_progress import Report
 from learnloop_service.training.loop.rollout_schedule import JudgedRollouts, RolloutSchedule
 from learnloop_service.training.loop.rollout_tasks import RolloutTask, seed_of
 from learnloop_service.training.loop.train_step import TrainStep
-from learnloop_service.training.loop.warm_start import Demonstrations, WarmStart, warm_start_of
+from learnloop_service.training.loop.warm_start import Demonstrations, RunDemonstrations, warm_start_of
 from learnloop_service.training.phases import Phase, Purpose
 from learnloop_service.training.rollout.environment_calls import off_loop
 from learnloop_service.training.rollout.rollout import Player
 from learnloop_service.training.scoring import rewarded
-from learnloop_service.training.types import Group, IterationResult, Progress, Reflection, Resume, RunConfig, Snapshot
+from learnloop_service.training.types import (
+    Group,
+    IterationProgress,
+    IterationReflection,
+    IterationResult,
+    Resume,
+    RunConfig,
+    Snapshot,
+)
 
 LEFT_OUT = "overlong_demonstrations"
 """Training metric: the number of an iteration's demonstrations that are longer than the model's context."""
@@ -125,7 +133,7 @@ class _Loop:
         self._schedule = schedule
         self._evaluator = Evaluator(run, policy)
         self._demonstrations = demonstrations
-        self._warm_start: asyncio.Task[WarmStart] | None = None
+        self._warm_start: asyncio.Task[RunDemonstrations] | None = None
         self._step = 0
         self._watch = CollapseWatch()
         self._easy: dict[int, Sequence[float]] = {}
@@ -267,7 +275,7 @@ class _Loop:
         if good_step is None and not groups:
             return {}
         iteration, config = rollouts.collector.journal.iteration, self._run.config
-        self._run.progress(Progress(iteration, Phase.TRAIN, 0, 1))
+        self._run.progress(IterationProgress(iteration, Phase.TRAIN, 0, 1))
         slower = replace(config, learning_rate=config.learning_rate * 0.5**watch.restored)
         journal = rollouts.collector.journal
         if good_step is None:
@@ -278,7 +286,7 @@ class _Loop:
             outcome = await TrainStep(slower, self._policy, journal, self._step).restore(good_step)
             watch.went_back(outcome.step)
         self._step = outcome.step
-        self._run.progress(Progress(iteration, Phase.TRAIN, 1, 1))
+        self._run.progress(IterationProgress(iteration, Phase.TRAIN, 1, 1))
         return outcome.metrics
 
     def _good_step(self, rollouts: JudgedRollouts) -> int | None:
@@ -306,7 +314,7 @@ class _Loop:
             return
 
         def report(finished: int, steps: int) -> None:
-            self._run.progress(Progress(iteration, Phase.TRAIN, finished, steps))
+            self._run.progress(IterationProgress(iteration, Phase.TRAIN, finished, steps))
 
         report(0, len(request.learning_rates))
         outcome = await self._trained(
@@ -317,7 +325,7 @@ class _Loop:
         self._step = outcome.step
         record.metrics = {**outcome.metrics, **left_out, "demonstrations": float(len(request.demonstrations))}
 
-    def _prepare(self) -> "asyncio.Task[WarmStart]":
+    def _prepare(self) -> "asyncio.Task[RunDemonstrations]":
         """Begin to prepare the run's demonstrations, unless that has begun: those of an oracle take seconds."""
         if self._warm_start is None:
             run = self._run
@@ -325,7 +333,7 @@ class _Loop:
             self._warm_start = asyncio.create_task(preparing)
         return self._warm_start
 
-    async def _reflect(self, collector: RolloutCollector, groups: Sequence[Group]) -> Reflection | None:
+    async def _reflect(self, collector: RolloutCollector, groups: Sequence[Group]) -> IterationReflection | None:
         """Let the environment learn from the iteration. The policy and the environment are then final, so the rollouts
         that use them begin. If the environment learns, one more rollout shows what the new policy does in it."""
         environment, iteration = self._environment, collector.journal.iteration
@@ -342,7 +350,7 @@ class _Loop:
             tasks = [RolloutTask(scenario, seed_of(seed, "showcase"))]
             rollouts = await collector.rollouts(Purpose.SHOWCASE, tasks, endpoint, temperature=0.0)
             [group] = await collector.scored(Purpose.SHOWCASE, [scenario], rollouts)
-        return Reflection(state, group.rollouts[0], group.judge_calls)
+        return IterationReflection(state, group.rollouts[0], group.judge_calls)
 
     def _begin_after(self, iteration: int, groups: Sequence[Group], state: Mapping[str, Json] | None = None) -> None:
         if not self.has_learned:

@@ -5,22 +5,22 @@ from collections.abc import Callable
 
 from learnloop_service.environment.first_line import last_line
 from learnloop_service.training.phases import Phase
-from learnloop_service.training.types import Progress, RolloutFailures
+from learnloop_service.training.types import FailedRollouts, IterationProgress
 
-Report = Callable[[Progress], None]
+Report = Callable[[IterationProgress], None]
 
 
 class FailureCount:
     """Counts the failed rollouts of one iteration, over all its phases."""
 
     def __init__(self, iteration: int) -> None:
-        self.so_far = RolloutFailures(iteration, 0, 0, None)
+        self.so_far = FailedRollouts(iteration, 0, 0, None)
 
     def count(self, error: str | None) -> None:
         """Count a finished rollout. `error` says why it failed."""
         so_far = self.so_far
         first = so_far.first if error is None else so_far.first or last_line(error)
-        self.so_far = RolloutFailures(so_far.iteration, so_far.failed + (error is not None), so_far.finished + 1, first)
+        self.so_far = FailedRollouts(so_far.iteration, so_far.failed + (error is not None), so_far.finished + 1, first)
 
 
 class RolloutProgress:
@@ -54,4 +54,6 @@ class RolloutProgress:
         self._failures.count(error)
 
     def _publish(self, phase: Phase) -> None:
-        self._report(Progress(self._iteration, phase, self._done[phase], self._total[phase], self._failures.so_far))
+        self._report(
+            IterationProgress(self._iteration, phase, self._done[phase], self._total[phase], self._failures.so_far)
+        )

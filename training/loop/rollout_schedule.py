@@ -26,7 +26,7 @@ from learnloop_service.training.loop.rollout_tasks import rollout_tasks
 from learnloop_service.training.loop.task_errors import all_of
 from learnloop_service.training.phases import Phase, Purpose
 from learnloop_service.training.rollout.environment_calls import off_loop
-from learnloop_service.training.types import Group, Progress, Rollout, RunConfig, Snapshot
+from learnloop_service.training.types import Group, IterationProgress, Rollout, RunConfig, Snapshot
 
 
 def sampled_after(config: RunConfig, iteration: int) -> int:
@@ -136,7 +136,7 @@ class _IterationRollouts:
         self._another_environment = another_environment
         self._stale = run.config.pipeline.max_staleness > 0
         self._turn = asyncio.Event()
-        self._last: Progress | None = None
+        self._last: IterationProgress | None = None
         self._task: asyncio.Task[JudgedRollouts] | None = None
 
     def begin(self, context: Context) -> None:
@@ -218,7 +218,7 @@ class _IterationRollouts:
         tasks = rollout_tasks(config.seed, scenarios, config.rollouts_per_group, purpose, self._iteration)
         return await making.rollouts(purpose, tasks, self._policy.endpoint(self._snapshot.step), config.temperature)
 
-    def _report(self, progress: Progress) -> None:
+    def _report(self, progress: IterationProgress) -> None:
         self._last = progress
         if self._turn.is_set():
             self._run.progress(progress)

@@ -9,7 +9,7 @@ from random import Random
 from learnloop_service.environment.base import Environment, Json, Solvable
 from learnloop_service.training.backends.base import CountingPolicy, Overlong, Policy, SupervisedRequest
 from learnloop_service.training.environment_check.agents import play_turns
-from learnloop_service.training.environment_check.play import Played, play
+from learnloop_service.training.environment_check.play import PlayedRollout, play
 from learnloop_service.training.loop.rollout_tasks import seed_of
 from learnloop_service.training.types import RunConfig, WarmStartConfig
 
@@ -49,7 +49,7 @@ oracle."""
 
 
 @dataclass(frozen=True, slots=True)
-class WarmStart:
+class RunDemonstrations:
     """The demonstrations of a run. Its seed determines which are held out and the order of the others."""
 
     config: WarmStartConfig
@@ -112,7 +112,7 @@ class WarmStart:
 
 async def warm_start_of(
     config: RunConfig, environment: Environment, demonstrations: Demonstrations, policy: Policy
-) -> WarmStart:
+) -> RunDemonstrations:
     """Return the warm start of a run. Raises NoOracle, EpisodeFailed, AllOverlong or BackendUnavailable."""
     assert config.warm_start is not None
     if isinstance(demonstrations, int):
@@ -120,7 +120,7 @@ async def warm_start_of(
     overlong = await policy.overlong(demonstrations) if isinstance(policy, CountingPolicy) else None
     if overlong is not None and len(overlong.tokens) == len(demonstrations):
         raise AllOverlong(overlong)
-    return WarmStart(config.warm_start, config.seed, demonstrations, overlong)
+    return RunDemonstrations(config.warm_start, config.seed, demonstrations, overlong)
 
 
 async def oracle_demonstrations(environment: Environment, count: int, seed: int) -> list[dict[str, Json]]:
@@ -135,5 +135,5 @@ async def oracle_demonstrations(environment: Environment, count: int, seed: int)
     return demonstrations
 
 
-def _demonstration(played: Played) -> dict[str, Json]:
+def _demonstration(played: PlayedRollout) -> dict[str, Json]:
     return {"messages": list(played.messages), "tools": [tool.openai() for tool in played.tools]}

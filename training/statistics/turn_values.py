@@ -48,7 +48,7 @@ class Credit:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TurnVerdict:
     """What is known of the turn that decided a rollout."""
 
     decisive: Credit | None
@@ -102,23 +102,23 @@ def credits(values: Mapping[int, Sampled], turns: int, success: bool, level: flo
     return of_turns
 
 
-def verdict(values: Mapping[int, Sampled], turns: int, success: bool) -> Verdict:
+def verdict(values: Mapping[int, Sampled], turns: int, success: bool) -> TurnVerdict:
     """Return which turn was decisive according to the values, or how close they are to a decision."""
     if 1 not in values:
-        return Verdict(None, None, None)
+        return TurnVerdict(None, None, None)
     way = float(success) - values[1].share
     towards_result = [credit for credit in _for_all_turns(values, turns, success) if credit.points * way > 0]
     if not towards_result:
-        return Verdict(None, None, None)
+        return TurnVerdict(None, None, None)
     closest = max(towards_result, key=lambda credit: abs(credit.points))
     if abs(closest.points) < abs(way) / 2:
-        return Verdict(None, closest, None)
+        return TurnVerdict(None, closest, None)
     if _excludes_zero(closest):
-        return Verdict(closest, closest, None)
-    return Verdict(None, closest, _missing(values, turns, success, closest.turn))
+        return TurnVerdict(closest, closest, None)
+    return TurnVerdict(None, closest, _missing(values, turns, success, closest.turn))
 
 
-def sentence(verdict: Verdict, values: Mapping[int, Sampled], turns: int, success: bool | None) -> str:
+def sentence(verdict: TurnVerdict, values: Mapping[int, Sampled], turns: int, success: bool | None) -> str:
     """Say in words what is known of the turn that decided a rollout."""
     if success is None:
         return "Whether the rollout succeeded is not known, so no turn can have decided it."

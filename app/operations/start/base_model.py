@@ -10,7 +10,7 @@ from learnloop_service.app.model_registry.resolver import base_models
 from learnloop_service.app.operations.start.run_plan import RunPlan
 from learnloop_service.app.resources import Resources
 from learnloop_service.app.runs.queries import RunQueries
-from learnloop_service.training.bases.defaults import Base
+from learnloop_service.training.bases.defaults import BaseModelFacts
 from learnloop_service.training.bases.files import tensor_shapes
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.tuning import Tuning
@@ -29,7 +29,7 @@ class Root:
     """The tuning that was asked for."""
     is_new: bool
     """Whether no run has trained the model, and it starts from the base model itself."""
-    base: Base
+    base: BaseModelFacts
     """What is known of the base model."""
 
 

@@ -5,8 +5,8 @@ from learnloop_service.app.operations.start.run_plan import RunPlan
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.settings import Settings
 from learnloop_service.training.backends.registry import is_on_engine
-from learnloop_service.training.bases.defaults import Base, factor_from_usual, usual_rate
-from learnloop_service.training.bases.report import CALLS, Finding, Severity
+from learnloop_service.training.bases.defaults import BaseModelFacts, factor_from_usual, usual_rate
+from learnloop_service.training.bases.report import CALLS, Finding, FindingSeverity
 from learnloop_service.training.bases.verdicts import BaseVerdicts
 
 
@@ -23,11 +23,11 @@ def base_model_findings(settings: Settings, backend: str, base_model: str) -> li
     examine = f"Run `learnloop bases check {base_model}`."
     if verdict is None or verdict.report is None:
         found = "It was never examined, so it is not known whether it can write tool calls and ends its replies."
-        return [Finding("examination", Severity.WARNING, found, examine)]
+        return [Finding("examination", FindingSeverity.WARNING, found, examine)]
     found_wrong = list(verdict.report.warnings)
     if not verdict.report.probe and not any(each.name == CALLS for each in found_wrong):
         found = "It was never asked for tool calls, so it is not known whether it can write any."
-        found_wrong.append(Finding(CALLS, Severity.WARNING, found, examine))
+        found_wrong.append(Finding(CALLS, FindingSeverity.WARNING, found, examine))
     return found_wrong
 
 
@@ -39,7 +39,7 @@ def base_model_warnings(settings: Settings, backend: str, base_model: str) -> li
     ]
 
 
-def run_warnings(plan: RunPlan, base: Base, settings: Settings) -> list[str]:
+def run_warnings(plan: RunPlan, base: BaseModelFacts, settings: Settings) -> list[str]:
     """Return all warnings about the base model of a run and its settings. Reads files: call it in a thread."""
     request = plan.request
     of_base_model = base_model_warnings(settings, plan.backend, plan.model.base_model)
@@ -56,7 +56,7 @@ def temperature_warnings(request: LearnLoopRequest) -> list[str]:
     ]
 
 
-def _rate_warnings(request: LearnLoopRequest, base: Base) -> list[str]:
+def _rate_warnings(request: LearnLoopRequest, base: BaseModelFacts) -> list[str]:
     """Return a warning if the request gives a learning rate that is far from the base's default."""
     given, usual = request.learning_rate, usual_rate(base)
     if given is None or factor_from_usual(given, usual, is_sized=base.is_sized) is None:

@@ -27,7 +27,7 @@ from learnloop_service.app.operations.start.evaluation import EvaluationStarter,
 from learnloop_service.app.releases import moves
 from learnloop_service.app.releases.live import LiveRelease
 from learnloop_service.app.releases.store import ReleaseStore
-from learnloop_service.app.schemas.releases import ReleaseRequest, outcome_json
+from learnloop_service.app.schemas.releases import NewReleaseRequest, outcome_json
 from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.statistics.sequential import Rule
@@ -65,7 +65,7 @@ class ReleaseStarter:
         return self.evaluations.resources.database
 
     async def start(
-        self, project: str, name: str, request: ReleaseRequest, caller: Caller, save_reply: SaveReply
+        self, project: str, name: str, request: NewReleaseRequest, caller: Caller, save_reply: SaveReply
     ) -> StartedRelease:
         """Start the release.
 
@@ -115,7 +115,9 @@ class ReleaseStarter:
             raise LiveRelease(str(promoted), live.id, _REMEDY)
         return stable
 
-    async def _candidate(self, stable: Promotion, request: ReleaseRequest, caller: Caller) -> tuple[Checkpoints, int]:
+    async def _candidate(
+        self, stable: Promotion, request: NewReleaseRequest, caller: Caller
+    ) -> tuple[Checkpoints, int]:
         """Return the checkpoints of the candidate's model, and its step. Raises InvalidRequest or Unavailable."""
         asked = request.model or stable.model_name
         try:
@@ -152,7 +154,7 @@ class ReleaseStarter:
         stable: Promotion,
         warnings: list[str],
         checkpoints: Checkpoints,
-        request: ReleaseRequest,
+        request: NewReleaseRequest,
         caller: Caller,
         save_reply: SaveReply,
     ) -> StartedRelease:
@@ -188,7 +190,7 @@ def _row(stable: Promotion, rules: ReleaseRules, **more: Any) -> Release:
     )
 
 
-def _guardrails(request: ReleaseRequest, baseline: dict[str, Any]) -> tuple[dict[Guardrail, float], list[str]]:
+def _guardrails(request: NewReleaseRequest, baseline: dict[str, Any]) -> tuple[dict[Guardrail, float], list[str]]:
     """Return the tolerances of the guardrails to watch, and warnings about those that cannot be.
 
     Raises InvalidRequest if one that was asked for cannot be watched.

@@ -21,7 +21,7 @@ from learnloop_service.app.settings import Settings
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.registry import UnknownEnvironment, document
 from learnloop_service.training.backends.registry import is_on_engine
-from learnloop_service.training.bases.defaults import Base, Default, defaults_of, demonstrations, on_collapse
+from learnloop_service.training.bases.defaults import BaseModelFacts, Default, defaults_of, demonstrations, on_collapse
 from learnloop_service.training.loop.warm_start import iterations_of
 from learnloop_service.training.protocol.model_name import ModelName
 
@@ -70,7 +70,7 @@ class RunPlan:
     """None without a warm start, or until its demonstrations are found."""
     first_scenario: int = 0
     """Number of the first training scenario that is rolled out, in a fork of a run with demonstrations."""
-    base: Base | None = None
+    base: BaseModelFacts | None = None
     """What is known of the base model; None until the environment is known."""
     defaults: Mapping[str, Default] = field(default_factory=dict)
     """Defaults for the settings that were not given, by their paths in the request."""
@@ -163,7 +163,7 @@ def plan_of(request: LearnLoopRequest, settings: Settings, run_id: str) -> RunPl
     )
 
 
-def with_defaults(plan: RunPlan, base: Base, available: Callable[[str, int], int]) -> RunPlan:
+def with_defaults(plan: RunPlan, base: BaseModelFacts, available: Callable[[str, int], int]) -> RunPlan:
     """Return the plan with the base's defaults for what was not given, and warnings where scenarios are too few.
     `available` returns how many of a number of scenarios of a split the environment has."""
     request = plan.request
@@ -235,7 +235,7 @@ def _shared_scenarios(plan: RunPlan, available: Callable[[str, int], int]) -> li
 
 
 def missing_defaults(
-    request: LearnLoopRequest, base: Base, *, after_demonstrations: bool | None = None
+    request: LearnLoopRequest, base: BaseModelFacts, *, after_demonstrations: bool | None = None
 ) -> dict[str, Default]:
     """Return the base's defaults for the settings that the request does not give.
 

@@ -56,7 +56,7 @@ from learnloop_service.training.budget import Usage
 from learnloop_service.training.rollout.chat import Chat, open_chat
 from learnloop_service.training.rollout.prompted import PromptedChat
 from learnloop_service.training.rollout.rollout import Player
-from learnloop_service.training.types import Progress
+from learnloop_service.training.types import IterationProgress
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +74,7 @@ class EvaluationDriver:
         self,
         job: EvaluationJob,
         lease: Lease[EvaluationJob],
-        note: Callable[[Progress], None],
+        note: Callable[[IterationProgress], None],
         waits: Callable[[str], None],
     ) -> dict[str, Json]:
         """Drive the evaluation to its end on a separate thread, and return the report.

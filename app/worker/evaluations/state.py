@@ -16,7 +16,7 @@ from learnloop_service.app.worker.evaluations.budget import EvaluationSpending
 from learnloop_service.environment.base import Environment
 from learnloop_service.judges.prices import Price
 from learnloop_service.training.phases import Phase
-from learnloop_service.training.types import Progress
+from learnloop_service.training.types import IterationProgress
 
 
 @dataclass
@@ -30,7 +30,7 @@ class DriveState:
     main_loop: asyncio.AbstractEventLoop
     meter: Meter
     prices: Sequence[Price | None]
-    note: Callable[[Progress], None]
+    note: Callable[[IterationProgress], None]
     patience: Patience
     done: int
     """Number of saved rollouts or verdicts."""
@@ -43,7 +43,7 @@ class DriveState:
         """Record that rollouts or verdicts were saved, which is progress."""
         self.done += rollouts
         self.patience.progressed()
-        self.note(Progress(0, Phase.EVALUATE, self.done, self.request.slots))
+        self.note(IterationProgress(0, Phase.EVALUATE, self.done, self.request.slots))
 
 
 @dataclass(frozen=True)

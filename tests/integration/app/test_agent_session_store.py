@@ -32,8 +32,8 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import AgentSession, Run, SessionCall
 from learnloop_service.app.errors import NotFound, TooManyRequests
 from learnloop_service.app.worker.rollout_sessions import LeasedSessions
-from learnloop_service.training.rollout.agents.sessions import Outcome, SessionEnd, SessionLimits
-from learnloop_service.training.rollout.agents.sessions import SessionOver as RolloutSessionOver
+from learnloop_service.training.rollout.agents.sessions import SessionEnd, SessionLimits, SessionOutcome
+from learnloop_service.training.rollout.agents.sessions import SessionHasEnded as RolloutSessionOver
 from learnloop_service.training.rollout.model_calls import Sampling
 from tests.integration.app.leased_work import claimed, queued, worker
 
@@ -170,11 +170,11 @@ async def test_a_session_that_is_over_answers_nothing_and_keeps_its_outcome(data
     store, calls = AgentSessions(database), SessionCalls(database)
     id = (await store.open(spec())).row.id
     running = await begun(calls, SessionCaller(id))
-    outcome = Outcome(reward=0.1, parts={"cost": -1.0})
+    outcome = SessionOutcome(reward=0.1, parts={"cost": -1.0})
     assert (await store.end(LOCAL, id, outcome)).state == "ended"
     assert (await store.end(LOCAL, id, outcome)).state == "ended"
     with pytest.raises(OutcomeKnown):
-        await store.end(LOCAL, id, Outcome(reward=0.2))
+        await store.end(LOCAL, id, SessionOutcome(reward=0.2))
     with pytest.raises(SessionOver):
         await calls.answer(running, completion("too late", 5))
     with pytest.raises(SessionOver):
@@ -193,7 +193,7 @@ async def test_sessions_that_nobody_ends_expire(database: Database) -> None:
     assert (await store.get(LOCAL, late)).state == "expired"
     assert await store.over([late, open_one, "gone"]) == {late: None, "gone": None}
     with pytest.raises(SessionIsOver):
-        await store.end(LOCAL, late, Outcome(reward=1.0))
+        await store.end(LOCAL, late, SessionOutcome(reward=1.0))
 
 
 async def test_limits(database: Database) -> None:
@@ -228,7 +228,11 @@ async def test_tokens_under_way_count_toward_the_limit(database: Database) -> No
 async def test_other_projects_see_nothing(database: Database) -> None:
     store, stranger = AgentSessions(database), Caller("key:x", "other", frozenset())
     id = (await store.open(spec())).row.id
-    for act in (store.get(stranger, id), store.restart(stranger, id), store.end(stranger, id, Outcome(reward=1.0))):
+    for act in (
+        store.get(stranger, id),
+        store.restart(stranger, id),
+        store.end(stranger, id, SessionOutcome(reward=1.0)),
+    ):
         with pytest.raises(NotFound):
             await act
     assert await store.listed(stranger, state=None, before=None, limit=9) == []
@@ -265,9 +269,9 @@ async def test_who_takes_a_run_over_finds_its_sessions(database: Database) -> No
     assert (restarted.id, restarted.attempt) == (first.id, 2)
     assert restarted.api_key is not None
     waiting = asyncio.create_task(mine.ended(first.id))
-    await AgentSessions(database).end(LOCAL, first.id, Outcome(output="done"), attempt=2)
-    assert await asyncio.wait_for(waiting, 60) == SessionEnd(Outcome(output="done"))
-    assert await mine.end(first.id, 2, Outcome(reason="too late")) == SessionEnd(Outcome(output="done"))
+    await AgentSessions(database).end(LOCAL, first.id, SessionOutcome(output="done"), attempt=2)
+    assert await asyncio.wait_for(waiting, 60) == SessionEnd(SessionOutcome(output="done"))
+    assert await mine.end(first.id, 2, SessionOutcome(reason="too late")) == SessionEnd(SessionOutcome(output="done"))
     assert await mine.calls(first.id) == []
     with pytest.raises(RolloutSessionOver):
         await mine.restart(first.id)

@@ -24,7 +24,7 @@ from learnloop_service.app.auth.caller import LOCAL
 from learnloop_service.app.auth.keys import hash_of
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import AgentSession, SessionCall, SessionUse
-from learnloop_service.training.rollout.agents.sessions import Outcome, SessionLimits
+from learnloop_service.training.rollout.agents.sessions import SessionLimits, SessionOutcome
 from tests import conditions
 from tests.connections import end_connections
 from tests.integration.app.test_agent_session_store import GREETING, QUESTION, completion, spec
@@ -141,7 +141,7 @@ async def test_what_is_refused_step_by_step_is_refused(calls: SessionCalls, data
         await begun(calls, restarted)
     over, late = await opened(database), await opened(database)
     first, second = await begun(calls, over), await begun(calls, late)
-    await store.end(LOCAL, over.session_id, Outcome(reward=1.0))
+    await store.end(LOCAL, over.session_id, SessionOutcome(reward=1.0))
     async with database.begin() as tx:
         await tx.execute(
             update(AgentSession).where(AgentSession.id == late.session_id).values(expires_at=AgentSession.opened_at)
@@ -213,7 +213,7 @@ async def restarted(database: Database, id: str) -> None:
 
 
 async def ended(database: Database, id: str) -> None:
-    await AgentSessions(database).end(LOCAL, id, Outcome(reward=1.0))
+    await AgentSessions(database).end(LOCAL, id, SessionOutcome(reward=1.0))
 
 
 HELD_UP = (

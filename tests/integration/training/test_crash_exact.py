@@ -28,9 +28,9 @@ from learnloop_service.training.diagnosis.collect import facts_of
 from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.types import (
     EvaluationConfig,
+    IterationProgress,
     IterationResult,
     PipelineConfig,
-    Progress,
     Resume,
     RunConfig,
 )
@@ -171,7 +171,7 @@ class Stage:
             environment.close()
             await backend.close()
 
-    def _progress(self, progress: Progress) -> None:
+    def _progress(self, progress: IterationProgress) -> None:
         self.happens(f"{progress.phase} {progress.done}")
 
     def weights(self, engine: EngineProcess) -> dict[str, str]:

@@ -34,8 +34,8 @@ from learnloop_service.training.loop.warm_start import AllOverlong, iterations_o
 from learnloop_service.training.rollout.chat import open_chat
 from learnloop_service.training.types import (
     EvaluationConfig,
+    IterationProgress,
     IterationResult,
-    Progress,
     Resume,
     RunConfig,
     Snapshot,
@@ -93,7 +93,7 @@ def weights(engine: EngineProcess, model: ModelSpec) -> dict[str, str]:
 
 
 async def test_a_model_that_calls_no_tools_learns_to(backend: EmbeddedBackend) -> None:
-    seen: list[Progress] = []
+    seen: list[IterationProgress] = []
     model = spec("random")
     made = await run(
         await backend.register(model),

@@ -19,7 +19,7 @@ import torch
 
 from learnloop_service.environment.first_line import first_line
 from learnloop_service.training.bases.files import MAX_TOKENS, base_model_fault
-from learnloop_service.training.bases.report import Finding, Report, Severity, written
+from learnloop_service.training.bases.report import BaseReport, Finding, FindingSeverity, written
 from learnloop_service.training.engine.examination.examine import examine
 from learnloop_service.training.engine.text.tokens import BadConversation, ChatTokenizer, Message
 from learnloop_service.training.engine.trainer.policy import load_checkpoint
@@ -84,13 +84,13 @@ def address_space() -> int:
         return 0
 
 
-def _report(directory: Path, tokenizer: ChatTokenizer) -> Report:
+def _report(directory: Path, tokenizer: ChatTokenizer) -> BaseReport:
     """Examine a base model that can be used. If that fails, it can still be used."""
     try:
         return examine(directory, tokenizer)
     except Exception as error:  # files from outside can cause any exception of the libraries
         text = f"It could not be examined: {type(error).__name__}: {first_line(error)[:_MAX_MESSAGE]}"
-        return Report((Finding("examination", Severity.WARNING, text),))
+        return BaseReport((Finding("examination", FindingSeverity.WARNING, text),))
 
 
 def _fault(directory: Path, tokenizer: ChatTokenizer) -> str | None:

@@ -28,7 +28,7 @@ _SYSTEM: Message = {"role": "system", "content": "Use the tools to do what the u
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ProbeQuestion:
     """A question, and the tools with which it can be answered."""
 
     text: str
@@ -43,14 +43,15 @@ class Question:
         return frozenset(tool["function"]["name"] for tool in self.tools)
 
 
-def questions(count: int) -> list[Question]:
+def questions(count: int) -> list[ProbeQuestion]:
     """Return that many questions, at most 32, of all kinds."""
     document = json.loads(
         files("learnloop_service.training.engine.examination").joinpath("probe_questions.json").read_text("utf-8")
     )
     tools = {tool["function"]["name"]: tool for tool in document["tools"]}
     all_questions = [
-        Question(entry["question"], tuple(tools[name] for name in entry["tools"])) for entry in document["questions"]
+        ProbeQuestion(entry["question"], tuple(tools[name] for name in entry["tools"]))
+        for entry in document["questions"]
     ]
     return (
         all_questions
@@ -69,7 +70,7 @@ def sampler_of(weights: Weights) -> Sampler:
 def probe(
     sampler: Sampler,
     tokenizer: ChatTokenizer,
-    questions: Sequence[Question],
+    questions: Sequence[ProbeQuestion],
     replies: Replies,
     on_replies: Callable[[int], None],
 ) -> FormatCount:
@@ -104,7 +105,7 @@ class _Reply:
         self,
         sampler: Sampler,
         tokenizer: ChatTokenizer,
-        question: Question,
+        question: ProbeQuestion,
         replies: Replies,
         ended: Callable[[str], None],
     ) -> None:

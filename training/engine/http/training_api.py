@@ -25,7 +25,7 @@ from learnloop_service.training.engine.http.jobs import Job, Jobs, new_job
 from learnloop_service.training.engine.http.sampled_turns import SampledTurns
 from learnloop_service.training.engine.http.training_data import TrainingData
 from learnloop_service.training.engine.registry.base_models import context_length, parameter_count
-from learnloop_service.training.engine.registry.checkpoints import Checkpoint, CorruptCheckpoint
+from learnloop_service.training.engine.registry.checkpoints import CorruptCheckpoint, StoredCheckpoint
 from learnloop_service.training.engine.registry.export import export
 from learnloop_service.training.engine.registry.model_record import ModelRecord, NewModel, Target, UnknownModel
 from learnloop_service.training.engine.registry.registry import Registry
@@ -444,7 +444,7 @@ def _model_json(record: ModelRecord) -> dict[str, Json]:
     }
 
 
-def _checkpoint_json(record: ModelRecord, checkpoint: Checkpoint) -> dict[str, Json]:
+def _checkpoint_json(record: ModelRecord, checkpoint: StoredCheckpoint) -> dict[str, Json]:
     return {
         "id": f"{record.id}-step{checkpoint.step}",
         "step": checkpoint.step,

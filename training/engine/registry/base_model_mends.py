@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from learnloop_service.training.bases.report import Defects, Finding, Severity
+from learnloop_service.training.bases.report import Defects, Finding, FindingSeverity
 
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _INDEX = "model.safetensors.index.json"
@@ -41,7 +41,7 @@ def _mended(directory: Path, defects: Defects) -> Iterator[Finding]:
 
 
 def _note(name: str, text: str) -> Finding:
-    return Finding(name, Severity.NOTE, text)
+    return Finding(name, FindingSeverity.NOTE, text)
 
 
 def _with_stop_ids(config: dict[str, Any], stop_ids: Collection[int]) -> dict[str, Any]:

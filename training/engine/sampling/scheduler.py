@@ -12,7 +12,7 @@ from learnloop_service.training.engine.sampling.occupancy import Occupancy
 from learnloop_service.training.engine.weights.weights import Weights
 
 
-class Scheduler:
+class SamplingScheduler:
     """Cache, queue and batch of the requests for one or more keys. Driven by `step`."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Scheduler:
                 return True
         return False
 
-    def take_cache(self, other: "Scheduler") -> None:
+    def take_cache(self, other: "SamplingScheduler") -> None:
         """Take over the memory of another scheduler's cache, whose conversations are forgotten. Both must be idle."""
         self._occupancy.rows.take(other._occupancy.rows)
         other.release()

@@ -33,7 +33,7 @@ HEAD_DIMS = (16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class JointSlot:
     """The position of one linear layer in a joint: its rows of the matrix and its columns for an adapter's ranks."""
 
     low: Tensor
@@ -53,7 +53,7 @@ class Joint:
     matrix: Tensor
     low: Tensor
     bias: Tensor | None
-    slots: tuple[Slot, ...]
+    slots: tuple[JointSlot, ...]
     in_fp8: Fp8Matrix | None = None
     """The layers' own weights [out, in] if they are in 8 bits. `matrix` does not contain them then."""
 
@@ -89,7 +89,9 @@ class Joint:
                 slice(stop - len(linear.weight), stop),
                 slice(number * ranks, (number + 1) * ranks),
             )
-            slots.append(Slot(low[column_range], matrix[row_range, width:][:, column_range], row_range, column_range))
+            slots.append(
+                JointSlot(low[column_range], matrix[row_range, width:][:, column_range], row_range, column_range)
+            )
             if not in_fp8:
                 matrix[row_range, :width].copy_(linear.weight.detach())
             if share:

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from learnloop_service.training.loop.warm_start import WarmStart, iterations_of
+from learnloop_service.training.loop.warm_start import RunDemonstrations, iterations_of
 from learnloop_service.training.types import WarmStartConfig
 
 
-def plan(count: int, seed: int = 0, **given: Any) -> tuple[WarmStart, int]:
+def plan(count: int, seed: int = 0, **given: Any) -> tuple[RunDemonstrations, int]:
     given = {"epochs": 2, "held_out": 0.1, "demonstrations_per_iteration": None, "batch_size": 4} | given
     total = iterations_of(count, given["epochs"], given["held_out"], given["demonstrations_per_iteration"])
     demonstrations = [{"messages": [{"role": "assistant", "content": str(number)}]} for number in range(count)]
-    return WarmStart(WarmStartConfig(total, **given), seed, demonstrations), total
+    return RunDemonstrations(WarmStartConfig(total, **given), seed, demonstrations), total
 
 
 @pytest.mark.parametrize("each", [None, 1, 7, 18, 100])

@@ -6,13 +6,13 @@ import pytest
 
 from learnloop_service.app.operations.start.base_model_warnings import base_model_findings, base_model_warnings
 from learnloop_service.app.settings import Settings
-from learnloop_service.training.bases.report import Finding, FormatCount, Report, Severity
-from learnloop_service.training.bases.verdicts import BaseVerdicts, Verdict
+from learnloop_service.training.bases.report import BaseReport, Finding, FindingSeverity, FormatCount
+from learnloop_service.training.bases.verdicts import BaseVerdict, BaseVerdicts
 from tests.fakes.tiny_model import make_tiny_model
 
-_MARKS = Finding("marks", Severity.WARNING, "It cannot write its marks.", "Add it again.")
-_SIZE = Finding("size", Severity.OK, "It has 3 parameters.")
-_CALLS = Finding("calls", Severity.WARNING, "It writes no tool call in any format.", "Use demonstrations.")
+_MARKS = Finding("marks", FindingSeverity.WARNING, "It cannot write its marks.", "Add it again.")
+_SIZE = Finding("size", FindingSeverity.OK, "It has 3 parameters.")
+_CALLS = Finding("calls", FindingSeverity.WARNING, "It writes no tool call in any format.", "Use demonstrations.")
 _PROBE = (FormatCount("json", 2, 0, 0, {}),)
 
 
@@ -26,19 +26,23 @@ def settings(tmp_path: Path) -> Settings:
     ("report", "names"),
     [
         (None, ["examination"]),
-        (Report((_MARKS, _SIZE)), ["marks", "calls"]),
-        (Report((_SIZE, _CALLS)), ["calls"]),
-        (Report((_SIZE,), probe=_PROBE), []),
-        (Report((_SIZE, _MARKS), probe=_PROBE), ["marks"]),
+        (BaseReport((_MARKS, _SIZE)), ["marks", "calls"]),
+        (BaseReport((_SIZE, _CALLS)), ["calls"]),
+        (BaseReport((_SIZE,), probe=_PROBE), []),
+        (BaseReport((_SIZE, _MARKS), probe=_PROBE), ["marks"]),
     ],
 )
-def test_what_keeps_a_run_from_learning_is_named(settings: Settings, report: Report | None, names: list[str]) -> None:
-    BaseVerdicts(settings.data_dir).keep(settings.base_models["mine"], Verdict(None, report))
+def test_what_keeps_a_run_from_learning_is_named(
+    settings: Settings, report: BaseReport | None, names: list[str]
+) -> None:
+    BaseVerdicts(settings.data_dir).keep(settings.base_models["mine"], BaseVerdict(None, report))
     assert [each.name for each in base_model_findings(settings, "embedded", "mine")] == names
 
 
 def test_a_warning_says_what_was_found_and_what_to_do(settings: Settings) -> None:
-    BaseVerdicts(settings.data_dir).keep(settings.base_models["mine"], Verdict(None, Report((_MARKS,), probe=_PROBE)))
+    BaseVerdicts(settings.data_dir).keep(
+        settings.base_models["mine"], BaseVerdict(None, BaseReport((_MARKS,), probe=_PROBE))
+    )
     [warning] = base_model_warnings(settings, "embedded", "mine")
     assert warning == "The base model mine may not learn. It cannot write its marks. Add it again."
 
