@@ -38,20 +38,20 @@ class NotChecked(Exception):
 
 
 class OnProgress(Protocol):
-    """Receives how far a piece of work is."""
+    """Receives the progress of a piece of work."""
 
     def phase(self, name: str, total: int | None = None) -> None:
-        """The next phase begins. `total` is the amount of work in it, or None if that is unknown."""
+        """Begin the next phase. `total` is the amount of work in it, or None if that is unknown."""
 
     def advance(self, amount: int) -> None:
-        """That much more of the phase is done."""
+        """Add to the finished amount of the phase."""
 
     def say(self, text: str) -> None:
-        """There is something to say about it."""
+        """Show a sentence about the work."""
 
 
 class Silent:
-    """Progress that nothing shows."""
+    """Discards the progress."""
 
     def phase(self, name: str, total: int | None = None) -> None: ...
 
@@ -66,7 +66,7 @@ def check(directory: Path) -> BaseVerdict:
         "learnloop_service.training.engine.examination.check_child", directory, CHECK_CPU_S, CHECK_BYTES
     )
     try:
-        done = subprocess.run(
+        child = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -79,14 +79,14 @@ def check(directory: Path) -> BaseVerdict:
         raise NotChecked(f"its check did not end within {_WALL_S:.0f} s") from None
     except OSError as error:
         raise NotChecked(f"the process that checks it did not start: {error.strerror}") from error
-    if done.returncode == 0:
-        found = json.loads(done.stdout.splitlines()[-1])
-        return BaseVerdict(found["fault"], read(found["report"]))
-    if done.returncode == -signal.SIGXCPU:
+    if child.returncode == 0:
+        answer = json.loads(child.stdout.splitlines()[-1])
+        return BaseVerdict(answer["fault"], read(answer["report"]))
+    if child.returncode == -signal.SIGXCPU:
         return BaseVerdict(f"loading it and rendering a conversation take more than {CHECK_CPU_S} s of processor time")
-    if done.returncode in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL):
-        return BaseVerdict(f"loading it ends the process ({signal.Signals(-done.returncode).name})")
-    raise NotChecked(f"the process that checks it ended with status {done.returncode}")
+    if child.returncode in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL):
+        return BaseVerdict(f"loading it ends the process ({signal.Signals(-child.returncode).name})")
+    raise NotChecked(f"the process that checks it ended with status {child.returncode}")
 
 
 def probe(directory: Path, *, prompts: int, device: str, progress: OnProgress) -> tuple[FormatCount, ...]:
@@ -128,20 +128,20 @@ def probe(directory: Path, *, prompts: int, device: str, progress: OnProgress) -
 def _followed(child: "subprocess.Popen[str]", progress: OnProgress) -> tuple[FormatCount, ...] | None:
     """Show the child's progress, and return its answer, or None if it ends without one."""
     assert child.stdout is not None
-    done = 0
+    replies = 0
     for line in child.stdout:
-        said: dict[str, Any] = {}
+        message: dict[str, Any] = {}
         with suppress(ValueError):
-            said = json.loads(line)
-        if "formats" in said:
-            return tuple(FormatCount(**each) for each in said["formats"])
-        if "device" in said:
-            progress.phase(f"asking it for calls on {said['device']}", said["total"])
-        if "replies" in said:
-            progress.advance(said["replies"] - done)
-            done = said["replies"]
-        if "estimate_s" in said:
-            progress.say(f"The probe takes another {said['estimate_s']:.0f} s or so; `--prompts 0` leaves it out.")
+            message = json.loads(line)
+        if "formats" in message:
+            return tuple(FormatCount(**count) for count in message["formats"])
+        if "device" in message:
+            progress.phase(f"asking it for calls on {message['device']}", message["total"])
+        if "replies" in message:
+            progress.advance(message["replies"] - replies)
+            replies = message["replies"]
+        if "estimate_s" in message:
+            progress.say(f"The probe takes another {message['estimate_s']:.0f} s or so; `--prompts 0` leaves it out.")
     return None
 
 
@@ -152,8 +152,8 @@ def child_command(module: str, *arguments: object) -> tuple[str, ...]:
 
 def child_environment() -> Mapping[str, str]:
     """Return the environment of a process that handles files from outside: without secrets, and offline."""
-    kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-    return kept | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    passed = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    return passed | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def _probe_environment() -> Mapping[str, str]:
@@ -162,6 +162,6 @@ def _probe_environment() -> Mapping[str, str]:
     Its threads sleep while they wait for each other: on cores that other processes use too, threads that spin take
     twenty times as long.
     """
-    kept = {name: os.environ[name] for name in _CUDA_VARIABLES if name in os.environ}
+    passed = {name: os.environ[name] for name in _CUDA_VARIABLES if name in os.environ}
     checked = {name: value for name, value in child_environment().items() if name != "OMP_NUM_THREADS"}
-    return kept | checked | {"OMP_WAIT_POLICY": "PASSIVE"}
+    return passed | checked | {"OMP_WAIT_POLICY": "PASSIVE"}

@@ -100,11 +100,13 @@ def defaults_of(
     """
     if base.parameters is None or base.name == TINY_BASE:
         return _of_tiny_base(base)
-    found = _of_training(base, base.parameters) | _of_evaluation(base, base.parameters)
+    defaults = _of_training(base, base.parameters) | _of_evaluation(base, base.parameters)
     if after_demonstrations:
-        found["iterations"] = _AFTER_DEMONSTRATIONS[base.mode]
-    count = (groups or int(found["groups_per_iteration"].value)) * (rollouts or int(found["rollouts_per_group"].value))
-    return found | {"concurrency": _concurrency(base, count)}
+        defaults["iterations"] = _AFTER_DEMONSTRATIONS[base.mode]
+    count = (groups or int(defaults["groups_per_iteration"].value)) * (
+        rollouts or int(defaults["rollouts_per_group"].value)
+    )
+    return defaults | {"concurrency": _concurrency(base, count)}
 
 
 def demonstrations(available: int) -> Default:

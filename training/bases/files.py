@@ -45,8 +45,8 @@ _HEADS = ("lm_head", "embed_out")
 def added_base_models(data_dir: Path) -> dict[str, Path]:
     """Return the directories of the base models that `learnloop bases add` added, by name. Incomplete ones, left by a
     killed command, have hidden names and are skipped."""
-    places = sorted((data_dir / _ADDED_FOLDER).glob("[!.]*/config.json"))
-    return {place.parent.name: place.parent for place in places}
+    configs = sorted((data_dir / _ADDED_FOLDER).glob("[!.]*/config.json"))
+    return {config.parent.name: config.parent for config in configs}
 
 
 def is_added_base_model(data_dir: Path, name: str) -> bool:
@@ -59,9 +59,9 @@ def place_of_added(data_dir: Path, name: str) -> Path:
     return data_dir / _ADDED_FOLDER / name
 
 
-def data_dir_of(place: Path) -> Path:
-    """Return the data directory of an added base model."""
-    return place.parents[1]
+def data_dir_of(directory: Path) -> Path:
+    """Return the data directory of an added base model, whose own is `directory`."""
+    return directory.parents[1]
 
 
 def base_model_fault(directory: Path) -> str | None:
@@ -86,9 +86,9 @@ def stray_file(directory: Path) -> str | None:
     In a snapshot of Hugging Face's cache, `models--NAME/snapshots/REVISION`, links lead to other files of the same
     model, `models--NAME`.
     """
-    place = directory.resolve()
-    root = place.parents[1] if place.parent.name == "snapshots" and len(place.parents) > 1 else place
-    inside = root if root.name.startswith("models--") else place
+    resolved = directory.resolve()
+    root = resolved.parents[1] if resolved.parent.name == "snapshots" and len(resolved.parents) > 1 else resolved
+    inside = root if root.name.startswith("models--") else resolved
     for path in sorted(directory.iterdir()):
         if path.is_symlink() and not _leads_into(path, inside):
             return f"{path.name}: it is a link that leaves the directory; copy the files themselves (cp -rL)"
@@ -137,8 +137,8 @@ def _checked_config(directory: Path) -> dict[str, Json]:
 
 def _text_config(config: dict[str, Json]) -> dict[str, Json]:
     """Return the part of a config that is about the language model."""
-    found = config.get("text_config")
-    return found if isinstance(found, dict) else config
+    text_config = config.get("text_config")
+    return text_config if isinstance(text_config, dict) else config
 
 
 def fault_of_layers(kinds: Json) -> str | None:
@@ -160,18 +160,18 @@ def _check_layers(path: Path, config: dict[str, Json], tensors: int) -> None:
 
 
 def _weights(directory: Path, sizes: dict[str, int]) -> Iterator[str]:
-    found = {name for name in sizes if name.endswith(".safetensors")}
+    names = {name for name in sizes if name.endswith(".safetensors")}
     index = directory / "model.safetensors.index.json"
     if index.name in sizes:
         shards = _object(index).get("weight_map")
         if not isinstance(shards, dict) or not shards:
             raise _Fault(index, "it has no weight_map")
-        found |= set(map(str, shards.values()))
-        if any("/" in name for name in found):
+        names |= set(map(str, shards.values()))
+        if any("/" in name for name in names):
             raise _Fault(index, "it names files outside of the directory")
-    if not found:
+    if not names:
         raise _Fault(directory, "there are no weights (*.safetensors)")
-    return iter(sorted(found))
+    return iter(sorted(names))
 
 
 def parameter_count(directory: Path) -> int | None:
@@ -195,13 +195,13 @@ def tied_modules(directory: Path, names: Sequence[str]) -> list[str]:
 
     An adapter on one of them would be trained, sampled and exported as different models.
     """
-    asked = [name for name in names if name.rpartition(".")[2] in _EMBEDDINGS + _HEADS]
-    if not asked:
+    ends = [name for name in names if name.rpartition(".")[2] in _EMBEDDINGS + _HEADS]
+    if not ends:
         return []
     has_head = any(name.removesuffix(".weight").endswith(_HEADS) for name in tensor_shapes(directory) or ())
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     tied = {**config, **(config.get("text_config") or {})}.get("tie_word_embeddings", not has_head)
-    return asked if tied else []
+    return ends if tied else []
 
 
 def _check_weights(path: Path, sizes: dict[str, int]) -> int:
@@ -260,7 +260,7 @@ def _check_vocabulary(path: Path) -> None:
     if "model" not in tokenizer:
         raise _Fault(path, "it has no model")
     vocabulary = tokenizer["model"].get("vocab", ()) if isinstance(tokenizer["model"], dict) else ()
-    tokens = sum(len(each) for each in (vocabulary, tokenizer.get("added_tokens", ())) if isinstance(each, list | dict))
+    tokens = sum(len(part) for part in (vocabulary, tokenizer.get("added_tokens", ())) if isinstance(part, list | dict))
     if tokens > MAX_TOKENS:
         raise _Fault(path, f"it has {tokens:,} tokens; at most {MAX_TOKENS:,} are allowed")
 

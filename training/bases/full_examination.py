@@ -64,8 +64,8 @@ def _with_format(directory: Path, data_dir: Path, report: BaseReport, name: str)
     if name == (named.name if named else report.probe[0].tool_format):
         return report
     remedy = f'Write {{"tool_format": "{name}"}} into {directory / FILE}, or use `learnloop bases add`.'
-    found = f"It writes calls as {name}, but they are read as {named.name if named else report.probe[0].tool_format}."
-    return report.with_findings([Finding("tool format", FindingSeverity.WARNING, found, remedy)])
+    text = f"It writes calls as {name}, but they are read as {named.name if named else report.probe[0].tool_format}."
+    return report.with_findings([Finding("tool format", FindingSeverity.WARNING, text, remedy)])
 
 
 def with_probe(report: BaseReport, counts: tuple[FormatCount, ...]) -> BaseReport:

@@ -10,7 +10,7 @@ from learnloop_service.training.bases.files import parameter_count, tensor_shape
 from learnloop_service.training.tuning import Tuning, usual_tuning
 
 PROGRAM_BYTES = 1.5e9
-"""For the program, its libraries, the activations of a small batch and a small cache of conversations."""
+"""Memory for the program, its libraries, the activations of a small batch and a small cache of conversations."""
 _FLOAT32, _BFLOAT16 = 4, 2
 _WHOLE_BYTES = 4 * _FLOAT32
 """Bytes of a parameter that is trained: its value, its gradient and Adam's two moments."""

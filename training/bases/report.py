@@ -1,4 +1,4 @@
-"""What an examination found out about a base model: findings in plain sentences, and what the probe counted.
+"""The report of an examination of a base model: findings in plain sentences, and what the probe counted.
 
 A base model can be loaded without a fault and still not learn, because it cannot write a tool call or never ends a
 reply. The report says so before a run takes hours.
@@ -90,23 +90,23 @@ class BaseReport:
     def severity(self) -> FindingSeverity:
         """The most severe finding's severity."""
         order = list(FindingSeverity)
-        return max((each.severity for each in self.findings), key=order.index, default=FindingSeverity.OK)
+        return max((finding.severity for finding in self.findings), key=order.index, default=FindingSeverity.OK)
 
     def with_findings(self, findings: Sequence[Finding]) -> "BaseReport":
         """Return the report with these findings in place of those of the same names."""
-        names = {each.name for each in findings}
-        return replace(self, findings=(*(each for each in self.findings if each.name not in names), *findings))
+        names = {finding.name for finding in findings}
+        return replace(self, findings=(*(finding for finding in self.findings if finding.name not in names), *findings))
 
     def with_probe_of(self, other: "BaseReport") -> "BaseReport":
         """Return the report with what the probe of another report counted."""
-        calls = [each for each in other.findings if each.name == CALLS]
+        calls = [finding for finding in other.findings if finding.name == CALLS]
         return replace(self, tool_format=other.tool_format, probe=other.probe).with_findings(calls)
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
         """The findings that keep a run from learning."""
         return tuple(
-            each for each in self.findings if each.severity in (FindingSeverity.WARNING, FindingSeverity.FAULT)
+            finding for finding in self.findings if finding.severity in (FindingSeverity.WARNING, FindingSeverity.FAULT)
         )
 
 

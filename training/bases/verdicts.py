@@ -43,8 +43,8 @@ class BaseVerdicts:
         key = _key(directory)
         if key not in self._known:
             with suppress(OSError, ValueError, KeyError, TypeError):
-                found = json.loads((self._folder / f"{key}.json").read_text())
-                self._known[key] = BaseVerdict(found["fault"], read(found.get("report")))
+                stored = json.loads((self._folder / f"{key}.json").read_text())
+                self._known[key] = BaseVerdict(stored["fault"], read(stored.get("report")))
         return self._known.get(key)
 
     def keep(self, directory: Path, verdict: BaseVerdict) -> None:
@@ -83,8 +83,8 @@ class BaseVerdicts:
             try:
                 yield
             finally:
-                for each in (mark, *self._lost_loads(key)):
-                    each.unlink(missing_ok=True)
+                for finished in (mark, *self._lost_loads(key)):
+                    finished.unlink(missing_ok=True)
 
     def _lost_loads(self, key: str) -> list[Path]:
         return [mark for mark in self._folder.glob(f"{key}.loading-*") if not _is_locked(mark)]

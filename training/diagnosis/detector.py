@@ -42,5 +42,7 @@ class Detector(ABC):
 
     def fork(self, facts: AllFacts, span: CausePeriod, text: str, **changes: Json) -> Remedy:
         """Return the remedy of a fork that starts before the cause and changes these fields of the request."""
-        step = next((each.step for each in reversed(facts) if each.iteration < span.first), facts[0].step)
+        step = next(
+            (iteration.step for iteration in reversed(facts) if iteration.iteration < span.first), facts[0].step
+        )
         return Remedy(text, {"checkpoint": step, **changes})

@@ -22,7 +22,7 @@ class JudgeSilent(ShareDetector):
         return f"The judge gave no score to {self.percent(facts, span)} of the finished rollouts."
 
     def evidence(self, facts: AllFacts, span: CausePeriod) -> dict[str, Json]:
-        errors = newest(facts, span, lambda each: each.judge_errors)[:3]
+        errors = newest(facts, span, lambda iteration: iteration.judge_errors)[:3]
         return super().evidence(facts, span) | {"errors": errors}
 
     def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
@@ -47,7 +47,7 @@ class JudgeConstant(ShareDetector):
         return (group.scores == 1, 1) if differs and group.scored > 1 else (0, 0)
 
     def bound_of(self, facts: AllFacts) -> float:
-        is_checked = any(group.checked for each in facts for group in each.groups)
+        is_checked = any(group.checked for iteration in facts for group in iteration.groups)
         return self.bound if is_checked else _UNCHECKED_BOUND
 
     def summary(self, facts: AllFacts, span: CausePeriod) -> str:

@@ -31,16 +31,16 @@ class RewardHacked(ShareDetector):
         return _failures(group)
 
     def bound_of(self, facts: AllFacts) -> float:
-        counts = [_failures(group) for each in _rewarded(facts)[:_COMPARED] for group in each.groups]
+        counts = [_failures(group) for iteration in _rewarded(facts)[:_COMPARED] for group in iteration.groups]
         units = sum(units for _, units in counts)
         before = sum(failed for failed, _ in counts) / units if units else 0.0
         return round(min(before + 0.1, _HIGHEST_BOUND), 4)
 
-    def is_observed(self, facts: AllFacts, each: Facts) -> bool:
+    def is_observed(self, facts: AllFacts, iteration: Facts) -> bool:
         """Bet only on iterations at which the reward has risen by half of its standard deviation."""
-        seen = [one for one in _rewarded(facts) if one.iteration <= each.iteration]
-        deviations = [one.rewards.deviation for one in seen[:_COMPARED] if one.rewards]
-        return len(seen) > _COMPARED and _rise(seen) > 0.5 * fmean(deviations)
+        rewarded = [earlier for earlier in _rewarded(facts) if earlier.iteration <= iteration.iteration]
+        deviations = [earlier.rewards.deviation for earlier in rewarded[:_COMPARED] if earlier.rewards]
+        return len(rewarded) > _COMPARED and _rise(rewarded) > 0.5 * fmean(deviations)
 
     def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         return (
@@ -87,23 +87,25 @@ class PartDominates(ShareDetector):
 
 
 def _rewarded(facts: AllFacts) -> list[Facts]:
-    return [each for each in facts if each.rewards is not None]
+    return [iteration for iteration in facts if iteration.rewards is not None]
 
 
-def _mean(seen: Sequence[Facts]) -> float:
-    return fmean(each.rewards.mean for each in seen if each.rewards)
+def _mean(rewarded: Sequence[Facts]) -> float:
+    return fmean(iteration.rewards.mean for iteration in rewarded if iteration.rewards)
 
 
-def _rise(seen: Sequence[Facts]) -> float:
+def _rise(rewarded: Sequence[Facts]) -> float:
     """Return the mean reward of the last iterations minus that of the first ones."""
-    return _mean(seen[-_COMPARED:]) - _mean(seen[:_COMPARED]) if seen else 0.0
+    return _mean(rewarded[-_COMPARED:]) - _mean(rewarded[:_COMPARED]) if rewarded else 0.0
 
 
-def _rises(seen: Sequence[Facts]) -> dict[str, float]:
-    """Return the same of each part of the reward."""
-    names = {name for each in seen if each.rewards for name in each.rewards.parts}
-    return {name: round(_part(seen[-_COMPARED:], name) - _part(seen[:_COMPARED], name), 4) for name in sorted(names)}
+def _rises(rewarded: Sequence[Facts]) -> dict[str, float]:
+    """Return the rise of each part of the reward, as `_rise` measures it."""
+    names = {name for iteration in rewarded if iteration.rewards for name in iteration.rewards.parts}
+    return {
+        name: round(_part(rewarded[-_COMPARED:], name) - _part(rewarded[:_COMPARED], name), 4) for name in sorted(names)
+    }
 
 
-def _part(seen: Sequence[Facts], name: str) -> float:
-    return fmean(each.rewards.parts.get(name, 0.0) for each in seen if each.rewards)
+def _part(rewarded: Sequence[Facts], name: str) -> float:
+    return fmean(iteration.rewards.parts.get(name, 0.0) for iteration in rewarded if iteration.rewards)

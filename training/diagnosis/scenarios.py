@@ -38,26 +38,26 @@ class DuplicateScenarios(Detector):
     severity = Severity.WARNING
 
     def spans(self, facts: AllFacts) -> list[CausePeriod]:
-        found = (each.iteration for each, repeated in _repeated(facts) if repeated.contradicts)
-        return [CausePeriod(first, first) for first in islice(found, 1)]
+        contradicting = (iteration.iteration for iteration, repeated in _repeated(facts) if repeated.contradicts)
+        return [CausePeriod(first, first) for first in islice(contradicting, 1)]
 
     def _all(self, facts: AllFacts) -> _Repeated:
         return [repeated for _, repeated in _repeated(facts)][-1]
 
     def summary(self, facts: AllFacts, span: CausePeriod) -> str:
-        found = self._all(facts)
-        if found.held_out:
-            number = len(found.held_out)
+        repeated = self._all(facts)
+        if repeated.held_out:
+            number = len(repeated.held_out)
             return f"{number} held-out {_scenarios(number)} the same task as one that is trained on."
-        number = len(found.in_training)
-        return f"{number} of {found.training} training scenarios have the same task as another one."
+        number = len(repeated.in_training)
+        return f"{number} of {repeated.training} training scenarios have the same task as another one."
 
     def evidence(self, facts: AllFacts, span: CausePeriod) -> Mapping[str, Json]:
-        found = self._all(facts)
+        repeated = self._all(facts)
         return {
-            "repeated_in_training": found.in_training[:_SHOWN],
-            "held_out_and_trained": found.held_out[:_SHOWN],
-            "training_scenarios": found.training,
+            "repeated_in_training": repeated.in_training[:_SHOWN],
+            "held_out_and_trained": repeated.held_out[:_SHOWN],
+            "training_scenarios": repeated.training,
             "bound": _MOST_REPEATED,
         }
 
@@ -68,27 +68,35 @@ class DuplicateScenarios(Detector):
         )
 
     def not_examined(self, facts: AllFacts) -> str | None:
-        return None if any(each.tasks for each in facts) else "The iterations of an earlier version kept no tasks."
+        return (
+            None
+            if any(iteration.tasks for iteration in facts)
+            else "The iterations of an earlier version kept no tasks."
+        )
 
 
 def _repeated(facts: AllFacts) -> Iterator[tuple[Facts, _Repeated]]:
     """Yield each iteration with what has been repeated up to it. The baseline has the held-out tasks."""
-    found, seen, tasks = _Repeated(), set[str](), set[str]()
+    repeated, ids, tasks = _Repeated(), set[str](), set[str]()
     held_out = {
-        task: id for each in facts for split, of in each.tasks.items() if split != "train" for id, task in of.items()
+        task: id
+        for iteration in facts
+        for split, of_split in iteration.tasks.items()
+        if split != "train"
+        for id, task in of_split.items()
     }
-    for each in facts:
-        for id, task in each.tasks.get("train", {}).items():
-            if id in seen:
+    for iteration in facts:
+        for id, task in iteration.tasks.get("train", {}).items():
+            if id in ids:
                 continue
             if task in tasks:
-                found.in_training.append(id)
+                repeated.in_training.append(id)
             elif task in held_out:
-                found.held_out.append(held_out[task])
-            seen.add(id)
+                repeated.held_out.append(held_out[task])
+            ids.add(id)
             tasks.add(task)
-        found.training = len(seen)
-        yield each, found
+        repeated.training = len(ids)
+        yield iteration, repeated
 
 
 class TooHard(ShareDetector):

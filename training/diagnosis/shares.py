@@ -42,16 +42,17 @@ class _Wealth:
     gain: float = 0.0
     """Log wealth of the middle bet since `onset`, the beginning that has won most."""
 
-    def add(self, seen: SymptomShares) -> float:
+    def add(self, observed: SymptomShares) -> float:
         """Bet on an iteration and return the evidence."""
-        growth = [math.prod(1 + bet * (share - self.bound) / self.bound for share in seen.shares) for bet in _BETS]
+        growth = [math.prod(1 + bet * (share - self.bound) / self.bound for share in observed.shares) for bet in _BETS]
         self.staked = min(self.staked + 1, self.iterations)
         self.wealth = [
-            min((each + 1 / self.iterations) * factor, 1e200) for each, factor in zip(self.wealth, growth, strict=True)
+            min((wealth + 1 / self.iterations) * factor, 1e200)
+            for wealth, factor in zip(self.wealth, growth, strict=True)
         ]
         won = math.log(max(growth[1], 1e-200))
         if self.gain <= 0:
-            self.onset, self.gain = seen.iteration, 0.0
+            self.onset, self.gain = observed.iteration, 0.0
         self.gain += won
         return fmean(self.wealth) + 1 - self.staked / self.iterations
 
@@ -64,12 +65,12 @@ def share_spans(observed: Sequence[SymptomShares], bound: float, iterations: int
     """
     spans: list[CausePeriod] = []
     wealth, current, low = _Wealth(bound, max(iterations, 1)), None, 0
-    for seen in observed:
-        evidence = wealth.add(seen)
-        low = low + 1 if fmean(seen.shares) < bound / 2 else 0
+    for iteration in observed:
+        evidence = wealth.add(iteration)
+        low = low + 1 if fmean(iteration.shares) < bound / 2 else 0
         if current is None and evidence >= _THRESHOLD * 2 ** len(spans):
-            current = CausePeriod(wealth.onset, seen.iteration)
+            current = CausePeriod(wealth.onset, iteration.iteration)
         if current is not None and low >= _CLEAR_AFTER:
-            spans.append(CausePeriod(current.first, current.named, seen.iteration))
+            spans.append(CausePeriod(current.first, current.named, iteration.iteration))
             wealth, current = _Wealth(bound, max(iterations, 1)), None
     return [*spans, current] if current is not None else spans

@@ -1,4 +1,4 @@
-"""When something held, from what each iteration says about it."""
+"""When a condition held, from whether it held in each iteration."""
 
 from collections.abc import Iterable
 
@@ -6,22 +6,22 @@ from learnloop_service.training.diagnosis.diagnosis import CausePeriod
 
 
 def spans_while(holds: Iterable[tuple[int, bool | None]], *, lasts: int = 1, clear_after: int = 1) -> list[CausePeriod]:
-    """Return the spans in which something held, given each iteration and whether it held there; None where that is
-    unknown, so that the iteration counts for neither.
+    """Return the spans in which a condition held. `holds` has each iteration and whether the condition held there, or
+    None where that is unknown: such an iteration is skipped.
 
     A span is named once it has held in `lasts` iterations in a row, and is cleared after `clear_after` in a row in
     which it did not.
     """
     spans: list[CausePeriod] = []
     current: CausePeriod | None = None
-    held: list[int] = []
+    streak: list[int] = []
     without = 0
     for iteration, is_held in holds:
         if is_held is None:
             continue
-        held, without = ([*held, iteration][-lasts:], 0) if is_held else ([], without + 1)
-        if current is None and len(held) == lasts:
-            current = CausePeriod(held[0], iteration)
+        streak, without = ([*streak, iteration][-lasts:], 0) if is_held else ([], without + 1)
+        if current is None and len(streak) == lasts:
+            current = CausePeriod(streak[0], iteration)
         elif current is not None and without >= clear_after:
             spans.append(CausePeriod(current.first, current.named, iteration))
             current = None

@@ -27,11 +27,11 @@ class InfrastructureFailures(ShareDetector):
     def evidence(self, facts: AllFacts, span: CausePeriod) -> dict[str, Json]:
         return super().evidence(facts, span) | {
             "timeouts": self._timeouts(facts, span),
-            "errors": newest(facts, span, lambda each: each.errors)[:_SHOWN],
+            "errors": newest(facts, span, lambda iteration: iteration.errors)[:_SHOWN],
         }
 
     def _timeouts(self, facts: AllFacts, span: CausePeriod) -> int:
-        return sum(each.timeouts for each in facts if each.iteration >= span.first)
+        return sum(iteration.timeouts for iteration in facts if iteration.iteration >= span.first)
 
     def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         failures, _ = self._totals(facts, span)
@@ -55,7 +55,7 @@ class AgentErrors(ShareDetector):
         return f"{self.percent(facts, span)} of the rollouts failed because the agent did."
 
     def evidence(self, facts: AllFacts, span: CausePeriod) -> dict[str, Json]:
-        errors = newest(facts, span, lambda each: each.agent_errors)[:_SHOWN]
+        errors = newest(facts, span, lambda iteration: iteration.agent_errors)[:_SHOWN]
         return super().evidence(facts, span) | {"errors": errors}
 
     def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
@@ -93,7 +93,9 @@ class OutOfTurns(ShareAboveBaseline):
         )
 
     def _limit(self, facts: AllFacts) -> int:
-        return next((each.max_turns for each in reversed(facts) if each.max_turns), self.config.max_turns or 1)
+        return next(
+            (iteration.max_turns for iteration in reversed(facts) if iteration.max_turns), self.config.max_turns or 1
+        )
 
     def evidence(self, facts: AllFacts, span: CausePeriod) -> dict[str, Json]:
         return super().evidence(facts, span) | {"max_turns": self._limit(facts)}
@@ -104,7 +106,7 @@ class OutOfTurns(ShareAboveBaseline):
 
 
 class MalformedReplies(ShareAboveBaseline):
-    """Most replies are no valid tool calls."""
+    """Many rollouts end with a reply that is not a valid tool call."""
 
     severity = Severity.WARNING
     symptom = "malformed"
@@ -113,7 +115,7 @@ class MalformedReplies(ShareAboveBaseline):
         return f"{self.percent(facts, span)} of the rollouts ended with a reply that is not a valid tool call."
 
     def evidence(self, facts: AllFacts, span: CausePeriod) -> dict[str, Json]:
-        forms = commonest(form for each in facts if each.iteration >= span.first for form in each.forms)
+        forms = commonest(form for iteration in facts if iteration.iteration >= span.first for form in iteration.forms)
         return super().evidence(facts, span) | {
             "forms": [{"count": form.count, "text": form.text, "trajectory_id": form.trajectory_id} for form in forms],
         }
@@ -152,9 +154,9 @@ class ToolErrors(ShareAboveBaseline):
 
 
 def commonest(forms: Iterable[Form]) -> list[Form]:
-    """Return the three commonest forms; those whose examples are equal are added up."""
-    found: dict[str, Form] = {}
+    """Return the three commonest forms. Counts of forms with equal examples are added up."""
+    by_text: dict[str, Form] = {}
     for form in forms:
-        known = found.get(form.text)
-        found[form.text] = form if known is None else Form(known.count + form.count, known.text, known.trajectory_id)
-    return sorted(found.values(), key=lambda form: (-form.count, form.text))[:_SHOWN]
+        first = by_text.get(form.text)
+        by_text[form.text] = form if first is None else Form(first.count + form.count, first.text, first.trajectory_id)
+    return sorted(by_text.values(), key=lambda form: (-form.count, form.text))[:_SHOWN]

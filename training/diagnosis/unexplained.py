@@ -25,18 +25,22 @@ class Unexplained(Detector):
         self._others = others
 
     def spans(self, facts: AllFacts) -> list[CausePeriod]:
-        return spans_while(((each.iteration, self._is_unexplained(each)) for each in facts), lasts=_LASTS)
+        return spans_while(
+            ((iteration.iteration, self._is_unexplained(iteration)) for iteration in facts), lasts=_LASTS
+        )
 
-    def _is_unexplained(self, each: Facts) -> bool:
-        named = [span for span in self._others if span.named <= each.iteration]
-        is_explained = any(span.cleared is None or span.cleared > each.iteration for span in named)
-        return each.no_signal is not None and training_success(each) < _SOLVED and not is_explained
+    def _is_unexplained(self, iteration: Facts) -> bool:
+        named = [span for span in self._others if span.named <= iteration.iteration]
+        is_explained = any(span.cleared is None or span.cleared > iteration.iteration for span in named)
+        return iteration.no_signal is not None and training_success(iteration) < _SOLVED and not is_explained
 
     def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         return "Iterations in a row had no training signal, and no cause is known."
 
     def evidence(self, facts: AllFacts, span: CausePeriod) -> Mapping[str, Json]:
-        silent = {str(each.iteration): each.no_signal for each in facts if each.iteration >= span.first}
+        silent = {
+            str(iteration.iteration): iteration.no_signal for iteration in facts if iteration.iteration >= span.first
+        }
         return {"no_signal": dict(list(silent.items())[:5])}
 
     def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:

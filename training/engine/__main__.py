@@ -120,8 +120,8 @@ def _import_libraries(options: argparse.Namespace, bases: Mapping[str, Path]) ->
     import learnloop_service.training.engine.http.server
     from learnloop_service.training.engine.weights import llama_modules
 
-    known = [*bases.values(), *added_base_models(options.data_dir).values()]
-    if options.device == "cuda" or not all(map(llama_modules.is_readable, known)):
+    directories = [*bases.values(), *added_base_models(options.data_dir).values()]
+    if options.device == "cuda" or not all(map(llama_modules.is_readable, directories)):
         import learnloop_service.training.engine.trainer.pretrained  # noqa: F401  # it imports transformers
 
 

@@ -167,7 +167,7 @@ class Engine:
 
     # Sampling
 
-    def submit(self, target: Target, request: SampleRequest, on_token: OnToken | None, done: Done) -> int:
+    def submit(self, target: Target, request: SampleRequest, on_token: OnToken | None, on_done: Done) -> int:
         """Queue a request for the target's weights, loading them if necessary; see Sampler.submit.
 
         Raises BadModelDirectory or BadBaseModel if they cannot be loaded.
@@ -179,7 +179,7 @@ class Engine:
         def finished(outcome: Sample | Exception) -> None:
             if key in self._in_flight:
                 self._in_flight[key] -= 1
-            done(outcome)
+            on_done(outcome)
 
         try:
             return self.sampler.submit(request, on_token, finished)
@@ -207,8 +207,8 @@ class Engine:
     def reproducibility(self) -> Reproducibility | None:
         """The combined reproducibility of all models loaded so far: that of the first one that is not reproducible, if
         any, or None before the first model. Can be read from any thread."""
-        found = list(self._checked.values())
-        return next((each for each in found if not each.reproducible), found[-1] if found else None)
+        results = list(self._checked.values())
+        return next((result for result in results if not result.reproducible), results[-1] if results else None)
 
     def check(self, model_id: str) -> Reproducibility:
         """Check whether the model's samples and training are bit-reproducible, loading it if necessary. Raises
@@ -218,15 +218,17 @@ class Engine:
         self._load(target)
         weights = self.sampler.weights(target.key)
         assert weights is not None
-        found, newest = self._check(weights), self.registry.newest(model_id)
-        return replace(found, fingerprint=fingerprint(found, record.tuning, newest.manifest))
+        reproducibility, newest = self._check(weights), self.registry.newest(model_id)
+        return replace(reproducibility, fingerprint=fingerprint(reproducibility, record.tuning, newest.manifest))
 
     def _check(self, weights: Weights) -> Reproducibility:
         """Run the check once for all weights of the same shapes."""
         shapes = weights.exact_attention, frozenset(matrix.shape for matrix in weights.matrices())
         if shapes not in self._checked:
-            self._checked[shapes] = found = check(weights, self._threads)
-            log.info("reproducibility checked", reproducible=found.reproducible, reason=found.reason)
+            self._checked[shapes] = reproducibility = check(weights, self._threads)
+            log.info(
+                "reproducibility checked", reproducible=reproducibility.reproducible, reason=reproducibility.reason
+            )
         return self._checked[shapes]
 
     @property
@@ -471,8 +473,8 @@ class Engine:
                 while not wait([written], 0 if self.sampler.busy else WRITING_S).done:
                     yield WAITING
                 written.result()
-            except StepTaken as taken:
-                raise StepConflict(parent.step, self.registry.newest(model_id).step) from taken
+            except StepTaken as conflict:
+                raise StepConflict(parent.step, self.registry.newest(model_id).step) from conflict
             finally:
                 self.registry.unwritten = None
                 if early is not None and early.key in self._in_flight:

@@ -103,12 +103,12 @@ class _Check:
             judge = self._judge()
             played = await self._play_agents(judge, scenarios)
         except _JudgeFailed as failure:
-            said = f"the default judge {self.environment.default_judge!r} {failure}; no reward could be examined"
-            findings.append(EnvironmentFinding("judge", failure.state, said))
+            text = f"the default judge {self.environment.default_judge!r} {failure}; no reward could be examined"
+            findings.append(EnvironmentFinding("judge", failure.state, text))
             return Report(self.name, None, len(scenarios), (), None, None, None, None, findings)
         figures = earned(played)
         findings += [
-            *of_rewards([paid for each in played.values() for paid in each]),
+            *of_rewards([paid for rollouts in played.values() for paid in rollouts]),
             *of_teaching(figures),
             *of_cheating(figures),
         ]
@@ -150,13 +150,13 @@ class _Check:
         await of("random", lambda _: agents.random_agent(rng), GROUP_SIZE)
         await of("no-op", lambda _: agents.silent)
         await of("empty calls", lambda _: agents.empty_calls(rng))
-        final = {name for each in played.values() for paid in each if (name := paid.played.ended_by)}
+        final = {name for rollouts in played.values() for paid in rollouts if (name := paid.played.ended_by)}
         tools = played["random"][0].played.tools
 
         def cheat(scenario: Scenario, name: str) -> Agent:
-            return agents.cheats(rng, agents.Known(final, _others(scenario, scenarios)), tools)[name]
+            return agents.cheats(rng, agents.CheatSheet(final, _others(scenario, scenarios)), tools)[name]
 
-        for name in agents.cheats(rng, agents.Known(final, scenarios), tools):
+        for name in agents.cheats(rng, agents.CheatSheet(final, scenarios), tools):
             await of(name, partial(cheat, name=name))
         return played
 
@@ -180,23 +180,27 @@ class _Check:
             )
         shared = leaks.shared_tasks(drawn)
         if shared:
-            said = "; ".join(f"{count} tasks of {one} are in {other}" for (one, other), count in shared.items())
-            yield EnvironmentFinding("held-out scenarios", FindingState.FAILED, said)
+            shares = "; ".join(f"{count} tasks of {one} are in {other}" for (one, other), count in shared.items())
+            yield EnvironmentFinding("held-out scenarios", FindingState.FAILED, shares)
         else:
-            sizes = ", ".join(f"{len(set(map(leaks.task_of, each)))} of {split}" for split, each in drawn.items())
+            sizes = ", ".join(
+                f"{len(set(map(leaks.task_of, scenarios)))} of {split}" for split, scenarios in drawn.items()
+            )
             yield EnvironmentFinding(
                 "held-out scenarios", FindingState.OK, f"no task is in two splits ({sizes} were compared)"
             )
 
     def _task_schema(self, scenarios: Sequence[Scenario]) -> Iterator[EnvironmentFinding]:
-        """Check what the environment says of its tasks, if it says anything, against some of them."""
+        """Check the schema of tasks that the environment declares, if it does, against some of its scenarios."""
         if registry.traits(self.name).task is None:
             return
         if (schema := registry.task_schema(self.name)) is None:
-            said = "TRAITS.task is not a JSON schema of an object with `properties`: the page Ask has no fields for it"
-            yield EnvironmentFinding("tasks", FindingState.FAILED, said)
+            text = "TRAITS.task is not a JSON schema of an object with `properties`: the page Ask has no fields for it"
+            yield EnvironmentFinding("tasks", FindingState.FAILED, text)
             return
-        absent = sorted({name for name in schema.get("required", ()) for each in scenarios if name not in each.task})
+        absent = sorted(
+            {name for name in schema.get("required", ()) for scenario in scenarios if name not in scenario.task}
+        )
         if absent:
             yield EnvironmentFinding(
                 "tasks", FindingState.WARNING, f"TRAITS.task requires {', '.join(absent)}, which its scenarios lack"
@@ -208,11 +212,11 @@ class _Check:
 
     def _leaks(self, scenarios: Sequence[Scenario]) -> Iterator[EnvironmentFinding]:
         """Check whether references can be read without doing the task."""
-        found = leaks.leaks(self.environment, scenarios)
-        for where, examples in found.items():
-            said = f"{where}, in {len(examples)} of {len(scenarios)} scenarios, such as {examples[0]}"
-            yield EnvironmentFinding("leaks", FindingState.FAILED, said)
-        if not found:
+        by_where = leaks.leaks(self.environment, scenarios)
+        for where, examples in by_where.items():
+            text = f"{where}, in {len(examples)} of {len(scenarios)} scenarios, such as {examples[0]}"
+            yield EnvironmentFinding("leaks", FindingState.FAILED, text)
+        if not by_where:
             yield EnvironmentFinding(
                 "leaks", FindingState.OK, "no reference can be read from its task, opening messages or tools"
             )
@@ -225,8 +229,8 @@ class _Check:
             repeated = {"beside other rollouts": await transcripts.record(fresh, scenarios, self.seed, together=True)}
         finally:
             fresh.close()
-        place = transcripts.TranscriptTask(self.name, dict(self.config), str(self.data_dir), len(scenarios), self.seed)
-        elsewhere = await asyncio.to_thread(transcripts.in_another_process, place)
+        task = transcripts.TranscriptTask(self.name, dict(self.config), str(self.data_dir), len(scenarios), self.seed)
+        elsewhere = await asyncio.to_thread(transcripts.in_another_process, task)
         if elsewhere is not None:
             repeated["in another process"] = elsewhere
         for where, other in repeated.items():
@@ -236,10 +240,10 @@ class _Check:
                         "determinism", FindingState.FAILED, f"the same calls gave something else {where}: {difference}"
                     )
                 ]
-        said = f"the same calls gave the same texts and outcomes {' and '.join(repeated)}"
-        return [EnvironmentFinding("determinism", FindingState.OK, said)]
+        text = f"the same calls gave the same texts and outcomes {' and '.join(repeated)}"
+        return [EnvironmentFinding("determinism", FindingState.OK, text)]
 
 
 def _others(scenario: Scenario, scenarios: Sequence[Scenario]) -> Sequence[Scenario]:
     """Return the scenarios with another reference, or all scenarios if there are none."""
-    return [each for each in scenarios if each.reference != scenario.reference] or scenarios
+    return [other for other in scenarios if other.reference != scenario.reference] or scenarios

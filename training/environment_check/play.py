@@ -132,13 +132,13 @@ async def _call(episode: Episode, messages: list[dict[str, Json]], turn: ToolCal
 
 async def pay(environment: Environment, judge: Judge, plays: Sequence[PlayedRollout]) -> list[Paid]:
     """Judge rollouts of one scenario together, and compute their rewards as the learn loop does."""
-    candidates = [Candidate(str(place), each.outcome, each.messages) for place, each in enumerate(plays)]
+    candidates = [Candidate(str(index), played.outcome, played.messages) for index, played in enumerate(plays)]
     judgement = await checked(judge, plays[0].scenario, candidates)
     paid = []
-    for each, score in zip(plays, judgement.scores, strict=True):
+    for played, score in zip(plays, judgement.scores, strict=True):
         if score.value is None:
-            paid.append(Paid(each, {}, None, success=False, unscored=score.explanation))
+            paid.append(Paid(played, {}, None, success=False, unscored=score.explanation))
             continue
-        parts = environment.reward(each.outcome, score.value)
-        paid.append(Paid(each, parts, fsum(parts.values()), environment.success(each.outcome, score.value)))
+        parts = environment.reward(played.outcome, score.value)
+        paid.append(Paid(played, parts, fsum(parts.values()), environment.success(played.outcome, score.value)))
     return paid

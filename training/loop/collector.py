@@ -122,8 +122,8 @@ class RolloutCollector:
                     for task, entry in zip(tasks, entries, strict=True)
                 ]
         rollouts = []
-        for each in started:
-            if isinstance(outcome := each.result(), BudgetReached):
+        for making in started:
+            if isinstance(outcome := making.result(), BudgetReached):
                 raise outcome
             rollouts.append(outcome)
         if failed(rollouts) == len(rollouts) and purpose not in (Purpose.SHOWCASE, Purpose.REPLACEMENT):
@@ -144,9 +144,9 @@ class RolloutCollector:
 
     async def _rollout(self, task: RolloutTask, entry: EntryName, chat: Chat, limits: RolloutLimits) -> Rollout:
         """Return the rollout from the journal, or make it."""
-        if (kept := self.journal.kept.get(str(entry))) is not None:
-            loaded = load_rollout(task.scenario, kept)
-            self._progress.found(entry.phase, loaded.error)
+        if (saved := self.journal.kept.get(str(entry))) is not None:
+            loaded = load_rollout(task.scenario, saved)
+            self._progress.loaded(entry.phase, loaded.error)
             return loaded
         run, worst_case = self._run, partial(self._run.estimates.rollout, task.scenario)
         with self._recorded_calls(entry) as recorded:
@@ -171,17 +171,17 @@ class RolloutCollector:
             if chat.remembers and finished.failure is not None and finished.failure.kind is FailureKind.BACKEND_AWAY:
                 raise BackendUnavailable(finished.error)
         self.journal.keep_soon(str(entry), dump_rollout(finished))
-        self._progress.made(entry.phase, finished.error)
+        self._progress.finished(entry.phase, finished.error)
         return finished
 
     def _recorded_calls(self, entry: EntryName) -> RecordedCalls:
         """Return the answered calls of a rollout, starting with those in the journal. Later ones are added to the
         journal."""
-        kept: list[str] = []
-        while (part := self.journal.kept.get(str(entry.calls(len(kept))))) is not None:
-            kept.append(part)
-        further = itertools.count(len(kept))
-        return RecordedCalls(kept, lambda part: self.journal.keep_soon(str(entry.calls(next(further))), part))
+        parts: list[str] = []
+        while (part := self.journal.kept.get(str(entry.calls(len(parts))))) is not None:
+            parts.append(part)
+        further = itertools.count(len(parts))
+        return RecordedCalls(parts, lambda part: self.journal.keep_soon(str(entry.calls(next(further))), part))
 
     async def scored(
         self,
@@ -192,8 +192,8 @@ class RolloutCollector:
     ) -> tuple[Group, ...]:
         """Score the rollouts, which are ordered by scenario, with the same number for each. `numbers` are those of the
         groups, if they are only a part of those for this purpose."""
-        each = len(rollouts) // max(1, len(scenarios))
-        groups = [rollouts[number * each : (number + 1) * each] for number in range(len(scenarios))]
+        size = len(rollouts) // max(1, len(scenarios))
+        groups = [rollouts[number * size : (number + 1) * size] for number in range(len(scenarios))]
         if scenarios:
             self._run.progress(IterationProgress(self.journal.iteration, Phase.JUDGE, 0, len(scenarios)))
         judgements = await self._judgements(purpose, scenarios, groups, numbers)
@@ -233,8 +233,8 @@ class RolloutCollector:
         self, entry: EntryName, scenario: Scenario, group: Sequence[Rollout], *, keep: bool
     ) -> Judgement:
         """Return the verdicts on one group. They are saved if the judge called a model, and with `keep` always."""
-        if (kept := self.journal.kept.get(str(entry))) is not None:
-            [judgement] = load_judgements(kept)
+        if (saved := self.journal.kept.get(str(entry))) is not None:
+            [judgement] = load_judgements(saved)
             return judgement
         estimates = self._run.estimates
         async with self._budget.reserve(entry.phase, lambda: estimates.judging) as reservation:

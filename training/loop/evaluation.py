@@ -81,8 +81,8 @@ class Evaluator:
         for evaluation in evaluations:
             if evaluation.mode == "sampled":
                 by_scenario = successes(evaluation.rollouts)
-                found = Validation(evaluation.success, evaluation.mean_reward, by_scenario, evaluation.scenarios)
-                self._best = self._best.after(step, found, self._config.evaluation.best)
+                validation = Validation(evaluation.success, evaluation.mean_reward, by_scenario, evaluation.scenarios)
+                self._best = self._best.after(step, validation, self._config.evaluation.best)
         return evaluations
 
     async def _evaluate(
@@ -96,14 +96,14 @@ class Evaluator:
         count = evaluation.test_scenarios if split == "test" else evaluation.scenarios
         if count == 0:
             return []
-        made, seed = self._run.environment, self._config.held_out_seed
-        scenarios = different(await off_loop(made, made.scenarios, split, count, seed))
+        environment, seed = self._run.environment, self._config.held_out_seed
+        scenarios = different(await off_loop(environment, environment.scenarios, split, count, seed))
         groups: dict[Mode, dict[int, Group]] = {mode: {} for mode in _MODES}
-        for places in _batches(len(scenarios), seed) if width else [range(len(scenarios))]:
-            attempts = (self._attempt(collector, split, mode, step, scenarios, places) for mode in _MODES)
+        for indices in _batches(len(scenarios), seed) if width else [range(len(scenarios))]:
+            attempts = (self._attempt(collector, split, mode, step, scenarios, indices) for mode in _MODES)
             for mode, judged in zip(_MODES, await all_of(*attempts), strict=True):
-                groups[mode].update(zip(places, judged, strict=True))
-            if width and all(_width(found.values()) < width for found in groups.values()):
+                groups[mode].update(zip(indices, judged, strict=True))
+            if width and all(_width(of_mode.values()) < width for of_mode in groups.values()):
                 break
         return [self._evaluation(split, mode, step, groups[mode]) for mode in _MODES]
 
@@ -114,29 +114,29 @@ class Evaluator:
         mode: Mode,
         step: int,
         scenarios: Sequence[Scenario],
-        places: Sequence[int],
+        indices: Sequence[int],
     ) -> tuple[Group, ...]:
-        """Return the judged rollouts of the scenarios at these places. Their seeds and their numbers in the journal do
+        """Return the judged rollouts of the scenarios at these indices. Their seeds and their numbers in the journal do
         not depend on which scenarios are evaluated together."""
         config, samples = self._config, self._samples(mode)
         tasks = rollout_tasks(config.held_out_seed, scenarios, samples, split)
         temperature = config.temperature if mode == "sampled" else 0.0
-        purpose, is_part = Purpose(f"{split}.{mode}"), len(places) < len(scenarios)
-        numbers = [place * samples + number for place in places for number in range(samples)]
-        chosen, attempts = [scenarios[place] for place in places], [tasks[number] for number in numbers]
+        purpose, is_part = Purpose(f"{split}.{mode}"), len(indices) < len(scenarios)
+        numbers = [index * samples + number for index in indices for number in range(samples)]
+        chosen, attempts = [scenarios[index] for index in indices], [tasks[number] for number in numbers]
         endpoint = self._policy.endpoint(step)
         with span("evaluate", phase=Phase.EVALUATE, split=split, mode=mode, step=step):
             rollouts = await collector.rollouts(purpose, attempts, endpoint, temperature, numbers if is_part else None)
-            return await collector.scored(purpose, chosen, rollouts, places if is_part else None)
+            return await collector.scored(purpose, chosen, rollouts, indices if is_part else None)
 
     def _samples(self, mode: Mode) -> int:
         return self._config.evaluation.samples if mode == "sampled" else 1
 
     def _evaluation(self, split: HeldOut, mode: Mode, step: int, judged: Mapping[int, Group]) -> Evaluation:
-        """Return the figures of the judged rollouts, given by the place of their scenario. Raises NothingScored."""
-        groups = [judged[place] for place in sorted(judged)]
+        """Return the figures of the judged rollouts, by the index of their scenario. Raises NothingScored."""
+        groups = [judged[index] for index in sorted(judged)]
         scored, samples = [rollout for group in groups for rollout in group.rollouts], self._samples(mode)
-        rollouts = [each.rollout for each in scored]
+        rollouts = [attempt.rollout for attempt in scored]
         if all(rollout.reward is None for rollout in scored):
             raise NothingScored(f"the judge scored no rollout: {scored[0].score.explanation}")
         figures = held_out_figures(scored, samples, by_scenario=self._config.evaluation.is_by_scenario)
@@ -155,7 +155,7 @@ class Evaluator:
 
 
 def _batches(count: int, seed: int) -> list[list[int]]:
-    """Return the places of this number of scenarios in batches that are drawn at random, because an environment can
+    """Return the indices of this number of scenarios in batches that are drawn at random, because an environment can
     have an order of its own."""
     order = Random(f"baseline:{seed}").sample(range(count), count)
     return [sorted(order[start : start + _BATCH]) for start in range(0, count, _BATCH)]

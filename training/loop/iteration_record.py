@@ -39,11 +39,11 @@ class IterationRecord:
             name = f"{phase}_s"
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - clock
 
-    def rolled_out(self, made: JudgedRollouts, step: int) -> None:
+    def rolled_out(self, judged: JudgedRollouts, step: int) -> None:
         """Record the rollouts; `step` is the step of the policy that is about to be trained on them."""
-        self.groups = made.groups
-        self.sampled_step, self.staleness = made.step, step - made.step
-        self.seconds |= made.seconds(self.began)
+        self.groups = judged.groups
+        self.sampled_step, self.staleness = judged.step, step - judged.step
+        self.seconds |= judged.seconds(self.began)
 
     def result(self, step: int, model: str, best_step: int) -> IterationResult:
         """Return the result of the iteration, whose policy is at `step`."""

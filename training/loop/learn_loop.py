@@ -90,12 +90,12 @@ async def learn_loop(
     verdicts are data; RolloutsFailed or NothingScored is raised only if all of them fail.
     """
     await asyncio.to_thread(import_art)
-    held, budget = HeldJournal(journal or NoJournal()), budget or Unlimited()
+    held_journal, budget = HeldJournal(journal or NoJournal()), budget or Unlimited()
     estimates, gate = Estimates(config, environment, budget), RolloutGate(config.concurrency)
-    run = RunContext(config, environment, judge, held, progress, budget, estimates, gate, now, agent)
+    run = RunContext(config, environment, judge, held_journal, progress, budget, estimates, gate, now, agent)
     first = resume.iteration if resume else 1
     schedule = RolloutSchedule(run, policy, another_environment, first)
-    loop = _Loop(run, policy, schedule, demonstrations, held)
+    loop = _Loop(run, policy, schedule, demonstrations, held_journal)
     try:
         if resume is None:
             yield await loop.baseline()
@@ -264,20 +264,20 @@ class _Loop:
                 record.iteration, collector, self._step, ends=self.has_learned
             )
 
-    async def _learn(self, made: JudgedRollouts) -> Mapping[str, float]:
+    async def _learn(self, rollouts: JudgedRollouts) -> Mapping[str, float]:
         """Train on the groups that have a training signal, if any. Go back instead if the rollouts show that a step
         broke the policy, where that is asked for; from then on, the learning rate is half of what it was. Rollouts of
         a policy that the run has left teach nothing."""
-        watch, groups = self._watch, [group for group in made.groups if group.skipped is None]
-        if watch.is_outdated(made.step):
-            return {OUTDATED: float(sum(len(group.rollouts) for group in made.groups))}
-        good_step = self._good_step(made)
+        watch, groups = self._watch, [group for group in rollouts.groups if group.skipped is None]
+        if watch.is_outdated(rollouts.step):
+            return {OUTDATED: float(sum(len(group.rollouts) for group in rollouts.groups))}
+        good_step = self._good_step(rollouts)
         if good_step is None and not groups:
             return {}
-        iteration, config = made.collector.journal.iteration, self._run.config
+        iteration, config = rollouts.collector.journal.iteration, self._run.config
         self._run.progress(IterationProgress(iteration, Phase.TRAIN, 0, 1))
         slower = replace(config, learning_rate=config.learning_rate * 0.5**watch.restored)
-        journal = made.collector.journal
+        journal = rollouts.collector.journal
         if good_step is None:
             outcome = await self._trained(
                 lambda trained: TrainStep(slower, self._policy, journal, self._step, trained).take(groups)
@@ -289,18 +289,18 @@ class _Loop:
         self._run.progress(IterationProgress(iteration, Phase.TRAIN, 1, 1))
         return outcome.metrics
 
-    def _good_step(self, made: JudgedRollouts) -> int | None:
+    def _good_step(self, rollouts: JudgedRollouts) -> int | None:
         """Return the step to go back to, if these rollouts show that a later one broke the policy."""
         config = self._run.config
         if config.on_collapse != "step_back" or not isinstance(self._policy, RestoringPolicy):
             return None
-        shares = shares_of(self._counted(made))
-        found = self._watch.add(RolledOut(made.collector.journal.iteration, made.step, *shares))
-        return None if found is None else found.good_step
+        shares = shares_of(self._counted(rollouts))
+        collapse = self._watch.add(RolledOut(rollouts.collector.journal.iteration, rollouts.step, *shares))
+        return None if collapse is None else collapse.good_step
 
-    def _counted(self, made: JudgedRollouts) -> tuple[GroupFacts, ...]:
+    def _counted(self, rollouts: JudgedRollouts) -> tuple[GroupFacts, ...]:
         limit = self._run.config.max_completion_tokens
-        return tuple(count_group(group.rollouts, limit, {}) for group in made.scheduled)
+        return tuple(count_group(group.rollouts, limit, {}) for group in rollouts.scheduled)
 
     async def _train_on_demonstrations(self, collector: RolloutCollector, record: IterationRecord) -> None:
         """Train on the iteration's demonstrations, unless all of them are left out."""
@@ -313,8 +313,8 @@ class _Loop:
         if not request.demonstrations:
             return
 
-        def report(done: int, steps: int) -> None:
-            self._run.progress(IterationProgress(iteration, Phase.TRAIN, done, steps))
+        def report(finished: int, steps: int) -> None:
+            self._run.progress(IterationProgress(iteration, Phase.TRAIN, finished, steps))
 
         report(0, len(request.learning_rates))
         outcome = await self._trained(

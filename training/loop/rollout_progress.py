@@ -18,9 +18,9 @@ class FailureCount:
 
     def count(self, error: str | None) -> None:
         """Count a finished rollout. `error` says why it failed."""
-        known = self.so_far
-        first = known.first if error is None else known.first or last_line(error)
-        self.so_far = FailedRollouts(known.iteration, known.failed + (error is not None), known.finished + 1, first)
+        so_far = self.so_far
+        first = so_far.first if error is None else so_far.first or last_line(error)
+        self.so_far = FailedRollouts(so_far.iteration, so_far.failed + (error is not None), so_far.finished + 1, first)
 
 
 class RolloutProgress:
@@ -40,11 +40,11 @@ class RolloutProgress:
         self._total[phase] += more
         self._publish(phase)
 
-    def found(self, phase: Phase, error: str | None) -> None:
-        """Count a rollout that was in the journal. It is not reported, because this process did not make it."""
+    def loaded(self, phase: Phase, error: str | None) -> None:
+        """Count a rollout from the journal. It is not reported, because this process did not make it."""
         self._count(phase, error)
 
-    def made(self, phase: Phase, error: str | None) -> None:
+    def finished(self, phase: Phase, error: str | None) -> None:
         """Count and report a finished rollout. `error` says why it failed."""
         self._count(phase, error)
         self._publish(phase)

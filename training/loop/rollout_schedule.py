@@ -182,31 +182,33 @@ class _IterationRollouts:
                 tried[Purpose.REPLACEMENT] = reserve[: len(idle)]
             began, count = time.monotonic(), sum(map(len, tried.values()))
             with span("rollouts", phase=Phase.ROLLOUT, count=count * self._run.config.rollouts_per_group):
-                rollouts = await all_of(*(self._rollouts(making, *each) for each in tried.items()))
+                rollouts = await all_of(*(self._rollouts(making, *of_purpose) for of_purpose in tried.items()))
             rolled_out = time.monotonic()
             if not self._stale:  # verdicts can depend on feedback about the previous iteration
                 await self._turn.wait()
             with span("verdicts", phase=Phase.JUDGE, groups=count):
                 verdicts = zip(tried.items(), rollouts, strict=True)
-                own, *extra = await all_of(*(making.scored(*each, made) for each, made in verdicts))
+                scheduled_groups, *extra = await all_of(
+                    *(making.scored(*of_purpose, of_scenarios) for of_purpose, of_scenarios in verdicts)
+                )
         pairs = zip(chain.from_iterable(extra), idle, strict=True)
         replacements = tuple(replacement(group, scenario, len(idle) / len(reserve)) for group, scenario in pairs)
         step = self._snapshot.step
-        return JudgedRollouts(collector, step, own, replacements, began, rolled_out, time.monotonic())
+        return JudgedRollouts(collector, step, scheduled_groups, replacements, began, rolled_out, time.monotonic())
 
     async def _scenarios(self, environment: Environment) -> tuple[Sequence[Scenario], Sequence[Scenario]]:
         """Return the scenarios that the schedule draws, and as many others as can replace earlier ones."""
         config = self._run.config
-        each, seed = config.groups_per_iteration, config.seed
-        start = config.first_scenario + (self._iteration - config.supervised_iterations - 1) * each
-        scheduled = await off_loop(environment, environment.scenarios, "train", each, seed, start)
+        count, seed = config.groups_per_iteration, config.seed
+        start = config.first_scenario + (self._iteration - config.supervised_iterations - 1) * count
+        scheduled = await off_loop(environment, environment.scenarios, "train", count, seed, start)
         if not config.replace_groups:
             return scheduled, ()
         # No iteration's own groups have these numbers. There are twice as many as can be used, so that an environment
         # that repeats its scenarios shows all of them.
-        start += config.iterations * each
-        reserve = await off_loop(environment, environment.scenarios, "train", 2 * each, seed, start)
-        return scheduled, others(reserve, scheduled)[:each]
+        start += config.iterations * count
+        reserve = await off_loop(environment, environment.scenarios, "train", 2 * count, seed, start)
+        return scheduled, others(reserve, scheduled)[:count]
 
     async def _rollouts(
         self, making: RolloutCollector, purpose: Purpose, scenarios: Sequence[Scenario]
@@ -225,12 +227,12 @@ class _IterationRollouts:
     def _environment(self) -> Iterator[Environment]:
         """Yield the run's environment, or another instance with the earlier state if the run's learns during the
         rollouts."""
-        own = self._run.environment
-        if not self._stale or not isinstance(own, Reflective):
-            yield own
+        run_environment = self._run.environment
+        if not self._stale or not isinstance(run_environment, Reflective):
+            yield run_environment
             return
         if self._another_environment is None:
-            raise ValueError(f"rollouts cannot run ahead in {own.name}: it learns, and there is only one")
+            raise ValueError(f"rollouts cannot run ahead in {run_environment.name}: it learns, and there is only one")
         with closing(self._another_environment()) as environment:
             if isinstance(environment, Reflective) and self._snapshot.environment_state is not None:
                 environment.restore(self._snapshot.environment_state)

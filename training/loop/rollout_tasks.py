@@ -20,10 +20,10 @@ def seed_of(run_seed: int, *parts: object) -> int:
     return Random(":".join(map(str, (run_seed, *parts)))).getrandbits(53)
 
 
-def rollout_tasks(run_seed: int, scenarios: Sequence[Scenario], each: int, *parts: object) -> list[RolloutTask]:
-    """Return `each` rollouts per scenario. Their seeds differ even if a scenario occurs twice."""
+def rollout_tasks(run_seed: int, scenarios: Sequence[Scenario], count: int, *parts: object) -> list[RolloutTask]:
+    """Return `count` rollouts per scenario. Their seeds differ even if a scenario occurs twice."""
     return [
-        RolloutTask(scenario, seed_of(run_seed, *parts, place, number))
-        for place, scenario in enumerate(scenarios)
-        for number in range(each)
+        RolloutTask(scenario, seed_of(run_seed, *parts, index, number))
+        for index, scenario in enumerate(scenarios)
+        for number in range(count)
     ]

@@ -17,7 +17,7 @@ async def all_of(*works: Coroutine[Any, Any, T]) -> list[T]:
     informative error is raised, so that none is left running and no started work is lost."""
     outcomes = await asyncio.gather(*works, return_exceptions=True)
     with first_of_several():
-        if errors := [each for each in outcomes if isinstance(each, Exception)]:
+        if errors := [outcome for outcome in outcomes if isinstance(outcome, Exception)]:
             raise ExceptionGroup("several concurrent tasks failed", errors)
     results = []
     for outcome in outcomes:
@@ -34,14 +34,14 @@ def first_of_several(*before: type[Exception]) -> Iterator[None]:
     try:
         yield
     except ExceptionGroup as group:
-        found: ExceptionGroup[Exception] | None
+        matching: ExceptionGroup[Exception] | None
         for kind in (*before, PluginFault, BackendUnavailable, BudgetReached, Exception):
-            if (found := group.subgroup(kind)) is not None:
-                raise _first(found) from group
+            if (matching := group.subgroup(kind)) is not None:
+                raise _first(matching) from group
 
 
 def _first(group: ExceptionGroup[Exception]) -> Exception:
-    found: Exception = group
-    while isinstance(found, ExceptionGroup):
-        found = found.exceptions[0]
-    return found
+    error: Exception = group
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

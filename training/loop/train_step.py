@@ -64,15 +64,15 @@ class TrainRequests:
         """`step` is the policy's step from which the training starts."""
         self._journal = journal
         self._step = step
-        kept = journal.kept
-        intents = [value for name, value in kept.items() if name.partition("/")[0] == TRAIN_INTENT]
+        entries = journal.kept
+        intents = [value for name, value in entries.items() if name.partition("/")[0] == TRAIN_INTENT]
         self._count = len(intents)
         self.unsure = any(json.loads(value).get("unsure") for value in intents)
         """Whether a request was sent although an earlier one could still take effect."""
         last = self._suffix(self._count - 1)
-        self.open = bool(intents) and f"train.withdrawn{last}" not in kept
+        self.open = bool(intents) and f"train.withdrawn{last}" not in entries
         """Whether the last request could have been accepted."""
-        self.job: str | None = json.loads(kept.get(f"train.job{last}", "null"))
+        self.job: str | None = json.loads(entries.get(f"train.job{last}", "null"))
         """Job of the last request; None if its id was never received."""
 
     def _suffix(self, number: int) -> str:
@@ -166,8 +166,8 @@ class TrainStep:
 
     async def _train_once(self, train: Callable[[], Awaitable[TrainOutcome]], follow: Follow) -> TrainOutcome:
         requests = self._requests
-        if (known := await self._outcome_from_journal()) is not None:
-            return known
+        if (journaled := await self._outcome_from_journal()) is not None:
+            return journaled
         outcome = await self._settle_open_request(follow) if requests.open else None
         if outcome is None:
             await requests.begin(unsure=requests.open and self._policy.settle_timeout_s > 0)

@@ -31,11 +31,11 @@ class NoOracle(ValueError):
         super().__init__(f"the environment {name} has no oracle (solution()) that could demonstrate anything")
 
 
-def iterations_of(demonstrations: int, epochs: int, held_out: float, each: int | None) -> int:
-    """Return the number of iterations for `epochs` epochs, with `each` demonstrations per iteration (None for an
+def iterations_of(demonstrations: int, epochs: int, held_out: float, size: int | None) -> int:
+    """Return the number of iterations for `epochs` epochs, with `size` demonstrations per iteration (None for an
     epoch)."""
     trained = demonstrations - _held_out(demonstrations, held_out)
-    return -(-epochs * trained // (each or trained))
+    return -(-epochs * trained // (size or trained))
 
 
 def _held_out(demonstrations: int, share: float) -> int:
@@ -70,20 +70,22 @@ class RunDemonstrations:
         held_out = _held_out(len(numbers), config.held_out)
         shuffled = Random(seed_of(self.seed, "held out")).sample(numbers, len(numbers))
         trained = sorted(shuffled[held_out:])
-        each = config.demonstrations_per_iteration or len(trained)
+        size = config.demonstrations_per_iteration or len(trained)
         order = list(chain.from_iterable(self._epoch(trained, epoch) for epoch in range(config.epochs)))
-        mine = order[(iteration - 1) * each : iteration * each]
+        of_iteration = order[(iteration - 1) * size : iteration * size]
         long = self.overlong.tokens if self.overlong else {}
-        fitting = [number for number in mine if number not in long]
+        fitting = [number for number in of_iteration if number not in long]
         aside = sorted(shuffled[:held_out])
-        rates = self._rates(iteration, each, len(mine), len(order))
+        rates = self._rates(iteration, size, len(of_iteration), len(order))
         return SupervisedRequest(
             demonstrations=[self._named(number) for number in fitting],
             held_out=[self._named(number) for number in aside if number not in long],
             batch_size=config.batch_size,
             learning_rates=rates[: -(-len(fitting) // config.batch_size)],
             expected_step=expected_step,
-            left_out=[self.overlong.name(number) for number in sorted({*mine, *aside} & long.keys()) if self.overlong],
+            left_out=[
+                self.overlong.name(number) for number in sorted({*of_iteration, *aside} & long.keys()) if self.overlong
+            ],
         )
 
     def _epoch(self, trained: Sequence[int], epoch: int) -> list[int]:
@@ -94,16 +96,17 @@ class RunDemonstrations:
         lines."""
         return {**self.demonstrations[number], "id": f"demonstration {number + 1}"}
 
-    def _rates(self, iteration: int, each: int, mine: int, order: int) -> list[float]:
-        """Return the learning rates of an iteration's batches: linear warmup, then linear decay towards zero."""
+    def _rates(self, iteration: int, most: int, count: int, order: int) -> list[float]:
+        """Return the learning rates of an iteration's batches: linear warmup, then linear decay towards zero. The
+        iteration has `count` demonstrations, of `most` in all but the last one, and all together have `order`."""
         size = self.config.batch_size
-        per_iteration, last = -(-each // size), order - (self.config.iterations - 1) * each
+        per_iteration, last = -(-most // size), order - (self.config.iterations - 1) * most
         steps = (self.config.iterations - 1) * per_iteration + -(-last // size)
         rise = max(1, round(_WARMUP_SHARE * steps))
         begun = (iteration - 1) * per_iteration
         return [
             self.config.learning_rate * min((step + 1) / rise, (steps - step) / (steps - rise + 1))
-            for step in range(begun, begun + -(-mine // size))
+            for step in range(begun, begun + -(-count // size))
         ]
 
 
@@ -124,12 +127,12 @@ async def oracle_demonstrations(environment: Environment, count: int, seed: int)
     """Return training scenarios as solved by the environment's oracle. Raises NoOracle, EpisodeFailed."""
     if not isinstance(environment, Solvable):
         raise NoOracle(environment.name)
-    found = []
+    demonstrations = []
     for scenario in environment.scenarios("train", count, seed):
         played = await play(environment, scenario, play_turns(environment.solution(scenario)))
-        found.append(_demonstration(played))
+        demonstrations.append(_demonstration(played))
         await asyncio.sleep(0)
-    return found
+    return demonstrations
 
 
 def _demonstration(played: PlayedRollout) -> dict[str, Json]:

@@ -161,8 +161,8 @@ class _Attempt:
 
     async def restart(self) -> None:
         """Start over with a fresh episode and an empty trajectory."""
-        made = self._environment
-        self.episode = await off_loop(made, made.episode, self._scenario, self._limits.max_turns)
+        environment = self._environment
+        self.episode = await off_loop(environment, environment.episode, self._scenario, self._limits.max_turns)
         messages, tools = await off_loop(self.episode, self.episode.messages), _tools_of(self.episode)
         self.trajectory = _empty_trajectory(self._id, self._scenario)
         self.trajectory.messages_and_choices, self.trajectory.tools = messages, tools  # type: ignore[assignment]
@@ -264,11 +264,11 @@ async def _opened_episode(episode: Episode, trajectory: "Trajectory", limit: asy
         yield
         return
     now = asyncio.get_running_loop().time
-    left = (limit.when() or math.inf) - now()
+    remaining_s = (limit.when() or math.inf) - now()
     limit.reschedule(None)
     try:
         await watched(episode, episode.open)
-        limit.reschedule(now() + left)
+        limit.reschedule(now() + remaining_s)
         trajectory.messages_and_choices = [*await off_loop(episode, episode.messages)]  # type: ignore[list-item]
         trajectory.tools = _tools_of(episode)
         yield
@@ -336,9 +336,9 @@ async def execute_reply(episode: Episode, choice: "Choice") -> tuple[list[dict[s
         if isinstance(episode, TextEpisode):
             answered = await off_loop(episode, episode.reply, choice.message.content or "")
             return [] if answered.final else [{"role": "user", "content": answered.content}], answered.final
-        said = (choice.message.content or "")[:200]
+        excerpt = (choice.message.content or "")[:200]
         why = (choice.model_extra or {}).get(MALFORMED) or "There is no tool call in the reply."
-        await off_loop(episode, episode.end, "malformed", f"{why} ({choice.finish_reason}): {said!r}")
+        await off_loop(episode, episode.end, "malformed", f"{why} ({choice.finish_reason}): {excerpt!r}")
         return [], True
     results: list[dict[str, Json]] = []
     for call in calls:
@@ -360,14 +360,14 @@ def sampled_tokens(rollout: Rollout) -> list[dict[str, Json]]:
     character that spans several tokens is in the text of the last one.
     """
     turns = []
-    for place, item in enumerate(rollout.trajectory.messages_and_choices):
+    for index, item in enumerate(rollout.trajectory.messages_and_choices):
         logprobs = None if isinstance(item, dict) else item.logprobs
         if logprobs is None or not logprobs.content:
             continue
         decode = getincrementaldecoder("utf-8")("replace").decode
         texts = [token.token if token.bytes is None else decode(bytes(token.bytes)) for token in logprobs.content]
         turns.append(
-            {"message": place, "texts": texts, "logprobs": [round(token.logprob, 4) for token in logprobs.content]}
+            {"message": index, "texts": texts, "logprobs": [round(token.logprob, 4) for token in logprobs.content]}
         )
     return turns
 

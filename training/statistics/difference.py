@@ -39,20 +39,21 @@ def difference(before: Mapping[str, float], after: Mapping[str, float]) -> Succe
     if not shared:
         return None
     earlier, later = [before[id] for id in shared], [after[id] for id in shared]
-    _, (_, found) = intervals([earlier, later])
+    _, (_, interval) = intervals([earlier, later])
     changes = [abs(new - old) for old, new in zip(earlier, later, strict=True) if new != old]
     return SuccessDifference(
         len(shared),
         len(changes),
-        found.mean,
-        found.low,
-        found.high,
-        _smallest(len(shared), changes, (found.high - found.low) / 2),
+        interval.mean,
+        interval.low,
+        interval.high,
+        _smallest(len(shared), changes, (interval.high - interval.low) / 2),
     )
 
 
 def _smallest(scenarios: int, changes: list[float], half_width: float) -> float | None:
-    """Return what excludes 0 with an interval of this width, and needs enough scenarios to change as much as these."""
+    """Return the smallest mean difference whose interval, of this width, excludes 0, and that needs MIN_CHANGED
+    scenarios that change as much as these on average."""
     if scenarios < MIN_CHANGED:
         return None
     change = sum(changes) / len(changes) if changes else 1.0

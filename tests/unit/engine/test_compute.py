@@ -104,7 +104,7 @@ async def test_sampling_goes_on_while_a_model_is_trained(engine: Engine, groups:
     assert isinstance(result, TrainResult)
     assert result.step == 1
     assert training.seen[0] == "started"
-    done = [item.done for item in training.seen[1:] if isinstance(item, StepProgress) and item.total > 1]
+    done = [item.finished for item in training.seen[1:] if isinstance(item, StepProgress) and item.total > 1]
     assert done == list(range(1, 1 + len(done)))
     assert len(done) > 10
 

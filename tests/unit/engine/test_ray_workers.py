@@ -141,7 +141,7 @@ def test_messages_and_reports_arrive_in_order_until_the_worker_dies(ray: Scripte
     spec = _spec(0, samples=True, trains=True)
     workers = RayWorkers("head:6379", [spec])
     link = workers.start(spec)
-    assert link.place == "not placed yet"
+    assert link.location == "not placed yet"
     actor = ray.actors[0].object
     reports = [WorkerReport([], REPORT.figures) for _ in range(3)]
     for report in reports:

@@ -163,7 +163,7 @@ def test_batches_at_the_same_time_change_no_bit(tmp_path: Path, family: str, tor
         model = _create(engine)
         metrics = [_train(engine, model, 1), _train(engine, model, 1, options)]
         left = engine.train(model, [sampled_group(engine, "test/agent", odd_share, count=8)], FAST)
-        while not next(left).done:
+        while not next(left).finished:
             pass
         left.close()
         taught = SftOptions(batch_size=6, learning_rate=1e-3)

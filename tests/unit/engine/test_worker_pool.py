@@ -43,7 +43,7 @@ Does = Callable[["ScriptedWorker", Ask], None]
 class ScriptedWorker:
     """A link to a worker that is only a function of what it is asked."""
 
-    place, host = "nowhere", None
+    location, host = "nowhere", None
 
     def __init__(self, spec: WorkerSpec, does: Does) -> None:
         self.spec = spec
@@ -230,7 +230,7 @@ def _tell(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
 
 
 def test_a_prompt_goes_on_with_the_longest_conversation() -> None:
-    known = Conversations(kept=3)
+    known = Conversations(capacity=3)
     known.remember([1, 2, 3], worker=0)
     known.remember([1, 2, 3, 4, 5], worker=1)
     assert known.find([1, 2, 3, 4]) == 0

@@ -224,7 +224,7 @@ def test_a_native_call_that_is_cut_says_why(name: str, call: str, values: dict[s
         ("gemma4", "<tool_call>", "A call is not valid JSON: expecting value at character 12."),
         ("gpt_oss", "<tool_call>\n", "A call is not valid JSON: expecting value at character 13."),
         ("gemma4", "<|tool_call>call:f[1]<tool_call|>", "The arguments of f are not a JSON object."),
-        ("gemma4", "<|tool_call>call:f{a:NaN}<tool_call|>", "The arguments of f have a number that JSON has not."),
+        ("gemma4", "<|tool_call>call:f{a:NaN}<tool_call|>", "The arguments of f have a number that JSON does not have"),
         ("gemma4", "<|tool_call>f()<tool_call|>", "<|tool_call> stands where no call that can be read begins."),
         ("gpt_oss", ' to=functions.f<|message|>{"a": ', "The arguments of a call are not valid: expecting value"),
         ("gpt_oss", "I use to=functions.f", "to=functions. stands where no call that can be read begins."),

@@ -88,8 +88,8 @@ class LocalModels:
         """Return the steps of the model's checkpoints. An untrained model has step 0, the base model."""
         self.model(model_id)
         directory = self._directory(model_id) / "checkpoints"
-        found = [int(each.name) for each in directory.glob("*") if each.name.isdigit()] if directory.is_dir() else []
-        return sorted(found) or [0]
+        steps = [int(path.name) for path in directory.glob("*") if path.name.isdigit()] if directory.is_dir() else []
+        return sorted(steps) or [0]
 
     async def submit(self, model_id: str, body: dict[str, Any]) -> str:
         """Start a training from the expected step, and return the job's id. Raises ErrorReply."""
@@ -100,7 +100,7 @@ class LocalModels:
         now = (await self.steps(model_id))[-1]
         if now != expected or self.jobs.pending(model_id):
             raise ErrorReply(409, f"the model is at step {now}, not {expected}, or is being trained", "step_conflict")
-        groups = [_group(each) for each in body["trajectory_groups"]]
+        groups = [_group(dumped) for dumped in body["trajectory_groups"]]
 
         async def work() -> dict[str, Any]:
             try:
@@ -114,8 +114,8 @@ class LocalModels:
         return self.jobs.submit(model_id, work)
 
     def _options(self) -> set[str]:
-        known = inspect.signature(self._backend.train).parameters
-        return set(known) - {"model", "trajectory_groups", *_RESERVED_OPTIONS}
+        parameters = inspect.signature(self._backend.train).parameters
+        return set(parameters) - {"model", "trajectory_groups", *_RESERVED_OPTIONS}
 
     async def delete_checkpoints(self, model_id: str, steps: list[int]) -> dict[str, Any]:
         """Delete checkpoints, but never the newest."""
@@ -165,10 +165,10 @@ def _group(dumped: dict[str, Any]) -> Any:
     from art.trajectories import History
 
     trajectories = []
-    for each in dumped["trajectories"]:
-        trajectory = art.Trajectory(reward=each["reward"])
-        _restore(trajectory, each)
-        for history in each.get("additional_histories") or ():
+    for dumped_trajectory in dumped["trajectories"]:
+        trajectory = art.Trajectory(reward=dumped_trajectory["reward"])
+        _restore(trajectory, dumped_trajectory)
+        for history in dumped_trajectory.get("additional_histories") or ():
             trajectory.additional_histories.append(History(messages_and_choices=[]))
             _restore(trajectory.additional_histories[-1], history)
         trajectories.append(trajectory)

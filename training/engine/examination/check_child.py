@@ -70,8 +70,8 @@ def main() -> int:
     except (MemoryError, RecursionError, OverflowError):
         fault = f"loading it takes more than {memory >> 30} GiB of memory"
     except Exception as error:  # files from outside can cause any exception of the libraries
-        said = f"{type(error).__name__}: {first_line(error)}".replace(str(directory), directory.name)
-        fault = f"it cannot be loaded: {said[:_MAX_MESSAGE]}"
+        text = f"{type(error).__name__}: {first_line(error)}".replace(str(directory), directory.name)
+        fault = f"it cannot be loaded: {text[:_MAX_MESSAGE]}"
     sys.stdout.write(f"\n{json.dumps({'fault': fault, 'report': report})}\n")
     return 0
 
@@ -89,8 +89,8 @@ def _report(directory: Path, tokenizer: ChatTokenizer) -> BaseReport:
     try:
         return examine(directory, tokenizer)
     except Exception as error:  # files from outside can cause any exception of the libraries
-        said = f"It could not be examined: {type(error).__name__}: {first_line(error)[:_MAX_MESSAGE]}"
-        return BaseReport((Finding("examination", FindingSeverity.WARNING, said),))
+        text = f"It could not be examined: {type(error).__name__}: {first_line(error)[:_MAX_MESSAGE]}"
+        return BaseReport((Finding("examination", FindingSeverity.WARNING, text),))
 
 
 def _fault(directory: Path, tokenizer: ChatTokenizer) -> str | None:

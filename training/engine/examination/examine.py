@@ -13,18 +13,18 @@ from learnloop_service.training.engine.text.tokens import ChatTokenizer
 
 def examine(directory: Path, tokenizer: ChatTokenizer) -> BaseReport:
     """Examine a base model whose files are intact and whose tokenizer was loaded. Reads single rows of its weights."""
-    shown = conversation.shown(tokenizer)
-    dull = _untrained(directory, tokenizer, shown)
+    rendered = conversation.rendered(tokenizer)
+    dull = _untrained(directory, tokenizer, rendered)
     marks = tuple(token for token in dull if TOOL_MARK.search(token))
-    known = stops.ends(stops.special_tokens(tokenizer.fast))
-    ends = {token: id for token, id in known.items() if id not in tokenizer.stop_ids}
+    all_ends = stops.ends(stops.special_tokens(tokenizer.fast))
+    ends = {token: id for token, id in all_ends.items() if id not in tokenizer.stop_ids}
     repeated, parameters = _head(directory)
-    doubled = conversation.has_doubled_braces(shown)
+    doubled = conversation.has_doubled_braces(rendered)
     findings = (
         *_mark_findings(marks, tuple(token for token in dull if token not in marks), tokenizer),
         *_head_findings(repeated, parameters),
         _stop_finding(tokenizer, ends),
-        *conversation.findings(directory, tokenizer, shown),
+        *conversation.findings(directory, tokenizer, rendered),
         *([_DOUBLED] if doubled else []),
     )
     stop_ids = tuple(sorted({*tokenizer.stop_ids, *ends.values()})) if ends else ()
@@ -39,14 +39,14 @@ _DOUBLED = Finding(
 )
 
 
-def _untrained(directory: Path, tokenizer: ChatTokenizer, shown: str) -> tuple[str, ...]:
+def _untrained(directory: Path, tokenizer: ChatTokenizer, rendered: str) -> tuple[str, ...]:
     added = {token.content: id for id, token in tokenizer.fast.added_tokens_decoder.items()}
     tokens = 1 + max(tokenizer.fast.get_vocab().values(), default=-1)
     names = rows.EMBEDDINGS if rows.is_tied(directory) else (*rows.HEADS, *rows.EMBEDDINGS)
     for name in names:
-        with rows.open_rows(directory, (name,)) as found:
-            if found is not None:
-                return untrained(found, added, tokens, shown)
+        with rows.open_rows(directory, (name,)) as matrix:
+            if matrix is not None:
+                return untrained(matrix, added, tokens, rendered)
     return ()
 
 

@@ -1,7 +1,7 @@
 """Finds out in which tool formats a base model writes calls, by asking it.
 
-A few questions with one to three tools are put to it in each format, sampled greedily. A reply counts
-as a call if it can be read and names one of the tools.
+It answers a few questions with one to three tools in each format, sampled greedily. A reply counts as a call if it can
+be read and names one of the tools.
 """
 
 import json
@@ -49,10 +49,15 @@ def questions(count: int) -> list[ProbeQuestion]:
         files("learnloop_service.training.engine.examination").joinpath("probe_questions.json").read_text("utf-8")
     )
     tools = {tool["function"]["name"]: tool for tool in document["tools"]}
-    found = [
-        ProbeQuestion(each["question"], tuple(tools[name] for name in each["tools"])) for each in document["questions"]
+    all_questions = [
+        ProbeQuestion(entry["question"], tuple(tools[name] for name in entry["tools"]))
+        for entry in document["questions"]
     ]
-    return found if count >= len(found) else [found[number * len(found) // count] for number in range(count)]
+    return (
+        all_questions
+        if count >= len(all_questions)
+        else [all_questions[number * len(all_questions) // count] for number in range(count)]
+    )
 
 
 def sampler_of(weights: Weights) -> Sampler:
@@ -65,7 +70,7 @@ def sampler_of(weights: Weights) -> Sampler:
 def probe(
     sampler: Sampler,
     tokenizer: ChatTokenizer,
-    asked: Sequence[ProbeQuestion],
+    questions: Sequence[ProbeQuestion],
     replies: Replies,
     on_replies: Callable[[int], None],
 ) -> FormatCount:
@@ -75,9 +80,9 @@ def probe(
     that ended since the last time.
     """
     outcomes: list[str] = []
-    for question in asked:
+    for question in questions:
         _Reply(sampler, tokenizer, question, replies, outcomes.append).begin()
-    if outcomes:  # replies that are there already
+    if outcomes:  # of replies that an earlier format has got
         on_replies(len(outcomes))
     ended = len(outcomes)
     while sampler.busy:
@@ -129,14 +134,14 @@ class _Reply:
             stop_ids=self._tokenizer.stop_ids,
             seed=0,
         )
-        self._number = self._sampler.submit(request, self._on_token, self._done)
+        self._number = self._sampler.submit(request, self._on_token, self._on_done)
 
     def _on_token(self, id: int, logprob: float) -> None:
         self._ids.append(id)
         if self._outcome() == _CALL:
             self._sampler.cancel(self._number)
 
-    def _done(self, outcome: Sample | Exception) -> None:
+    def _on_done(self, outcome: Sample | Exception) -> None:
         if isinstance(outcome, Exception) and not isinstance(outcome, SampleCancelled):
             self._ended(f"{type(outcome).__name__}: {outcome}")
         else:

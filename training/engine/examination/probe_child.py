@@ -37,32 +37,32 @@ only."""
 
 def main() -> int:
     directory, device = Path(sys.argv[1]), _device(sys.argv[2])
-    asked, memory = questions(int(sys.argv[3])), int(sys.argv[4])
+    to_ask, memory = questions(int(sys.argv[3])), int(sys.argv[4])
     os.nice(5)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if device.type == "cpu" and (used := address_space()):  # CUDA reserves more addresses than there is memory
         resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
     tokenizers = _tokenizers(directory)
     sampler = sampler_of(snapshot(load_checkpoint(directory, directory, Tuning(), device)))
-    progress = _Progress(len(asked) * len(tokenizers))
+    progress = _Progress(len(to_ask) * len(tokenizers))
     _say({"device": str(device), "total": progress.total})
     replies: Replies = {}
     with torch.inference_mode():
-        counts = [probe(sampler, each, asked, replies, progress.ended) for each in tokenizers]
-    _say({"formats": [asdict(each) for each in counts]})
+        counts = [probe(sampler, tokenizer, to_ask, replies, progress.ended) for tokenizer in tokenizers]
+    _say({"formats": [asdict(count) for count in counts]})
     return 0
 
 
 def _tokenizers(directory: Path) -> list[ChatTokenizer]:
     """Return the base model's tokenizer in each format to be tried, first in that which its chat template shows."""
-    with _in_format(directory, None) as place:
-        own = ChatTokenizer(place)
-    found = [own]
-    for each in _FALLBACKS:
-        if each != own.tool_format:
-            with _in_format(directory, each) as place:
-                found.append(ChatTokenizer(place))
-    return found
+    with _in_format(directory, None) as links:
+        of_template = ChatTokenizer(links)
+    tokenizers = [of_template]
+    for tool_format in _FALLBACKS:
+        if tool_format != of_template.tool_format:
+            with _in_format(directory, tool_format) as links:
+                tokenizers.append(ChatTokenizer(links))
+    return tokenizers
 
 
 class _Progress:
@@ -89,13 +89,13 @@ def _device(name: str) -> torch.device:
 def _in_format(directory: Path, tool_format: ToolFormat | None) -> Iterator[Path]:
     """Yield a directory of links to the base model's files that names this tool format, or none."""
     with tempfile.TemporaryDirectory(prefix="learnloop-probe-") as temporary:
-        place = Path(temporary)
+        links = Path(temporary)
         for path in directory.iterdir():
             if path.name != FILE:
-                (place / path.name).symlink_to(path.resolve())
+                (links / path.name).symlink_to(path.resolve())
         if tool_format is not None:
-            choose(place, tool_format)
-        yield place
+            choose(links, tool_format)
+        yield links
 
 
 def _say(line: object) -> None:

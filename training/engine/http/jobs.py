@@ -136,7 +136,7 @@ class Jobs:
             )
         )
         self._jobs[job.id] = job
-        finished = [each.id for each in self._jobs.values() if each.finished]
+        finished = [other.id for other in self._jobs.values() if other.finished]
         for job_id in finished[: max(0, len(finished) - KEPT_JOBS)]:
             del self._jobs[job_id]
         return job
@@ -158,7 +158,7 @@ def _progressed(job: Job, progress: StepProgress) -> None:
     elif progress.metrics is not None:
         job.add("gradient_step", progress.metrics)
     elif progress.total:
-        job.add("progress", {"done": progress.done, "total": progress.total})
+        job.add("progress", {"done": progress.finished, "total": progress.total})
 
 
 def _ended(job: Job, outcome: TrainResult | Exception) -> None:

@@ -59,8 +59,8 @@ def _read(request: EngineChatRequest, tokenizer: ChatTokenizer, sample: Sample, 
     """Read a sample. A call that was cut off stays content."""
     text = reply_text(tokenizer, sample)
     if not request.offered_tools:
-        said = tokenizer.parse(text, in_thought=tokenizer.opens_thought(prompt))
-        return Reply(said.content if tokenizer.tool_format.in_channels and not said.tool_calls else text, ())
+        parsed = tokenizer.parse(text, in_thought=tokenizer.opens_thought(prompt))
+        return Reply(parsed.content if tokenizer.tool_format.in_channels and not parsed.tool_calls else text, ())
     # The same call in two turns gets different ids, and the same sample always gets the same id.
     digest = blake2b(repr((tuple(prompt), sample.ids)).encode(), digest_size=12).hexdigest()
     opened = tokenizer.opens_thought(prompt)

@@ -74,10 +74,10 @@ def _calls(request: EngineChatRequest, tool_format: ToolFormat, calls: Sequence[
         return rules | {"opening[lazy]": f'TEXT "{mark}"', "start": f"said | opening call{more}"}
     between = f'"{tool_format.separator.strip()}" WS? ' if tool_format.separator.strip() else ""
     again = "" if one or tool_format.before else f" (WS? {between}{_quoted(mark)}call)*"
-    made = f"{_quoted(mark)}call{again}"
+    constrained = f"{_quoted(mark)}call{again}"
     if _must_call(request):
-        return rules | {"start": made}
-    return rules | {"start": f"said | {'TEXT? ' if text else ''}{made}"}
+        return rules | {"start": constrained}
+    return rules | {"start": f"said | {'TEXT? ' if text else ''}{constrained}"}
 
 
 def _mark(tool_format: ToolFormat) -> str:
@@ -100,14 +100,18 @@ def _quoted(mark: str) -> str:
 
 def _text_schema(request: EngineChatRequest) -> Schema | None:
     """Return the schema of the text, or None if any text or no text is allowed."""
-    wanted = request.response_format
-    if wanted is None or wanted.type == "text" or _must_call(request):
+    response_format = request.response_format
+    if response_format is None or response_format.type == "text" or _must_call(request):
         return None
-    if wanted.type == "json_object":
+    if response_format.type == "json_object":
         return Schema("response_format", {"type": "object"}, strict=True)
-    assert wanted.json_schema is not None
-    place = "response_format.json_schema.schema"
-    return Schema(place, wanted.json_schema.schema_ or {"type": "object"}, strict=bool(wanted.json_schema.strict))
+    assert response_format.json_schema is not None
+    field = "response_format.json_schema.schema"
+    return Schema(
+        field,
+        response_format.json_schema.schema_ or {"type": "object"},
+        strict=bool(response_format.json_schema.strict),
+    )
 
 
 def _callable_tools(request: EngineChatRequest, tool_format: ToolFormat) -> dict[int, dict[str, Json]]:
@@ -115,11 +119,11 @@ def _callable_tools(request: EngineChatRequest, tool_format: ToolFormat) -> dict
     functions = {number: tool["function"] for number, tool in enumerate(request.offered_tools or [])}
     if isinstance(request.tool_choice, dict):
         named = request.tool_choice["function"]["name"]
-        return {number: each for number, each in functions.items() if each["name"] == named}
+        return {number: function for number, function in functions.items() if function["name"] == named}
     demanding = (
         request.tool_choice == "required"
         or _text_schema(request) is not None
-        or any(each.get("strict") for each in functions.values())
+        or any(function.get("strict") for function in functions.values())
         or (request.only_one_call and not tool_format.closing)  # sampling cannot end at a mark
     )
     return functions if demanding else {}
@@ -136,7 +140,7 @@ def _arguments(number: int, function: Mapping[str, Json]) -> Schema:
     return Schema(f"tools[{number}].function.parameters", {"type": "object", **schema}, bool(function.get("strict")))
 
 
-def _json_rule(wanted: Schema) -> str:
+def _json_rule(schema: Schema) -> str:
     """Return the right side of a rule for JSON that matches a schema."""
-    options = {"whitespace_pattern": _WHITE_SPACE, "lenient": not wanted.strict}
-    return f"%json {json.dumps({**wanted.schema, 'x-guidance': options})}"
+    options = {"whitespace_pattern": _WHITE_SPACE, "lenient": not schema.strict}
+    return f"%json {json.dumps({**schema.schema, 'x-guidance': options})}"

@@ -104,10 +104,10 @@ async def _lifespan(compute: Computing, _: Starlette) -> AsyncIterator[None]:
 
 
 async def _health(compute: Computing, _: Request) -> Response:
-    found = compute.reproducibility
+    reproducibility = compute.reproducibility
     checked = {
-        "reproducible": found and found.reproducible,
-        "reason": found.reason if found else "No model has been loaded yet.",
+        "reproducible": reproducibility and reproducibility.reproducible,
+        "reason": reproducibility.reason if reproducibility else "No model has been loaded yet.",
     }
     figures = {**asdict(compute.sampling), "train_steps": compute.train_steps}
     uptime = time.monotonic() - _STARTED
@@ -160,9 +160,9 @@ class _ModelsApi:
 
     async def one(self, request: Request) -> Response:
         name = request.path_params["name"]
-        for each in await asyncio.to_thread(_models, self._registry):
-            if each["id"] == name:
-                return JSONResponse(each)
+        for model in await asyncio.to_thread(_models, self._registry):
+            if model["id"] == name:
+                return JSONResponse(model)
         raise UnknownModel(f"no model {name!r}")
 
 
@@ -175,8 +175,8 @@ class _RequireApiKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] != "/health":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._expected):
+            authorization = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(authorization, self._expected):
                 error = ApiError(401, "a valid key is needed: Authorization: Bearer KEY", code="invalid_api_key")
                 await error.response()(scope, receive, send)
                 return
@@ -243,9 +243,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
     def exists(path: str) -> bool:
         return any(route.matches({**request.scope, "path": path})[0] is not Match.NONE for route in request.app.routes)
 
-    meant = meant_path(request.url.path, exists)
-    said = f"{error.detail}: no such route or method" + (f"; did you mean {meant}?" if meant else "")
-    return ApiError(error.status_code, said, code="not_found").response()
+    suggestion = meant_path(request.url.path, exists)
+    message = f"{error.detail}: no such route or method" + (f"; did you mean {suggestion}?" if suggestion else "")
+    return ApiError(error.status_code, message, code="not_found").response()
 
 
 async def _client_gone(_: Request, error: Exception) -> Response:

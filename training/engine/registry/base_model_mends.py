@@ -1,4 +1,4 @@
-"""Mends in the copy of a base model what its examination found. The files that it was copied from stay as they are."""
+"""Mends the defects of a base model's copy that an examination found. The original files stay as they are."""
 
 import json
 import re
@@ -28,20 +28,20 @@ def mend(directory: Path, defects: Defects) -> tuple[Finding, ...]:
 
 def _mended(directory: Path, defects: Defects) -> Iterator[Finding]:
     if defects.repeated_head and tie_head(directory):
-        yield _done("head", "Its output head was the embedding, stored a second time; the copy has it once, tied.")
+        yield _note("head", "Its output head was the embedding, stored a second time; the copy has it once, tied.")
     if defects.stop_ids:
         change = partial(_with_stop_ids, stop_ids=defects.stop_ids)
         _change(directory / "generation_config.json", change)
-        yield _done("stop tokens added", "The copy names all of its end tokens, so that each ends a reply.")
+        yield _note("stop tokens added", "The copy names all of its end tokens, so that each ends a reply.")
     if defects.doubled_braces and _single_braces(directory):
-        yield _done("braces", 'The chat template showed calls as `{{"name": ...}}`; the copy shows `{"name": ...}`.')
+        yield _note("braces", 'The chat template showed calls as `{{"name": ...}}`; the copy shows `{"name": ...}`.')
     if defects.untrained_marks and _unmark(directory, defects.untrained_marks):
         marks = ", ".join(map(json.dumps, defects.untrained_marks))
-        yield _done("marks", f"{marks} were never trained as tokens; in the copy they are ordinary text.")
+        yield _note("marks", f"{marks} were never trained as tokens; in the copy they are ordinary text.")
 
 
-def _done(name: str, found: str) -> Finding:
-    return Finding(name, FindingSeverity.NOTE, found)
+def _note(name: str, text: str) -> Finding:
+    return Finding(name, FindingSeverity.NOTE, text)
 
 
 def _with_stop_ids(config: dict[str, Any], stop_ids: Collection[int]) -> dict[str, Any]:
@@ -62,24 +62,24 @@ def _single_braces(directory: Path) -> bool:
         changed = single_braces(text) != text
     config = directory / "tokenizer_config.json"
     if config.is_file() and (named := _object(config).get("chat_template")):
-        new = _in_each(named)
-        _change(config, lambda found: {**found, "chat_template": new})
+        new = _in_all(named)
+        _change(config, lambda settings: {**settings, "chat_template": new})
         changed = changed or new != named
     return changed
 
 
-def _in_each(templates: Any) -> Any:
+def _in_all(templates: Any) -> Any:
     """Mend the template of a tokenizer's config, or each of several that have names."""
     if isinstance(templates, str):
         return single_braces(templates)
     if isinstance(templates, list):
-        return [{**each, "template": single_braces(each["template"])} for each in templates]
+        return [{**template, "template": single_braces(template["template"])} for template in templates]
     return templates
 
 
 def single_braces(template: str) -> str:
     """Return a chat template whose calls are in single braces."""
-    return _DOUBLED.sub(lambda found: "{" + found[1].replace("{{", "{").replace("}}", "}") + "}", template)
+    return _DOUBLED.sub(lambda match: "{" + match[1].replace("{{", "{").replace("}}", "}") + "}", template)
 
 
 def _unmark(directory: Path, marks: Collection[str]) -> bool:
@@ -93,11 +93,13 @@ def _unmark(directory: Path, marks: Collection[str]) -> bool:
         return False
     for name, change in _CHANGES.items():
         if (directory / name).is_file():
-            _change(directory / name, lambda found, change=change: change(found, marks, vocabulary))  # type: ignore[misc]
+            _change(directory / name, lambda content, change=change: change(content, marks, vocabulary))  # type: ignore[misc]
     return True
 
 
-def _kept(entry: dict[str, Any], marks: Collection[str], vocabulary: Collection[str], id: int) -> dict[str, Any] | None:
+def _unmarked(
+    entry: dict[str, Any], marks: Collection[str], vocabulary: Collection[str], id: int
+) -> dict[str, Any] | None:
     """Return the entry of an added token, or None if it is to be left out.
 
     Added tokens that the vocabulary does not have are numbered in their order. Such a mark leaves an entry that no text
@@ -108,27 +110,27 @@ def _kept(entry: dict[str, Any], marks: Collection[str], vocabulary: Collection[
     return None if entry["content"] in vocabulary else {**entry, "content": f"<|unmarked_{id}|>", "special": True}
 
 
-def _in_tokenizer(found: dict[str, Any], marks: Collection[str], vocabulary: Collection[str]) -> dict[str, Any]:
-    added = (_kept(entry, marks, vocabulary, entry["id"]) for entry in found["added_tokens"])
-    return {**found, "added_tokens": [entry for entry in added if entry is not None]}
+def _in_tokenizer(tokenizer: dict[str, Any], marks: Collection[str], vocabulary: Collection[str]) -> dict[str, Any]:
+    added = (_unmarked(entry, marks, vocabulary, entry["id"]) for entry in tokenizer["added_tokens"])
+    return {**tokenizer, "added_tokens": [entry for entry in added if entry is not None]}
 
 
-def _in_settings(found: dict[str, Any], marks: Collection[str], vocabulary: Collection[str]) -> dict[str, Any]:
-    new = dict(found)
-    if isinstance(decoder := found.get("added_tokens_decoder"), dict):
-        kept = {id: _kept(entry, marks, vocabulary, int(id)) for id, entry in decoder.items()}
-        new["added_tokens_decoder"] = {id: entry for id, entry in kept.items() if entry is not None}
+def _in_settings(settings: dict[str, Any], marks: Collection[str], vocabulary: Collection[str]) -> dict[str, Any]:
+    new = dict(settings)
+    if isinstance(decoder := settings.get("added_tokens_decoder"), dict):
+        unmarked = {id: _unmarked(entry, marks, vocabulary, int(id)) for id, entry in decoder.items()}
+        new["added_tokens_decoder"] = {id: entry for id, entry in unmarked.items() if entry is not None}
     for name in _LISTS:
-        if isinstance(found.get(name), list):
-            new[name] = [each for each in found[name] if _content(each) not in marks]
-        elif isinstance(found.get(name), dict):
-            new[name] = {key: each for key, each in found[name].items() if _content(each) not in marks}
+        if isinstance(settings.get(name), list):
+            new[name] = [token for token in settings[name] if _content(token) not in marks]
+        elif isinstance(settings.get(name), dict):
+            new[name] = {key: token for key, token in settings[name].items() if _content(token) not in marks}
     return new
 
 
-def _in_numbers(found: dict[str, Any], marks: Collection[str], vocabulary: Collection[str]) -> dict[str, Any]:
-    kept = ((_kept({"content": token}, marks, vocabulary, id), id) for token, id in found.items())
-    return {entry["content"]: id for entry, id in kept if entry is not None}
+def _in_numbers(numbers: dict[str, Any], marks: Collection[str], vocabulary: Collection[str]) -> dict[str, Any]:
+    unmarked = ((_unmarked({"content": token}, marks, vocabulary, id), id) for token, id in numbers.items())
+    return {entry["content"]: id for entry, id in unmarked if entry is not None}
 
 
 _CHANGES: dict[str, Callable[[dict[str, Any], Collection[str], Collection[str]], dict[str, Any]]] = {
@@ -150,14 +152,14 @@ def tie_head(directory: Path) -> bool:
     The head's are the more exact ones where the two were quantized differently. The files must be intact.
     """
     headers = {path: _header(path) for path in sorted(directory.glob("*.safetensors"))}
-    held = {name: path for path, header in headers.items() for name in header if name in (_EMBEDDING, _HEAD)}
-    if held.keys() != {_EMBEDDING, _HEAD}:
+    files_of = {name: path for path, header in headers.items() for name in header if name in (_EMBEDDING, _HEAD)}
+    if files_of.keys() != {_EMBEDDING, _HEAD}:
         return False
-    for path in {*held.values()}:
+    for path in {*files_of.values()}:
         _write_tied(path, headers[path])
     _change(directory / "config.json", lambda config: {**config, "tie_word_embeddings": True})
     if (index := directory / _INDEX).is_file():
-        _change(index, lambda found: {**found, "weight_map": _tied_map(found["weight_map"])})
+        _change(index, lambda content: {**content, "weight_map": _tied_map(content["weight_map"])})
     return True
 
 
@@ -175,12 +177,12 @@ def _header(path: Path) -> dict[str, Any]:
 
 def _write_tied(path: Path, header: Mapping[str, Any]) -> None:
     """Write a file again without its embedding, and with its head as embedding."""
-    kept = {name: tensor for name, tensor in header.items() if name not in ("__metadata__", _EMBEDDING)}
-    ranges = sorted((tensor["data_offsets"][0], tensor["data_offsets"][1], name) for name, tensor in kept.items())
+    remaining = {name: tensor for name, tensor in header.items() if name not in ("__metadata__", _EMBEDDING)}
+    ranges = sorted((tensor["data_offsets"][0], tensor["data_offsets"][1], name) for name, tensor in remaining.items())
     new: dict[str, Any] = {"__metadata__": header["__metadata__"]} if "__metadata__" in header else {}
     position = 0
     for start, end, name in ranges:
-        stored = {**kept[name], "data_offsets": [position, position + end - start]}
+        stored = {**remaining[name], "data_offsets": [position, position + end - start]}
         new[_EMBEDDING if name == _HEAD else name] = stored
         position += end - start
     text = json.dumps(new, separators=(",", ":")).encode()
@@ -204,11 +206,11 @@ def _pieces(file: IO[bytes], size: int) -> Iterator[bytes]:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
 
 
 def _change(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Change a file with a JSON object, which may be missing."""
-    found = _object(path) if path.is_file() else {}
-    path.write_text(json.dumps(change(found), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    content = _object(path) if path.is_file() else {}
+    path.write_text(json.dumps(change(content), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

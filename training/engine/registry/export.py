@@ -35,11 +35,11 @@ class Export:
                 stack.enter_context(file)
             for header, file, size in zip(self.headers, self.files, self.sizes, strict=True):
                 yield header
-                left = size
-                while piece := file.read(min(_PIECE, left)):
-                    left -= len(piece)
+                remaining = size
+                while piece := file.read(min(_PIECE, remaining)):
+                    remaining -= len(piece)
                     yield piece
-                if left:
+                if remaining:
                     raise CorruptCheckpoint("a file of the checkpoint became shorter while it was sent")
                 yield bytes(_padding(size))
             yield bytes(2 * tarfile.BLOCKSIZE)

@@ -45,9 +45,9 @@ class ModelEntry:
     """A model and its checkpoints by step. `verified` has the steps whose files matched their hashes in this
     process."""
 
-    def __init__(self, record: ModelRecord, found: dict[int, StoredCheckpoint]) -> None:
+    def __init__(self, record: ModelRecord, by_step: dict[int, StoredCheckpoint]) -> None:
         self.record = record
-        self.checkpoints = found
+        self.checkpoints = by_step
         self.verified: set[int] = set()
         self.without_optimizer: set[int] = set()
         """Steps whose optimizer state was removed by this process."""
@@ -79,7 +79,9 @@ class Registry:
         """A step that can be sampled although its checkpoint is still being written."""
         if not follows:
             self._root.mkdir(parents=True, exist_ok=True)
-            self._entries |= {record.id: ModelEntry(record, found) for record, found in model_files.load(self._root)}
+            self._entries |= {
+                record.id: ModelEntry(record, by_step) for record, by_step in model_files.load(self._root)
+            }
 
     # Base models
 
@@ -132,14 +134,14 @@ class Registry:
         with self._lock:
             self._put_back(project, name)
             if existing := self._named(project, name):
-                found = self._existing(existing.record, new.base_model, new.return_existing, new.tuning)
-                kept = template_options(self.newest(found.id).directory).enable_thinking
-                if new.enable_thinking not in (None, kept):
-                    said = "without" if kept is None else f"with {json.dumps(kept)} as"
+                registered = self._existing(existing.record, new.base_model, new.return_existing, new.tuning)
+                switch = template_options(self.newest(registered.id).directory).enable_thinking
+                if new.enable_thinking not in (None, switch):
+                    how = "without" if switch is None else f"with {json.dumps(switch)} as"
                     raise ModelExists(
-                        f"{found.full_name} exists {said} enable_thinking; leave it out, or take a new name"
+                        f"{registered.full_name} exists {how} enable_thinking; leave it out, or take a new name"
                     )
-                return found
+                return registered
             if f"{project}/{name}" in self._bases:
                 raise ModelExists(f"{project}/{name} is a base model's name")
             source = self._source(new.base_model, new.tuning)
@@ -193,8 +195,8 @@ class Registry:
         """Return the model's checkpoints, oldest first, with the newest one verified. Raises UnknownModel."""
         with self._lock:
             self.newest(model_id)
-            found = self._entry(model_id).checkpoints
-            return [found[step] for step in sorted(found)]
+            by_step = self._entry(model_id).checkpoints
+            return [by_step[step] for step in sorted(by_step)]
 
     def newest(self, model_id: str) -> StoredCheckpoint:
         """Return the newest intact checkpoint and set newer corrupt ones aside. Raises UnknownModel if none is left."""
@@ -286,7 +288,7 @@ class Registry:
             old = {step for step in entry.checkpoints if step < written.step - 1} - entry.without_optimizer
             entry.without_optimizer |= old
             gone = [entry.checkpoints[step] for step in old]
-            files = [each.directory / name for each in gone for name in each.manifest.optimizer_files]
+            files = [checkpoint.directory / name for checkpoint in gone for name in checkpoint.manifest.optimizer_files]
         if files:  # in the background, because deleting a large file takes a while
             threading.Thread(target=_remove, args=(files,), name="old optimizers", daemon=True).start()
 
@@ -295,8 +297,8 @@ class Registry:
         return the newest checkpoint. Raises UnknownModel and the errors of `add`."""
         with self._lock:
             entry = self._entry(model_id)
-            found, _ = checkpoints.scan(entry.record.directory / model_files.CHECKPOINTS)
-            written = found.get(max(entry.checkpoints, default=-1) + 1)
+            by_step, _ = checkpoints.scan(entry.record.directory / model_files.CHECKPOINTS)
+            written = by_step.get(max(entry.checkpoints, default=-1) + 1)
         if written is not None:
             written.verify()
             self.add(model_id, written)
@@ -306,7 +308,7 @@ class Registry:
         """Add this model and its newest checkpoint to a registry that follows."""
         with self._lock:
             # Drop a model that had the same name and was deleted in the meantime.
-            others = {id: each for id, each in self._entries.items() if each.record.full_name != record.full_name}
+            others = {id: other for id, other in self._entries.items() if other.record.full_name != record.full_name}
             entry = ModelEntry(record, {newest.step: newest})
             entry.verified.add(newest.step)
             self._entries = {**others, record.id: entry}
@@ -320,14 +322,14 @@ class Registry:
         newest."""
         with self._lock:
             entry = self._entry(model_id)
-            wanted = list(dict.fromkeys(steps))
-            if (newest := self.newest(model_id).step) in wanted:
+            requested = list(dict.fromkeys(steps))
+            if (newest := self.newest(model_id).step) in requested:
                 raise CheckpointInUse(f"checkpoint {newest} is the newest of {entry.record.full_name}")
-            deleted = [step for step in wanted if step in entry.checkpoints]
+            deleted = [step for step in requested if step in entry.checkpoints]
             for step in deleted:
                 directory = entry.checkpoints.pop(step).directory
                 checkpoints.remove(directory)
-            return deleted, [step for step in wanted if step not in deleted]
+            return deleted, [step for step in requested if step not in deleted]
 
     # Names
 
@@ -348,14 +350,14 @@ class Registry:
         with self._lock:
             entry, step = self._parsed(name)
             record = entry.record
-            found = self.newest(record.id) if step is None else self._checkpoint(entry, step)
+            checkpoint = self.newest(record.id) if step is None else self._checkpoint(entry, step)
             return Target(
-                f"{record.full_name}@{found.step}",
-                found.directory,
-                self.base_directory(record.base_model) if record.tuning.mode == "lora" else found.directory,
+                f"{record.full_name}@{checkpoint.step}",
+                checkpoint.directory,
+                self.base_directory(record.base_model) if record.tuning.mode == "lora" else checkpoint.directory,
                 record.tuning,
                 record,
-                found.step,
+                checkpoint.step,
             )
 
     def _parsed(self, name: str) -> tuple[ModelEntry, int | None]:
@@ -394,8 +396,8 @@ class Registry:
             return
         directory = self._root / project / name
         if self._named(project, name) is None and directory.is_dir():
-            record, found = model_files.read(directory)
-            self._entries[record.id] = ModelEntry(record, found)
+            record, by_step = model_files.read(directory)
+            self._entries[record.id] = ModelEntry(record, by_step)
 
     def _existing(
         self, record: ModelRecord, base_model: str, return_existing: bool, tuning: Tuning | None
@@ -438,9 +440,9 @@ class Registry:
                 checkpoint.verify()
             except CorruptCheckpoint as error:
                 del entry.checkpoints[step]
-                place = checkpoints.set_aside(checkpoint.directory)
+                torn = checkpoints.set_aside(checkpoint.directory)
                 log.warning(
-                    "corrupt checkpoint set aside", model=entry.record.full_name, path=place.name, error=str(error)
+                    "corrupt checkpoint set aside", model=entry.record.full_name, path=torn.name, error=str(error)
                 )
                 raise
             entry.verified.add(step)

@@ -76,8 +76,8 @@ class SharedRegistry(Registry):
         for entry in list(self._entries.values()):
             self._adopt(entry)
         self.refresh()
-        if left := store.sweep(list(self._entries)):
-            log.info("swept what was left in the checkpoint store", objects=left)
+        if swept := store.sweep(list(self._entries)):
+            log.info("swept what was left in the checkpoint store", objects=swept)
 
     def _adopt(self, entry: ModelEntry) -> None:
         """Treat a model of the data directory as a copy of the store's. One that was never in a store is uploaded."""
@@ -110,10 +110,10 @@ class SharedRegistry(Registry):
     def _refresh(self, only: tuple[str, str] | None) -> None:
         """Bring the cache in line with the store: all of it, or only the model of that project and name."""
         with self._refreshing:
-            known = {place: entry for place, entry in self._shared_entries().items() if only in (None, place)}
-            before = {entry.record.id: set(entry.checkpoints) for entry in known.values()}
-            self._refresh_models(self._store.models(*only or ()), known)
-            entries = {place: entry for place, entry in self._shared_entries().items() if only in (None, place)}
+            cached = {key: entry for key, entry in self._shared_entries().items() if only in (None, key)}
+            before = {entry.record.id: set(entry.checkpoints) for entry in cached.values()}
+            self._refresh_models(self._store.models(*only or ()), cached)
+            entries = {key: entry for key, entry in self._shared_entries().items() if only in (None, key)}
             model_id = entries[only].record.id if only in entries else None
             steps = self._store.steps(model_id) if entries else {}
             for entry in entries.values():
@@ -129,26 +129,26 @@ class SharedRegistry(Registry):
             }
 
     def _refresh_models(
-        self, listed: Mapping[tuple[str, str], str], known: Mapping[tuple[str, str], ModelEntry]
+        self, listed: Mapping[tuple[str, str], str], cached: Mapping[tuple[str, str], ModelEntry]
     ) -> None:
-        if gone := [entry for place, entry in known.items() if place not in listed]:
+        if gone := [entry for key, entry in cached.items() if key not in listed]:
             self._store.check(self._identity)
         for entry in gone:
             self._forget(entry)
-        for place, tag in listed.items():
-            if place in known and self._model_tags.get(place) == tag:
+        for key, tag in listed.items():
+            if key in cached and self._model_tags.get(key) == tag:
                 continue
-            if place not in known and self._named(*place):
+            if key not in cached and self._named(*key):
                 continue  # we are about to create a model of that name and get the error then
-            record = self._store.record(*place, self._root / "/".join(place))
+            record = self._store.record(*key, self._root / "/".join(key))
             if record is None:  # deleted in the meantime
                 continue
-            if place not in known or known[place].record.id != record.id:
-                if place in known:
-                    self._forget(known[place])
+            if key not in cached or cached[key].record.id != record.id:
+                if key in cached:
+                    self._forget(cached[key])
                 model_files.write_record(record)
                 self._share(ModelEntry(record, {}))
-            self._model_tags[place] = tag
+            self._model_tags[key] = tag
 
     def _refresh_steps(self, entry: ModelEntry, before: Collection[int], tags: Mapping[int, str]) -> None:
         """Record the checkpoints that the store lists with `tags`. Forget the others, unless they were added after
@@ -166,11 +166,11 @@ class SharedRegistry(Registry):
                 if (gone := entry.checkpoints.pop(step, None)) is not None:
                     stale.append(gone.directory)
             for (_, step), manifest in manifests.items():
-                place = entry.record.directory / model_files.CHECKPOINTS / f"{step:06d}"
+                path = entry.record.directory / model_files.CHECKPOINTS / f"{step:06d}"
                 if step not in entry.checkpoints or entry.checkpoints[step].manifest != manifest:
                     if step in entry.checkpoints:
-                        stale.append(place)
-                    entry.checkpoints[step] = StoredCheckpoint(place, manifest)
+                        stale.append(path)
+                    entry.checkpoints[step] = StoredCheckpoint(path, manifest)
                     entry.verified.discard(step)
                 self._step_tags[model_id, step] = tags[step]
         for directory in stale:
@@ -277,10 +277,10 @@ class SharedRegistry(Registry):
         """Return a checkpoint like Registry.checkpoint, fetching it if needed. Raises StoreUnavailable too."""
         if step not in self._entry(model_id).checkpoints:
             self.refresh(model_id)
-        found = super().checkpoint(model_id, step)
-        if not found.directory.is_dir():
+        checkpoint = super().checkpoint(model_id, step)
+        if not checkpoint.directory.is_dir():
             self._fetch(model_id, step)
-        return found
+        return checkpoint
 
     def resolve(self, name: str) -> Target:
         """Resolve a name like Registry.resolve. Without a step, the checkpoint can be one that was the newest `FRESH_S`
@@ -305,37 +305,37 @@ class SharedRegistry(Registry):
             return
         project, model, step = match.group("project", "name", "step")
         with self._lock:
-            known = [
+            cached = [
                 entry
                 for entry in self._entries.values()
                 if entry.record.name == model and project in (None, entry.record.project)
             ]
-            if step is not None and any(int(step) in entry.checkpoints for entry in known):
+            if step is not None and any(int(step) in entry.checkpoints for entry in cached):
                 return
         with self._refreshing:
             now = time.monotonic()
             if (
                 step is None
-                and known
-                and all(now - self._refreshed.get(e.record.id, -FRESH_S) < FRESH_S for e in known)
+                and cached
+                and all(now - self._refreshed.get(e.record.id, -FRESH_S) < FRESH_S for e in cached)
             ):
                 return
             try:
                 self._refresh(None if project is None else (project, model))
             except StoreUnavailable as error:
-                if step is not None or not known:
+                if step is not None or not cached:
                     raise
                 log.warning("the newest checkpoint is not certain", model=name, error=str(error))
-                self._refreshed |= {entry.record.id: time.monotonic() for entry in known}
+                self._refreshed |= {entry.record.id: time.monotonic() for entry in cached}
 
     def _fetch(self, model_id: str, step: int) -> None:
         entry = self._entry(model_id)
-        place = entry.record.directory / model_files.CHECKPOINTS
+        parent = entry.record.directory / model_files.CHECKPOINTS
         with self._fetching:
-            if (place / f"{step:06d}").is_dir():
+            if (parent / f"{step:06d}").is_dir():
                 return
             try:
-                fetched = self._store.fetch(model_id, step, place)
+                fetched = self._store.fetch(model_id, step, parent)
             except (CorruptCheckpoint, UnknownModel):
                 with self._lock:
                     entry.checkpoints.pop(step, None)
@@ -348,13 +348,13 @@ class SharedRegistry(Registry):
     def _verified(self, entry: ModelEntry, step: int) -> StoredCheckpoint:
         """Return the verified checkpoint. A missing one is trusted to be intact in the store, and a corrupt local copy
         is fetched again."""
-        known = entry.checkpoints[step]
+        checkpoint = entry.checkpoints[step]
         if entry.record.id not in self._shared:
             return super()._verified(entry, step)
-        if not known.directory.is_dir():
-            return known
+        if not checkpoint.directory.is_dir():
+            return checkpoint
         try:
             return super()._verified(entry, step)
         except CorruptCheckpoint:
-            entry.checkpoints[step] = known
-            return known
+            entry.checkpoints[step] = checkpoint
+            return checkpoint

@@ -37,8 +37,8 @@ _Tokens = int | npt.NDArray[np.int64]
 
 
 class Admission:
-    """The way of a request from the queue to the batch. All its tokens but the last are prefilled; the next decode step
-    feeds the last."""
+    """Takes requests from the queue into the batch. All tokens of a request but the last are prefilled; the next decode
+    step feeds the last."""
 
     def __init__(self, occupancy: Occupancy, slots: int, counts: Counts) -> None:
         self._occupancy, self._counts = occupancy, counts
@@ -48,7 +48,7 @@ class Admission:
         self._prefill_tokens = int(min(max(PREFILL_FLOPS / (2 * weights.parameters), PREFILL_CHUNK), 4096))
         if weights.supports_packing:
             self._chunk, self._together = PACKED_PREFILL, slots
-            # Of a model in stages each GPU then has a pass to work on.
+            # If the model is in stages, each GPU then has a pass to work on.
             self._prefill_tokens = PACKED_PREFILL * max(len(weights.kv.stages), 1)
 
     @property
@@ -67,7 +67,7 @@ class Admission:
         occupancy = self._occupancy
         startable = sum(not request.late for request in occupancy.waiting)
         prompts = min(startable, occupancy.rows.most - len(occupancy.active))
-        return self._gathering.goes_on(prompts, len(occupancy.ready_rows()))
+        return self._gathering.waits(prompts, len(occupancy.ready_rows()))
 
     def _prefill(self) -> None:
         budget = self._prefill_tokens
@@ -95,7 +95,7 @@ class Admission:
                 match = self._match(request)
                 if self._is_being_filled(request, match):
                     continue
-                while not self._place(request, match):
+                while not self._assign_row(request, match):
                     if not self._make_way(request):
                         return bool(occupancy.filling)
             except Exception as error:
@@ -135,15 +135,15 @@ class Admission:
 
     def _match(self, request: Request) -> Match:
         """Return the row that holds the most of a request's prompt, after making rows long enough for it."""
-        known = request.known()
-        self._occupancy.reserve(len(known))
-        return self._occupancy.rows.slots.match(known[:-1], self._occupancy.member(request).number)
+        tokens = request.tokens()
+        self._occupancy.reserve(len(tokens))
+        return self._occupancy.rows.slots.match(tokens[:-1], self._occupancy.member(request).number)
 
     def _is_being_filled(self, request: Request, match: Match) -> bool:
         """Return whether more of the prompt than the cache holds is about to be computed for another request."""
-        known, more = request.known()[:-1], match.tokens + SHARED + 1
-        return len(known) >= more and any(
-            len(other.known()) > more and (other.known()[:more] == known[:more]).all()
+        tokens, more = request.tokens()[:-1], match.tokens + SHARED + 1
+        return len(tokens) >= more and any(
+            len(other.tokens()) > more and (other.tokens()[:more] == tokens[:more]).all()
             for other in self._occupancy.filling
             if other.params.weights_key == request.params.weights_key
         )
@@ -162,12 +162,12 @@ class Admission:
             elif request not in occupancy.waiting:
                 occupancy.waiting.appendleft(request)
 
-    def _place(self, request: Request, match: Match) -> bool:
+    def _assign_row(self, request: Request, match: Match) -> bool:
         """Give a request a row with what the cache holds of its prompt. Returns False if the request must wait."""
         rows = self._occupancy.rows
         if isinstance(rows.cache, PagedCache) and not self._has_pages(rows.cache, request, match):
             return False
-        row = rows.place(match, self._occupancy.member(request).number)
+        row = rows.assign(match, self._occupancy.member(request).number)
         if row is None:
             return False
         request.row = row
@@ -184,7 +184,7 @@ class Admission:
         active, filling, rows = self._occupancy.active, self._occupancy.filling, self._occupancy.rows
         needed = pages_of(_expected_of(request)) - match.tokens // PAGE
         if not active and not filling:
-            if len(request.known()) > cache.length:
+            if len(request.tokens()) > cache.length:
                 raise OutOfMemory(f"memory holds the keys and values of {cache.length} tokens")
             return True
         state, active_rows = rows.state, np.fromiter(active, dtype=np.int64, count=len(active))
@@ -209,11 +209,11 @@ class Admission:
             rows.slots.lengths[piece.row] = stop
             self._counts.prefilled_tokens += len(piece.ids)
         for request in list(self._occupancy.filling):
-            known = request.known()
-            if rows.slots.lengths[request.row] == len(known) - 1:
+            tokens = request.tokens()
+            if rows.slots.lengths[request.row] == len(tokens) - 1:
                 self._occupancy.filling.remove(request)
                 self._occupancy.active[request.row] = request
-                rows.state.start(request.row, request, int(known[-1]))
+                rows.state.start(request.row, request, int(tokens[-1]))
         return max(sum(len(piece.ids) for piece in pieces), 1)
 
     def _pieces(self, budget: int) -> tuple[list[Piece], list[Weights]]:
@@ -224,7 +224,7 @@ class Admission:
         room = min(self._chunk, budget) if self._weights.supports_packing else self._chunk
         for request in self._occupancy.filling:
             start = int(rows.slots.lengths[request.row])
-            ids = request.known()[start:-1][:room]
+            ids = request.tokens()[start:-1][:room]
             if len(ids):
                 rows.hold(request.row, start, start + len(ids))
                 pieces.append(Piece(request.row, start, ids))

@@ -75,7 +75,7 @@ class Decoding:
             return None
         longest = int(rows.lengths[active].max()) + 1
         occupancy.reserve(longest)
-        if rows is not occupancy.rows.slots:  # the cache was made anew
+        if rows is not occupancy.rows.slots:  # the rows were created again
             return self._decoded_now()
         count = min(round_up(int(active[-1]) + 1, occupancy.weights.pad_to_multiple_of), len(rows.lengths))
         positions = rows.lengths[:count]
@@ -196,7 +196,7 @@ class Decoding:
         produced = int(state.produced[row])
         ids, values = state.ids[row, :produced].tolist(), state.logprobs[row, :produced].tolist()
         self._occupancy.leave(request)
-        request.done(
+        request.on_done(
             Sample(
                 ids=ids,
                 logprobs=values,

@@ -105,7 +105,7 @@ class Occupancy:
             self.filling.remove(request)
         elif request in self.waiting:
             self.waiting.remove(request)
-        request.done(reason)
+        request.on_done(reason)
 
     def preempt(self, requests: Sequence[Request]) -> None:
         """Return running requests to the head of the queue, with what they have sampled."""

@@ -55,7 +55,7 @@ class Sampler:
     @property
     def figures(self) -> SamplingFigures:
         """Figures over all weights. Can be read from any thread."""
-        return replace(total(each.load for each in list(self._schedulers)), **asdict(self._counts))
+        return replace(total(scheduler.load for scheduler in list(self._schedulers)), **asdict(self._counts))
 
     def set_weights(
         self,
@@ -118,26 +118,26 @@ class Sampler:
             if not scheduler.busy:
                 scheduler.release()
 
-    def submit(self, request: SampleRequest, on_token: OnToken | None, done: Done) -> int:
+    def submit(self, request: SampleRequest, on_token: OnToken | None, on_done: Done) -> int:
         """Queue a request and return its number, with which it can be cancelled.
 
-        `on_token(id, logprob)` is called for each token, and `done` once with the sample or the error (ContextTooLong
-        and UnknownWeights immediately). Both are called in `step` and must not raise. Raises ValueError for an invalid
-        request.
+        `on_token(id, logprob)` is called for each token, and `on_done` once with the sample or the error. Both are
+        called in `step`, except that ContextTooLong and UnknownWeights are reported immediately, and must not raise.
+        Raises ValueError for an invalid request.
         """
         number = next(self._numbers)
         scheduler = self._scheduler_of.get(request.weights_key)
         if scheduler is None:
-            done(UnknownWeights(request.weights_key))
+            on_done(UnknownWeights(request.weights_key))
             return number
         _check(request, scheduler)
         room = scheduler.weights.context - len(request.prompt)
         if room < 1:
-            done(ContextTooLong(len(request.prompt), scheduler.weights.context))
+            on_done(ContextTooLong(len(request.prompt), scheduler.weights.context))
             return number
         seed = secrets.randbits(53) if request.seed is None else request.seed
         masks = ReplyMasks(request.grammar, self._mask_threads, request.grammar_s) if request.grammar else None
-        scheduler.submit(Request(number, request, seed, min(request.max_tokens, room), on_token, done, masks))
+        scheduler.submit(Request(number, request, seed, min(request.max_tokens, room), on_token, on_done, masks))
         return number
 
     def cancel(self, number: int) -> None:
@@ -147,8 +147,8 @@ class Sampler:
                 return
 
     def step(self) -> None:
-        """Admit and prefill waiting requests, decode one token for all rows, and refill the rows of finished requests
-        at the next step."""
+        """For each set of weights with requests, prefill prompts and decode one token for each conversation. The rows
+        of finished requests are filled again at the next step."""
         for scheduler in list(self._schedulers):
             if scheduler.busy and scheduler in self._schedulers:
                 self._schedulers.remove(scheduler)
@@ -159,10 +159,10 @@ class Sampler:
     def _make_room(self, scheduler: SamplingScheduler) -> None:
         """Release idle caches, least recently used first, while the total exceeds the budget.
 
-        Without a budget a scheduler takes all free memory, so every other one is reduced to what it needs.
+        Without a budget, the size of a new cache on a GPU depends on the free memory, so all idle caches are released.
         """
         for other in list(self._schedulers):
-            if sum(each.cache_bytes for each in self._schedulers) <= self._budget(scheduler):
+            if sum(holder.cache_bytes for holder in self._schedulers) <= self._budget(scheduler):
                 return
             if other is not scheduler and not other.busy:
                 other.release()

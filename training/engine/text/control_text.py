@@ -20,22 +20,22 @@ _STRUCTURE = ("role", "type")
 class ControlText:
     """Splits the control tokens that content spells."""
 
-    def __init__(self, tokens: Collection[str], kept: Collection[str]) -> None:
-        """`kept` are those that a reply may contain, such as marks of thoughts and of calls."""
+    def __init__(self, tokens: Collection[str], in_replies: Collection[str]) -> None:
+        """`in_replies` are the tokens that a reply can contain, such as marks of thoughts and of calls."""
         self._content = _pattern(tokens)
-        self._reply = _pattern(set(tokens) - set(kept))
+        self._reply = _pattern(set(tokens) - set(in_replies))
 
     def split(self, value: Json, *, reply: bool = False) -> Json:
-        """Return a message, a tool or a part of one with every control token split; those that may be in a reply are
-        left whole in a `reply`."""
+        """Return a message, a tool or a part of one with every control token split, except those that a reply can
+        contain if it is a `reply`."""
         if isinstance(value, str):
-            return (self._reply if reply else self._content).sub(lambda found: found[0] + SPLIT, value)
+            return (self._reply if reply else self._content).sub(lambda match: match[0] + SPLIT, value)
         if isinstance(value, list):
-            return [self.split(each, reply=reply) for each in value]
+            return [self.split(element, reply=reply) for element in value]
         if isinstance(value, dict):
             return {
-                self.split(key, reply=reply): each if _is_structure(key, each) else self.split(each, reply=reply)
-                for key, each in value.items()
+                self.split(key, reply=reply): member if _is_structure(key, member) else self.split(member, reply=reply)
+                for key, member in value.items()
             }
         return value
 
@@ -48,7 +48,7 @@ def _is_structure(key: str, value: Json) -> bool:
 def _pattern(tokens: Collection[str]) -> "re.Pattern[str]":
     """Match the first character of each token, so that tokens that overlap are all split."""
     whole = sorted((token for token in tokens if len(token) > 1), key=len, reverse=True)
-    return re.compile("|".join(f"{re.escape(each[0])}(?={re.escape(each[1:])})" for each in whole) or r"(?!)")
+    return re.compile("|".join(f"{re.escape(token[0])}(?={re.escape(token[1:])})" for token in whole) or r"(?!)")
 
 
 def with_splits(rendered: str) -> str:

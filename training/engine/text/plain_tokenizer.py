@@ -127,7 +127,7 @@ def is_ours(chat_template: object) -> bool:
 
 @cache
 def _our_templates() -> tuple[str, ...]:
-    ours = tuple(each.read_text() for each in _OUR_TEMPLATES)
+    ours = tuple(path.read_text() for path in _OUR_TEMPLATES)
     return (*ours, _WITH_BOS + CHAT_TEMPLATE.read_text())
 
 

@@ -57,14 +57,14 @@ def with_short_ids(messages: Sequence[Mapping[str, Json]]) -> list[Mapping[str, 
     renamed: list[Mapping[str, Json]] = []
     waiting: list[str] = []
     for number, message in enumerate(messages):
-        if made := message.get("tool_calls"):
-            calls = [{**call, "id": _short(call.get("id") or f"{number} {n}")} for n, call in enumerate(made)]
+        if old_calls := message.get("tool_calls"):
+            calls = [{**call, "id": _short(call.get("id") or f"{number} {n}")} for n, call in enumerate(old_calls)]
             waiting = [call["id"] for call in calls]
             message = {**message, "tool_calls": calls}
         elif message.get("role") == "tool":
-            given = message.get("tool_call_id")
-            id = _short(given) if given or not waiting else waiting[0]
-            waiting = [each for each in waiting if each != id]
+            old_id = message.get("tool_call_id")
+            id = _short(old_id) if old_id or not waiting else waiting[0]
+            waiting = [unanswered for unanswered in waiting if unanswered != id]
             message = {**message, "tool_call_id": id}
         renamed.append(message)
     return renamed

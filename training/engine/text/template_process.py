@@ -167,7 +167,7 @@ _processes_lock = threading.Lock()
 def template_process(template: str) -> TemplateProcess:
     """Return the processes of a template, which all tokenizers with the template share."""
     with _processes_lock:
-        found = _processes.get(template)
-        if found is None:
-            found = _processes[template] = TemplateProcess(template)
-        return found
+        processes = _processes.get(template)
+        if processes is None:
+            processes = _processes[template] = TemplateProcess(template)
+        return processes

@@ -24,8 +24,8 @@ class Tokenizers:
             loading = self._loading.setdefault(owner, threading.Lock())
         with loading:
             with self._lock:
-                known = self._loaded.pop(owner, None)
-            tokenizer = known or _tokenizer(target.directory, target.base_directory)
+                loaded = self._loaded.pop(owner, None)
+            tokenizer = loaded or _tokenizer(target.directory, target.base_directory)
             with self._lock:
                 self._loading.pop(owner, None)
                 self._loaded[owner] = tokenizer

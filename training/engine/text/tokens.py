@@ -68,9 +68,9 @@ class ChatTokenizer:
         self._options = asdict(template_options(directory))
         self.habits = Habits() if self.trusts_template else habits(self._shows)
         """What the chat template takes and shows."""
-        shown = format_of_template(str(self._tokenizer.chat_template), shows_tools=self.habits.tools)
+        template_format = format_of_template(str(self._tokenizer.chat_template), shows_tools=self.habits.tools)
         chosen = chosen_format(directory)
-        self.tool_format = chosen or shown
+        self.tool_format = chosen or template_format
         """How the model writes tool calls."""
         self.thinks = any(mark in str(self._tokenizer.chat_template) for mark in THOUGHT_MARKS)
         """Whether the chat template knows thoughts."""
@@ -101,7 +101,7 @@ class ChatTokenizer:
         except BadConversation:
             return True  # it shows no reply that could be read
         calls = self.parse(self._stop.sub("", reply)).tool_calls
-        return [(each.name, json.loads(each.arguments)) for each in calls] == [(_PROBE, arguments)]
+        return [(read.name, json.loads(read.arguments)) for read in calls] == [(_PROBE, arguments)]
 
     @property
     def fast(self) -> Any:
@@ -114,12 +114,12 @@ class ChatTokenizer:
         return is_ours(self._tokenizer.chat_template)
 
     def _find_stop_ids(self, *directories: Path) -> set[int]:
-        found = {self._tokenizer.eos_token_id, self._tokenizer.get_vocab().get("<|im_end|>")}
+        stops = {self._tokenizer.eos_token_id, self._tokenizer.get_vocab().get("<|im_end|>")}
         for generation in (directory / "generation_config.json" for directory in directories):
             if generation.exists():
                 named = json.loads(generation.read_text()).get("eos_token_id")
-                found.update(named if isinstance(named, list) else [named])
-        return {stop for stop in found if stop is not None}
+                stops.update(named if isinstance(named, list) else [named])
+        return {stop for stop in stops if stop is not None}
 
     def prompt(
         self,
@@ -199,9 +199,9 @@ class ChatTokenizer:
         if start is None:
             raise BadConversation(f"the chat template does not show assistant message {index} as a reply")
         ends = [match.end() for match in self._stop.finditer(through, start)]
-        mine = self._stops(messages[: index + 1], tools) - len(self._stop.findall(before))
-        if ends or mine > 0:
-            return through[start : ends[min(mine, len(ends)) - 1] if ends and mine > 0 else None]
+        own_stops = self._stops(messages[: index + 1], tools) - len(self._stop.findall(before))
+        if ends or own_stops > 0:
+            return through[start : ends[min(own_stops, len(ends)) - 1] if ends and own_stops > 0 else None]
         return through[start:] + self._next_mark(messages[: index + 1], tools)
 
     def _next_mark(self, messages: list[dict[str, Any]], tools: str) -> str:
@@ -209,9 +209,9 @@ class ChatTokenizer:
         or an empty text."""
         calls = messages[-1].get("tool_calls")
         opened = {"role": "tool", "tool_call_id": calls[0].get("id")} if calls else {"role": "user"}
-        asked: list[dict[str, Any]] = [{"role": "user", "content": "a"}, {**messages[-1], "content": _PROBE}]
+        talk: list[dict[str, Any]] = [{"role": "user", "content": "a"}, {**messages[-1], "content": _PROBE}]
         try:
-            text = self._rendered([*asked, {**opened, "content": _PROBE}], tools, reply=False)
+            text = self._rendered([*talk, {**opened, "content": _PROBE}], tools, reply=False)
         except BadConversation:
             return ""
         marks = self._stop.findall(text[text.find(_PROBE) : text.rfind(_PROBE)])
@@ -305,18 +305,20 @@ class ChatTokenizer:
     def _render(self, messages: str, tools: str, reply: bool) -> str:
         if messages == "[]" and not tools:
             return ""
-        shown, offered = json.loads(messages), None
+        conversation, offered = json.loads(messages), None
         if tools:
-            offered = [self._control.split(_prepared_tool(each)) for each in json.loads(tools)]
+            offered = [self._control.split(_prepared_tool(tool)) for tool in json.loads(tools)]
         if self._tools_as_text:
-            shown = with_tools_as_text(shown, offered or (), self.tool_format, system_role=self.habits.system_role)
+            conversation = with_tools_as_text(
+                conversation, offered or (), self.tool_format, system_role=self.habits.system_role
+            )
             offered = None
         elif self.habits.short_ids:
-            shown = with_short_ids(shown)
+            conversation = with_short_ids(conversation)
         if not self.habits.system_role:
-            shown = without_system_role(shown)
+            conversation = without_system_role(conversation)
         try:
-            return with_splits(self._apply(shown, offered, reply=reply))
+            return with_splits(self._apply(conversation, offered, reply=reply))
         except _REFUSALS as error:
             raise BadConversation(f"the chat template refuses the conversation: {error}") from error
 
@@ -350,8 +352,8 @@ class ChatTokenizer:
 
     def _prepared(self, message: Message) -> dict[str, Any]:
         """Convert a message to the form that chat templates expect, without control tokens in its content."""
-        found: dict[str, Any] = self._control.split(_prepared(message), reply=message.get("role") == "assistant")
-        return found
+        prepared: dict[str, Any] = self._control.split(_prepared(message), reply=message.get("role") == "assistant")
+        return prepared
 
     def _control_text(self) -> ControlText:
         """Control tokens are the special ones, those that end replies, and others that the template writes except marks
@@ -376,8 +378,10 @@ class ChatTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of sampled ids without the stop token at its end."""
-        kept = ids[:-1] if len(ids) and ids[-1] in self.stop_ids else ids
-        return str(self._tokenizer.decode(list(kept), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        text_ids = ids[:-1] if len(ids) and ids[-1] in self.stop_ids else ids
+        return str(
+            self._tokenizer.decode(list(text_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        )
 
     def opens_thought(self, prompt: Sequence[int]) -> bool:
         """Whether a reply to the prompt begins inside a thought."""
@@ -414,8 +418,8 @@ def _end_of(before: str, through: str, last: str) -> int | None:
     if through.startswith(before):
         return len(before)
     tail = before[before.rfind(last) :] if last and last in before else ""
-    place = through.rfind(tail) if tail else -1
-    return place + len(tail) if place >= 0 else None
+    position = through.rfind(tail) if tail else -1
+    return position + len(tail) if position >= 0 else None
 
 
 def _of_transformers(directory: Path) -> Any:

@@ -75,18 +75,18 @@ def read_examples(value: Json, field: str = "training_data") -> list[Example]:
         raise BadTrajectory(f"{field} must be a list of conversations, and not empty")
     examples = []
     for number, item in enumerate(value):
-        place = f"{field}[{number}]"
+        where = f"{field}[{number}]"
         messages = item.get("messages") if isinstance(item, dict) else None
         tools = item.get("tools") if isinstance(item, dict) else None
         if not isinstance(messages, list) or not all(isinstance(m, dict) and "role" in m for m in messages):
-            raise BadTrajectory(f"{place}.messages must be a list of messages")
+            raise BadTrajectory(f"{where}.messages must be a list of messages")
         if any(message.get("weight", 1) not in (0, 1) for message in messages):
-            raise BadTrajectory(f"{place}.messages: the weight of a message is 0 or 1")
+            raise BadTrajectory(f"{where}.messages: the weight of a message is 0 or 1")
         if not any(map(_is_learnt, messages)):
-            raise BadTrajectory(f"{place} has no assistant message to learn")
+            raise BadTrajectory(f"{where} has no assistant message to learn")
         if tools is not None and not isinstance(tools, list):
-            raise BadTrajectory(f"{place}.tools must be a list or null")
-        examples.append(Example(tuple(messages), tools, str(item.get("id", place))))
+            raise BadTrajectory(f"{where}.tools must be a list or null")
+        examples.append(Example(tuple(messages), tools, str(item.get("id", where))))
     return examples
 
 
@@ -145,8 +145,8 @@ def sft_step(
     fitting = [_fitting(batch, policy.context) for batch in batches]
     trained = [(batch, rate) for batch, rate in zip(fitting, rates, strict=True) if batch]
     if not trained:
-        said = f"{items[0].name} has {len(items[0].ids)} tokens; the model's context is {policy.context}"
-        raise BadTrajectory(f"{said}, and no other conversation is shorter")
+        longer = f"{items[0].name} has {len(items[0].ids)} tokens; the model's context is {policy.context}"
+        raise BadTrajectory(f"{longer}, and no other conversation is shorter")
     items = [item for batch, _ in trained for item in batch]
     before = yield from _held_out_loss(policy, held_out, micro_batch_tokens, StepProgress(0, len(trained)))
     policy.optimizer.pursue("supervised")
@@ -220,10 +220,10 @@ def _loss(
     """Return the weighted mean cross-entropy of the items. If `train` is set, the gradient of this trainer's share is
     accumulated."""
     total = sum(weight for item in items for weight in item.weights)
-    mine = [items[number] for number in policy.peers.share([item.ids for item in items])]
+    share = [items[number] for number in policy.peers.share([item.ids for item in items])]
 
     def loss_of(batch: Batch, logprobs: Tensor, _: Tensor) -> tuple[Tensor, float]:
-        mean = -(logprobs * _weights(batch, mine)).sum() / total
+        mean = -(logprobs * _weights(batch, share)).sum() / total
         if train and not torch.isfinite(mean):
             raise NonFiniteGradient(f"the loss is {mean.item()}")
         return mean, mean.item()
@@ -234,12 +234,12 @@ def _loss(
 
     def passes(batches: Sequence[Batch]) -> Generator[StepProgress, None, float]:
         loss = 0.0
-        for part in policy.backward(batches, loss_of) if train else policy.lanes.each(looked_at, batches):
+        for part in policy.backward(batches, loss_of) if train else policy.lanes.map(looked_at, batches):
             loss += part
             yield progress
         return loss
 
-    ids, learnt = [item.ids for item in mine], [item.learnt for item in mine]
+    ids, learnt = [item.ids for item in share], [item.learnt for item in share]
     loss = yield from policy.in_batches(ids, learnt, micro_batch_tokens, passes)
     [loss] = yield from policy.peers.totals([loss], progress)
     return loss

@@ -60,7 +60,7 @@ class WorkerCommand:
 
     def cancel(self) -> None:
         """Ask the worker to stop. The question is still answered."""
-        self.handle.tell(Cancel(self.number))
+        self.handle.post(Cancel(self.number))
 
     def settle(self, outcome: object) -> None:
         """Set the outcome unless the caller has stopped waiting."""
@@ -107,12 +107,12 @@ class Handle:
         question = WorkerCommand(self, next(self._numbers), listener)
         if self.up:
             self._questions[question.number] = question
-            self.tell(Ask(question.number, what))
+            self.post(Ask(question.number, what))
         else:
             question.settle(self._lost())
         return question
 
-    def tell(self, message: ToWorker) -> None:
+    def post(self, message: ToWorker) -> None:
         """Queue a message without waiting for it to be sent."""
         self._outbox.put(message)
 
@@ -141,7 +141,7 @@ class Handle:
             with suppress(OSError):
                 (await starting).end()
             raise
-        log.info("worker started", worker=self.spec.number, place=link.place)
+        log.info("worker started", worker=self.spec.number, place=link.location)
         threading.Thread(target=_receive, args=(link, loop, self._take, ended.set), daemon=True).start()
         threading.Thread(target=_send, args=(link, self._outbox), daemon=True).start()
         try:
@@ -155,7 +155,7 @@ class Handle:
             for question in questions:
                 question.settle(lost)
             self._changed(self)
-        log.error("worker ended", worker=self.spec.number, place=link.place, unanswered=len(questions))
+        log.error("worker ended", worker=self.spec.number, place=link.location, unanswered=len(questions))
 
     async def _watch(self, link: FrontEnd, ended: asyncio.Event) -> None:
         while not ended.is_set():
@@ -164,7 +164,7 @@ class Handle:
                     await ended.wait()
             self._silent += 1
             if self._silent > (SILENT_LOOKS if self.up else START_LOOKS):
-                log.error("worker does not answer", worker=self.spec.number, place=link.place)
+                log.error("worker does not answer", worker=self.spec.number, place=link.location)
                 return
 
     def _take(self, report: WorkerReport) -> None:

@@ -150,12 +150,12 @@ class Failed:
     @classmethod
     def of(cls, error: Exception) -> "Failed":
         """Take an exception apart. If that fails, only its text is kept."""
-        made = cls(type(error), error.args, dict(vars(error)))
+        failed = cls(type(error), error.args, dict(vars(error)))
         try:
-            ForkingPickler.dumps(made)  # as the connection will
+            ForkingPickler.dumps(failed)  # as the connection will
         except Exception:  # anything that its arguments raise
             return cls(RuntimeError, (f"{type(error).__name__}: {error}",), {})
-        return made
+        return failed
 
     @property
     def error(self) -> Exception:
@@ -249,7 +249,7 @@ class FrontEnd(Protocol):
     """The front's end of a link to a started worker. `receive` and `send` are each called by one thread."""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The worker's location for people to read: a process id or a machine's name."""
 
     @property

@@ -71,7 +71,7 @@ class _LocalWorker(PipeEnd):
         self._ending = threading.Lock()
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"process {self._process.pid}"
 
     def end(self) -> None:

@@ -13,12 +13,12 @@ Event = dict[str, Json]
 
 @dataclass(slots=True)
 class _Message:
-    """The text that is being streamed. `unsaid` are the tokens whose text has not been sent yet."""
+    """The text that is being streamed. `unsent` are the tokens whose text has not been sent yet."""
 
     id: str
     text: str = ""
     tokens: list[Json] = field(default_factory=list)
-    unsaid: list[Json] = field(default_factory=list)
+    unsent: list[Json] = field(default_factory=list)
     begun: bool = False
 
 
@@ -71,14 +71,14 @@ class ResponseEvents:
     def _text_events(self, text: str, tokens: list[Json]) -> Iterator[Event]:
         message = self._message
         message.tokens += tokens
-        message.unsaid += tokens
+        message.unsent += tokens
         if not text:
             return
         if not message.begun:
             yield from self._begin_message()
         message.text += text
-        said, message.unsaid = message.unsaid, []
-        yield self._event("response.output_text.delta", **self._part(), delta=text, logprobs=said)
+        logprobs, message.unsent = message.unsent, []
+        yield self._event("response.output_text.delta", **self._part(), delta=text, logprobs=logprobs)
 
     def _begin_message(self) -> Iterator[Event]:
         self._message.begun = True

@@ -42,9 +42,9 @@ class Responses:
         logprobs = choice["logprobs"]["content"] if request.logprobs else ()
         reply = ResponseFields(request, completion["model"])
         output = output_of(reply.id, choice["message"], logprobs, status, request.offered)
-        made = reply.body(status, output, usage=completion["usage"], malformed=choice.get(MALFORMED))
-        self._keep(request, scope, conversation, made)
-        return made
+        response = reply.body(status, output, usage=completion["usage"], malformed=choice.get(MALFORMED))
+        self._keep(request, scope, conversation, response)
+        return response
 
     async def stream(self, request: ResponsesRequest, scope: str) -> AsyncIterator[str]:
         """Yield a response as server-sent events.
@@ -77,15 +77,15 @@ class Responses:
 
     def _conversation(self, request: ResponsesRequest, scope: str) -> list[Item]:
         before = request.previous_response_id
-        known = self._stored.conversation(scope, before) if before else ()
-        return [*known, *(self._referred(item, scope) for item in request.items)]
+        earlier = self._stored.conversation(scope, before) if before else ()
+        return [*earlier, *(self._referred(item, scope) for item in request.items)]
 
     def _referred(self, item: Item, scope: str) -> Item:
         return item if (id := reference_in(item)) is None else self._stored.item(scope, id)
 
-    def _keep(self, request: ResponsesRequest, scope: str, conversation: list[Item], made: dict[str, Json]) -> None:
+    def _keep(self, request: ResponsesRequest, scope: str, conversation: list[Item], response: dict[str, Json]) -> None:
         if request.store is not False:
-            self._stored.keep(scope, made["id"], conversation, made["output"])
+            self._stored.keep(scope, response["id"], conversation, response["output"])
 
 
 def _chat_request(request: ResponsesRequest, items: Sequence[Item]) -> EngineChatRequest:
