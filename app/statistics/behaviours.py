@@ -59,7 +59,7 @@ class Behaviours:
 @dataclass(frozen=True, slots=True)
 class _Feature:
     family: tuple[str, ...]
-    """Of a family, such as the thresholds of one number, only the feature that changed most is shown."""
+    """Features of one family, such as the thresholds of one number: only the one that changed most is shown."""
     what: str
 
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Trend(StrEnum):
-    """What became of a scenario, in the order in which scenarios are shown."""
+    """How a scenario fared over the checkpoints, in the order in which scenarios are shown."""
 
     KNOWN = "known"
     """All its rollouts were right at the first checkpoint and at the last one."""

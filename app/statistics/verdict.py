@@ -30,7 +30,7 @@ class VerdictState(StrEnum):
     DEMONSTRATIONS_LEARNED = "demonstrations_learned"
     """The run trained on demonstrations only, has no later evaluation, and its loss fell."""
     DEMONSTRATIONS_NOT_LEARNED = "demonstrations_not_learned"
-    """The same, and its loss did not fall."""
+    """The run trained on demonstrations only, has no later evaluation, and its loss did not fall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Verdict:
     causes: tuple[str, ...]
     """Diagnosed causes."""
     losses: Mapping[str, Any] | None = None
-    """Of a finished run on demonstrations only: `first` and `latest` loss in nats per token, and `held_out`, whether it
+    """Losses of a finished run on demonstrations only: `first` and `latest` loss in nats per token, and `held_out`, whether it
     is the loss on demonstrations that are held out."""
 
 
@@ -186,7 +186,7 @@ def _sentence(
 
 
 def _limits(difference: Difference, scenarios: int) -> str:
-    """Say what this evaluation could have shown."""
+    """Return a sentence on the smallest difference that this evaluation could have shown."""
     if difference.smallest is None:
         few = "1 scenario is" if difference.scenarios == 1 else f"{difference.scenarios} scenarios are"
         if difference.scenarios < scenarios:
