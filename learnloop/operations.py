@@ -62,7 +62,7 @@ def store_demonstrations(
     if isinstance(conversations, Path):
         lines = conversations.read_bytes()
     else:
-        lines = b"".join(json.dumps(each).encode() + b"\n" for each in conversations)
+        lines = b"".join(json.dumps(conversation).encode() + b"\n" for conversation in conversations)
     return _call("POST", f"/demonstrations?name={quote(name, safe='')}", lines, key)
 
 

@@ -54,8 +54,8 @@ class Verdict:
     causes: tuple[str, ...]
     """Diagnosed causes."""
     losses: Mapping[str, Any] | None = None
-    """Losses of a finished run on demonstrations only: `first` and `latest` loss in nats per token, and `held_out`, whether it
-    is the loss on demonstrations that are held out."""
+    """Losses of a finished run on demonstrations only: `first` and `latest` in nats per token, and `held_out`, whether
+    they are those on held-out demonstrations."""
 
 
 def verdict(
