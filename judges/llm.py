@@ -86,8 +86,8 @@ async def complete(
 async def response_to(model: JudgeModel, request: Mapping[str, Json], timeout_s: float) -> dict[str, Json]:
     """Return the model's response to any chat request, with a list of choices that each have a message.
 
-    The request is sent again only if the model refuses one of its fields, such as `temperature`, and then without it.
-    Raises JudgeUnavailable; its text holds no key.
+    The request is sent again only if the model refuses one of its fields, such as `temperature`, and then without it or
+    with the field that replaces it. Raises JudgeUnavailable; its text holds no key.
     """
     try:
         async with asyncio.timeout(timeout_s):
