@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from learnloop_service.environment.base import Json
-from learnloop_service.environment.genai_spans import Reply, chat
+from learnloop_service.environment.genai_spans import ChatAnswer, chat
 from learnloop_service.judges.base import JudgeCall, JudgeModel
 from learnloop_service.judges.llm import Completion, JudgeUnavailable, complete
 
@@ -82,7 +82,7 @@ class Asker:
                 )
                 message = {"role": "assistant", "content": completion.text}
                 used = completion.prompt_tokens, completion.completion_tokens
-                traced.output = Reply(message, completion.finish_reason, *used)
+                traced.output = ChatAnswer(message, completion.finish_reason, *used)
             await self._model.rate.used(name, sum(used) - estimate)
         usage.add(completion)
         return completion

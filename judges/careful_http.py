@@ -22,7 +22,7 @@ class UnusableReply(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HttpReply:
     """Status, headers and the body as text."""
 
     status: int
@@ -42,7 +42,7 @@ class Reply:
 
 async def post(
     transport: httpx.AsyncBaseTransport, url: str, headers: Mapping[str, str], body: Mapping[str, Json]
-) -> Reply:
+) -> HttpReply:
     """The reply to the body, sent as JSON. Deadlines are the caller's. Closes the transport.
 
     Raises what httpx and the transport raise, and AnswerRefused.
@@ -50,4 +50,4 @@ async def post(
     bounded = BoundedTransport(transport, AnswerLimits(MAX_ANSWER_BYTES))
     async with httpx.AsyncClient(transport=bounded, timeout=None, trust_env=False, follow_redirects=False) as client:
         response = await client.post(url, headers=headers, json=dict(body))
-    return Reply(response.status_code, response.headers, response.content.decode("utf-8", "replace"))
+    return HttpReply(response.status_code, response.headers, response.content.decode("utf-8", "replace"))

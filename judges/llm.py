@@ -15,7 +15,7 @@ from learnloop_service.environment.base import Json
 from learnloop_service.environment.bounded_http import AnswerRefused, parse_retry_after
 from learnloop_service.environment.full_context import is_full_context
 from learnloop_service.judges.base import JudgeModel
-from learnloop_service.judges.careful_http import Reply, UnusableReply, post
+from learnloop_service.judges.careful_http import HttpReply, UnusableReply, post
 
 _MAX_ERROR_CHARACTERS = 300
 _HIDDEN = "[key]"
@@ -121,7 +121,7 @@ def _accepted_fields(model: JudgeModel, request: Mapping[str, Json]) -> dict[str
     return {field: value for field, value in named.items() if field is not None}
 
 
-def _not_taken(reply: Reply, body: Mapping[str, Json]) -> str | None:
+def _not_taken(reply: HttpReply, body: Mapping[str, Json]) -> str | None:
     """Return the field that the server names as its reason to refuse the body; None if it names none."""
     if reply.status not in (400, 422) or _is_too_long(reply):
         return None
@@ -159,7 +159,7 @@ def _tokens(usage: Json, name: str) -> int:
     return max(0, count) if isinstance(count, int) else 0
 
 
-def _unavailable(reply: Reply, key: str | None) -> JudgeUnavailable:
+def _unavailable(reply: HttpReply, key: str | None) -> JudgeUnavailable:
     return JudgeUnavailable(
         _scrubbed(f"HTTP {reply.status}: {_message(reply)}", key),
         retryable=reply.status in (408, 409, 425, 429) or reply.status >= 500,
@@ -168,14 +168,14 @@ def _unavailable(reply: Reply, key: str | None) -> JudgeUnavailable:
     )
 
 
-def _is_too_long(reply: Reply) -> bool:
+def _is_too_long(reply: HttpReply) -> bool:
     code = None
     with suppress(UnusableReply, KeyError, TypeError, AttributeError):
         code = reply.object()["error"].get("code")
     return is_full_context(reply.status, code, _message(reply))
 
 
-def _message(reply: Reply) -> str:
+def _message(reply: HttpReply) -> str:
     """Return the server's own message, or the whole text if it does not have OpenAI's form of an error."""
     with suppress(UnusableReply, KeyError, TypeError):
         return str(reply.object()["error"]["message"])

@@ -33,7 +33,7 @@ USED = (
     "EngineOut",
     "EnvironmentOut",
     "EvaluationBrief",
-    "app__schemas__evaluations__EvaluationOut",
+    "EvaluationOut",
     "EventOut",
     "FeedbackOut",
     "FileImported",

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
-class Check:
+class InstallationCheck:
     """An installation into `folder`, with an interpreter that is installed already."""
 
     folder: Path
@@ -85,12 +85,12 @@ class Check:
         return finished.stdout
 
 
-WAYS: dict[str, Callable[[Check], Path]] = {
-    "client": Check.client_alone,
-    "wheel": Check.wheel,
-    "uv-tool": Check.uv_tool,
-    "pipx": Check.pipx,
-    "clone": Check.clone,
+WAYS: dict[str, Callable[[InstallationCheck], Path]] = {
+    "client": InstallationCheck.client_alone,
+    "wheel": InstallationCheck.wheel,
+    "uv-tool": InstallationCheck.uv_tool,
+    "pipx": InstallationCheck.pipx,
+    "clone": InstallationCheck.clone,
 }
 
 
@@ -107,11 +107,11 @@ def main() -> None:
         for way in options.ways:
             folder_of_way = Path(folder) / way
             folder_of_way.mkdir()
-            print(_checked(way, Check(folder_of_way, python, options.extra, wheels)), flush=True)
+            print(_checked(way, InstallationCheck(folder_of_way, python, options.extra, wheels)), flush=True)
             shutil.rmtree(folder_of_way)
 
 
-def _checked(way: str, check: Check) -> str:
+def _checked(way: str, check: InstallationCheck) -> str:
     started = time.monotonic()
     programs = WAYS[way](check)
     seconds = time.monotonic() - started

@@ -16,7 +16,7 @@ from learnloop_service.environment.base import Json, Scenario
 from learnloop_service.judges.base import JudgeCall, Judgement, Score
 from learnloop_service.training.backends.art_import import import_art
 from learnloop_service.training.phases import Phase, Purpose
-from learnloop_service.training.types import Failure, FailureKind, Rollout
+from learnloop_service.training.types import FailureKind, Rollout, RolloutFailure
 
 if TYPE_CHECKING:
     from art import Trajectory
@@ -249,11 +249,11 @@ def load_rollout(scenario: Scenario, text: str) -> Rollout:
     )
 
 
-def _failure(value: Mapping[str, Json]) -> Failure | None:
+def _failure(value: Mapping[str, Json]) -> RolloutFailure | None:
     if value["error"] is None:
         return None
     # entries of earlier versions have no kind
-    return Failure(FailureKind(value.get("failure") or FailureKind.OTHER), value["error"])
+    return RolloutFailure(FailureKind(value.get("failure") or FailureKind.OTHER), value["error"])
 
 
 def _trajectory(value: Mapping[str, Json]) -> "Trajectory":

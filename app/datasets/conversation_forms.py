@@ -38,7 +38,7 @@ class Unusable(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ImportedConversation:
     """A conversation in OpenAI's form."""
 
     form: str
@@ -52,7 +52,7 @@ class Conversation:
     """The expected answer; None if the line has none."""
 
 
-def conversation(line: Json, user_field: str | None = None) -> Conversation:
+def conversation(line: Json, user_field: str | None = None) -> ImportedConversation:
     """Return the conversation of a line. Raises Unusable."""
     if isinstance(line, list):
         line = {"messages": line}
@@ -70,7 +70,7 @@ def conversation(line: Json, user_field: str | None = None) -> Conversation:
         raise Unusable("it has no reply of an assistant")
     if not any(message["role"] == "user" for message in messages):
         raise Unusable("it has no message of a user")
-    return Conversation(
+    return ImportedConversation(
         form,
         messages,
         _tools(line.get("tools") or line.get("functions") or tools),

@@ -24,8 +24,8 @@ from learnloop_service.app.domain.evaluation_state import EvaluationStatus
 from learnloop_service.app.processes.cores import usable_cores
 from learnloop_service.app.reports.rollouts import (
     MAX_DIGESTS,
-    Batch,
     Listing,
+    RolloutBatch,
     Row,
     digest,
     evaluated,
@@ -156,28 +156,30 @@ async def _figures(database: Database, run_id: str) -> tuple[list[Json], list[Js
         )
 
 
-async def _sizes(database: Database, run_id: str) -> dict[Batch, int]:
-    columns = [getattr(Trajectory, name) for name in (*Batch._fields, "replaces")]
+async def _sizes(database: Database, run_id: str) -> dict[RolloutBatch, int]:
+    columns = [getattr(Trajectory, name) for name in (*RolloutBatch._fields, "replaces")]
     query = (
         select(*columns, func.count().label("rollouts"))
         .where(Trajectory.run_id == run_id, Trajectory.iteration.is_not(None))
         .group_by(*columns)
     )
-    sizes: Counter[Batch] = Counter()
+    sizes: Counter[RolloutBatch] = Counter()
     async with database() as tx:
         for row in await tx.execute(query):
             sizes[_batch_of(row)] += row.rollouts
     return dict(sizes)
 
 
-def _batch_of(row: Any) -> Batch:
+def _batch_of(row: Any) -> RolloutBatch:
     """Return the batch of a trajectory. Training batches are not distinguished by the policy that sampled them, and
     replacements are a batch apart, because figures leave them out."""
     step = row.step if row.kind == "evaluation" else None
-    return Batch(row.iteration, row.kind if row.replaces is None else "replacement", row.split, row.mode, step)
+    return RolloutBatch(row.iteration, row.kind if row.replaces is None else "replacement", row.split, row.mode, step)
 
 
-def _first_choice(sizes: Mapping[Batch, int], evaluations: Sequence[Json], best_step: int | None) -> list[Batch]:
+def _first_choice(
+    sizes: Mapping[RolloutBatch, int], evaluations: Sequence[Json], best_step: int | None
+) -> list[RolloutBatch]:
     """Return the batches that the verdict, the examples and the end points of curves follow from."""
     heads = headline(evaluations)
     ends = [evaluated(row) for row in (*heads[:1], *heads[-1:])]
@@ -191,7 +193,7 @@ class _Collected:
 
     def __init__(self) -> None:
         self.scenarios: list[str] = []
-        self.batches: dict[Batch, list[Row]] = {}
+        self.batches: dict[RolloutBatch, list[Row]] = {}
         self._numbers: dict[str, int] = {}
         self._hashes: dict[int, list[str]] = {}
 
@@ -204,7 +206,7 @@ class _Collected:
                 self.scenarios.append(row.scenario_id)
             self.batches.setdefault(batch, []).append(listed_row(row, self._numbers[row.scenario_id], hash))
 
-    def listed(self, sizes: Mapping[Batch, int], listing: Listing) -> Json:
+    def listed(self, sizes: Mapping[RolloutBatch, int], listing: Listing) -> Json:
         return {
             "total": sum(sizes.values()),
             "listed": sum(map(len, self.batches.values())),

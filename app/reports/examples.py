@@ -16,7 +16,7 @@ RULE = (
 FELL, UNSOLVED, DRAWN = "fell most", "still not solved", "drawn"
 
 
-class Example(NamedTuple):
+class ReportExample(NamedTuple):
     """A task and the rollouts that show it, before and after training."""
 
     scenario: str
@@ -25,12 +25,12 @@ class Example(NamedTuple):
     after: Row
 
 
-def examples(before: Sequence[Row], after: Sequence[Row], scenarios: Sequence[str]) -> list[Example]:
+def examples(before: Sequence[Row], after: Sequence[Row], scenarios: Sequence[str]) -> list[ReportExample]:
     """Return the tasks to show. The rollouts are those of the first and of the latest headline evaluation."""
     earlier, later = (successes(scored(rows, scenarios)) for rows in (before, after))
     first, last = _by_scenario(before, scenarios), _by_scenario(after, scenarios)
     return [
-        Example(
+        ReportExample(
             id,
             why,
             _first_rollout(first[id], -1 if why == FELL else 0),
@@ -46,7 +46,7 @@ def right_of(rows: Sequence[Row], scenario: int) -> tuple[int, int]:
     return sum(bool(row.success) for row in of_task), len(of_task)
 
 
-class Changes(NamedTuple):
+class SuccessChanges(NamedTuple):
     """Numbers of tasks by how their success changed."""
 
     better: int
@@ -54,11 +54,11 @@ class Changes(NamedTuple):
     same: int
 
 
-def changes(before: Sequence[Row], after: Sequence[Row], scenarios: Sequence[str]) -> Changes:
+def changes(before: Sequence[Row], after: Sequence[Row], scenarios: Sequence[str]) -> SuccessChanges:
     """Compare the success of the tasks that both evaluations have."""
     earlier, later = (successes(scored(rows, scenarios)) for rows in (before, after))
     changes_of_tasks = [later[id] - earlier[id] for id in earlier.keys() & later.keys()]
-    return Changes(
+    return SuccessChanges(
         sum(change > 0 for change in changes_of_tasks),
         sum(change < 0 for change in changes_of_tasks),
         sum(change == 0 for change in changes_of_tasks),

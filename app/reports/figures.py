@@ -5,7 +5,16 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from learnloop_service.app.reports.examples import RULE, examples, right_of
-from learnloop_service.app.reports.rollouts import FAILED, Batch, Row, batches_of, compared, digest, evaluated, scored
+from learnloop_service.app.reports.rollouts import (
+    FAILED,
+    RolloutBatch,
+    Row,
+    batches_of,
+    compared,
+    digest,
+    evaluated,
+    scored,
+)
 from learnloop_service.app.statistics.verdict import verdict
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.scoring import held_out_figures, malformed_share, success_rate, successes, summarise
@@ -37,7 +46,7 @@ def figures(report: Json) -> list[Figure]:
     ]
 
 
-def _iterations(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> Iterator[Figure]:
+def _iterations(report: Json, batches: Mapping[RolloutBatch, Sequence[Row]]) -> Iterator[Figure]:
     of_training = {batch.iteration: rows for batch, rows in batches.items() if batch.is_training}
     whole = _whole(report, batches)
     for item in report["iterations"]["items"]:
@@ -56,7 +65,7 @@ def _iterations(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> Iterato
         yield Figure(f"{where}: malformed", item["malformed"], malformed_share(rollouts))
 
 
-def _whole(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> dict[int, list[Row]]:
+def _whole(report: Json, batches: Mapping[RolloutBatch, Sequence[Row]]) -> dict[int, list[Row]]:
     """Return the rollouts of the iterations of which all are listed."""
     rows: dict[int, list[Row]] = {}
     for batch, some in batches.items():
@@ -69,7 +78,7 @@ def _whole(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> dict[int, li
     }
 
 
-def _evaluations(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> Iterator[Figure]:
+def _evaluations(report: Json, batches: Mapping[RolloutBatch, Sequence[Row]]) -> Iterator[Figure]:
     scenarios, settings = report["scenarios"], report["settings"].get("evaluation", {})
     baseline: dict[tuple[str, str], dict[str, float]] = {}
     for item in report["evaluations"]["items"]:
@@ -126,7 +135,7 @@ def _examples(report: Json) -> Iterator[Figure]:
                 yield Figure(f"example {number}, {side} training: {name}", item[side][name], value)
 
 
-def _digests(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> Iterator[Figure]:
+def _digests(report: Json, batches: Mapping[RolloutBatch, Sequence[Row]]) -> Iterator[Figure]:
     whole = _whole(report, batches)
     for item in report["digests"]:
         if item["from"] == item["to"] and item["from"] in whole:

@@ -6,7 +6,7 @@ from sqlalchemy import select
 
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Trajectory
-from learnloop_service.app.reports.examples import RULE, Example, examples, right_of
+from learnloop_service.app.reports.examples import RULE, ReportExample, examples, right_of
 from learnloop_service.app.reports.rollouts import Row, compared
 from learnloop_service.environment.json_type import Json
 
@@ -33,7 +33,9 @@ async def _items(database: Database, document: Json) -> list[Json]:
     return [_example(example, stored, before, after) for example in chosen]
 
 
-def _example(example: Example, stored: Mapping[str, Trajectory], before: Sequence[Row], after: Sequence[Row]) -> Json:
+def _example(
+    example: ReportExample, stored: Mapping[str, Trajectory], before: Sequence[Row], after: Sequence[Row]
+) -> Json:
     scenario = stored[example.before.id].scenario
     return {
         "scenario_id": example.scenario,

@@ -35,7 +35,7 @@ class DamagedReport(Exception):
     """The file is not a report that can be read. The message says why."""
 
 
-class Difference(NamedTuple):
+class FigureDifference(NamedTuple):
     """A figure or text of the file that differs from what it should be."""
 
     name: str
@@ -43,38 +43,38 @@ class Difference(NamedTuple):
     other: Json
 
 
-class Comparison(NamedTuple):
+class DatabaseComparison(NamedTuple):
     """A comparison with the service's database."""
 
     compared: int
-    differences: list[Difference]
+    differences: list[FigureDifference]
     not_compared: list[str]
     """Figures that were left out of the comparison, each with the reason."""
 
 
 @dataclass
-class Verification:
+class ReportVerification:
     """The result of verifying a file."""
 
-    differences: dict[str, list[Difference]] = field(default_factory=dict)
+    differences: dict[str, list[FigureDifference]] = field(default_factory=dict)
     """Differences between the file and each source, by the source's name."""
     notes: list[str] = field(default_factory=list)
     unverified: list[str] = field(default_factory=list)
     """Statements of the file for which there is no evidence."""
 
 
-def verified(file: str, current: str | None, key: str | None) -> Verification:
+def verified(file: str, current: str | None, key: str | None) -> ReportVerification:
     """Verify a file: against the rollouts in it, its own text, and `current`, the file that the service writes now.
 
     `key` is the public key of the service. Without both, who wrote the file is not verified. Only of a file that the
     service signed, its own word counts on when it was written, by what, and how far the run was. Raises DamagedReport.
     """
     content, signer, valid = opened(file)
-    report, verification = read_report(content), Verification()
+    report, verification = read_report(content), ReportVerification()
     signed = valid and key is not None and signer == key
     if signer is not None and not (valid if key is None else signed):
         verification.differences["the service's signature"] = [
-            Difference("signature, by the key", signer, key or NOTHING)
+            FigureDifference("signature, by the key", signer, key or NOTHING)
         ]
     count, verification.differences["rollouts in the file"] = recomputed(report)
     verification.notes.append(
@@ -99,7 +99,9 @@ def verified(file: str, current: str | None, key: str | None) -> Verification:
     return verification
 
 
-def _compare_with_service(verification: Verification, content: str, report: Json, current: str, signed: bool) -> None:
+def _compare_with_service(
+    verification: ReportVerification, content: str, report: Json, current: str, signed: bool
+) -> None:
     current_report = read_report(current)
     comparison = compared_with(report, current_report, signed=signed)
     verification.differences["the service"] = comparison.differences
@@ -129,7 +131,7 @@ def read_report(content: str) -> Json:
     return report
 
 
-def recomputed(report: Json) -> tuple[int, list[Difference]]:
+def recomputed(report: Json) -> tuple[int, list[FigureDifference]]:
     """Return how many figures were recomputed from the rollouts in the report, and those that differ.
 
     Raises DamagedReport.
@@ -139,7 +141,7 @@ def recomputed(report: Json) -> tuple[int, list[Difference]]:
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise DamagedReport(f"its figures cannot be computed: {type(error).__name__}: {error}") from error
     return len(computed), [
-        Difference(figure.name, figure.stated, figure.computed) for figure in computed if not figure.agrees
+        FigureDifference(figure.name, figure.stated, figure.computed) for figure in computed if not figure.agrees
     ]
 
 
@@ -148,7 +150,7 @@ def is_ours(report: Json) -> bool:
     return bool(report["written"]["renderer"] == renderer())
 
 
-def page_differences(content: str, report: Json) -> list[Difference]:
+def page_differences(content: str, report: Json) -> list[FigureDifference]:
     """Return where the page says something else than its data, as text, with what it should say.
 
     Only for reports that `is_ours`. Raises DamagedReport.
@@ -162,14 +164,16 @@ def page_differences(content: str, report: Json) -> list[Difference]:
     here, there = _Pieces.of(content), _Pieces.of(expected)
     matcher = SequenceMatcher(None, here, there, autojunk=False)
     return [
-        Difference(
+        FigureDifference(
             f"page, {(here[a:b] or there[c:d] or [_Piece('its form', '')])[0].section}",
             " ".join(piece.text for piece in here[a:b]),
             " ".join(piece.text for piece in there[c:d]),
         )
         for kind, a, b, c, d in matcher.get_opcodes()
         if kind != "equal"
-    ] or [Difference("page, its form", "another arrangement of the same texts", "the arrangement that reports have")]
+    ] or [
+        FigureDifference("page, its form", "another arrangement of the same texts", "the arrangement that reports have")
+    ]
 
 
 class _Piece(NamedTuple):
@@ -208,7 +212,7 @@ class _Pieces(HTMLParser):
             self.pieces.append(_Piece(self._section, data.strip()))
 
 
-def compared_with(report: Json, current: Json, *, signed: bool) -> Comparison:
+def compared_with(report: Json, current: Json, *, signed: bool) -> DatabaseComparison:
     """Compare a report with the one that the service makes now.
 
     What can have changed since it was written is left out of a signed report only. Raises DamagedReport.
@@ -220,7 +224,7 @@ def compared_with(report: Json, current: Json, *, signed: bool) -> Comparison:
         raise DamagedReport(f"its data is incomplete: {type(error).__name__}: {error}") from error
     if not signed:
         names = [name for name in {**here, **there} if name != _AT]
-        return Comparison(len(names), _differing(names, here, there), [])
+        return DatabaseComparison(len(names), _differing(names, here, there), [])
     left_out: tuple[str, ...] = (_WRITTEN, *(_CHANGING if went_on else ()))
     reasons = ["the run has gone on since, so what changes with it"] if went_on else []
     if current["run"]["pruned"] != report["run"]["pruned"]:
@@ -230,11 +234,11 @@ def compared_with(report: Json, current: Json, *, signed: bool) -> Comparison:
     if went_on:  # the service can list other rollouts of a longer run
         names = [name for name in names if name in there]
     names = [name for name in names if not name.startswith(_REJUDGING) or (name in here and name in there)]
-    return Comparison(len(names), _differing(names, here, there), reasons)
+    return DatabaseComparison(len(names), _differing(names, here, there), reasons)
 
 
-def _differing(names: Iterable[str], here: Mapping[str, Json], there: Mapping[str, Json]) -> list[Difference]:
-    differences = [Difference(name, here.get(name, NOTHING), there.get(name, NOTHING)) for name in names]
+def _differing(names: Iterable[str], here: Mapping[str, Json], there: Mapping[str, Json]) -> list[FigureDifference]:
+    differences = [FigureDifference(name, here.get(name, NOTHING), there.get(name, NOTHING)) for name in names]
     return [difference for difference in differences if difference.file != difference.other]
 
 

@@ -12,7 +12,7 @@ from statistics import fmean
 
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted, in_words
-from learnloop_service.training.statistics.difference import Difference, difference
+from learnloop_service.training.statistics.difference import SuccessDifference, difference
 
 MAX_SHOWN = 5
 _TESTED = 8
@@ -44,7 +44,7 @@ class Behaviour:
     before: float
     after: float
     """Shares of rollouts from 0 to 1, as means over the scenarios that both evaluations have."""
-    change: Difference
+    change: SuccessDifference
     """The change of the share, paired by scenario."""
 
 
@@ -66,8 +66,8 @@ class _Feature:
 def behaviours(before: Sequence[Act], after: Sequence[Act]) -> Behaviours:
     """Return the features whose share changed most between two evaluations, the largest change first.
 
-    A change is left out if chance could explain it (`Difference.is_shown`), or if a larger one has the same family or
-    says the same of every rollout.
+    A change is left out if chance could explain it (`SuccessDifference.is_shown`), or if a larger one has the same
+    family or says the same of every rollout.
     """
     shared = {act.scenario_id for act in before} & {act.scenario_id for act in after}
     sides = [[act for act in acts if act.scenario_id in shared] for acts in (before, after)]

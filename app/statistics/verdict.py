@@ -10,7 +10,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from learnloop_service.environment.wording import in_words, signed
-from learnloop_service.training.statistics.difference import MIN_CHANGED, Difference
+from learnloop_service.training.statistics.difference import MIN_CHANGED, SuccessDifference
 
 HEADLINES = (("validation", "sampled"), ("test", "sampled"))
 """Split and mode of the headline figure: the first one that the run evaluates. Validation is evaluated throughout, and
@@ -34,7 +34,7 @@ class VerdictState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RunVerdict:
     """The comparison of a run's first evaluation with its latest one."""
 
     state: VerdictState
@@ -63,21 +63,21 @@ def verdict(
     best_step: int | None = None,
     causes: Sequence[str] = (),
     losses: Mapping[str, Any] | None = None,
-) -> Verdict:
+) -> RunVerdict:
     """Return the verdict on a run with these evaluations, in any order, and the best checkpoint's step.
 
     An evaluation has `iteration`, `split`, `mode`, `step`, `scenarios`, `success`, and `difference`: the fields of a
-    `Difference` from the baseline, or None. `losses` are those of a finished run on demonstrations only.
+    `SuccessDifference` from the baseline, or None. `losses` are those of a finished run on demonstrations only.
     """
     rows = headline(evaluations)
     if losses is not None and losses["first"] is not None and losses["latest"] is not None and len(rows) < 2:
         return _on_demonstrations(losses, causes)
     if not rows:
         text = _VerdictText("Too early to say: no held-out scenario has been evaluated", "", _because(causes))
-        return Verdict(VerdictState.TOO_EARLY, None, None, None, *text.parts(), tuple(causes))
+        return RunVerdict(VerdictState.TOO_EARLY, None, None, None, *text.parts(), tuple(causes))
     first, latest = rows[0], rows[-1]
     latest = on_same_scenarios(first, latest)
-    difference = Difference(**latest["difference"]) if latest is not first and latest["difference"] else None
+    difference = SuccessDifference(**latest["difference"]) if latest is not first and latest["difference"] else None
     state = _state(difference, is_later=latest is not first)
     on = {name: latest[name] for name in ("split", "mode", "scenarios")} | {
         "first": _checkpoint(first),
@@ -87,7 +87,7 @@ def verdict(
     points, interval = _figures(first, latest, difference)
     text = _sentence(state, first, latest, difference)
     text = text._replace(more=text.more + _best(rows, best_step) + _because(causes))
-    return Verdict(state, points, interval, on, *text.parts(), tuple(causes))
+    return RunVerdict(state, points, interval, on, *text.parts(), tuple(causes))
 
 
 class _VerdictText(NamedTuple):
@@ -108,7 +108,7 @@ class _VerdictText(NamedTuple):
         return self.sentence, in_words(f"{stated}{self.more}".strip()), f"{self.sentence}{basis}{self.end}{self.more}"
 
 
-def _on_demonstrations(losses: Mapping[str, Any], causes: Sequence[str]) -> Verdict:
+def _on_demonstrations(losses: Mapping[str, Any], causes: Sequence[str]) -> RunVerdict:
     first, latest = losses["first"], losses["latest"]
     state = VerdictState.DEMONSTRATIONS_LEARNED if latest < first else VerdictState.DEMONSTRATIONS_NOT_LEARNED
     digits = next((digits for digits in (2, 3, 4) if f"{first:.{digits}g}" != f"{latest:.{digits}g}"), 2)
@@ -116,7 +116,7 @@ def _on_demonstrations(losses: Mapping[str, Any], causes: Sequence[str]) -> Verd
     loss, basis = ("held-out loss", "") if losses["held_out"] else ("loss while it trained", "none was held out")
     sentence = f"Demonstrations {'' if latest < first else 'not '}learned: {loss} {losses_text}"
     text = _VerdictText(sentence, basis, _because(causes))
-    return Verdict(state, None, None, None, *text.parts(), tuple(causes), losses)
+    return RunVerdict(state, None, None, None, *text.parts(), tuple(causes), losses)
 
 
 def headline(evaluations: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -136,7 +136,7 @@ def on_same_scenarios(first: Mapping[str, Any], later: Mapping[str, Any]) -> Map
     return {**later, "scenarios": first["scenarios"], "success": first["success"] + difference["mean"]}
 
 
-def _state(difference: Difference | None, *, is_later: bool) -> VerdictState:
+def _state(difference: SuccessDifference | None, *, is_later: bool) -> VerdictState:
     if not is_later:
         return VerdictState.TOO_EARLY
     if difference is None or not difference.is_shown:
@@ -153,7 +153,7 @@ def _points(share: float) -> float:
 
 
 def _figures(
-    first: Mapping[str, Any], latest: Mapping[str, Any], difference: Difference | None
+    first: Mapping[str, Any], latest: Mapping[str, Any], difference: SuccessDifference | None
 ) -> tuple[float | None, tuple[float, float] | None]:
     if difference is not None:
         return _points(difference.mean), (_points(difference.low), _points(difference.high))
@@ -169,7 +169,7 @@ _OPENINGS = {
 
 
 def _sentence(
-    state: VerdictState, first: Mapping[str, Any], latest: Mapping[str, Any], difference: Difference | None
+    state: VerdictState, first: Mapping[str, Any], latest: Mapping[str, Any], difference: SuccessDifference | None
 ) -> _VerdictText:
     opening = _OPENINGS[state].format(first=first["success"], latest=latest["success"])
     noun = "scenario" if latest["scenarios"] == 1 else "scenarios"
@@ -185,7 +185,7 @@ def _sentence(
     return _VerdictText(f"{opening}, {mean} points", basis, more)
 
 
-def _limits(difference: Difference, scenarios: int) -> str:
+def _limits(difference: SuccessDifference, scenarios: int) -> str:
     """Return a sentence on the smallest difference that this evaluation could have shown."""
     if difference.smallest is None:
         few = "1 scenario is" if difference.scenarios == 1 else f"{difference.scenarios} scenarios are"

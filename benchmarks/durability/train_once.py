@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from learnloop_service.training.backends.base import ModelSpec
-from learnloop_service.training.train_step import UNSURE
+from learnloop_service.training.loop.train_step import UNSURE
 from tests.fakes.lossy_proxy import LossyProxy, Moment, lossy_proxy, nothing
 
 if TYPE_CHECKING:

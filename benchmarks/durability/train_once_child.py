@@ -14,7 +14,7 @@ from learnloop_service.training.backends.base import Backend, BackendUnavailable
 from learnloop_service.training.backends.local import backend as local
 from learnloop_service.training.backends.serverless import ServerlessAccess
 from learnloop_service.training.journal import IterationJournal
-from learnloop_service.training.train_step import TrainStep
+from learnloop_service.training.loop.train_step import TrainStep
 from learnloop_service.training.types import Group, RunConfig
 
 import_art()  # import once before forking

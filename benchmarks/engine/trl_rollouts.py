@@ -26,7 +26,7 @@ from benchmarks.engine.trl_side import ENVIRONMENT, JUDGE, Iteration
 from learnloop_service.training.backends import embedded
 from learnloop_service.training.backends.base import ModelSpec
 from learnloop_service.training.engine.__main__ import TINY_NAME
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.rollout.rollout import total
 from learnloop_service.training.types import EvaluationConfig, IterationResult, RunConfig
 

@@ -92,7 +92,7 @@ class Iterations:
         self, directory: Path, base: Path, work: Work, roles: Sequence[tuple[bool, bool]], device: str, judge_s: float
     ) -> None:
         from learnloop_service.training.engine.registry.registry import Registry
-        from learnloop_service.training.engine.tokenizers import Tokenizers
+        from learnloop_service.training.engine.text.tokenizers import Tokenizers
         from learnloop_service.training.engine.workers.link import WorkerSpec
         from learnloop_service.training.engine.workers.local import LocalWorkers
         from learnloop_service.training.engine.workers.pool import WorkerPool
@@ -193,12 +193,12 @@ class Iterations:
         """Train until the checkpoint is written; return the time at which the step had been taken."""
         from learnloop_service.training.engine.computing import PolicyStep, TrainingTask
         from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
-        from learnloop_service.training.engine.trainer.grpo_step import Progress
+        from learnloop_service.training.engine.trainer.grpo_step import StepProgress
 
         end: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         stepped: list[float] = []
 
-        def progressed(progress: Progress) -> None:
+        def progressed(progress: StepProgress) -> None:
             if progress.metrics:
                 stepped.append(time.perf_counter())
 
@@ -217,7 +217,7 @@ class Iterations:
 
     async def _rollout(self, target: Any, prompt: list[int], seed: int, number: int) -> Any:
         from learnloop_service.training.engine.sampling.requests import SampleRequest
-        from learnloop_service.training.engine.trainer.trajectories import Conversation, Trajectory
+        from learnloop_service.training.engine.trainer.trajectories import Conversation, TrainingTrajectory
         from learnloop_service.training.rollout.call_sequences import TokenSequence
 
         work = self._work
@@ -235,7 +235,7 @@ class Iterations:
         tokens = TokenSequence(tuple(ids), tuple(trained), tuple(logprobs))
         messages = ({"role": "user", "content": ""}, {"role": "assistant", "content": ""})
         conversation = Conversation(messages, None, {1: (0,)}, {1: (0.0,)}, frozenset({1}), tokens)
-        return Trajectory((conversation,), float(number % work.rollouts))
+        return TrainingTrajectory((conversation,), float(number % work.rollouts))
 
 
 async def measure(

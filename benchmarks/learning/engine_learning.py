@@ -36,7 +36,7 @@ from learnloop_service.training.engine.sampling.requests import ContextTooLong, 
 from learnloop_service.training.engine.sampling.sampler import Sampler
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
 from learnloop_service.training.engine.trainer.sft import Example, SftOptions
-from learnloop_service.training.engine.trainer.trajectories import Conversation, Trajectory
+from learnloop_service.training.engine.trainer.trajectories import Conversation, TrainingTrajectory
 from learnloop_service.training.tuning import Tuning
 from learnloop_service.training.types import RunConfig
 
@@ -164,9 +164,9 @@ async def _execute(one_try: Try, calls: Sequence[Mapping[str, Any]]) -> None:
         one_try.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result.content})
 
 
-def trajectory(one_try: Try, reward: float) -> Trajectory:
+def trajectory(one_try: Try, reward: float) -> TrainingTrajectory:
     conversation = Conversation(tuple(one_try.messages), one_try.tools, one_try.exact, one_try.logprobs)
-    return Trajectory((conversation,), reward)
+    return TrainingTrajectory((conversation,), reward)
 
 
 def scored(tries: Sequence[Try]) -> list[tuple[Outcome, float]]:
@@ -247,7 +247,9 @@ def learn(options: argparse.Namespace, seed: int, records: list[dict[str, Any]])
         )
         stages["base"] = evaluated(agent, seed, records, "base")
         if options.demonstrations:
-            from learnloop_service.training.warm_start import oracle_demonstrations  # needs more packages than the rest
+            from learnloop_service.training.loop.warm_start import (
+                oracle_demonstrations,  # needs more packages than the rest
+            )
 
             demonstrations = asyncio.run(oracle_demonstrations(environment, options.demonstrations, seed))
             demonstrations = [demonstration for _ in range(options.epochs) for demonstration in demonstrations]

@@ -20,7 +20,7 @@ from benchmarks.learning.examined_run import TINY
 from benchmarks.learning.healthy_runs import Recorded, plan_of, read
 from learnloop_service.training.diagnosis.diagnose import diagnose
 from learnloop_service.training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings, Severity
-from learnloop_service.training.diagnosis.facts import Facts, GroupFacts, Probe, Readings, Replay, Rewards
+from learnloop_service.training.diagnosis.facts import Facts, GroupFacts, Probe, Readings, Replay, RewardFacts
 
 RECORDED = Path(__file__).parents[2] / "tests" / "unit" / "training" / "diagnosis" / "healthy_runs.jsonl.gz"
 LARGE = ("email", "sales", "stale", "lora")
@@ -81,7 +81,7 @@ def _misordered(rng: random.Random, group: GroupFacts) -> GroupFacts:
 
 def _hacked(rng: random.Random, facts: Facts) -> Facts:
     groups = [replace(group, true_successes=0, pairs=0) for group in facts.groups]
-    rewards = facts.rewards or Rewards(0.0, 1.0)
+    rewards = facts.rewards or RewardFacts(0.0, 1.0)
     return replace(facts, groups=tuple(groups), rewards=replace(rewards, mean=rewards.mean + 4 * rewards.deviation))
 
 

@@ -38,7 +38,7 @@ from learnloop_service.environment.email_search.environment import SyntheticEmai
 from learnloop_service.judges.base import Candidate, Judgement
 from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.engine.cpu_mode import set_cpu_mode
-from learnloop_service.training.rollout_schedule import sampled_after
+from learnloop_service.training.loop.rollout_schedule import sampled_after
 from learnloop_service.training.types import EvaluationConfig, PipelineConfig
 
 _SHOWN = {"kl_div": "kl", "clipped_share": "clipped", "step_share": "step_share"}
@@ -150,7 +150,7 @@ async def timed(url: str, staleness: int, judge_s: float, iterations: int, seed:
     """Return how long a run takes, and how long its iterations waited for each phase."""
     from learnloop_service.training.backends.base import ModelSpec
     from learnloop_service.training.backends.embedded import connect
-    from learnloop_service.training.learn_loop import learn_loop
+    from learnloop_service.training.loop.learn_loop import learn_loop
 
     config = replace(
         CONFIG,

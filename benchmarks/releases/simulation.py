@@ -35,8 +35,8 @@ from learnloop_service.app.domain.release_rules import Guardrail, ReleaseRules
 from learnloop_service.app.domain.release_state import Arm, ReleaseState
 from learnloop_service.app.releases import moves
 from learnloop_service.app.releases.assignment import assignment
-from learnloop_service.app.releases.decision import Facts, Failures, Verdict, decide
-from learnloop_service.app.releases.evidence import Evidence
+from learnloop_service.app.releases.decision import Failures, ReleaseFacts, ReleaseVerdict, decide
+from learnloop_service.app.releases.evidence import ReleaseEvidence
 from learnloop_service.app.releases.look import look
 from learnloop_service.training.statistics.guardrails import Cell
 
@@ -45,7 +45,7 @@ MOST_USERS = 18_000
 STORED_USERS = 2_400
 """The same for a release that goes through the store, where a look takes a hundred times as long."""
 MOST_MET, MOST_FALSE, AGAINST_ITSELF = 300, 0.01, 300
-_ENDS = (Verdict.ROLL_BACK, Verdict.PROMOTE)
+_ENDS = (ReleaseVerdict.ROLL_BACK, ReleaseVerdict.PROMOTE)
 _FAILS = (Guardrail.ERROR, Guardrail.MALFORMED)
 
 
@@ -83,15 +83,15 @@ class PureRelease:
             self.failures = Failures(was.in_a_row, was.stable_units + 1, was.stable_failed + failed)
         return {"stage": self.stage, "unit": user.unit, "arm": arm, "probability": share, "values": dict(values)}
 
-    def look(self) -> tuple[Verdict, Evidence]:
+    def look(self) -> tuple[ReleaseVerdict, ReleaseEvidence]:
         """Decide, and follow the decision."""
         self.looks += 1
-        facts = Facts(self.state, self.stage, self.met, self.cells, self.failures, days=0.0)
+        facts = ReleaseFacts(self.state, self.stage, self.met, self.cells, self.failures, days=0.0)
         decision = decide(self.rules, facts)
-        evidence = Evidence.of(self.looks, facts, decision)
-        if decision.verdict is Verdict.NEXT_STAGE:
+        evidence = ReleaseEvidence.of(self.looks, facts, decision)
+        if decision.verdict is ReleaseVerdict.NEXT_STAGE:
             self.stage, self.met = self.stage + 1, 0
-        if decision.verdict is Verdict.HOLD:
+        if decision.verdict is ReleaseVerdict.HOLD:
             self.state = ReleaseState.HELD
         return decision.verdict, evidence
 
@@ -100,7 +100,7 @@ class PureRelease:
 class Ended:
     """How a simulated release ended."""
 
-    verdict: Verdict
+    verdict: ReleaseVerdict
     reason: str | None
     met: int
     """Number of users that met the candidate."""
@@ -116,7 +116,7 @@ def simulated(number: int, kind: Kind) -> Ended:
         if verdict in _ENDS:
             alarmed = [str(name) for name, guardrail in evidence.guardrails.items() if guardrail.alarms]
             return Ended(verdict, alarmed[0] if alarmed else "breaker", release.met_in_all, release.stage)
-    return Ended(Verdict.KEEP, None, release.met_in_all, release.stage)
+    return Ended(ReleaseVerdict.KEEP, None, release.met_in_all, release.stage)
 
 
 async def stored(database: Database, kind: Kind, number: int) -> tuple[int, list[str]]:
@@ -132,9 +132,9 @@ async def stored(database: Database, kind: Kind, number: int) -> tuple[int, list
         await look(database, release_id)
         async with database() as tx:
             release = await tx.get_one(Release, release_id)
-        stage = pure.stage if verdict is not Verdict.ROLL_BACK else expected.stage
+        stage = pure.stage if verdict is not ReleaseVerdict.ROLL_BACK else expected.stage
         same = release.evidence == expected.json() and release.stage == stage
-        if not same or (release.state == ReleaseState.ROLLED_BACK) != (verdict is Verdict.ROLL_BACK):
+        if not same or (release.state == ReleaseState.ROLLED_BACK) != (verdict is ReleaseVerdict.ROLL_BACK):
             return pure.looks, [f"{kind.name} {number}, look {pure.looks}: {release.evidence} is not {expected.json()}"]
         if verdict in _ENDS:
             break
@@ -180,7 +180,7 @@ async def _all_stored(count: int) -> tuple[int, list[str]]:
 
 
 def _line(kind: Kind, ended: Sequence[Ended]) -> str:
-    back = [release for release in ended if release.verdict is Verdict.ROLL_BACK]
+    back = [release for release in ended if release.verdict is ReleaseVerdict.ROLL_BACK]
     reasons = Counter(release.reason for release in back)
     met = sorted(release.met for release in back)
     middle = f"{median(met):.0f} ({quantiles(met, n=20)[-1]:.0f})" if len(met) > 1 else "-"
@@ -201,7 +201,7 @@ def main() -> None:
         for kind in KINDS_OF_CANDIDATE:
             ended = list(pool.map(partial(simulated, kind=kind), range(options.count), chunksize=10))
             print(_line(kind, ended), flush=True)
-            back = [release.verdict is Verdict.ROLL_BACK for release in ended]
+            back = [release.verdict is ReleaseVerdict.ROLL_BACK for release in ended]
             if kind.malformed:
                 in_time = sum(is_back and release.met < MOST_MET for is_back, release in zip(back, ended, strict=True))
                 if in_time < 0.95 * len(ended):

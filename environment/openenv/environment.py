@@ -31,7 +31,7 @@ from learnloop_service.environment.openenv.actions import (
     text_of,
 )
 from learnloop_service.environment.openenv.config import OpenEnvConfig, parse, scenario_of_task
-from learnloop_service.environment.openenv.connection import Observation, OpenEnvConnection, Refused, ServerFull
+from learnloop_service.environment.openenv.connection import ActionRefused, Observation, OpenEnvConnection, ServerFull
 from learnloop_service.environment.openenv.schema import schema_of_actions
 from learnloop_service.environment.scenario_order import draw
 from learnloop_service.environment.server_tools import failure, offered
@@ -194,7 +194,7 @@ class OpenEnvEpisode:
     async def _find_tools(self, connection: OpenEnvConnection) -> None:
         try:
             listed = listed_tools(await connection.step(LIST_TOOLS, _RESET_TIMEOUT_S))
-        except Refused as refused:
+        except ActionRefused as refused:
             raise EpisodeFailed(f"the OpenEnv server did not list its tools: {refused}") from refused
         by_name = offered(listed, self._config.allow_tools, "the OpenEnv server")
         self.tools = [tool for _, tool in by_name.values()]
@@ -224,7 +224,7 @@ class OpenEnvEpisode:
         action = arguments if self._names is None else call_action(self._names[name], arguments)
         try:
             observation = await self._connection.step(action, self._config.step_timeout_s)
-        except Refused as refused:
+        except ActionRefused as refused:
             return self._refused(str(refused))
         except ServerFull as full:
             raise EpisodeFailed(f"the OpenEnv server ended the episode: {full}") from full

@@ -25,7 +25,7 @@ from learnloop_service.judges.json_answer import UnusableAnswer
 from learnloop_service.judges.llm import JudgeUnavailable
 from learnloop_service.judges.ruler.answer import SCHEMA, Verdict, verdicts
 from learnloop_service.judges.ruler.material import Material, digest, material_of, order_to_judge
-from learnloop_service.judges.ruler.question import VERSION, Question, orders, question
+from learnloop_service.judges.ruler.question import VERSION, RankingQuestion, orders, question
 from learnloop_service.judges.shortening import SHORTENINGS, shortened
 
 log = structlog.get_logger(__name__)
@@ -169,7 +169,7 @@ class RulerJudge:
 
     def _question(
         self, order: Sequence[Material], number: int, conversation: int = 0, most: int | None = None
-    ) -> Question:
+    ) -> RankingQuestion:
         return question(order, self._rubric, draw=number * CONVERSATIONS + conversation, most=most)
 
     def _call(self, usage: CallUsage, clock: float, *, cached: bool = False, error: str | None = None) -> JudgeCall:

@@ -25,18 +25,18 @@ _MAX_QUOTED_CHARACTERS = 4_000
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RankingQuestion:
     """The messages to send, and which id stands for which candidate's digest."""
 
     messages: Sequence[Mapping[str, Json]]
     digests: Mapping[str, str]
 
-    def repaired(self, answer: str, error: str) -> "Question":
+    def repaired(self, answer: str, error: str) -> "RankingQuestion":
         """Return the same question, followed by an unusable answer and the request to repair it."""
         reply = {"role": "assistant", "content": quoted(answer[:_MAX_QUOTED_CHARACTERS]) or "(nothing)"}
         repair = {"role": "user", "content": _REPAIR.format(error=error, ids=", ".join(self.digests))}
         # Only the last answer: what was wrong with those before it no longer matters.
-        return Question([*self.messages[:2], reply, repair], self.digests)
+        return RankingQuestion([*self.messages[:2], reply, repair], self.digests)
 
 
 def orders(group: Sequence[Material], passes: int) -> list[list[Material]]:
@@ -52,7 +52,7 @@ def orders(group: Sequence[Material], passes: int) -> list[list[Material]]:
     return [first, first[::-1], third, third[::-1]][: passes if len(first) > 1 else 1]
 
 
-def question(order: Sequence[Material], rubric: str, *, draw: int, most: int | None = None) -> Question:
+def question(order: Sequence[Material], rubric: str, *, draw: int, most: int | None = None) -> RankingQuestion:
     """Ask for scores of the candidates in that order. Another `draw` gives other ids. With `most`, the middles of long
     parts are left out until the candidates take at most that many characters, as far as that is possible."""
     ids = [f"{number:05x}" for number in Random(f"{draw} {_seed(order)}").sample(range(0x10000, 0x100000), len(order))]
@@ -62,7 +62,7 @@ def question(order: Sequence[Material], rubric: str, *, draw: int, most: int | N
         limit = limit * 3 // 4
         attempts = _document(ids, order, limit)
     messages = [{"role": "system", "content": _SYSTEM.format(rubric=rubric)}, {"role": "user", "content": attempts}]
-    return Question(messages, {id: material.digest for id, material in zip(ids, order, strict=True)})
+    return RankingQuestion(messages, {id: material.digest for id, material in zip(ids, order, strict=True)})
 
 
 def _document(ids: Sequence[str], order: Sequence[Material], limit: int) -> str:

@@ -6,10 +6,10 @@ The degree of carelessness depends on the task's goal, so that even the most fre
 from random import Random
 
 from learnloop_sales.graph import Kind
-from learnloop_sales.synthetic import GOALS, World
+from learnloop_sales.synthetic import GOALS, GraphWorld
 from learnloop_sales.tools import CONNECTED, CONTEXT, FINALIZE, PROPOSE, SalesEpisode
 from learnloop_service.environment.base import Json
-from scripts.tiny_base.careless import Demonstration, weighted
+from scripts.tiny_base.careless import RecordedConversation, weighted
 
 DEFAULT_MAX_TURNS = 8
 _CARE = dict(zip(GOALS, (0.8, 0.45, 0.42, 0.38), strict=True))
@@ -18,9 +18,9 @@ _CITES = dict(zip(GOALS, (0.8, 0.36, 0.3, 0.25), strict=True))
 """Probability that a node that was read is cited, by goal."""
 
 
-async def demonstrate(world: World, rng: Random) -> list[dict[str, Json]]:
+async def demonstrate(world: GraphWorld, rng: Random) -> list[dict[str, Json]]:
     """Return the messages of one careless attempt at the world's prospect."""
-    demo = Demonstration(SalesEpisode(world.scenario(), world.graph, DEFAULT_MAX_TURNS), rng)
+    demo = RecordedConversation(SalesEpisode(world.scenario(), world.graph, DEFAULT_MAX_TURNS), rng)
     care = _CARE[world.goal]
     here, listed, read = world.path[0], list[str](), list[str]()
     while not demo.over:
@@ -50,7 +50,7 @@ def _careless(rng: Random, onward: list[str]) -> str:
 
 
 async def _finish(
-    demo: Demonstration, world: World, rng: Random, care: float, listed: list[str], read: list[str]
+    demo: RecordedConversation, world: GraphWorld, rng: Random, care: float, listed: list[str], read: list[str]
 ) -> None:
     subject, body = _email(world, rng, care, read)
     if rng.random() < 0.12:
@@ -61,7 +61,7 @@ async def _finish(
     await demo.call(FINALIZE.name, subject=subject, body=body, citations=citations)
 
 
-def _email(world: World, rng: Random, care: float, read: list[str]) -> tuple[str, str]:
+def _email(world: GraphWorld, rng: Random, care: float, read: list[str]) -> tuple[str, str]:
     named = rng.random() < 0.35 + care
     greeting = f"Hi {world.prospect.split()[0]}," if rng.random() < 0.6 + care / 2 else "Hello,"
     opening = f"a note for {world.company}." if named else "a short note for you."

@@ -22,7 +22,7 @@ from learnloop_service.training.backends.base import (
 from learnloop_service.training.backends.hosted import HostedBackend, HostedPolicy, Server
 from learnloop_service.training.backends.train_options import EMBEDDED
 from learnloop_service.training.backends.traits import BackendSettings, BackendTraits, Host
-from learnloop_service.training.base_defaults import TINY_BASE
+from learnloop_service.training.bases.defaults import TINY_BASE
 from learnloop_service.training.protocol.model_facts import MeasuredToken, Reproducibility
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.protocol.tool_formats.formats import FORMATS, HERMES, ToolFormat

@@ -7,7 +7,7 @@ from learnloop_service.environment.json_type import Json
 from learnloop_service.training.collapse import CHANCE, FALL, RESTORED, Collapse, CollapseWatch, RolledOut
 from learnloop_service.training.diagnosis.contradictions import lowered_rate
 from learnloop_service.training.diagnosis.detector import AllFacts, Detector
-from learnloop_service.training.diagnosis.diagnosis import Remedy, Severity, Span
+from learnloop_service.training.diagnosis.diagnosis import CausePeriod, Remedy, Severity
 from learnloop_service.training.diagnosis.facts import Facts, GroupFacts
 from learnloop_service.training.diagnosis.spans import spans_while
 
@@ -35,16 +35,16 @@ class PolicyCollapsed(Detector):
 
     severity = Severity.WARNING
 
-    def spans(self, facts: AllFacts) -> list[Span]:
+    def spans(self, facts: AllFacts) -> list[CausePeriod]:
         shown = CollapseWatch().all(rolled_out(facts))
         return spans_while((each.iteration, found is not None) for each, found in shown)
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         found, restored = self._shown(facts, span)
         went = "" if restored is None else f". The run went back to the weights of step {restored}"
         return f"{found}{went}."
 
-    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+    def evidence(self, facts: AllFacts, span: CausePeriod) -> Mapping[str, Json]:
         found, restored = self._shown(facts, span)
         return {
             "figure": found.figure,
@@ -57,7 +57,7 @@ class PolicyCollapsed(Detector):
             "restored_step": restored,
         }
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         found, restored = self._shown(facts, span)
         if restored is not None:
             return Remedy("The run continues from there with half the learning rate.")
@@ -70,7 +70,7 @@ class PolicyCollapsed(Detector):
         few = comb(2 * groups, groups) * CHANCE < 1
         return f"Iterations of {groups} groups cannot show that a fall is more than chance; 8 can." if few else None
 
-    def _shown(self, facts: AllFacts, span: Span) -> tuple[Collapse, int | None]:
+    def _shown(self, facts: AllFacts, span: CausePeriod) -> tuple[Collapse, int | None]:
         """Return the collapse with which the span began, and the step that the run went back to then."""
         found = next(
             found for each, found in CollapseWatch().all(rolled_out(facts)) if found and each.iteration == span.first

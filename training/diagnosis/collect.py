@@ -22,7 +22,7 @@ from learnloop_service.training.diagnosis.count_group import (
     tool_errors,
     truncated,
 )
-from learnloop_service.training.diagnosis.facts import MAX_EXAMPLES, Facts, Form, GroupFacts, HeldOut, Rewards
+from learnloop_service.training.diagnosis.facts import MAX_EXAMPLES, Facts, Form, GroupFacts, HeldOut, RewardFacts
 from learnloop_service.training.diagnosis.true_success import TrueSuccess
 from learnloop_service.training.inclusion import is_replacement
 from learnloop_service.training.no_signal import no_signal_of
@@ -113,14 +113,14 @@ def _rounded(rates: Mapping[str, float]) -> dict[str, float]:
     return {id: round(rate, 4) for id, rate in rates.items()}
 
 
-def _rewards(rollouts: Sequence[ScoredRollout]) -> Rewards | None:
+def _rewards(rollouts: Sequence[ScoredRollout]) -> RewardFacts | None:
     scored = [(each.reward, each.reward_parts) for each in rollouts if each.reward is not None]
     if not scored:
         return None
     rewards = [reward for reward, _ in scored]
     names = dict.fromkeys(name for _, parts in scored for name in parts)
     means = {name: round(fmean(parts.get(name, 0.0) for _, parts in scored), 4) for name in names}
-    return Rewards(round(fmean(rewards), 4), round(pstdev(rewards), 4), means)
+    return RewardFacts(round(fmean(rewards), 4), round(pstdev(rewards), 4), means)
 
 
 def _tasks(result: IterationResult, *, has_all: bool) -> dict[str, dict[str, str]]:

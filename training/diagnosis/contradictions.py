@@ -6,10 +6,10 @@ from dataclasses import asdict
 from statistics import fmean
 
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.base_defaults import Base, factor_from_usual, usual_rate
+from learnloop_service.training.bases.defaults import BaseModelFacts, factor_from_usual, usual_rate
 from learnloop_service.training.diagnosis import request_limits
 from learnloop_service.training.diagnosis.detector import AllFacts, Detector
-from learnloop_service.training.diagnosis.diagnosis import DiagnosisSettings, Remedy, Severity, Span
+from learnloop_service.training.diagnosis.diagnosis import CausePeriod, DiagnosisSettings, Remedy, Severity
 from learnloop_service.training.diagnosis.facts import Facts, Probe, Readings, Replay
 from learnloop_service.training.diagnosis.spans import spans_while
 from learnloop_service.training.types import RunConfig
@@ -33,14 +33,14 @@ class Contradiction(Detector):
     def contradicts(self, each: Facts) -> bool | None:
         """Return whether they do; None where that cannot be told."""
 
-    def spans(self, facts: AllFacts) -> list[Span]:
+    def spans(self, facts: AllFacts) -> list[CausePeriod]:
         return contradiction_spans(facts, self.contradicts)
 
 
 class SamplerIsNotTrainer(Detector):
     """The rollouts come from other weights than those that are trained."""
 
-    def spans(self, facts: AllFacts) -> list[Span]:
+    def spans(self, facts: AllFacts) -> list[CausePeriod]:
         noise: float | None = None
 
         def contradicts(each: Facts) -> bool | None:
@@ -60,22 +60,22 @@ class SamplerIsNotTrainer(Detector):
 
         return contradiction_spans(facts, contradicts)
 
-    def _probe(self, facts: AllFacts, span: Span) -> tuple[Facts, Probe]:
+    def _probe(self, facts: AllFacts, span: CausePeriod) -> tuple[Facts, Probe]:
         found = next(each for each in facts if each.iteration == span.first)
         assert found.probe is not None
         return found, found.probe
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         found, probe = self._probe(facts, span)
         has_before = probe.sampler_before < _FAULTY_SHARE * probe.moved
         has = "still has the weights of the step before" if has_before else "has other weights"
         return f"The sampler was asked for step {found.step} and {has}."
 
-    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+    def evidence(self, facts: AllFacts, span: CausePeriod) -> Mapping[str, Json]:
         found, probe = self._probe(facts, span)
         return {"step": found.step, **asdict(probe), "ratio": probe.sampler_after / probe.moved, "bound": _FAULTY_SHARE}
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         return Remedy(
             "Restart the process that samples (the engine, or the vLLM that it asks), and make sure that trained "
             "weights reach it: since the first iteration of this diagnosis, what was sampled is not what was trained."
@@ -89,7 +89,7 @@ class SamplerIsNotTrainer(Detector):
 class WeightsUnchanged(Detector):
     """The policy's step rose, and its weights are the same."""
 
-    def spans(self, facts: AllFacts) -> list[Span]:
+    def spans(self, facts: AllFacts) -> list[CausePeriod]:
         before = dict(zip((each.iteration for each in facts[1:]), facts, strict=False))
 
         def contradicts(each: Facts) -> bool | None:
@@ -100,16 +100,16 @@ class WeightsUnchanged(Detector):
 
         return contradiction_spans(facts, contradicts)
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         step = next(each.step for each in facts if each.iteration == span.first)
         return f"Step {step} was trained, and its weights are exactly those of the step before."
 
-    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+    def evidence(self, facts: AllFacts, span: CausePeriod) -> Mapping[str, Json]:
         hashes = {each.step: each.weights_sha256 for each in facts if each.iteration >= span.first - 1}
         last = dict(list(hashes.items())[:5])
         return {"weights_sha256": {str(step): found for step, found in last.items()}}
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         rate, raised = self.config.learning_rate, raised_rate(self.settings, facts)
         text = (
             f"Raise the learning rate from {rate:g} to {raised:g}: an update below the precision of the weights is "
@@ -127,24 +127,24 @@ class UnusualLearningRate(Detector):
 
     severity = Severity.WARNING
 
-    def spans(self, facts: AllFacts) -> list[Span]:
+    def spans(self, facts: AllFacts) -> list[CausePeriod]:
         first = next((each.iteration for each in facts if each.groups), None)
-        return [Span(first, first)] if first is not None and self._factor(facts) is not None else []
+        return [CausePeriod(first, first)] if first is not None and self._factor(facts) is not None else []
 
     def _factor(self, facts: AllFacts) -> float | None:
         is_sized = self.settings.usual_learning_rate is not None
         return factor_from_usual(self.config.learning_rate, default_rate(self.settings, facts), is_sized=is_sized)
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         usual = default_rate(self.settings, facts)
         much = "above" if self.config.learning_rate > usual else "below"
         return f"The learning rate {self.config.learning_rate:g} is far {much} {usual:g}, which suits this base model."
 
-    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+    def evidence(self, facts: AllFacts, span: CausePeriod) -> Mapping[str, Json]:
         usual = default_rate(self.settings, facts)
         return {"learning_rate": self.config.learning_rate, "default": usual, "factor": self._factor(facts)}
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         usual = default_rate(self.settings, facts)
         return self.fork(facts, span, f"Use the learning rate {usual:g}.", learning_rate=usual)
 
@@ -158,22 +158,22 @@ class NothingVaries(Contradiction):
         alike, groups = _alike(each)
         return 2 * alike > groups if self.config.temperature < _LOW_TEMPERATURE and groups else None
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         alike, groups = self._counted(facts, span)
         return (
             f"At temperature {self.config.temperature:g} nothing varies: in {alike} of {groups} groups the rollouts "
             "got the same reward, so there is nothing to learn from."
         )
 
-    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+    def evidence(self, facts: AllFacts, span: CausePeriod) -> Mapping[str, Json]:
         alike, groups = self._counted(facts, span)
         return {"temperature": self.config.temperature, "bound": _LOW_TEMPERATURE, "alike": alike, "groups": groups}
 
-    def _counted(self, facts: AllFacts, span: Span) -> tuple[int, int]:
+    def _counted(self, facts: AllFacts, span: CausePeriod) -> tuple[int, int]:
         counts = [_alike(each) for each in facts if each.iteration >= span.first]
         return sum(alike for alike, _ in counts), sum(groups for _, groups in counts)
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         usual = RunConfig().temperature
         return self.fork(facts, span, f"Sample at temperature {usual:g}.", temperature=usual)
 
@@ -190,12 +190,12 @@ class StalePolicy(Contradiction):
     def contradicts(self, each: Facts) -> bool | None:
         return None if each.staleness is None else each.staleness > self.config.pipeline.max_staleness
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         oldest = max(each.staleness or 0 for each in facts if each.iteration >= span.first)
         allowed = self.config.pipeline.max_staleness
         return f"Rollouts were sampled from a policy {oldest} steps old, and pipeline.max_staleness allows {allowed}."
 
-    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+    def evidence(self, facts: AllFacts, span: CausePeriod) -> Mapping[str, Json]:
         since = [each for each in facts if each.iteration >= span.first]
         diverged = [each.kl_div for each in since if each.kl_div is not None]
         return {
@@ -204,7 +204,7 @@ class StalePolicy(Contradiction):
             "mean_kl_div": fmean(diverged) if diverged else None,
         }
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         text = "Sample each iteration with the newest policy."
         return self.fork(facts, span, text, pipeline={"max_staleness": 0})
 
@@ -215,19 +215,19 @@ class ParserDrift(Contradiction):
     def contradicts(self, each: Facts) -> bool | None:
         return any(found.different for found in each.readings.values()) if each.readings else None
 
-    def _newest(self, facts: AllFacts, span: Span) -> tuple[str, Readings]:
+    def _newest(self, facts: AllFacts, span: CausePeriod) -> tuple[str, Readings]:
         """Return the readings that differ in the span's first iteration, and of what."""
         readings = next(each.readings for each in facts if each.iteration == span.first)
         return next((kind, found) for kind, found in readings.items() if found.different)
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         kind, found = self._newest(facts, span)
         return (
             f"{found.different} of {found.read} replies of {kind} rollouts were recorded with other tool calls than "
             f"the format {found.tool_format} has in them."
         )
 
-    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+    def evidence(self, facts: AllFacts, span: CausePeriod) -> Mapping[str, Json]:
         readings = next(each.readings for each in facts if each.iteration == span.first)
         _, found = self._newest(facts, span)
         return {
@@ -237,7 +237,7 @@ class ParserDrift(Contradiction):
             "trajectories": [found.trajectory_id],
         }
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         return Remedy(
             "Have training, evaluation and questions served by engines of the same version: one of them reads tool "
             "calls in another way."
@@ -256,22 +256,22 @@ class EnvironmentFlaky(Contradiction):
     def contradicts(self, each: Facts) -> bool | None:
         return None if each.replay is None else each.replay.differs
 
-    def _replay(self, facts: AllFacts, span: Span) -> Replay:
+    def _replay(self, facts: AllFacts, span: CausePeriod) -> Replay:
         found = next(each.replay for each in facts if each.iteration == span.first)
         assert found is not None
         return found
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         found = self._replay(facts, span)
         what = f"the result of {found.tool} in turn {found.turn}" if found.tool else "what the agent is shown"
         return f"The tool calls of a rollout were made again, and {what} was another one."
 
-    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+    def evidence(self, facts: AllFacts, span: CausePeriod) -> Mapping[str, Json]:
         found = self._replay(facts, span)
         shown = {"turn": found.turn, "tool": found.tool, "recorded": found.recorded, "found": found.found}
         return shown | {"trajectories": [found.trajectory_id]}
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         return Remedy(
             "Make the environment answer equal calls equally (seed its random numbers, fix its clock), or no longer "
             "declare TRAITS.repeats: rewards of a group differ by chance now, and what-ifs compare different worlds."
@@ -286,7 +286,7 @@ class EnvironmentFlaky(Contradiction):
         )
 
 
-def contradiction_spans(facts: AllFacts, contradicts: Callable[[Facts], bool | None]) -> list[Span]:
+def contradiction_spans(facts: AllFacts, contradicts: Callable[[Facts], bool | None]) -> list[CausePeriod]:
     """Return when records that must agree did not. `contradicts` returns None where it cannot tell."""
     return spans_while(((each.iteration, contradicts(each)) for each in facts), clear_after=_CLEAR_AFTER)
 
@@ -309,4 +309,4 @@ def default_rate(settings: DiagnosisSettings, facts: AllFacts) -> float:
     if settings.usual_learning_rate is not None:
         return settings.usual_learning_rate
     known = next((each.base_model for each in reversed(facts) if each.base_model), settings.base_model)
-    return usual_rate(Base(known))
+    return usual_rate(BaseModelFacts(known))

@@ -17,7 +17,7 @@ from learnloop_service.training.diagnosis import (
     trends,
 )
 from learnloop_service.training.diagnosis.detector import Detector
-from learnloop_service.training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings, NotExamined, Span
+from learnloop_service.training.diagnosis.diagnosis import Cause, CausePeriod, Diagnosis, DiagnosisSettings, NotExamined
 from learnloop_service.training.diagnosis.facts import Facts
 from learnloop_service.training.diagnosis.unexplained import Unexplained
 
@@ -107,7 +107,7 @@ def not_examined(facts: Sequence[Facts], settings: DiagnosisSettings) -> list[No
     return [NotExamined(cause, reason) for cause in Cause if (reason := reasons.get(cause)) is not None]
 
 
-def _diagnosis(cause: Cause, detector: Detector, span: Span, facts: Sequence[Facts]) -> Diagnosis:
+def _diagnosis(cause: Cause, detector: Detector, span: CausePeriod, facts: Sequence[Facts]) -> Diagnosis:
     shown = facts if span.cleared is None else [each for each in facts if each.iteration <= span.cleared]
     return Diagnosis(
         cause,

@@ -111,7 +111,7 @@ class NotExamined:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class CausePeriod:
     """A time in which a detector's cause was true: it began, was named, and possibly ended."""
 
     first: int

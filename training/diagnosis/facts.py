@@ -135,7 +135,7 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewards:
+class RewardFacts:
     """The rewards of an iteration's training rollouts."""
 
     mean: float
@@ -192,7 +192,7 @@ class Facts:
     evaluated: GroupFacts | None = None
     """Counts of the sampled validation rollouts; None if the iteration has no evaluation."""
     held_out: HeldOut | None = None
-    rewards: Rewards | None = None
+    rewards: RewardFacts | None = None
     completion_tokens: float | None = None
     """Median number of tokens that were sampled in a rollout."""
     metrics: Mapping[str, float] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.diagnosis.detector import AllFacts, Detector
-from learnloop_service.training.diagnosis.diagnosis import Remedy, Severity, Span
+from learnloop_service.training.diagnosis.diagnosis import CausePeriod, Remedy, Severity
 from learnloop_service.training.diagnosis.facts import Facts
 from learnloop_service.training.diagnosis.held_out import evaluations, evidence_of_fall, training_success
 from learnloop_service.training.diagnosis.spans import spans_while
@@ -32,7 +32,7 @@ class Overfits(Detector):
 
     severity = Severity.NOTE
 
-    def spans(self, facts: AllFacts) -> list[Span]:
+    def spans(self, facts: AllFacts) -> list[CausePeriod]:
         gaps = ((each.iteration, gap.is_shown) for each, gap in self._gaps(facts))
         return spans_while(self._holds(facts)) or spans_while(gaps)
 
@@ -48,7 +48,7 @@ class Overfits(Detector):
                 yield each, _Gap.of(again, list(held_out.values()), z)
             seen |= {group.scenario for group in (*each.groups, *each.replacements)} - {""}
 
-    def _gap(self, facts: AllFacts, span: Span) -> "_Gap | None":
+    def _gap(self, facts: AllFacts, span: CausePeriod) -> "_Gap | None":
         """Return the latest gap of a span that a gap began; None if a fall did."""
         if spans_while(self._holds(facts)):
             return None
@@ -71,7 +71,7 @@ class Overfits(Detector):
         rates = [training_success(each) for each in facts if each.groups and each.iteration <= until.iteration]
         return len(rates) > _COMPARED and fmean(rates[-_COMPARED:]) - fmean(rates[:_COMPARED]) >= _RISE
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         if gap := self._gap(facts, span):
             return (
                 f"Success is {gap.seen:.0%} on training scenarios that were demonstrated or rolled out before, and "
@@ -79,7 +79,7 @@ class Overfits(Detector):
             )
         return "Success on training scenarios rises, and on held-out ones it has fallen."
 
-    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+    def evidence(self, facts: AllFacts, span: CausePeriod) -> Mapping[str, Json]:
         if gap := self._gap(facts, span):
             return asdict(gap)
         curve = {
@@ -87,7 +87,7 @@ class Overfits(Detector):
         }
         return {"held_out_success": curve, "bound": self._threshold()}
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         if self._gap(facts, span):
             return Remedy(
                 "More training scenarios would help a new run, or fewer epochs of demonstrations (warm_start)."
@@ -132,7 +132,7 @@ class Forgets(Detector):
 
     severity = Severity.NOTE
 
-    def spans(self, facts: AllFacts) -> list[Span]:
+    def spans(self, facts: AllFacts) -> list[CausePeriod]:
         most = max(_FEWEST_FORGOTTEN, _FORGOTTEN * len(_solved(facts)))
         return spans_while((each.iteration, len(self._lost(facts, each)) >= most) for each in evaluations(facts)[1:])
 
@@ -143,18 +143,18 @@ class Forgets(Detector):
     def _newest(self, facts: AllFacts) -> Facts:
         return evaluations(facts)[-1]
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         lost, solved = self._lost(facts, self._newest(facts)), _solved(facts)
         return f"Of {len(solved)} held-out scenarios that the base model solved, {len(lost)} fail now."
 
-    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+    def evidence(self, facts: AllFacts, span: CausePeriod) -> Mapping[str, Json]:
         return {
             "scenarios": self._lost(facts, self._newest(facts))[:10],
             "solved_before": len(_solved(facts)),
             "bound": _FORGOTTEN,
         }
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         text = "Go back to the checkpoint before it, and keep the policy close to its base (kl_penalty_coef)."
         return self.fork(facts, span, text, train_options={"kl_penalty_coef": 0.05})
 

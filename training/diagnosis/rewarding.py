@@ -5,7 +5,7 @@ from statistics import fmean
 
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.diagnosis.detector import AllFacts
-from learnloop_service.training.diagnosis.diagnosis import Remedy, Severity, Span
+from learnloop_service.training.diagnosis.diagnosis import CausePeriod, Remedy, Severity
 from learnloop_service.training.diagnosis.facts import Facts, GroupFacts
 from learnloop_service.training.diagnosis.held_out import is_rising
 from learnloop_service.training.diagnosis.share_detector import ShareDetector
@@ -42,13 +42,13 @@ class RewardHacked(ShareDetector):
         deviations = [one.rewards.deviation for one in seen[:_COMPARED] if one.rewards]
         return len(seen) > _COMPARED and _rise(seen) > 0.5 * fmean(deviations)
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         return (
             f"The mean reward rose by {_rise(_rewarded(facts)):.2f}, and {self.percent(facts, span)} of the rollouts "
             "have no success, more than at first."
         )
 
-    def evidence(self, facts: AllFacts, span: Span) -> dict[str, Json]:
+    def evidence(self, facts: AllFacts, span: CausePeriod) -> dict[str, Json]:
         rises = _rises(_rewarded(facts))
         most = max(rises, key=lambda name: rises[name], default=None)
         return super().evidence(facts, span) | {
@@ -57,7 +57,7 @@ class RewardHacked(ShareDetector):
             "parts": rises,
         }
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         rises = _rises(_rewarded(facts))
         part = max(rises, key=lambda name: rises[name], default="score")
         return Remedy(
@@ -76,13 +76,13 @@ class PartDominates(ShareDetector):
     def count(self, group: GroupFacts) -> tuple[float, float]:
         return (min(group.dominance / group.variance, 1.0), 1) if group.variance else (0, 0)
 
-    def spans(self, facts: AllFacts) -> list[Span]:
+    def spans(self, facts: AllFacts) -> list[CausePeriod]:
         return [] if is_rising(facts) else super().spans(facts)
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         return f"One part of the reward explains {self.percent(facts, span)} of its differences within a group."
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         return Remedy("See whether the other parts are worth their weight. By itself this is no fault.")
 
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.diagnosis.detector import AllFacts, Detector
-from learnloop_service.training.diagnosis.diagnosis import Severity, Span
+from learnloop_service.training.diagnosis.diagnosis import CausePeriod, Severity
 from learnloop_service.training.diagnosis.facts import MAX_EXAMPLES, Facts, GroupFacts
-from learnloop_service.training.diagnosis.shares import Observed, share_spans
+from learnloop_service.training.diagnosis.shares import SymptomShares, share_spans
 
 
 class ShareDetector(Detector):
@@ -32,10 +32,10 @@ class ShareDetector(Detector):
         """Return whether an iteration can show the symptom at all."""
         return True
 
-    def spans(self, facts: AllFacts) -> list[Span]:
+    def spans(self, facts: AllFacts) -> list[CausePeriod]:
         """Bet on the share of each group (training/diagnosis/shares.py)."""
         observed = [
-            Observed(each.iteration, shares)
+            SymptomShares(each.iteration, shares)
             for each in facts
             if self.is_observed(facts, each) and (shares := self._shares(each))
         ]
@@ -51,20 +51,20 @@ class ShareDetector(Detector):
     unknown: str | None = None
     """Why no group could show the symptom; None if that says nothing."""
 
-    def share(self, facts: AllFacts, span: Span) -> float:
+    def share(self, facts: AllFacts, span: CausePeriod) -> float:
         """Return the share since the span began."""
         affected, units = self._totals(facts, span)
         return affected / units if units else 0.0
 
-    def percent(self, facts: AllFacts, span: Span) -> str:
+    def percent(self, facts: AllFacts, span: CausePeriod) -> str:
         """Return the share in words."""
         return f"{100 * self.share(facts, span):.0f}%"
 
-    def _totals(self, facts: AllFacts, span: Span) -> tuple[float, float]:
+    def _totals(self, facts: AllFacts, span: CausePeriod) -> tuple[float, float]:
         counts = [self.count(group) for each in facts if each.iteration >= span.first for group in each.groups]
         return sum(affected for affected, _ in counts), sum(units for _, units in counts)
 
-    def evidence(self, facts: AllFacts, span: Span) -> dict[str, Json]:
+    def evidence(self, facts: AllFacts, span: CausePeriod) -> dict[str, Json]:
         """Return the share since the span began, its bound, and up to five trajectories, the newest first."""
         affected, units = self._totals(facts, span)
         figures: dict[str, Json] = {
@@ -87,7 +87,7 @@ class ShareAboveBaseline(ShareDetector):
         return round(min(max(0.4, affected / units + 0.1 if units else 0.0), 0.6), 4)
 
 
-def newest(facts: AllFacts, span: Span, texts: Callable[[Facts], Iterable[str]]) -> list[str]:
+def newest(facts: AllFacts, span: CausePeriod, texts: Callable[[Facts], Iterable[str]]) -> list[str]:
     """Return the distinct texts since the span began, the newest first."""
     since = [each for each in reversed(facts) if each.iteration >= span.first]
     return list(dict.fromkeys(text for each in since for text in texts(each)))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from learnloop_service.training.diagnosis.diagnosis import Span
+from learnloop_service.training.diagnosis.diagnosis import CausePeriod
 
 _BETS = (0.5, 0.75, 0.95)
 _THRESHOLD = 800.0
@@ -23,7 +23,7 @@ _CLEAR_AFTER = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class SymptomShares:
     """The shares of an iteration's groups that show a symptom."""
 
     iteration: int
@@ -42,7 +42,7 @@ class _Wealth:
     gain: float = 0.0
     """Log wealth of the middle bet since `onset`, the beginning that has won most."""
 
-    def add(self, seen: Observed) -> float:
+    def add(self, seen: SymptomShares) -> float:
         """Bet on an iteration and return the evidence."""
         growth = [math.prod(1 + bet * (share - self.bound) / self.bound for share in seen.shares) for bet in _BETS]
         self.staked = min(self.staked + 1, self.iterations)
@@ -56,20 +56,20 @@ class _Wealth:
         return fmean(self.wealth) + 1 - self.staked / self.iterations
 
 
-def share_spans(observed: Sequence[Observed], bound: float, iterations: int) -> list[Span]:
+def share_spans(observed: Sequence[SymptomShares], bound: float, iterations: int) -> list[CausePeriod]:
     """Return when the share was shown to be above `bound`. `iterations` is the planned number of iterations.
 
     After each span the threshold doubles, so that all alarms of a run together stay within twice the first one's
     probability.
     """
-    spans: list[Span] = []
+    spans: list[CausePeriod] = []
     wealth, current, low = _Wealth(bound, max(iterations, 1)), None, 0
     for seen in observed:
         evidence = wealth.add(seen)
         low = low + 1 if fmean(seen.shares) < bound / 2 else 0
         if current is None and evidence >= _THRESHOLD * 2 ** len(spans):
-            current = Span(wealth.onset, seen.iteration)
+            current = CausePeriod(wealth.onset, seen.iteration)
         if current is not None and low >= _CLEAR_AFTER:
-            spans.append(Span(current.first, current.named, seen.iteration))
+            spans.append(CausePeriod(current.first, current.named, seen.iteration))
             wealth, current = _Wealth(bound, max(iterations, 1)), None
     return [*spans, current] if current is not None else spans

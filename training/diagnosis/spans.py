@@ -2,18 +2,18 @@
 
 from collections.abc import Iterable
 
-from learnloop_service.training.diagnosis.diagnosis import Span
+from learnloop_service.training.diagnosis.diagnosis import CausePeriod
 
 
-def spans_while(holds: Iterable[tuple[int, bool | None]], *, lasts: int = 1, clear_after: int = 1) -> list[Span]:
+def spans_while(holds: Iterable[tuple[int, bool | None]], *, lasts: int = 1, clear_after: int = 1) -> list[CausePeriod]:
     """Return the spans in which something held, given each iteration and whether it held there; None where that is
     unknown, so that the iteration counts for neither.
 
     A span is named once it has held in `lasts` iterations in a row, and is cleared after `clear_after` in a row in
     which it did not.
     """
-    spans: list[Span] = []
-    current: Span | None = None
+    spans: list[CausePeriod] = []
+    current: CausePeriod | None = None
     held: list[int] = []
     without = 0
     for iteration, is_held in holds:
@@ -21,8 +21,8 @@ def spans_while(holds: Iterable[tuple[int, bool | None]], *, lasts: int = 1, cle
             continue
         held, without = ([*held, iteration][-lasts:], 0) if is_held else ([], without + 1)
         if current is None and len(held) == lasts:
-            current = Span(held[0], iteration)
+            current = CausePeriod(held[0], iteration)
         elif current is not None and without >= clear_after:
-            spans.append(Span(current.first, current.named, iteration))
+            spans.append(CausePeriod(current.first, current.named, iteration))
             current = None
     return [*spans, current] if current is not None else spans

@@ -1,7 +1,7 @@
 """Repeats the same calls in another order and in another process, to check that they have the same outcome.
 
-`python -m learnloop_service.training.environment_check.transcripts` reads a Place from stdin and writes the transcripts
-to stdout.
+`python -m learnloop_service.training.environment_check.transcripts` reads a TranscriptTask from stdin and writes the
+transcripts to stdout.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _SHOWN = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TranscriptTask:
     """The scenarios to play: the first ones of `train`."""
 
     name: str
@@ -57,7 +57,7 @@ async def record(
     return [await one(*rollout) for rollout in rollouts]
 
 
-def in_another_process(place: Place) -> list[Transcript] | None:
+def in_another_process(place: TranscriptTask) -> list[Transcript] | None:
     """Return the transcripts of another process, whose hash seed orders sets of strings differently.
 
     The result is None if an episode needs something that the operator lets only this process reach. Raises PluginFault.
@@ -87,8 +87,8 @@ def difference(one: Sequence[Transcript], other: Sequence[Transcript]) -> str | 
 
 
 def main() -> None:
-    """Play the Place on stdin and write its transcripts to stdout."""
-    place = Place(**json.load(sys.stdin))
+    """Play the TranscriptTask on stdin and write its transcripts to stdout."""
+    place = TranscriptTask(**json.load(sys.stdin))
     environment = registry.build(place.name, place.config, Path(place.data_dir))
     scenarios = environment.scenarios("train", place.scenarios, place.seed)
     try:

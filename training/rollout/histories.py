@@ -37,7 +37,7 @@ class _SampledChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class TrainingSequence:
     """One training sequence in ART's form: its choices are trained, its messages are context."""
 
     messages_and_choices: list[Any]
@@ -61,7 +61,7 @@ def record(trajectory: "Trajectory", calls: Sequence[AnsweredCall]) -> None:
         history.tools = conversation.tools
 
 
-def conversations(calls: Sequence[AnsweredCall]) -> list[Conversation]:
+def conversations(calls: Sequence[AnsweredCall]) -> list[TrainingSequence]:
     """Return the training sequences of a rollout, ordered by their first call."""
     sampled = _sampled_choices(calls)
     return [
@@ -110,12 +110,12 @@ def _split_at_missing_replies(sequence: list[_SampledChoice]) -> Iterator[list[_
         yield part
 
 
-def _conversation(sequence: Sequence[_SampledChoice]) -> Conversation:
+def _conversation(sequence: Sequence[_SampledChoice]) -> TrainingSequence:
     last = sequence[-1]
     items: list[Any] = [*last.call.messages, last.choice]
     for each in sequence[:-1]:
         items[len(each.call.messages)] = each.choice
-    return Conversation(items, list(last.call.tools) or None)
+    return TrainingSequence(items, list(last.call.tools) or None)
 
 
 def messages_of(history: "Trajectory | History") -> list[dict[str, Json]]:

@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from learnloop_service.environment.base import Json
-from learnloop_service.environment.genai_spans import Reply
+from learnloop_service.environment.genai_spans import ChatAnswer
 from learnloop_service.environment.genai_spans import chat as chat_span
 from learnloop_service.training.budget import BudgetReached, Reservation, Usage
 from learnloop_service.training.recorded_calls import RecordedCalls
@@ -132,7 +132,7 @@ class ModelCalls:
                 completion = await self._request_completion(body)
                 used = self._record_answer(number, asked, tools, completion)
                 choice = completion.choices[0]
-                traced.output = Reply(
+                traced.output = ChatAnswer(
                     message_of(choice), choice.finish_reason, used.prompt_tokens, used.completion_tokens
                 )
         finally:

@@ -37,7 +37,7 @@ from learnloop_service.training.rollout.environment_calls import lasting_timeout
 from learnloop_service.training.rollout.episode_tools import call_tool, full_context, out_of_turns
 from learnloop_service.training.rollout.fork import Fork, ForkReached, NoModel, ReplayDiffers, ReplayedCalls
 from learnloop_service.training.rollout.model_calls import ModelCalls, Sampling
-from learnloop_service.training.types import Failure, FailureKind, Rollout
+from learnloop_service.training.types import FailureKind, Rollout, RolloutFailure
 
 if TYPE_CHECKING:
     from art import Trajectory
@@ -149,14 +149,14 @@ class _Attempt:
         self._fork = fork
         self._sampling = Sampling(limits.temperature, limits.max_completion_tokens)
 
-    async def open(self) -> Failure | None:
+    async def open(self) -> RolloutFailure | None:
         """Begin the episode. Returns a failure if the environment takes too long."""
         timeout_s = self._limits.timeout_s
         try:
             async with lasting_timeout(timeout_s):
                 await self.restart()
         except TimeoutError as error:
-            return Failure(FailureKind.TIMEOUT, f"no episode within {timeout_s:g} s{_notes(error)}")
+            return RolloutFailure(FailureKind.TIMEOUT, f"no episode within {timeout_s:g} s{_notes(error)}")
         return None
 
     async def restart(self) -> None:
@@ -169,7 +169,7 @@ class _Attempt:
 
     def play_elsewhere(
         self, agent: RemoteRollouts, name: RolloutName, model: str, seed: int, reservation: Reservation
-    ) -> Awaitable[Failure | None]:
+    ) -> Awaitable[RolloutFailure | None]:
         """Have an agent play the attempt that runs elsewhere."""
         if self._fork is not None:
             raise ValueError("an agent that runs elsewhere cannot be forked")
@@ -228,15 +228,15 @@ def _empty_trajectory(id: str, scenario: Scenario) -> "Trajectory":
 
 
 async def _outcome_of(
-    episode: Episode, failure: Failure | None, timeout_s: float
-) -> tuple[Mapping[str, Json], Failure | None]:
+    episode: Episode, failure: RolloutFailure | None, timeout_s: float
+) -> tuple[Mapping[str, Json], RolloutFailure | None]:
     """Return the episode's outcome, and why the rollout failed; the outcome is empty if it does not return in time."""
     try:
         async with lasting_timeout(timeout_s):
             return await off_loop(episode, episode.outcome), failure
     except TimeoutError as error:
         why = f"no outcome within {timeout_s:g} s{_notes(error)}"
-        return {}, failure or Failure(FailureKind.TIMEOUT, why)
+        return {}, failure or RolloutFailure(FailureKind.TIMEOUT, why)
 
 
 def _notes(error: TimeoutError) -> str:
@@ -244,16 +244,16 @@ def _notes(error: TimeoutError) -> str:
     return "".join(f": {note}" for note in getattr(error.__cause__, "__notes__", ()))
 
 
-async def _failure_of(playing: Awaitable[Failure | None], timeout_s: float) -> Failure | None:
+async def _failure_of(playing: Awaitable[RolloutFailure | None], timeout_s: float) -> RolloutFailure | None:
     """Return why the rollout failed, or None if it did not. Raises BudgetReached, ReplayDiffers."""
     try:
         return await playing
     except (BudgetReached, ReplayDiffers):
         raise
     except TimeoutError as error:
-        return Failure(FailureKind.TIMEOUT, f"the rollout took longer than {timeout_s:g} s{_notes(error)}")
+        return RolloutFailure(FailureKind.TIMEOUT, f"the rollout took longer than {timeout_s:g} s{_notes(error)}")
     except Exception as error:
-        return Failure(_failure_kind(error), f"{type(error).__name__}: {error}")
+        return RolloutFailure(_failure_kind(error), f"{type(error).__name__}: {error}")
 
 
 @asynccontextmanager

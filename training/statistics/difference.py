@@ -12,7 +12,7 @@ those of 6 to 64 do so in at most 7%."""
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class SuccessDifference:
     """The later success minus the earlier one, as shares from -1 to 1."""
 
     scenarios: int
@@ -33,7 +33,7 @@ class Difference:
         return self.changed >= MIN_CHANGED and (self.low > 0 or self.high < 0)
 
 
-def difference(before: Mapping[str, float], after: Mapping[str, float]) -> Difference | None:
+def difference(before: Mapping[str, float], after: Mapping[str, float]) -> SuccessDifference | None:
     """Compare the success of the scenarios that both have, given by scenario id. None if there are none."""
     shared = sorted(before.keys() & after.keys())
     if not shared:
@@ -41,7 +41,7 @@ def difference(before: Mapping[str, float], after: Mapping[str, float]) -> Diffe
     earlier, later = [before[id] for id in shared], [after[id] for id in shared]
     _, (_, found) = intervals([earlier, later])
     changes = [abs(new - old) for old, new in zip(earlier, later, strict=True) if new != old]
-    return Difference(
+    return SuccessDifference(
         len(shared),
         len(changes),
         found.mean,

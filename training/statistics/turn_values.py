@@ -48,7 +48,7 @@ class Credit:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TurnVerdict:
     """What is known of the turn that decided a rollout."""
 
     decisive: Credit | None
@@ -101,23 +101,23 @@ def credits(values: Mapping[int, Sampled], turns: int, success: bool, level: flo
     return found
 
 
-def verdict(values: Mapping[int, Sampled], turns: int, success: bool) -> Verdict:
+def verdict(values: Mapping[int, Sampled], turns: int, success: bool) -> TurnVerdict:
     """Return what the values say of the decisive turn."""
     if 1 not in values:
-        return Verdict(None, None, None)
+        return TurnVerdict(None, None, None)
     way = float(success) - values[1].share
     found = [each for each in _for_all_turns(values, turns, success) if each.points * way > 0]
     if not found:
-        return Verdict(None, None, None)
+        return TurnVerdict(None, None, None)
     closest = max(found, key=lambda each: abs(each.points))
     if abs(closest.points) < abs(way) / 2:
-        return Verdict(None, closest, None)
+        return TurnVerdict(None, closest, None)
     if _excludes_zero(closest):
-        return Verdict(closest, closest, None)
-    return Verdict(None, closest, _missing(values, turns, success, closest.turn))
+        return TurnVerdict(closest, closest, None)
+    return TurnVerdict(None, closest, _missing(values, turns, success, closest.turn))
 
 
-def sentence(found: Verdict, values: Mapping[int, Sampled], turns: int, success: bool | None) -> str:
+def sentence(found: TurnVerdict, values: Mapping[int, Sampled], turns: int, success: bool | None) -> str:
     """Say in words what is known of the turn that decided a rollout."""
     if success is None:
         return "Whether the rollout succeeded is not known, so no turn can have decided it."

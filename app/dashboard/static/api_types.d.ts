@@ -425,6 +425,24 @@ export interface EvaluationChanges {
   "reward": BeforeAndNow;
 }
 
+export interface EvaluationOut {
+  "evaluation_id": string;
+  "status": EvaluationStatus;
+  "done": number;
+  "total": number;
+  "models": (string)[];
+  "error": string | null;
+  "created_at": string;
+  "started_at": string | null;
+  "finished_at": string | null;
+  "request": Record<string, any>;
+  "wait_reason": string | null;
+  "pruned": Record<string, string>;
+  "judge_cost": Record<string, number | null>;
+  "report": ReportOut | null;
+  "weave": PublishedOut | null;
+}
+
 export type EvaluationStatus = "queued" | "running" | "completed" | "paused" | "failed" | "cancelled";
 
 export interface EventOut {
@@ -1103,6 +1121,19 @@ export interface RunDifference {
   "is_shown": boolean;
 }
 
+export interface RunEvaluationOut {
+  "iteration": number;
+  "split": "train" | "validation" | "test";
+  "mode": "sampled" | "greedy";
+  "step": number;
+  "scenarios": number;
+  "success": number;
+  "mean_reward": number;
+  "malformed": number;
+  "turns": number;
+  "difference": DifferenceOut | null;
+}
+
 export interface RunListed {
   "run_id": string;
   "status": RunStatus;
@@ -1173,7 +1204,7 @@ export interface RunOut {
   "cancel_requested": boolean;
   "request": Record<string, any>;
   "iterations": (IterationFigures)[];
-  "evaluations": (app__schemas__runs__EvaluationOut)[];
+  "evaluations": (RunEvaluationOut)[];
   "summary": Record<string, any> | null;
   "webhooks": Record<string, number>;
   "cost": RunCost;
@@ -1455,35 +1486,4 @@ export interface WhatIfReport {
   "edited": boolean;
   "original": OriginalRollout;
   "continuations": (Continued)[];
-}
-
-export interface app__schemas__evaluations__EvaluationOut {
-  "evaluation_id": string;
-  "status": EvaluationStatus;
-  "done": number;
-  "total": number;
-  "models": (string)[];
-  "error": string | null;
-  "created_at": string;
-  "started_at": string | null;
-  "finished_at": string | null;
-  "request": Record<string, any>;
-  "wait_reason": string | null;
-  "pruned": Record<string, string>;
-  "judge_cost": Record<string, number | null>;
-  "report": ReportOut | null;
-  "weave": PublishedOut | null;
-}
-
-export interface app__schemas__runs__EvaluationOut {
-  "iteration": number;
-  "split": "train" | "validation" | "test";
-  "mode": "sampled" | "greedy";
-  "step": number;
-  "scenarios": number;
-  "success": number;
-  "mean_reward": number;
-  "malformed": number;
-  "turns": number;
-  "difference": DifferenceOut | null;
 }

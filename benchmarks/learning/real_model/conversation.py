@@ -9,7 +9,7 @@ from openai.types.chat.chat_completion import Choice
 from learnloop_service.environment.base import Environment, Episode, Json
 from learnloop_service.judges.base import Candidate
 from learnloop_service.judges.reference import ReferenceJudge
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.protocol.malformed_calls import MALFORMED
 from learnloop_service.training.protocol.tool_formats.formats import Reply
 from learnloop_service.training.rollout.chat import message_of

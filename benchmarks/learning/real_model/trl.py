@@ -35,7 +35,7 @@ from learnloop_service.environment.base import Environment, Json, Scenario
 from learnloop_service.environment.registry import build
 from learnloop_service.training.engine.__main__ import TINY_BASE, TINY_NAME
 from learnloop_service.training.engine.registry.registry import Registry
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.engine.trainer.optimizer import BETAS
 from learnloop_service.training.types import RunConfig
 

@@ -5,7 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from learnloop_sales.graph import Graph, dump_graph, parse_graph, size_of
-from learnloop_sales.node_scores import NodeScores, Rule
+from learnloop_sales.node_scores import GraphScores, ScoreRule
 from learnloop_sales.scenarios import (
     DEFAULT_GOAL,
     asked_scenario,
@@ -46,7 +46,9 @@ class SalesEmail:
     default_judge = "grounding"
     rubric = _RUBRIC
 
-    def __init__(self, graph: Graph | None = None, prospects: Json | None = None, rule: Rule = Rule.VISITS) -> None:
+    def __init__(
+        self, graph: Graph | None = None, prospects: Json | None = None, rule: ScoreRule = ScoreRule.VISITS
+    ) -> None:
         """Raises ValueError for invalid prospects, or for prospects without a graph."""
         if prospects is not None and graph is None:
             raise ValueError("scenarios need a graph: give both")
@@ -56,7 +58,7 @@ class SalesEmail:
         self._rule = rule
         self._scored: str | None = None
         """Key of the synthetic graph that the node scores belong to."""
-        self._node_scores = None if graph is None else NodeScores(graph, rule)
+        self._node_scores = None if graph is None else GraphScores(graph, rule)
 
     def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
         """Return `count` scenarios from number `start`, the same for the same seed; names of a split appear in no
@@ -169,7 +171,7 @@ class SalesEmail:
     def _score(self, key: str) -> None:
         """Keep node scores for that synthetic graph from now on."""
         if self._scored != key:
-            self._scored, self._node_scores = key, NodeScores(self._graph_of({"graph": key}), self._rule)
+            self._scored, self._node_scores = key, GraphScores(self._graph_of({"graph": key}), self._rule)
 
     def _is_scored(self, scenario: Scenario) -> bool:
         return self._graph is not None or (self._scored is not None and scenario.task.get("graph") == self._scored)
@@ -192,11 +194,11 @@ def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
     unknown = sorted(set(config) - _SETTINGS)
     if unknown:
         raise ValueError(f"sales_email has no setting {', '.join(unknown)}; it takes: {', '.join(sorted(_SETTINGS))}")
-    rule = config.get("node_scores", Rule.VISITS)
-    if rule not in list(Rule):
-        raise ValueError(f"node_scores is one of {', '.join(Rule)}, not {rule!r}")
+    rule = config.get("node_scores", ScoreRule.VISITS)
+    if rule not in list(ScoreRule):
+        raise ValueError(f"node_scores is one of {', '.join(ScoreRule)}, not {rule!r}")
     graph = config.get("graph")
-    return SalesEmail(None if graph is None else parse_graph(graph), config.get("scenarios"), Rule(rule))
+    return SalesEmail(None if graph is None else parse_graph(graph), config.get("scenarios"), ScoreRule(rule))
 
 
 def _learned_on(state: Mapping[str, Json]) -> list[Json] | None:

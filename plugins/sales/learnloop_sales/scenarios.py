@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from learnloop_sales.graph import Graph
-from learnloop_sales.synthetic import GOALS, ROLES, World, make_world
+from learnloop_sales.synthetic import GOALS, ROLES, GraphWorld, make_world
 from learnloop_service.environment.base import Json, Scenario, Split
 from learnloop_service.environment.given_scenarios import check_keys, read_scenarios, split_of
 from learnloop_service.environment.invented_names import Names
@@ -30,7 +30,7 @@ def synthetic_scenarios(split: Split, count: int, seed: int, start: int) -> list
     ]
 
 
-def home_world(seed: int) -> World:
+def home_world(seed: int) -> GraphWorld:
     """Return the world of the home graph, which training uses again and again."""
     return make_world("train", seed, 0)
 

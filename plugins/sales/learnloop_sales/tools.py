@@ -5,7 +5,7 @@ from dataclasses import asdict
 from importlib.resources import files
 
 from learnloop_sales.graph import Edge, Graph, Kind
-from learnloop_sales.grounding import Email, ground, names_company, names_prospect
+from learnloop_sales.grounding import GroundedEmail, ground, names_company, names_prospect
 from learnloop_service.environment.base import Ending, Json, Outcome, Scenario, Tool, ToolError, ToolResult
 from learnloop_service.environment.tool_calls import check_call
 
@@ -74,8 +74,8 @@ class SalesEpisode:
         self._node_scores = node_scores or {}
         self._turns = 0
         self._read: dict[str, None] = {}
-        self._draft: Email | None = None
-        self._email: Email | None = None
+        self._draft: GroundedEmail | None = None
+        self._email: GroundedEmail | None = None
         self._finish = "open"
         self._detail = ""
 
@@ -103,10 +103,10 @@ class SalesEpisode:
             case CONTEXT.name:
                 return ToolResult(self._context(arguments["node_id"]))
             case PROPOSE.name:
-                self._draft = Email(arguments["subject"], arguments["body"])
+                self._draft = GroundedEmail(arguments["subject"], arguments["body"])
                 return ToolResult(self._review(self._draft))
         citations = dict.fromkeys(id.strip() for id in arguments["citations"])
-        self._email = Email(arguments["subject"], arguments["body"], tuple(citations))
+        self._email = GroundedEmail(arguments["subject"], arguments["body"], tuple(citations))
         self._finish = "finalized"
         return ToolResult("", final=True)
 
@@ -176,7 +176,7 @@ class SalesEpisode:
             lines.append(f"leads to: {edge.target} ({_line(edge.relationship)}){because}")
         return "\n".join(lines)
 
-    def _review(self, draft: Email) -> str:
+    def _review(self, draft: GroundedEmail) -> str:
         task = self.scenario.task
         missing = [
             what
@@ -193,7 +193,7 @@ def _no_node(node_id: str) -> str:
     return f"There is no node {_clipped(node_id, 200)}."
 
 
-def _json(email: Email | None) -> dict[str, Json] | None:
+def _json(email: GroundedEmail | None) -> dict[str, Json] | None:
     return None if email is None else {**asdict(email), "citations": list(email.citations)}
 
 

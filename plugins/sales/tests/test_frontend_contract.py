@@ -16,7 +16,7 @@ import pytest
 
 from learnloop_service.app import service
 from learnloop_service.app.webhooks.dispatcher import Dispatcher
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.types import EvaluationConfig, IterationResult, RunConfig
 from tests.conditions import until
 from tests.fakes.frontend import Frontend, frontend

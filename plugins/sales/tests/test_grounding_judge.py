@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from learnloop_sales.judge import WEIGHTS, build
-from learnloop_sales.synthetic import World, make_world
+from learnloop_sales.synthetic import GraphWorld, make_world
 from learnloop_sales.tools import SalesEpisode
 from learnloop_service.environment.base import Json, Scenario
 from learnloop_service.judges.base import Candidate, JudgeServices, Score
@@ -23,7 +23,7 @@ GOOD: dict[str, Json] = SCENARIO.reference["email"]
 JUDGE = build({}, JudgeServices())
 
 
-async def candidate_of(world: World, read: Sequence[str], email: Json | None) -> Candidate:
+async def candidate_of(world: GraphWorld, read: Sequence[str], email: Json | None) -> Candidate:
     """The candidate of an agent that looks at the start, reads these nodes and finalises that email."""
     episode = SalesEpisode(world.scenario(), world.graph, 30)
     messages = episode.messages()

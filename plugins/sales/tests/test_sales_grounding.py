@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from learnloop_sales.graph import Edge, Kind, Node, build_graph
-from learnloop_sales.grounding import Email, Grounding, ground
+from learnloop_sales.grounding import GroundedEmail, Grounding, ground
 
 GRAPH = build_graph(
     [
@@ -16,11 +16,11 @@ GRAPH = build_graph(
     [Edge("job", "feature", "solved by")],
 )
 TASK = {"prospect": "Mara Velin", "company": "Tolvani Works"}
-GOOD = Email("Korvane for Tolvani Works", "Hi Mara, shall we talk?", ("job", "feature"))
+GOOD = GroundedEmail("Korvane for Tolvani Works", "Hi Mara, shall we talk?", ("job", "feature"))
 ALL = frozenset(GRAPH.nodes)
 
 
-def check(email: Email, read: frozenset[str] = ALL) -> Grounding:
+def check(email: GroundedEmail, read: frozenset[str] = ALL) -> Grounding:
     return ground(email, TASK, GRAPH, read, GRAPH.reachable(["job"]))
 
 

@@ -22,7 +22,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         ticks = itertools.count()
-        for module in ("gathering", "scheduler"):
+        for module in ("gathering", "admission"):
             time = SimpleNamespace(perf_counter=lambda: next(ticks) * STEP_S)
             monkeypatch.setattr(f"learnloop_service.training.engine.sampling.{module}.time", time)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.base_report import Finding, Severity
-from learnloop_service.training.engine.tokens import BadConversation, ChatTokenizer, Message
+from learnloop_service.training.bases.report import Finding, FindingSeverity
+from learnloop_service.training.engine.text.tokens import BadConversation, ChatTokenizer, Message
 
 _DOUBLED = re.compile(r"\{\{\s*[\"']name[\"']\s*:")
 _SYSTEM = "Answer by looking into the inbox."
@@ -82,7 +82,7 @@ def findings(directory: Path, tokenizer: ChatTokenizer, text: str) -> Iterator[F
     if missing:
         yield Finding(
             "conversation",
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             f"Its chat template leaves out {', '.join(missing)}.",
             "The model will act without them: take another base, or put them into the user's message.",
         )
@@ -107,7 +107,7 @@ def _refused(tokenizer: ChatTokenizer) -> Finding:
         except BadConversation as error:
             return Finding(
                 "conversation",
-                Severity.WARNING,
+                FindingSeverity.WARNING,
                 f"Its chat template refuses {what}: {error}.",
                 "Rollouts with that will fail: take another base, or an environment that does without.",
             )
@@ -121,9 +121,9 @@ def _template(directory: Path) -> Finding:
     except (ValueError, AttributeError):
         own = False
     if own or (directory / "chat_template.jinja").is_file():
-        return Finding("template", Severity.OK, "It has a chat template.")
+        return Finding("template", FindingSeverity.OK, "It has a chat template.")
     return Finding(
-        "template", Severity.NOTE, "It has no chat template; Learnloop's (ChatML with tools) stands in for it."
+        "template", FindingSeverity.NOTE, "It has no chat template; Learnloop's (ChatML with tools) stands in for it."
     )
 
 
@@ -132,20 +132,20 @@ def _read_back(tokenizer: ChatTokenizer) -> Finding:
     try:
         ids, owner = tokenizer.supervised_sequence(_MESSAGES, [_TOOL])
     except BadConversation as error:
-        return Finding("conversation", Severity.WARNING, f"Demonstrations cannot train it: {error}.")
+        return Finding("conversation", FindingSeverity.WARNING, f"Demonstrations cannot train it: {error}.")
     for index, arguments in _CALLS.items():
         reply = tokenizer.decode([id for id, message in zip(ids, owner, strict=True) if message == index])
         calls = tokenizer.parse(reply).tool_calls
         if [(call.name, json.loads(call.arguments)) for call in calls] != [("search_inbox", arguments)]:
             return Finding(
                 "conversation",
-                Severity.WARNING,
+                FindingSeverity.WARNING,
                 f"A call as its chat template shows it is not read as a call: {reply[:120]!r}",
                 "Name the tool format in a file learnloop.json in its directory, or let `learnloop bases check` find "
                 "it.",
             )
     return Finding(
         "conversation",
-        Severity.OK,
+        FindingSeverity.OK,
         "It shows two turns with system message, tools, calls and results; calls are read back.",
     )

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from learnloop_service.training.engine.examination.rows import Rows
+from learnloop_service.training.engine.examination.rows import MatrixRows
 
 TOOL_MARK = re.compile(r"tool|function|python_tag", re.IGNORECASE)
 """Special tokens around tool calls and their results. They can become ordinary text; others, such as `<|im_start|>`,
@@ -21,7 +21,7 @@ _SAME = 0.9999
 _REFERENCES = 64
 
 
-def untrained(rows: Rows, added: Mapping[str, int], tokens: int, shown: str) -> tuple[str, ...]:
+def untrained(rows: MatrixRows, added: Mapping[str, int], tokens: int, shown: str) -> tuple[str, ...]:
     """Return the added tokens that occur in `shown` and whose rows were not trained, in order of their ids.
 
     `added` has the id of each added token, and ids from `tokens` on belong to no token; `shown` is what the chat
@@ -42,7 +42,7 @@ def untrained(rows: Rows, added: Mapping[str, int], tokens: int, shown: str) -> 
     return tuple(token for token, is_same in zip(used, same.tolist(), strict=True) if is_same)
 
 
-def _unused_ids(rows: Rows, added: Mapping[str, int], tokens: int, shown: str) -> Sequence[int]:
+def _unused_ids(rows: MatrixRows, added: Mapping[str, int], tokens: int, shown: str) -> Sequence[int]:
     """Return ids that no text has: beyond the tokenizer's vocabulary, or of reserved tokens."""
     reserved = [id for token, id in added.items() if _RESERVED.search(token) and token not in shown]
     beyond = range(tokens, rows.count)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.base_report import FormatCount
+from learnloop_service.training.bases.report import FormatCount
 from learnloop_service.training.engine.sampling.requests import Sample, SampleCancelled, SampleRequest
 from learnloop_service.training.engine.sampling.sampler import Sampler
-from learnloop_service.training.engine.tokens import BadConversation, ChatTokenizer, Message
+from learnloop_service.training.engine.text.tokens import BadConversation, ChatTokenizer, Message
 from learnloop_service.training.engine.weights.weights import Weights
 
 MAX_TOKENS = 96
@@ -28,7 +28,7 @@ _SYSTEM: Message = {"role": "system", "content": "Use the tools to do what the u
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ProbeQuestion:
     """A question, and the tools with which it can be answered."""
 
     text: str
@@ -43,13 +43,15 @@ class Question:
         return frozenset(tool["function"]["name"] for tool in self.tools)
 
 
-def questions(count: int) -> list[Question]:
+def questions(count: int) -> list[ProbeQuestion]:
     """Return that many questions, at most 32, of all kinds."""
     document = json.loads(
         files("learnloop_service.training.engine.examination").joinpath("probe_questions.json").read_text("utf-8")
     )
     tools = {tool["function"]["name"]: tool for tool in document["tools"]}
-    found = [Question(each["question"], tuple(tools[name] for name in each["tools"])) for each in document["questions"]]
+    found = [
+        ProbeQuestion(each["question"], tuple(tools[name] for name in each["tools"])) for each in document["questions"]
+    ]
     return found if count >= len(found) else [found[number * len(found) // count] for number in range(count)]
 
 
@@ -63,7 +65,7 @@ def sampler_of(weights: Weights) -> Sampler:
 def probe(
     sampler: Sampler,
     tokenizer: ChatTokenizer,
-    asked: Sequence[Question],
+    asked: Sequence[ProbeQuestion],
     replies: Replies,
     on_replies: Callable[[int], None],
 ) -> FormatCount:
@@ -98,7 +100,7 @@ class _Reply:
         self,
         sampler: Sampler,
         tokenizer: ChatTokenizer,
-        question: Question,
+        question: ProbeQuestion,
         replies: Replies,
         ended: Callable[[str], None],
     ) -> None:

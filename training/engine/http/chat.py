@@ -17,7 +17,7 @@ from learnloop_service.environment.full_context import CODE as FULL_CONTEXT
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.engine.computing import Computing
 from learnloop_service.training.engine.http.base_checks import BaseChecks
-from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.engine.http.chat_request import EngineChatRequest
 from learnloop_service.training.engine.http.errors import ApiError, api_error
 from learnloop_service.training.engine.http.grammars import Grammars
 from learnloop_service.training.engine.http.replies import (
@@ -35,7 +35,7 @@ from learnloop_service.training.engine.registry.base_models import context_lengt
 from learnloop_service.training.engine.registry.model_record import Target
 from learnloop_service.training.engine.registry.registry import Registry
 from learnloop_service.training.engine.sampling.requests import GRAMMAR_S, Sample, SampleRequest
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.protocol.full_context import full_context_message
 from learnloop_service.training.protocol.malformed_calls import MALFORMED
 from learnloop_service.training.protocol.stop_reason import STOP_REASON
@@ -64,7 +64,7 @@ class _Prepared:
     because its own servers always return them, and replies without them cannot be trained on.
     """
 
-    request: ChatRequest
+    request: EngineChatRequest
     target: Target
     logprobs: bool
     tokenizer: ChatTokenizer
@@ -88,7 +88,7 @@ class _Prepared:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.target.key}
 
 
-class Chat:
+class ChatCompletions:
     """Answers chat completion requests on the event loop."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Chat:
         self._turns = turns
         self._grammars = Grammars()
 
-    async def complete(self, request: ChatRequest) -> dict[str, Json]:
+    async def complete(self, request: EngineChatRequest) -> dict[str, Json]:
         """Return a chat completion. Raises the errors that `protocol.api_error` maps. Cancelling it cancels its
         samples."""
         prepared = await self._prepared(request)
@@ -123,21 +123,21 @@ class Chat:
             choices = [{**made, "token_ids": sample.ids} for made, sample in zip(choices, samples, strict=True)]
         return {**prepared.header("chat.completion"), "choices": choices, "usage": usage(samples), **exact}
 
-    async def tokenize(self, request: ChatRequest) -> dict[str, Json]:
+    async def tokenize(self, request: EngineChatRequest) -> dict[str, Json]:
         """Return the tokens of the prompt that a completion would continue, in the form of vLLM's `/tokenize`."""
         target, tokenizer = await self._target(request.model)
         async with self._turn_to_render(tokenizer):
             prompt, _ = await asyncio.to_thread(self._prompt, request, target, tokenizer)
         return {"count": len(prompt), "max_model_len": context_length(target.base_directory), "tokens": prompt}
 
-    async def stream(self, request: ChatRequest) -> AsyncIterator[str]:
+    async def stream(self, request: EngineChatRequest) -> AsyncIterator[str]:
         """Yield a chat completion as server-sent events.
 
         Errors before the first token are raised as in `complete`; later ones are the last event.
         """
         return _events(await self.chunks(request))
 
-    async def chunks(self, request: ChatRequest) -> AsyncGenerator[dict[str, Json]]:
+    async def chunks(self, request: EngineChatRequest) -> AsyncGenerator[dict[str, Json]]:
         """Return the chunks of a chat completion. Errors are those of `complete`: this call raises those before the
         first token, and the iteration later ones."""
         prepared = await self._prepared(request)
@@ -203,7 +203,7 @@ class Chat:
         self._turns.remember(prepared.conversation, made["message"], sample.ids, sample.logprobs)
         return made
 
-    async def _prepared(self, request: ChatRequest) -> _Prepared:
+    async def _prepared(self, request: EngineChatRequest) -> _Prepared:
         """Prepare a request for sampling. Slow parts run in threads: reading a tokenizer, rendering and tokenizing the
         conversation, compiling a grammar."""
         (target, tokenizer), grammar = await self._target(request.model), None
@@ -227,7 +227,7 @@ class Chat:
         return nullcontext() if tokenizer.trusts_template else self._rendering(tokenizer)
 
     def _prepare(
-        self, request: ChatRequest, target: Target, tokenizer: ChatTokenizer, grammar: "Grammar | None"
+        self, request: EngineChatRequest, target: Target, tokenizer: ChatTokenizer, grammar: "Grammar | None"
     ) -> _Prepared:
         prompt, conversation = self._prompt(request, target, tokenizer)
         # A grammar limits the number of calls itself, and can tell the end of a call from an argument that contains the
@@ -269,7 +269,9 @@ class Chat:
             tokenizer.opens_thought(prompt),
         )
 
-    def _prompt(self, request: ChatRequest, target: Target, tokenizer: ChatTokenizer) -> tuple[tuple[int, ...], bytes]:
+    def _prompt(
+        self, request: EngineChatRequest, target: Target, tokenizer: ChatTokenizer
+    ) -> tuple[tuple[int, ...], bytes]:
         """Return the prompt's tokens and the conversation's digest for SampledTurns."""
         _check_length(request, target, tokenizer)
         tools = request.offered_tools
@@ -365,7 +367,7 @@ def _reply_token_ids(messages: Sequence[Mapping[str, Json]], tokenizer: ChatToke
     return kept
 
 
-def _check_length(request: ChatRequest, target: Target, tokenizer: ChatTokenizer) -> None:
+def _check_length(request: EngineChatRequest, target: Target, tokenizer: ChatTokenizer) -> None:
     """Raise ApiError for a conversation that cannot fit, before rendering it: each message takes at least one token,
     and no token has more characters than the longest one."""
     context = context_length(target.base_directory)

@@ -200,7 +200,7 @@ class ResponseFormat(BaseModel):
         return self
 
 
-class ChatRequest(BaseModel):
+class EngineChatRequest(BaseModel):
     """A chat completion request. A parameter that would have an effect but is not supported is refused by name, unless
     its value is the neutral one."""
 
@@ -242,7 +242,7 @@ class ChatRequest(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _check_together(self) -> "ChatRequest":
+    def _check_together(self) -> "EngineChatRequest":
         names = [tool["function"]["name"] for tool in self.tools or []]
         if isinstance(self.tool_choice, dict):
             function = self.tool_choice.get("function")

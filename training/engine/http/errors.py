@@ -34,7 +34,7 @@ from learnloop_service.training.engine.sampling.requests import (
     SamplerUnavailable,
     UnknownWeights,
 )
-from learnloop_service.training.engine.tokens import BadConversation
+from learnloop_service.training.engine.text.tokens import BadConversation
 from learnloop_service.training.engine.trainer.grpo_loss import BadOptions
 from learnloop_service.training.engine.trainer.trajectories import BadTrajectory
 from learnloop_service.training.protocol import strict_json

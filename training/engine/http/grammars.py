@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from learnloop_service.training.engine.http.errors import ApiError
 from learnloop_service.training.engine.http.reply_grammar import ReplyGrammar, Schema
 from learnloop_service.training.engine.http.schema_literals import MAX_LITERAL_BYTES, literals
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 
 if TYPE_CHECKING:  # the parser is loaded when first needed, so that restarts do not wait for it
     from learnloop_service.training.engine.sampling.constraint import Grammar, Vocabulary

@@ -12,7 +12,7 @@ import structlog
 
 from learnloop_service.training.engine.computing import Computing, Steps, TrainingTask
 from learnloop_service.training.engine.engine import StepConflict, TrainResult
-from learnloop_service.training.engine.trainer.grpo_step import Progress
+from learnloop_service.training.engine.trainer.grpo_step import StepProgress
 from learnloop_service.training.protocol.model_facts import MeasuredToken
 
 log = structlog.get_logger(__name__)
@@ -152,7 +152,7 @@ def _started(job: Job) -> None:
     job.add("training_started", {"num_sequences": job.steps})
 
 
-def _progressed(job: Job, progress: Progress) -> None:
+def _progressed(job: Job, progress: StepProgress) -> None:
     if progress.trained is not None:
         job.add("trained", {"step": progress.trained, "metrics": progress.metrics})
     elif progress.metrics is not None:

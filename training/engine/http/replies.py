@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.engine.http.chat_request import EngineChatRequest
 from learnloop_service.training.engine.sampling.requests import Sample
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.protocol.malformed_calls import MALFORMED
 from learnloop_service.training.protocol.stop_reason import STOP_REASON
 from learnloop_service.training.protocol.tool_formats.formats import Reply
@@ -55,7 +55,7 @@ def _gpt2_bytes() -> dict[str, int]:
 _GPT2_BYTES = _gpt2_bytes()
 
 
-def _read(request: ChatRequest, tokenizer: ChatTokenizer, sample: Sample, prompt: Sequence[int]) -> Reply:
+def _read(request: EngineChatRequest, tokenizer: ChatTokenizer, sample: Sample, prompt: Sequence[int]) -> Reply:
     """Read a sample. A call that was cut off stays content."""
     text = reply_text(tokenizer, sample)
     if not request.offered_tools:
@@ -93,7 +93,7 @@ def closing_mark(tokenizer: ChatTokenizer) -> str:
 
 
 def choice(
-    request: ChatRequest,
+    request: EngineChatRequest,
     tokenizer: ChatTokenizer,
     texts: TokenTexts,
     sample: Sample,

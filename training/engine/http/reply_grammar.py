@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.engine.http.chat_request import EngineChatRequest
 from learnloop_service.training.protocol.tool_formats.formats import ToolFormat
 
 _WHITE_SPACE = r"\x20|\x0A\x20{0,32}"
@@ -35,7 +35,7 @@ class ReplyGrammar:
     schemas: tuple[Schema, ...]
 
 
-def reply_grammar(request: ChatRequest, tool_format: ToolFormat) -> ReplyGrammar | None:
+def reply_grammar(request: EngineChatRequest, tool_format: ToolFormat) -> ReplyGrammar | None:
     """Return the grammar that the reply must conform to, or None if the request has no constraints."""
     schema = _text_schema(request)
     tools = _callable_tools(request, tool_format)
@@ -62,7 +62,7 @@ def reply_grammar(request: ChatRequest, tool_format: ToolFormat) -> ReplyGrammar
     return ReplyGrammar(text, tuple(schemas))
 
 
-def _calls(request: ChatRequest, tool_format: ToolFormat, calls: Sequence[str], *, text: bool) -> dict[str, str]:
+def _calls(request: EngineChatRequest, tool_format: ToolFormat, calls: Sequence[str], *, text: bool) -> dict[str, str]:
     """Return the rules around `said`, with calls before, after or instead of it."""
     if not calls:
         return {"start": "said"}
@@ -98,7 +98,7 @@ def _quoted(mark: str) -> str:
     return f'"{mark}" ' if mark else ""
 
 
-def _text_schema(request: ChatRequest) -> Schema | None:
+def _text_schema(request: EngineChatRequest) -> Schema | None:
     """Return the schema of the text, or None if any text or no text is allowed."""
     wanted = request.response_format
     if wanted is None or wanted.type == "text" or _must_call(request):
@@ -110,7 +110,7 @@ def _text_schema(request: ChatRequest) -> Schema | None:
     return Schema(place, wanted.json_schema.schema_ or {"type": "object"}, strict=bool(wanted.json_schema.strict))
 
 
-def _callable_tools(request: ChatRequest, tool_format: ToolFormat) -> dict[int, dict[str, Json]]:
+def _callable_tools(request: EngineChatRequest, tool_format: ToolFormat) -> dict[int, dict[str, Json]]:
     """Return the functions that can be called, by index of the tool. Empty if calls are not constrained."""
     functions = {number: tool["function"] for number, tool in enumerate(request.offered_tools or [])}
     if isinstance(request.tool_choice, dict):
@@ -125,7 +125,7 @@ def _callable_tools(request: ChatRequest, tool_format: ToolFormat) -> dict[int, 
     return functions if demanding else {}
 
 
-def _must_call(request: ChatRequest) -> bool:
+def _must_call(request: EngineChatRequest) -> bool:
     return request.tool_choice == "required" or isinstance(request.tool_choice, dict)
 
 

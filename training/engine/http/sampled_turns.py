@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.engine.trainer.trajectories import Conversation, Group, Trajectory
+from learnloop_service.training.engine.trainer.trajectories import Conversation, Group, TrainingTrajectory
 from learnloop_service.training.protocol.chat_reader import arguments_value
 
 
@@ -68,7 +68,7 @@ class SampledTurns:
         """
         return [tuple(self._completed(scope, trajectory) for trajectory in group) for group in groups]
 
-    def _completed(self, scope: str, trajectory: Trajectory) -> Trajectory:
+    def _completed(self, scope: str, trajectory: TrainingTrajectory) -> TrainingTrajectory:
         has_choices = any(conversation.choices for conversation in trajectory.conversations)
         conversations = []
         for conversation in trajectory.conversations:

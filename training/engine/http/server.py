@@ -22,8 +22,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from learnloop_service.training.engine.computing import Computing
 from learnloop_service.training.engine.http.base_checks import BaseChecks
-from learnloop_service.training.engine.http.chat import Chat
-from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.engine.http.chat import ChatCompletions
+from learnloop_service.training.engine.http.chat_request import EngineChatRequest
 from learnloop_service.training.engine.http.errors import FORESEEN, ApiError, api_error, read_body
 from learnloop_service.training.engine.http.jobs import Jobs
 from learnloop_service.training.engine.http.responses.responses import Responses
@@ -33,7 +33,7 @@ from learnloop_service.training.engine.http.training_data import TrainingData
 from learnloop_service.training.engine.http.underway import Underway
 from learnloop_service.training.engine.registry.model_record import Target, UnknownModel
 from learnloop_service.training.engine.registry.registry import Registry
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.protocol.meant_path import meant_path
 from learnloop_service.training.protocol.responses.request import ResponsesRequest
 
@@ -67,7 +67,7 @@ def create_app(
     """
     turns, underway = SampledTurns(), Underway()
     checks = BaseChecks(registry.bases)
-    chat = _ChatApi(Chat(registry, compute, tokenizer, turns, checks), min(max_body_bytes, MAX_CHAT_BYTES))
+    chat = _ChatApi(ChatCompletions(registry, compute, tokenizer, turns, checks), min(max_body_bytes, MAX_CHAT_BYTES))
     models = _ModelsApi(registry)
     data = TrainingData(data_dir, max_body_bytes, frozenset(host.lower() for host in training_data_hosts))
     training = TrainingApi(registry, compute, tokenizer, Jobs(compute), turns, data, checks, max_body_bytes)
@@ -124,19 +124,19 @@ async def _health(compute: Computing, _: Request) -> Response:
 class _ChatApi:
     """OpenAI's chat completions and responses, and vLLM's tokenization of a chat prompt."""
 
-    def __init__(self, chat: Chat, max_bytes: int) -> None:
+    def __init__(self, chat: ChatCompletions, max_bytes: int) -> None:
         self._chat = chat
         self._responses = Responses(chat)
         self._max_bytes = max_bytes
 
     async def completions(self, request: Request) -> Response:
-        body = await self._read(request, ChatRequest)
+        body = await self._read(request, EngineChatRequest)
         if body.stream:
             return _event_stream(await self._chat.stream(body))
         return await _cancel_on_disconnect(request, asyncio.create_task(self._chat.complete(body)))
 
     async def tokenize(self, request: Request) -> Response:
-        return JSONResponse(await self._chat.tokenize(await self._read(request, ChatRequest)))
+        return JSONResponse(await self._chat.tokenize(await self._read(request, EngineChatRequest)))
 
     async def create_response(self, request: Request) -> Response:
         body = await self._read(request, ResponsesRequest)

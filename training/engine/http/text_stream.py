@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.protocol.tool_formats.thoughts import thoughts
 
 

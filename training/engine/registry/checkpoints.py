@@ -68,7 +68,7 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class StoredCheckpoint:
     """A checkpoint found on disk."""
 
     directory: Path
@@ -116,8 +116,8 @@ def write(
     parent: Path,
     manifest: Manifest,
     fill: Fill,
-    keep: Callable[[Checkpoint], None] = lambda checkpoint: None,
-) -> Checkpoint:
+    keep: Callable[[StoredCheckpoint], None] = lambda checkpoint: None,
+) -> StoredCheckpoint:
     """Create the checkpoint `parent/<step>` from the files that `fill(directory)` writes. Raises CheckpointNotWritten.
 
     When it returns, the checkpoint survives a power cut. `keep` gets the complete checkpoint before it is moved into
@@ -129,7 +129,7 @@ def write(
         unfinished.mkdir(parents=True)
         hashed = fill(unfinished)
         complete = _seal(unfinished, manifest, hashed or {})
-        keep(Checkpoint(unfinished, complete))
+        keep(StoredCheckpoint(unfinished, complete))
         unfinished.rename(place)
         _sync(parent)
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk with its own error class
@@ -137,10 +137,10 @@ def write(
         raise CheckpointNotWritten(f"checkpoint {manifest.step} could not be written: {why}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return Checkpoint(place, complete)
+    return StoredCheckpoint(place, complete)
 
 
-def receive(parent: Path, manifest: Manifest, fill: Callable[[Path], None]) -> Checkpoint:
+def receive(parent: Path, manifest: Manifest, fill: Callable[[Path], None]) -> StoredCheckpoint:
     """Replace or create the checkpoint described by `manifest` with the files that `fill(directory)` writes. Raises
     CorruptCheckpoint if they do not match the manifest, and CheckpointNotWritten if the disk refuses."""
     place = parent / f"{manifest.step:06d}"
@@ -148,7 +148,7 @@ def receive(parent: Path, manifest: Manifest, fill: Callable[[Path], None]) -> C
     try:
         unfinished.mkdir(parents=True)
         fill(unfinished)
-        Checkpoint(unfinished, manifest).verify()
+        StoredCheckpoint(unfinished, manifest).verify()
         (unfinished / MANIFEST_FILE).write_text(to_json(manifest))
         if place.exists():
             set_aside(place)
@@ -157,16 +157,16 @@ def receive(parent: Path, manifest: Manifest, fill: Callable[[Path], None]) -> C
         raise CheckpointNotWritten(f"checkpoint {manifest.step} could not be written: {error.strerror}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return Checkpoint(place, manifest)
+    return StoredCheckpoint(place, manifest)
 
 
-def scan(parent: Path) -> tuple[dict[int, Checkpoint], list[Path]]:
+def scan(parent: Path) -> tuple[dict[int, StoredCheckpoint], list[Path]]:
     """Return the checkpoints below `parent` by step, and the paths of the corrupt ones, which are renamed to
     `<step>.torn`.
 
     Only cheap checks are made: the manifest and the file sizes. Leftovers of a killed process are removed.
     """
-    found: dict[int, Checkpoint] = {}
+    found: dict[int, StoredCheckpoint] = {}
     corrupt: list[Path] = []
     for directory in sorted(parent.iterdir()) if parent.is_dir() else []:
         if directory.name.startswith(_UNFINISHED):
@@ -199,7 +199,7 @@ def set_aside(directory: Path) -> Path:
     return place
 
 
-def _read(directory: Path) -> Checkpoint:
+def _read(directory: Path) -> StoredCheckpoint:
     try:
         manifest = from_json(json.loads((directory / MANIFEST_FILE).read_text()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -210,7 +210,7 @@ def _read(directory: Path) -> Checkpoint:
         path = directory / name
         if not path.is_file() or path.stat().st_size != digest.bytes:
             raise CorruptCheckpoint(f"{name} is missing or has another size than the manifest says")
-    return Checkpoint(directory, manifest)
+    return StoredCheckpoint(directory, manifest)
 
 
 def _compare(path: Path, expected: FileDigest) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from learnloop_service.training.engine.registry.checkpoints import MANIFEST_FILE, Checkpoint, CorruptCheckpoint
+from learnloop_service.training.engine.registry.checkpoints import MANIFEST_FILE, CorruptCheckpoint, StoredCheckpoint
 
 _PIECE = 1 << 20
 
@@ -45,7 +45,7 @@ class Export:
             yield bytes(2 * tarfile.BLOCKSIZE)
 
 
-def export(checkpoint: Checkpoint, folder: str) -> Export:
+def export(checkpoint: StoredCheckpoint, folder: str) -> Export:
     """Open a checkpoint for export into a tar folder named `folder`, after checking all its files against their hashes.
 
     The optimizer's state is not exported. Raises CorruptCheckpoint.

@@ -11,7 +11,12 @@ from typing import Any
 import structlog
 
 from learnloop_service.training.engine.registry import checkpoints
-from learnloop_service.training.engine.registry.checkpoints import MANIFEST_FILE, Checkpoint, Manifest, is_optimizer
+from learnloop_service.training.engine.registry.checkpoints import (
+    MANIFEST_FILE,
+    Manifest,
+    StoredCheckpoint,
+    is_optimizer,
+)
 from learnloop_service.training.engine.registry.model_record import DamagedModel, ModelRecord, Target
 from learnloop_service.training.protocol.tool_formats.chosen import FILE as CHOSEN_FORMAT
 from learnloop_service.training.protocol.tool_formats.chosen import hub_name, settle_template
@@ -39,7 +44,7 @@ _TOKENIZER_FILES = (
 _MODEL_FILES = (*_TOKENIZER_FILES, "config.json", "model.safetensors.index.json")
 
 
-def make(record: ModelRecord, source: Target, enable_thinking: bool | None = None) -> dict[int, Checkpoint]:
+def make(record: ModelRecord, source: Target, enable_thinking: bool | None = None) -> dict[int, StoredCheckpoint]:
     """Write the model's directory with checkpoint 0, completely or not at all. Raises CheckpointNotWritten."""
 
     def fill(place: Path) -> None:
@@ -65,7 +70,7 @@ def make(record: ModelRecord, source: Target, enable_thinking: bool | None = Non
     return checkpoints.scan(record.directory / CHECKPOINTS)[0]
 
 
-def load(root: Path) -> Iterator[tuple[ModelRecord, dict[int, Checkpoint]]]:
+def load(root: Path) -> Iterator[tuple[ModelRecord, dict[int, StoredCheckpoint]]]:
     """Yield all models below `root` with their checkpoints. Models whose file is damaged are logged and skipped, and
     leftovers of a killed process are removed."""
     for path in sorted(root.glob(f"*/*/{_MODEL_FILE}")):
@@ -78,7 +83,7 @@ def load(root: Path) -> Iterator[tuple[ModelRecord, dict[int, Checkpoint]]]:
             log.error("model left out", error=str(error))
 
 
-def read(directory: Path) -> tuple[ModelRecord, dict[int, Checkpoint]]:
+def read(directory: Path) -> tuple[ModelRecord, dict[int, StoredCheckpoint]]:
     """Read one model with its checkpoints. Raises DamagedModel."""
     record = _read(directory / _MODEL_FILE)
     found, corrupt = checkpoints.scan(directory / CHECKPOINTS)

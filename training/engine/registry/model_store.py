@@ -23,9 +23,9 @@ import structlog
 
 from learnloop_service.training.engine.registry import checkpoints, model_files
 from learnloop_service.training.engine.registry.checkpoints import (
-    Checkpoint,
     CorruptCheckpoint,
     Manifest,
+    StoredCheckpoint,
     from_json,
     is_optimizer,
     to_json,
@@ -138,7 +138,7 @@ class ModelStore:
             found = zip(wanted, pool.map(lambda each: self._checkpoint(*each), wanted), strict=True)
             return {key: stored.manifest for key, stored in found if stored is not None}
 
-    def commit(self, model_id: str, checkpoint: Checkpoint) -> None:
+    def commit(self, model_id: str, checkpoint: StoredCheckpoint) -> None:
         """Upload a checkpoint from this machine's disk. Raises StepTaken if its step is committed already."""
         upload = secrets.token_hex(8)
         place = f"{_files(model_id)}{checkpoint.step:06d}-{upload}/"
@@ -154,7 +154,7 @@ class ModelStore:
             raise StepTaken(f"step {checkpoint.step} of {checkpoint.manifest.model} was committed by another engine")
         self._tidy(model_id, checkpoint.step, upload)
 
-    def fetch(self, model_id: str, step: int, parent: Path) -> Checkpoint:
+    def fetch(self, model_id: str, step: int, parent: Path) -> StoredCheckpoint:
         """Download the checkpoint into its place below the directory `parent` and check its files against their hashes.
 
         Raises UnknownModel if it was deleted, and CorruptCheckpoint after removing a corrupt one from the listing.
@@ -221,7 +221,7 @@ class ModelStore:
         found = json.loads(content)
         return _StoredCheckpoint(from_json(found["manifest"]), found["upload"], found["part_bytes"])
 
-    def _upload(self, checkpoint: Checkpoint, place: str) -> None:
+    def _upload(self, checkpoint: StoredCheckpoint, place: str) -> None:
         def send(part: _Part) -> None:
             with (checkpoint.directory / part.file).open("rb") as file:
                 file.seek(part.start)

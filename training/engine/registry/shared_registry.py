@@ -17,10 +17,10 @@ import structlog
 
 from learnloop_service.training.engine.registry import checkpoints, model_files
 from learnloop_service.training.engine.registry.checkpoints import (
-    Checkpoint,
     CheckpointNotWritten,
     CorruptCheckpoint,
     Fill,
+    StoredCheckpoint,
 )
 from learnloop_service.training.engine.registry.model_record import (
     INFERENCE_NAME,
@@ -32,7 +32,7 @@ from learnloop_service.training.engine.registry.model_record import (
 )
 from learnloop_service.training.engine.registry.model_store import ModelStore, NameTaken
 from learnloop_service.training.engine.registry.object_store import BadStore, StoreUnavailable
-from learnloop_service.training.engine.registry.registry import Entry, Registry
+from learnloop_service.training.engine.registry.registry import ModelEntry, Registry
 from learnloop_service.training.engine.registry.store_url import open_store
 
 log = structlog.get_logger(__name__)
@@ -79,7 +79,7 @@ class SharedRegistry(Registry):
         if left := store.sweep(list(self._entries)):
             log.info("swept what was left in the checkpoint store", objects=left)
 
-    def _adopt(self, entry: Entry) -> None:
+    def _adopt(self, entry: ModelEntry) -> None:
         """Treat a model of the data directory as a copy of the store's. One that was never in a store is uploaded."""
         mark = entry.record.directory / _MARK
         if not mark.exists():
@@ -120,7 +120,7 @@ class SharedRegistry(Registry):
                 self._refresh_steps(entry, before.get(entry.record.id, set()), steps.get(entry.record.id, {}))
                 self._refreshed[entry.record.id] = time.monotonic()
 
-    def _shared_entries(self) -> dict[tuple[str, str], Entry]:
+    def _shared_entries(self) -> dict[tuple[str, str], ModelEntry]:
         with self._lock:
             return {
                 (entry.record.project, entry.record.name): entry
@@ -128,7 +128,9 @@ class SharedRegistry(Registry):
                 if model_id in self._shared
             }
 
-    def _refresh_models(self, listed: Mapping[tuple[str, str], str], known: Mapping[tuple[str, str], Entry]) -> None:
+    def _refresh_models(
+        self, listed: Mapping[tuple[str, str], str], known: Mapping[tuple[str, str], ModelEntry]
+    ) -> None:
         if gone := [entry for place, entry in known.items() if place not in listed]:
             self._store.check(self._identity)
         for entry in gone:
@@ -145,10 +147,10 @@ class SharedRegistry(Registry):
                 if place in known:
                     self._forget(known[place])
                 model_files.write_record(record)
-                self._share(Entry(record, {}))
+                self._share(ModelEntry(record, {}))
             self._model_tags[place] = tag
 
-    def _refresh_steps(self, entry: Entry, before: Collection[int], tags: Mapping[int, str]) -> None:
+    def _refresh_steps(self, entry: ModelEntry, before: Collection[int], tags: Mapping[int, str]) -> None:
         """Record the checkpoints that the store lists with `tags`. Forget the others, unless they were added after
         `before`, when the store was asked."""
         model_id = entry.record.id
@@ -168,20 +170,20 @@ class SharedRegistry(Registry):
                 if step not in entry.checkpoints or entry.checkpoints[step].manifest != manifest:
                     if step in entry.checkpoints:
                         stale.append(place)
-                    entry.checkpoints[step] = Checkpoint(place, manifest)
+                    entry.checkpoints[step] = StoredCheckpoint(place, manifest)
                     entry.verified.discard(step)
                 self._step_tags[model_id, step] = tags[step]
         for directory in stale:
             checkpoints.remove(directory)
 
-    def _share(self, entry: Entry) -> None:
+    def _share(self, entry: ModelEntry) -> None:
         """Mark the model as the store's, which makes the local one a copy."""
         (entry.record.directory / _MARK).write_text(self._identity)
         with self._lock:
             self._entries[entry.record.id] = entry
             self._shared.add(entry.record.id)
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: ModelEntry) -> None:
         with self._lock:
             self._entries.pop(entry.record.id, None)
             self._shared.discard(entry.record.id)
@@ -217,7 +219,7 @@ class SharedRegistry(Registry):
             raise
         return record
 
-    def _publish(self, entry: Entry) -> None:
+    def _publish(self, entry: ModelEntry) -> None:
         """Upload the model to the store. Raises NameTaken or StoreUnavailable."""
         for step in sorted(entry.checkpoints):
             with suppress(StepTaken):  # committed by ourselves before an interruption
@@ -231,13 +233,15 @@ class SharedRegistry(Registry):
         self._shared.discard(model_id)
         return super().delete(model_id)
 
-    def commit(self, model_id: str, parent: Checkpoint, metrics: Mapping[str, float], save: Fill) -> Checkpoint:
+    def commit(
+        self, model_id: str, parent: StoredCheckpoint, metrics: Mapping[str, float], save: Fill
+    ) -> StoredCheckpoint:
         """Commit like Registry.commit, and return once the store has the checkpoint. Raises StepTaken if another engine
         committed that step."""
         with self._committed(model_id, parent.step + 1):
             return super().commit(model_id, parent, metrics, save)
 
-    def add(self, model_id: str, written: Checkpoint) -> None:
+    def add(self, model_id: str, written: StoredCheckpoint) -> None:
         """Add like Registry.add, and return once the store has the checkpoint. Raises StepTaken like `commit`."""
         with self._committed(model_id, written.step):
             super().add(model_id, written)
@@ -255,7 +259,7 @@ class SharedRegistry(Registry):
         finally:
             self._committing.discard((model_id, step))
 
-    def _keep(self, record: ModelRecord, checkpoint: Checkpoint) -> None:
+    def _keep(self, record: ModelRecord, checkpoint: StoredCheckpoint) -> None:
         try:
             self._store.commit(record.id, checkpoint)
         except StoreUnavailable as error:
@@ -269,7 +273,7 @@ class SharedRegistry(Registry):
 
     # Files on this machine's disk.
 
-    def checkpoint(self, model_id: str, step: int) -> Checkpoint:
+    def checkpoint(self, model_id: str, step: int) -> StoredCheckpoint:
         """Return a checkpoint like Registry.checkpoint, fetching it if needed. Raises StoreUnavailable too."""
         if step not in self._entry(model_id).checkpoints:
             self.refresh(model_id)
@@ -341,7 +345,7 @@ class SharedRegistry(Registry):
                 entry.verified.add(step)
         log.info("checkpoint fetched", model=entry.record.full_name, step=step)
 
-    def _verified(self, entry: Entry, step: int) -> Checkpoint:
+    def _verified(self, entry: ModelEntry, step: int) -> StoredCheckpoint:
         """Return the verified checkpoint. A missing one is trusted to be intact in the store, and a corrupt local copy
         is fetched again."""
         known = entry.checkpoints[step]

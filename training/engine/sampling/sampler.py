@@ -21,7 +21,7 @@ from learnloop_service.training.engine.sampling.requests import (
     UnknownWeights,
 )
 from learnloop_service.training.engine.sampling.rows import CACHE_BYTES
-from learnloop_service.training.engine.sampling.scheduler import Scheduler
+from learnloop_service.training.engine.sampling.scheduler import SamplingScheduler
 from learnloop_service.training.engine.weights.weights import Batchable, Weights
 
 
@@ -35,16 +35,16 @@ class Sampler:
 
     def __init__(self, slots: int = 64, cache_bytes: int | None = None) -> None:
         """`slots` conversations are decoded together for each set of weights, or for all that share a batch. Each of
-        these in use can fill `cache_bytes`, where None selects a size that suits the device (see Scheduler)."""
+        these in use can fill `cache_bytes`, where None selects a size that suits the device (see SamplingScheduler)."""
         if slots < 1:
             raise ValueError(f"slots must be at least 1, not {slots}")
         self._slots = slots
         self._cache_bytes = cache_bytes
         self._counts = Counts()
         self._mask_threads = MaskThreads()
-        self._schedulers: list[Scheduler] = []
+        self._schedulers: list[SamplingScheduler] = []
         """Schedulers, with the most recently used one last."""
-        self._scheduler_of: dict[str, Scheduler] = {}
+        self._scheduler_of: dict[str, SamplingScheduler] = {}
         self._numbers = itertools.count(1)
 
     @property
@@ -75,14 +75,14 @@ class Sampler:
             shared.add(key, weights, decode)
             self._scheduler_of[key] = shared
             return
-        scheduler = Scheduler(key, weights, self._slots, self._cache_bytes, decode, self._counts)
+        scheduler = SamplingScheduler(key, weights, self._slots, self._cache_bytes, decode, self._counts)
         self._schedulers.append(scheduler)
         self._scheduler_of[key] = scheduler
         before = self._scheduler_of.get(successor_of) if successor_of else None
         if before is not None and not before.busy and before.weights.kv == weights.kv:
             scheduler.take_cache(before)
 
-    def _shared(self, weights: Weights) -> Scheduler | None:
+    def _shared(self, weights: Weights) -> SamplingScheduler | None:
         """Return the scheduler of weights with which these can share a batch, or None."""
         if not isinstance(weights, Batchable):
             return None
@@ -156,7 +156,7 @@ class Sampler:
                 self._make_room(scheduler)
                 scheduler.step()
 
-    def _make_room(self, scheduler: Scheduler) -> None:
+    def _make_room(self, scheduler: SamplingScheduler) -> None:
         """Release idle caches, least recently used first, while the total exceeds the budget.
 
         Without a budget a scheduler takes all free memory, so every other one is reduced to what it needs.
@@ -167,13 +167,13 @@ class Sampler:
             if other is not scheduler and not other.busy:
                 other.release()
 
-    def _budget(self, scheduler: Scheduler) -> int:
+    def _budget(self, scheduler: SamplingScheduler) -> int:
         if self._cache_bytes is None and scheduler.weights.supports_packing:
             return 0
         return self._cache_bytes or CACHE_BYTES
 
 
-def _check(request: SampleRequest, scheduler: Scheduler) -> None:
+def _check(request: SampleRequest, scheduler: SamplingScheduler) -> None:
     if not request.prompt:
         raise ValueError("the prompt has no tokens")
     if not 0 <= min(request.prompt) <= max(request.prompt) < scheduler.weights.vocab_size:

@@ -69,7 +69,7 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
-class Trajectory:
+class TrainingTrajectory:
     """One rollout, which is usually one conversation, or several if it forked."""
 
     conversations: tuple[Conversation, ...]
@@ -81,7 +81,7 @@ class Trajectory:
         return any(ids for conversation in self.conversations for ids in conversation.exact.values())
 
 
-Group = tuple[Trajectory, ...]
+Group = tuple[TrainingTrajectory, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ def _tokenised(conversation: Conversation, tokenizer: SequenceTokenizer) -> Toke
     return TokenSequence(tuple(whole), trained, logprobs)
 
 
-def _trajectory(value: Json, where: str) -> Trajectory:
+def _trajectory(value: Json, where: str) -> TrainingTrajectory:
     if not isinstance(value, dict):
         raise BadTrajectory(f"{where} must be an object")
     reward = value.get("reward", 0.0)
@@ -250,7 +250,7 @@ def _trajectory(value: Json, where: str) -> Trajectory:
         raise BadTrajectory(f"{where}.additional_histories must be a list")
     conversations = [_conversation(value, where)]
     conversations += [_conversation(item, f"{where}.additional_histories[{i}]") for i, item in enumerate(histories)]
-    return Trajectory(tuple(conversations), float(reward))
+    return TrainingTrajectory(tuple(conversations), float(reward))
 
 
 def _conversation(value: Json, where: str) -> Conversation:

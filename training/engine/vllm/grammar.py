@@ -1,6 +1,6 @@
 """Adapts reply grammars to vLLM's llguidance."""
 
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 
 
 def for_vllm(text: str, tokenizer: ChatTokenizer) -> str:

@@ -66,7 +66,7 @@ def scoring(ids: Sequence[int], model: str) -> dict[str, Json]:
 
 
 @dataclass(slots=True)
-class Reply:
+class SampleReply:
     """The reply to one sample, complete or received so far."""
 
     ids: list[int] = field(default_factory=list)

@@ -10,7 +10,7 @@ from transformers import AttentionInterface, DynamicCache, PreTrainedConfig, Pre
 from transformers.cache_utils import Cache
 
 from learnloop_service.environment.first_line import first_line
-from learnloop_service.training.base_model_files import fault_of_layers
+from learnloop_service.training.bases.files import fault_of_layers
 from learnloop_service.training.engine.memory import is_out_of_memory
 from learnloop_service.training.engine.registry.model_record import BadModelDirectory
 from learnloop_service.training.engine.weights.adapters import has_adapter

@@ -33,7 +33,7 @@ HEAD_DIMS = (16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class JointSlot:
     """The position of one linear layer in a joint: its rows of the matrix and its columns for an adapter's ranks."""
 
     low: Tensor
@@ -53,7 +53,7 @@ class Joint:
     matrix: Tensor
     low: Tensor
     bias: Tensor | None
-    slots: tuple[Slot, ...]
+    slots: tuple[JointSlot, ...]
     in_fp8: Fp8Matrix | None = None
     """The layers' own weights [out, in] if they are in 8 bits. `matrix` does not contain them then."""
 
@@ -86,7 +86,7 @@ class Joint:
         slots = []
         for number, (stop, linear) in enumerate(zip(itertools.accumulate(rows), plain, strict=True)):
             own, taken = slice(stop - len(linear.weight), stop), slice(number * ranks, (number + 1) * ranks)
-            slots.append(Slot(low[taken], matrix[own, width:][:, taken], own, taken))
+            slots.append(JointSlot(low[taken], matrix[own, width:][:, taken], own, taken))
             if not in_fp8:
                 matrix[own, :width].copy_(linear.weight.detach())
             if share:

@@ -19,7 +19,7 @@ from learnloop_service.training.engine.computing import (
     WorkerLost,
 )
 from learnloop_service.training.engine.engine import StepConflict, TrainResult
-from learnloop_service.training.engine.registry.checkpoints import Checkpoint
+from learnloop_service.training.engine.registry.checkpoints import StoredCheckpoint
 from learnloop_service.training.engine.registry.model_record import (
     BadModelDirectory,
     ModelRecord,
@@ -30,10 +30,10 @@ from learnloop_service.training.engine.registry.model_record import (
 from learnloop_service.training.engine.registry.registry import Registry
 from learnloop_service.training.engine.sampling.figures import SamplingFigures, total
 from learnloop_service.training.engine.sampling.requests import OnToken, Sample, SampleRequest
-from learnloop_service.training.engine.tokenizers import Tokenizers
+from learnloop_service.training.engine.text.tokenizers import Tokenizers
 from learnloop_service.training.engine.trainer.peers import TrainerLost
 from learnloop_service.training.engine.workers.conversations import Conversations
-from learnloop_service.training.engine.workers.handle import Handle, Question
+from learnloop_service.training.engine.workers.handle import Handle, WorkerCommand
 from learnloop_service.training.engine.workers.link import (
     CheckCommand,
     ForgetCommand,
@@ -42,7 +42,7 @@ from learnloop_service.training.engine.workers.link import (
     Placement,
     Progressed,
     SampleCommand,
-    Tokens,
+    StreamedTokens,
     Trained,
     TrainingCommand,
     TrainingGroup,
@@ -193,7 +193,7 @@ class WorkerPool:
             log.warning("training begins again", model_id=record.id, errors=[str(each) for each in ends])
         raise TrainerLost(f"{ATTEMPTS} times a trainer ended in this step; the model is unchanged")
 
-    async def _restore(self, record: ModelRecord, parent: Checkpoint, steps: RestoredStep) -> TrainResult:
+    async def _restore(self, record: ModelRecord, parent: StoredCheckpoint, steps: RestoredStep) -> TrainResult:
         """Restore a checkpoint like Engine.restore. It takes no trainer, because only files are copied."""
         if steps.expected_step not in (None, parent.step):
             raise StepConflict(steps.expected_step, parent.step)
@@ -203,12 +203,12 @@ class WorkerPool:
             raise StepConflict(parent.step, self._registry.newest(record.id).step) from taken
         return TrainResult(restored.step, True, dict(restored.manifest.metrics))
 
-    def _newest(self, model_id: str) -> Checkpoint:
+    def _newest(self, model_id: str) -> StoredCheckpoint:
         """Return the newest checkpoint with its files on this machine."""
         return self._registry.checkpoint(model_id, self._registry.newest(model_id).step)
 
     async def _register(
-        self, record: ModelRecord, parent: Checkpoint, how: Callable[..., object], *written: Checkpoint
+        self, record: ModelRecord, parent: StoredCheckpoint, how: Callable[..., object], *written: StoredCheckpoint
     ) -> None:
         """Record a checkpoint in the registry by calling `how`. Raises StepConflict if another engine was faster, and
         the errors of `how`; the workers have dropped the step from memory by then."""
@@ -366,13 +366,13 @@ class TokenReplay:
         """Whether any token has been streamed."""
         return self._delivered > 0
 
-    def listener(self) -> Callable[[Tokens | Progressed], None]:
+    def listener(self) -> Callable[[StreamedTokens | Progressed], None]:
         """Return a listener for a sample that starts from the beginning."""
         before, seen = self._delivered, 0
 
-        def listen(message: Tokens | Progressed) -> None:
+        def listen(message: StreamedTokens | Progressed) -> None:
             nonlocal seen
-            assert isinstance(message, Tokens)
+            assert isinstance(message, StreamedTokens)
             for token, logprob in message.tokens:
                 seen += 1
                 if self._on_token is not None and seen > before:
@@ -389,11 +389,11 @@ class StepReplay:
         self._task = task
         self._delivered = 0
 
-    def listener(self) -> Callable[[Tokens | Progressed], None]:
+    def listener(self) -> Callable[[StreamedTokens | Progressed], None]:
         """Return a listener for a training that starts from the beginning."""
         before, seen = self._delivered, 0
 
-        def listen(message: Tokens | Progressed) -> None:
+        def listen(message: StreamedTokens | Progressed) -> None:
             nonlocal seen
             assert isinstance(message, Progressed)
             seen += message.progress.metrics is not None
@@ -404,7 +404,7 @@ class StepReplay:
         return listen
 
 
-async def _abandon(questions: Sequence[Question]) -> None:
+async def _abandon(questions: Sequence[WorkerCommand]) -> None:
     """Cancel these questions and return when no worker works on them any more. A worker that does not answer in time is
     ended."""
     for question in questions:

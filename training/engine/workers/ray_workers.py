@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from learnloop_service.environment.installation import install_command
-from learnloop_service.training.engine.workers.link import FrontEnd, LinkClosed, Report, ToWorker, WorkerSpec
+from learnloop_service.training.engine.workers.link import FrontEnd, LinkClosed, ToWorker, WorkerReport, WorkerSpec
 
 _LOOK_S = 0.5
 _REPORTS_S = 5.0
@@ -99,9 +99,9 @@ class _RayLink:
         self.place = "not placed yet"
         self._ray = ray
         self._actor = actor
-        self._reports: deque[Report] = deque()
+        self._reports: deque[WorkerReport] = deque()
 
-    def receive(self) -> Report:
+    def receive(self) -> WorkerReport:
         if self.host is None:
             self.host, self.place = self._result(self._actor.where.remote())
         while not self._reports:
@@ -138,7 +138,7 @@ class _Actor:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._messages: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
-        self._reports: queue.Queue[Report] = queue.Queue(maxsize=100)
+        self._reports: queue.Queue[WorkerReport] = queue.Queue(maxsize=100)
         threading.Thread(target=self._serve, args=(spec,), daemon=True).start()
 
     def where(self) -> tuple[str, str]:
@@ -158,9 +158,9 @@ class _Actor:
         """Accept the front's next message."""
         self._messages.put(message)
 
-    def reports(self) -> list[Report]:
+    def reports(self) -> list[WorkerReport]:
         """Return the pending reports in order, waiting a while for the first one."""
-        found: list[Report] = []
+        found: list[WorkerReport] = []
         with suppress(queue.Empty):
             found.append(self._reports.get(timeout=_REPORTS_S))
             while True:
@@ -171,7 +171,7 @@ class _Actor:
         """Receive as the WorkerEnd of this link."""
         return self._messages.get()
 
-    def send(self, report: Report) -> None:
+    def send(self, report: WorkerReport) -> None:
         """Send as the WorkerEnd of this link."""
         self._reports.put(report)
 

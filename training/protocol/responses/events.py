@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.protocol.malformed_calls import MALFORMED
 from learnloop_service.training.protocol.responses.items import call_item, item_id, message_item, text_part
-from learnloop_service.training.protocol.responses.reply import Reply, status_of
+from learnloop_service.training.protocol.responses.reply import ResponseFields, status_of
 
 Event = dict[str, Json]
 
@@ -28,7 +28,7 @@ class ResponseEvents:
     `completed` is the finished response, and None until then.
     """
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: ResponseFields) -> None:
         self._reply = reply
         self._number = 0
         self._output: list[dict[str, Json]] = []

@@ -18,7 +18,7 @@ def new_id() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ResponseFields:
     """The fields of a response that do not change while it is made."""
 
     request: ResponsesRequest

@@ -22,7 +22,7 @@ from learnloop_service.training.protocol.tool_formats.written_calls import Writt
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
+class ModelToolCall:
     """A tool call as the model wrote it. `arguments` is its JSON text, character for character."""
 
     id: str
@@ -36,7 +36,7 @@ class Reply:
     calls although it looks like one; the whole text is content then."""
 
     content: str | None
-    tool_calls: tuple[ToolCall, ...]
+    tool_calls: tuple[ModelToolCall, ...]
     malformed: str | None = None
 
 
@@ -101,8 +101,8 @@ def call_id(seed: str) -> str:
 _LETTERS = string.ascii_letters + string.digits
 
 
-def _identified(call: WrittenCall, seed: str) -> ToolCall:
-    return ToolCall(call_id(seed), call.name, call.arguments)
+def _identified(call: WrittenCall, seed: str) -> ModelToolCall:
+    return ModelToolCall(call_id(seed), call.name, call.arguments)
 
 
 def _typed(call: WrittenCall, tools: Sequence[Mapping[str, Json]]) -> WrittenCall:
