@@ -49,8 +49,8 @@ def chat(
     """Span of a request to a chat model; `parameters` are those of OpenAI's API."""
 
     def begun() -> Attributes:
-        asked = {f"gen_ai.request.{name}": parameters[name] for name in _PARAMETERS if name in parameters}
-        return asked | {
+        settings = {f"gen_ai.request.{name}": parameters[name] for name in _PARAMETERS if name in parameters}
+        return settings | {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": provider,
             "gen_ai.request.model": model,

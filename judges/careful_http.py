@@ -18,7 +18,7 @@ MAX_ANSWER_BYTES = 1_000_000
 
 
 class UnusableReply(Exception):
-    """The reply cannot be taken; the message says why."""
+    """The reply cannot be used; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class HttpReply:
     text: str
 
     def object(self) -> dict[str, Json]:
-        """The body as a JSON object. Raises UnusableReply."""
+        """Return the body as a JSON object. Raises UnusableReply."""
         try:
-            found: Any = json.loads(self.text)
+            document: Any = json.loads(self.text)
         except (ValueError, RecursionError):
             raise UnusableReply("an answer that is not JSON") from None
-        if not isinstance(found, dict):
+        if not isinstance(document, dict):
             raise UnusableReply("an answer that is not a JSON object")
-        return found
+        return document
 
 
 async def post(

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from learnloop_service.app.agent_sessions.traffic import tool_results
 from learnloop_service.app.datasets.conversation_forms import ImportedConversation, Unusable, conversation
 from learnloop_service.app.datasets.conversation_opinions import NoThreshold, Opinion, Scale, opinions
-from learnloop_service.app.datasets.demonstrations import checked, said
+from learnloop_service.app.datasets.demonstrations import checked, faults_of
 from learnloop_service.app.datasets.tables import BadTable, json_lines, json_rows, json_text
 from learnloop_service.app.db.json_text import canonical
 from learnloop_service.app.operations.imported import SPLITS, Imported, NothingToImport, splits_of
@@ -183,7 +183,7 @@ def _add_task(read: _Read, splits: dict[str, Split], made: ConversationImport) -
 def _add_demonstration(read: _Read, splits: dict[str, Split], held_out: set[str], made: ConversationImport) -> None:
     given = read.talk.messages
     messages = [
-        each | {"weight": 0} if each["role"] == "assistant" and place < read.talk.shown else each
+        each | {"weight": 0} if each["role"] == "assistant" and place < read.talk.prompt_messages else each
         for place, each in enumerate(given)
     ]
     id = f"demonstration.{sha256(_text(given).encode()).hexdigest()[:32]}"
@@ -200,7 +200,7 @@ def _add_demonstration(read: _Read, splits: dict[str, Split], held_out: set[str]
             made.demonstrations.append(checked({"messages": messages, **tools}) | {"id": id})
             made.owners[id] = read.owner
         except ValidationError as error:
-            made.leave_out(read.line, f"it was liked, but cannot be learned: {next(said(error))}")
+            made.leave_out(read.line, f"it was liked, but cannot be learned: {next(faults_of(error))}")
 
 
 def _text(value: Json) -> str:

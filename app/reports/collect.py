@@ -53,7 +53,7 @@ _MAX_REJUDGINGS = 5
 _ROWS_AT_ONCE = 200
 _FIGURES = ("iteration", "step", "success", "malformed", "failed_rollouts")
 _PARTS_OF_TEXT = ("sentence", "details")
-"""What a verdict has twice. A report has it once, as those of earlier versions, with which it is compared."""
+"""Members that repeat a verdict's text in parts. A report leaves them out, as reports of earlier versions did."""
 _REWARDS = ("mean", "median", "min", "max", "count")
 
 
@@ -78,7 +78,9 @@ async def collect(database: Database, settings: Settings, run: Run) -> Json:
         "run": _run(run),
         "settings": run.request,
         "verdict": {name: value for name, value in asdict(judged).items() if name not in _PARTS_OF_TEXT},
-        "causes": [_cause(each) for each in await diagnoses_of(database, run.id) if each.state == "active"],
+        "causes": [
+            _cause(diagnosis) for diagnosis in await diagnoses_of(database, run.id) if diagnosis.state == "active"
+        ],
         "iterations": _thinned_iterations(iterations),
         "evaluations": _thinned_evaluations(evaluations, run.best_step),
         "scenarios": collected.scenarios,
@@ -223,20 +225,20 @@ class _Collected:
             {
                 "from": block[0],
                 "to": block[-1],
-                "rollouts": sum(len(self._hashes[each]) for each in block),
-                "sha256": digest(hash for each in block for hash in self._hashes[each]),
+                "rollouts": sum(len(self._hashes[member]) for member in block),
+                "sha256": digest(hash for member in block for hash in self._hashes[member]),
             }
             for block in blocks.values()
         ]
 
 
 async def _collected(database: Database, run_id: str, listed: Listing) -> _Collected:
-    found = _Collected()
-    mine = Trajectory.run_id == run_id, Trajectory.iteration.is_not(None)
-    async for rows in trajectories(database, _ROWS_AT_ONCE, *mine):
+    collected = _Collected()
+    of_run = Trajectory.run_id == run_id, Trajectory.iteration.is_not(None)
+    async for rows in trajectories(database, _ROWS_AT_ONCE, *of_run):
         for row in rows:
-            found.add(row, listed)
-    return found
+            collected.add(row, listed)
+    return collected
 
 
 def _thinned_iterations(rows: Sequence[Json]) -> Json:
@@ -249,12 +251,12 @@ def _thinned_iterations(rows: Sequence[Json]) -> Json:
 
 def _thinned_evaluations(rows: Sequence[Json], best_step: int | None) -> Json:
     numbers = sorted({row["iteration"] for row in rows})
-    places = {number: place for place, number in enumerate(numbers)}
+    positions = {number: position for position, number in enumerate(numbers)}
     every = thinned(range(len(numbers)), _MAX_EVALUATED)
     items = [
         row
         for row in rows
-        if places[row["iteration"]] % every == 0 or row["iteration"] == numbers[-1] or row["step"] == best_step
+        if positions[row["iteration"]] % every == 0 or row["iteration"] == numbers[-1] or row["step"] == best_step
     ]
     return {"every": every, "items": items}
 
@@ -275,7 +277,7 @@ async def _cost(database: Database, run: Run) -> Json:
 
 
 def _number(value: Any) -> float | int | None:
-    """Return a sum as a plain number: those of whole numbers are Decimals."""
+    """Return a sum as a plain number, because Postgres gives the sum of whole numbers as a Decimal."""
     return value if value is None or isinstance(value, float) else int(value)
 
 
@@ -287,8 +289,8 @@ async def _checkpoints(database: Database, run_id: str) -> list[Json]:
     every = thinned(range(len(rows)), _MAX_EVALUATED)
     return [
         {name: getattr(row, name) for name in names}
-        for place, row in enumerate(rows)
-        if place % every == 0 or row.is_best or row is rows[-1]
+        for position, row in enumerate(rows)
+        if position % every == 0 or row.is_best or row is rows[-1]
     ]
 
 

@@ -29,7 +29,7 @@ HASHED = (
 """Fields of `GET /trajectories/{trajectory_id}` that the hash of a rollout covers. Fields that later versions add are
 not among them, so that old reports can still be verified."""
 FAILED = "failed"
-"""The end of a rollout that failed; of others it is the `finish` of the outcome."""
+"""The `end` of a rollout that failed. For the others it is the outcome's `finish`."""
 
 
 class Row(NamedTuple):
@@ -69,14 +69,14 @@ def rollout_hash(row: Any) -> str:
 def digest(hashes: Iterable[str]) -> str:
     """Return the SHA-256 of hashes in ascending order, each followed by a newline."""
     whole = sha256()
-    for each in sorted(hashes):
-        whole.update(f"{each}\n".encode())
+    for hash in sorted(hashes):
+        whole.update(f"{hash}\n".encode())
     return whole.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The batches whose rollouts are listed. Of the others, every `every`-th iteration's are."""
+    """The batches whose rollouts are listed: those chosen, and all of every `every`-th iteration."""
 
     batches: frozenset[RolloutBatch]
     every: int
@@ -85,15 +85,15 @@ class Listing:
 def listing(sizes: Mapping[RolloutBatch, int], first_choice: Sequence[RolloutBatch]) -> Listing:
     """Choose the batches to list. `first_choice` are listed before others, as far as they fit."""
     chosen: set[RolloutBatch] = set()
-    left = MAX_LISTED
+    room = MAX_LISTED
     for batch in first_choice:
-        if batch in sizes and batch not in chosen and sizes[batch] <= left:
+        if batch in sizes and batch not in chosen and sizes[batch] <= room:
             chosen.add(batch)
-            left -= sizes[batch]
+            room -= sizes[batch]
     others = sizes.keys() - chosen
     for every in steps():
         some = {batch for batch in others if batch.iteration % every == 0}
-        if sum(sizes[batch] for batch in some) <= left:
+        if sum(sizes[batch] for batch in some) <= room:
             return Listing(frozenset(chosen | some), every)
     raise AssertionError("steps() is endless")
 
@@ -117,8 +117,8 @@ def listed_row(row: Any, scenario: int, hash: str) -> Row:
 def batches_of(report: Json) -> dict[RolloutBatch, list[Row]]:
     """Return the listed rollouts of a report."""
     return {
-        RolloutBatch(*(each[name] for name in RolloutBatch._fields)): [Row(*row) for row in each["rows"]]
-        for each in report["rollouts"]["batches"]
+        RolloutBatch(*(batch[name] for name in RolloutBatch._fields)): [Row(*row) for row in batch["rows"]]
+        for batch in report["rollouts"]["batches"]
     }
 
 

@@ -76,14 +76,14 @@ class Claims(RunClaims):
 class Freezes:
     """Freezes the whole process, once for each model whose name ends with the name of the point."""
 
-    def __init__(self, wanted: bool) -> None:
-        self._wanted = wanted
-        self._done: set[str] = set()
+    def __init__(self, is_enabled: bool) -> None:
+        self._is_enabled = is_enabled
+        self._frozen: set[str] = set()
 
     def at(self, point: str, model: str) -> None:
         """Freeze here if this is the model's point. Called only in iterations that train."""
-        if self._wanted and model.endswith(f"-{point}") and model not in self._done:
-            self._done.add(model)
+        if self._is_enabled and model.endswith(f"-{point}") and model not in self._frozen:
+            self._frozen.add(model)
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # with os.kill this thread could run on briefly
 
 

@@ -181,7 +181,7 @@ class Trainer(TrainerCallback):
             for environment, messages in zip(environments, completions, strict=True)
         ]
         self._turns = statistics.fmean(
-            sum(each["role"] == "assistant" for each in messages) for messages in completions
+            sum(message["role"] == "assistant" for message in messages) for messages in completions
         )
         self._reward = statistics.fmean(rewards)
         return rewards

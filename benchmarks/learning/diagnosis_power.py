@@ -67,7 +67,10 @@ def main() -> None:
             )
             for iterations, groups, rollouts in _SHAPES
         ]
-        print(f"false alarms at bound {bound}".ljust(28) + "".join(f"{each / options.runs:>20.2%}" for each in alarms))
+        print(
+            f"false alarms at bound {bound}".ljust(28)
+            + "".join(f"{alarm_count / options.runs:>20.2%}" for alarm_count in alarms)
+        )
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def simulated(number: int, kind: Kind) -> Ended:
         release.observe(portion)
         verdict, evidence = release.look()
         if verdict in _ENDS:
-            alarmed = [str(name) for name, each in evidence.guardrails.items() if each.alarms]
+            alarmed = [str(name) for name, guardrail in evidence.guardrails.items() if guardrail.alarms]
             return Ended(verdict, alarmed[0] if alarmed else "breaker", release.met_in_all, release.stage)
     return Ended(ReleaseVerdict.KEEP, None, release.met_in_all, release.stage)
 
@@ -131,11 +131,11 @@ async def stored(database: Database, kind: Kind, number: int) -> tuple[int, list
         verdict, expected = pure.look()
         await look(database, release_id)
         async with database() as tx:
-            found = await tx.get_one(Release, release_id)
+            release = await tx.get_one(Release, release_id)
         stage = pure.stage if verdict is not ReleaseVerdict.ROLL_BACK else expected.stage
-        same = found.evidence == expected.json() and found.stage == stage
-        if not same or (found.state == ReleaseState.ROLLED_BACK) != (verdict is ReleaseVerdict.ROLL_BACK):
-            return pure.looks, [f"{kind.name} {number}, look {pure.looks}: {found.evidence} is not {expected.json()}"]
+        same = release.evidence == expected.json() and release.stage == stage
+        if not same or (release.state == ReleaseState.ROLLED_BACK) != (verdict is ReleaseVerdict.ROLL_BACK):
+            return pure.looks, [f"{kind.name} {number}, look {pure.looks}: {release.evidence} is not {expected.json()}"]
         if verdict in _ENDS:
             break
     return pure.looks, []
@@ -172,19 +172,19 @@ async def _all_stored(count: int) -> tuple[int, list[str]]:
     with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
         async with migrated(Path(directory)) as store:
             looks, differences = 0, list[str]()
-            for place in range(count):
-                kind = KINDS_OF_CANDIDATE[place % len(KINDS_OF_CANDIDATE)]
-                made, found = await stored(store.database, kind, place // len(KINDS_OF_CANDIDATE))
-                looks, differences = looks + made, differences + found
+            for number in range(count):
+                kind = KINDS_OF_CANDIDATE[number % len(KINDS_OF_CANDIDATE)]
+                look_count, problems = await stored(store.database, kind, number // len(KINDS_OF_CANDIDATE))
+                looks, differences = looks + look_count, differences + problems
             return looks, differences
 
 
 def _line(kind: Kind, ended: Sequence[Ended]) -> str:
-    back = [each for each in ended if each.verdict is ReleaseVerdict.ROLL_BACK]
-    reasons = Counter(each.reason for each in back)
-    met = sorted(each.met for each in back)
+    back = [release for release in ended if release.verdict is ReleaseVerdict.ROLL_BACK]
+    reasons = Counter(release.reason for release in back)
+    met = sorted(release.met for release in back)
     middle = f"{median(met):.0f} ({quantiles(met, n=20)[-1]:.0f})" if len(met) > 1 else "-"
-    last = sum(each.stage == 2 for each in ended) / len(ended)
+    last = sum(release.stage == 2 for release in ended) / len(ended)
     why = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common()) or "-"
     return f"{kind.name:22} {len(ended):8} {len(back) / len(ended):11.1%} {middle:>20} {last:13.1%}  {why}"
 
@@ -201,9 +201,9 @@ def main() -> None:
         for kind in KINDS_OF_CANDIDATE:
             ended = list(pool.map(partial(simulated, kind=kind), range(options.count), chunksize=10))
             print(_line(kind, ended), flush=True)
-            back = [each.verdict is ReleaseVerdict.ROLL_BACK for each in ended]
+            back = [release.verdict is ReleaseVerdict.ROLL_BACK for release in ended]
             if kind.malformed:
-                in_time = sum(taken and each.met < MOST_MET for taken, each in zip(back, ended, strict=True))
+                in_time = sum(is_back and release.met < MOST_MET for is_back, release in zip(back, ended, strict=True))
                 if in_time < 0.95 * len(ended):
                     missed.append(
                         f"{in_time} of {len(ended)} harmful candidates were taken back before {MOST_MET} users"

@@ -52,9 +52,9 @@ class PacedLoop:
         **_: object,
     ) -> AsyncGenerator[IterationResult, None]:
         for iteration in range(resume.iteration if resume else 0, config.iterations + 1):
-            kept = await journal.kept(iteration)
+            entries = await journal.kept(iteration)
             for number in range(ROLLOUTS):
-                if (entry := f"rollout/train/{number}") not in kept:
+                if (entry := f"rollout/train/{number}") not in entries:
                     await asyncio.sleep(self.pause_s if iteration >= QUICK_ITERATIONS else 0)
                     journal.keep_soon(iteration, entry, json.dumps({"tokens": [*range(500)]}))
                 progress(IterationProgress(iteration, Phase.ROLLOUT, number + 1, ROLLOUTS))

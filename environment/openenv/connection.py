@@ -119,7 +119,7 @@ def _observation(reply: bytes) -> Observation:
         message = json.loads(reply)
         kind, data = message["type"], message["data"]
         if kind == "error":
-            said, code = str(data.get("message")), data.get("code")
+            reason, code = str(data.get("message")), data.get("code")
         else:
             content, reward, done = data["observation"], data.get("reward"), data.get("done", False)
             value = None if reward is None else float(reward)
@@ -127,9 +127,9 @@ def _observation(reply: bytes) -> Observation:
         raise EpisodeFailed(f"the OpenEnv server sent no observation: {_excerpt(reply)}") from error
     if kind == "error":
         if code == _FULL:
-            raise ServerFull(said)
+            raise ServerFull(reason)
         errors = data.get("errors")
-        raise ActionRefused(f"{said}: {json.dumps(errors, ensure_ascii=False)}" if errors else said)
+        raise ActionRefused(f"{reason}: {json.dumps(errors, ensure_ascii=False)}" if errors else reason)
     if value is not None and not math.isfinite(value):
         raise EpisodeFailed(f"the OpenEnv server gave a reward of {value}")
     if not isinstance(content, dict):

@@ -71,16 +71,16 @@ def _query(world: World, rng: Random, *, first: bool) -> list[str]:
 
 
 def _choose(world: World, rng: Random, hits: list[str], opened: list[str]) -> str | None:
-    left = [hit for hit in hits if hit not in opened]
-    if not left:
+    unopened = [hit for hit in hits if hit not in opened]
+    if not unopened:
         return None
     match weighted(rng, first=0.5, right=0.25, any=0.25):
-        case "right" if world.source_id in left:
+        case "right" if world.source_id in unopened:
             return world.source_id
         case "any":
-            return rng.choice(left)
+            return rng.choice(unopened)
         case _:
-            return left[0]
+            return unopened[0]
 
 
 async def _after_the_right_mail(demo: RecordedConversation, world: World, rng: Random, opened: list[str]) -> None:
@@ -115,14 +115,14 @@ def _sources(rng: Random, read_last: str, opened: list[str]) -> list[str]:
 
 
 def _value_in(text: str, rng: Random) -> str:
-    """Return some value from the mail, found by the sentence forms of the synthetic world."""
-    found = [
+    """Return some value from the mail, recognised by the sentence forms of the synthetic world."""
+    values = [
         match["v"]
         for sentences in _VALUES.values()
         for sentence in sentences
         for match in re.finditer(_pattern(sentence), text)
     ]
-    return rng.choice(found) if found else "I don't know"
+    return rng.choice(values) if values else "I don't know"
 
 
 def _pattern(sentence: str) -> str:

@@ -60,25 +60,25 @@ def main() -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
     arguments = vars(parser.parse_args())
     set_cpu_mode()
-    out, device, processes, kept = (arguments.pop(name) for name in ("out", "device", "processes", "corpus"))
+    out, device, processes, corpus_folder = (arguments.pop(name) for name in ("out", "device", "processes", "corpus"))
     recipe = BaseRecipe(**arguments)
     started = time.monotonic()
-    tokenizer, corpus = _corpus(recipe, processes, kept)
+    tokenizer, corpus = _corpus(recipe, processes, corpus_folder)
     print(f"corpus: {len(corpus.tokens):,} tokens in {time.monotonic() - started:.0f} s", flush=True)
     model, loss = train(recipe, tokenizer, corpus, torch.device(device))
     save(model, tokenizer, recipe, out, loss, time.monotonic() - started)
 
 
-def _corpus(recipe: BaseRecipe, processes: int, kept: Path | None) -> tuple[Tokenizer, Corpus]:
-    if kept and (kept / "corpus.npz").is_file():
-        arrays = np.load(kept / "corpus.npz")
-        return Tokenizer.from_file(str(kept / "tokenizer.json")), Corpus(**arrays)
+def _corpus(recipe: BaseRecipe, processes: int, folder: Path | None) -> tuple[Tokenizer, Corpus]:
+    if folder and (folder / "corpus.npz").is_file():
+        arrays = np.load(folder / "corpus.npz")
+        return Tokenizer.from_file(str(folder / "tokenizer.json")), Corpus(**arrays)
     tokenizer = train_tokenizer([conversation(_UNUSED + i, recipe.seed, 0.5) for i in range(3_000)])
     corpus = make_corpus(tokenizer, recipe.tokens, recipe.seed, recipe.email_share, processes)
-    if kept:
-        kept.mkdir(parents=True, exist_ok=True)
-        tokenizer.save(str(kept / "tokenizer.json"))
-        np.savez(kept / "corpus.npz", tokens=corpus.tokens, agent=corpus.agent, starts=corpus.starts)
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        tokenizer.save(str(folder / "tokenizer.json"))
+        np.savez(folder / "corpus.npz", tokens=corpus.tokens, agent=corpus.agent, starts=corpus.starts)
     return tokenizer, corpus
 
 
@@ -177,7 +177,7 @@ def save(
     out.mkdir(parents=True, exist_ok=True)
     model.to(torch.bfloat16).save_pretrained(out)  # type: ignore[arg-type]
     save_tokenizer(tokenizer, out, recipe.context)
-    made = {
+    record = {
         "recipe": asdict(recipe),
         "parameters": sum(p.numel() for p in model.parameters()),
         "agent_loss": round(loss, 4),
@@ -186,14 +186,14 @@ def save(
         "torch": torch.__version__,
         "commit": _commit(),
     }
-    (out / "recipe.json").write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
+    (out / "recipe.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     PreTrainedTokenizerFast.from_pretrained(out)
-    print(json.dumps(made), flush=True)
+    print(json.dumps(record), flush=True)
 
 
 def _commit() -> str | None:
-    done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return done.stdout.strip() or None
+    revision = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return revision.stdout.strip() or None
 
 
 if __name__ == "__main__":

@@ -45,14 +45,14 @@ def ground(
 ) -> Grounding:
     """Check an email written for `task` after reading the nodes `read`; `reachable` are the nodes beyond the start
     nodes."""
-    known = [id for id in email.citations if id in graph.nodes]
+    existing = [id for id in email.citations if id in graph.nodes]
     return Grounding(
         names_prospect=names_prospect(email, task["prospect"]),
         names_company=names_company(email, task["company"]),
         cites=bool(email.citations),
         unknown=tuple(id for id in email.citations if id not in graph.nodes),
-        unread=tuple(id for id in known if id not in read),
-        cites_product=any(graph.nodes[id].kind is Kind.PRODUCT_FEATURE and id in reachable for id in known),
+        unread=tuple(id for id in existing if id not in read),
+        cites_product=any(graph.nodes[id].kind is Kind.PRODUCT_FEATURE and id in reachable for id in existing),
     )
 
 

@@ -68,19 +68,19 @@ def given_scenarios(prospects: Json, graph: Graph) -> list[Scenario]:
         "prospects",
         MAX_PROSPECTS,
         "sales_email:split",
-        lambda item, position: _given(item, position, graph),
+        lambda item, position: _scenario(item, position, graph),
     )
 
 
-def _given(item: Json, position: int, graph: Graph) -> Scenario:
+def _scenario(item: Json, position: int, graph: Graph) -> Scenario:
     where = f"scenario number {position}"
     check_keys(item, where, _PROSPECT_KEYS)
     split = split_of(item, where)
     try:
-        asked = asked_scenario({key: value for key, value in item.items() if key != "split"}, graph)
+        scenario = asked_scenario({key: value for key, value in item.items() if key != "split"}, graph)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
-    return replace(asked, id=f"given.{position}", split=split)
+    return replace(scenario, id=f"given.{position}", split=split)
 
 
 def asked_scenario(task: Mapping[str, Json], graph: Graph) -> Scenario:

@@ -118,7 +118,7 @@ class SalesEpisode:
         """Return the facts that judges and reward use."""
         task, graph, read = self.scenario.task, self._graph, self._read.keys()
         reachable = graph.reachable(task["start"])
-        found = ground(self._email, task, graph, read, reachable) if self._email else None
+        grounding = ground(self._email, task, graph, read, reachable) if self._email else None
         useful = [id for id in read if id in reachable and id in graph.distance]
         return {
             "finish": self._finish,
@@ -130,17 +130,17 @@ class SalesEpisode:
             "read": list(read),
             "read_path": any(id not in task["start"] for id in useful),
             "read_product": any(graph.nodes[id].kind is Kind.PRODUCT_FEATURE for id in useful),
-            "named_prospect": found is not None and found.names_prospect,
-            "named_company": found is not None and found.names_company,
-            "citations_read": found is not None and found.citations_read,
-            "unknown_citations": list(found.unknown) if found else [],
-            "unread_citations": list(found.unread) if found else [],
-            "cited_product": found is not None and found.cites_product,
-            "success": found is not None and found.grounded,
+            "named_prospect": grounding is not None and grounding.names_prospect,
+            "named_company": grounding is not None and grounding.names_company,
+            "citations_read": grounding is not None and grounding.citations_read,
+            "unknown_citations": list(grounding.unknown) if grounding else [],
+            "unread_citations": list(grounding.unread) if grounding else [],
+            "cited_product": grounding is not None and grounding.cites_product,
+            "success": grounding is not None and grounding.grounded,
         }
 
-    def _connected(self, given: str) -> str:
-        node_id = given.strip()
+    def _connected(self, argument: str) -> str:
+        node_id = argument.strip()
         if node_id not in self._graph.nodes:
             return _no_node(node_id)
         edges = sorted(self._graph.outgoing[node_id], key=self._rank)
@@ -160,8 +160,8 @@ class SalesEpisode:
         preview = " ".join(words[:_PREVIEW_WORDS]) + (" ..." if len(words) > _PREVIEW_WORDS else "")
         return f"{node.id} | {_line(edge.relationship)} | {node.kind} | {preview}"
 
-    def _context(self, given: str) -> str:
-        node_id = given.strip()
+    def _context(self, argument: str) -> str:
+        node_id = argument.strip()
         if node_id not in self._graph.nodes:
             return _no_node(node_id)
         self._read[node_id] = None

@@ -58,7 +58,7 @@ def test_citations_must_exist_and_be_read() -> None:
 
 
 def test_a_product_that_no_path_reaches_does_not_count() -> None:
-    found = check(replace(GOOD, citations=("job", "elsewhere")))
-    assert found.citations_read
-    assert not found.cites_product
-    assert not found.grounded
+    grounding = check(replace(GOOD, citations=("job", "elsewhere")))
+    assert grounding.citations_read
+    assert not grounding.cites_product
+    assert not grounding.grounded

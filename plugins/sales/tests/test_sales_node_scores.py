@@ -48,19 +48,19 @@ def test_a_popular_node_that_is_useless_sinks_below_the_useful_ones(seed: int) -
     rng, scores = Random(seed), GraphScores(graph(), ScoreRule.VISITS)
     for _ in range(14):
         scores.reflect([market(rng) for _ in range(64)])
-    found = scores.scores
-    assert found[FAD] < 0.5 < min(found[JOB], found[CAUSE], found[PRODUCT])
-    assert found[DETOUR] < found[CAUSE]
-    assert found[FAD] < found[ASIDE], "what nobody tried is taken for average, which the fad is not"
+    by_node = scores.scores
+    assert by_node[FAD] < 0.5 < min(by_node[JOB], by_node[CAUSE], by_node[PRODUCT])
+    assert by_node[DETOUR] < by_node[CAUSE]
+    assert by_node[FAD] < by_node[ASIDE], "what nobody tried is taken for average, which the fad is not"
 
 
 def test_the_plain_rule_cannot_tell_them_apart() -> None:
     rng, scores = Random(0), GraphScores(graph(), ScoreRule.TOP_HALF)
     for _ in range(14):
         scores.reflect([market(rng) for _ in range(64)])
-    found = scores.scores
-    assert abs(found[FAD] - found[PRODUCT]) < 0.1
-    assert found[ASIDE] == 1.0, "and what nobody tried stays above both"
+    by_node = scores.scores
+    assert abs(by_node[FAD] - by_node[PRODUCT]) < 0.1
+    assert by_node[ASIDE] == 1.0, "and what nobody tried stays above both"
 
 
 def test_the_plain_rule_moves_a_tenth_of_the_way_best_first() -> None:
@@ -72,12 +72,12 @@ def test_the_plain_rule_moves_a_tenth_of_the_way_best_first() -> None:
 def test_only_a_citation_that_was_read_and_leads_to_a_product_earns() -> None:
     scores = GraphScores(graph(), ScoreRule.VISITS)
     scores.reflect([attempt(1.0, [JOB, FAD], [JOB, PRODUCT, FAD]), attempt(0.0, [JOB, CAUSE], None)])
-    found = scores.scores
-    assert found[JOB] == 1.0, "a failure that began there is not its fault"
-    assert found[PRODUCT] == found[FAD] == 0.9
+    by_node = scores.scores
+    assert by_node[JOB] == 1.0, "a failure that began there is not its fault"
+    assert by_node[PRODUCT] == by_node[FAD] == 0.9
     average = (1 + 0 + 0) / 3
-    assert found[CAUSE] == found[ASIDE], "no evidence: it leads on, and only a failure was there"
-    assert found[ASIDE] == pytest.approx(1 + 0.1 * (average - 1))
+    assert by_node[CAUSE] == by_node[ASIDE], "no evidence: it leads on, and only a failure was there"
+    assert by_node[ASIDE] == pytest.approx(1 + 0.1 * (average - 1))
 
 
 @pytest.mark.parametrize("rule", ScoreRule)
