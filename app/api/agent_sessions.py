@@ -37,7 +37,7 @@ from learnloop_service.app.schemas.agent_sessions import (
 )
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.training.protocol.model_name import ModelName
-from learnloop_service.training.rollout.agents.sessions import Outcome, SessionLimits
+from learnloop_service.training.rollout.agents.sessions import SessionLimits, SessionOutcome
 
 router = keyed_router("sessions", prefix="/sessions")
 
@@ -144,7 +144,7 @@ async def end_agent_session(
     nothing.
     """
     facts = ordered(request.facts) if request.facts else None
-    outcome = Outcome(request.reward, request.parts, request.output, request.reason, facts)
+    outcome = SessionOutcome(request.reward, request.parts, request.output, request.reason, facts)
     row = await store.end(caller, id, outcome, request.attempt)
     return _shown(row, (await opinions_of(database, [id])).get(id))
 

@@ -258,7 +258,7 @@ def named(rollouts: Sequence[PlantedRollout]) -> dict[tuple[str, str], float]:
 
 def maps(rollouts: Sequence[PlantedRollout], orders: int) -> list[Json]:
     """Return the map of the rollouts, a task for each, in several orders."""
-    attempts = [(one.id, Attempt(_shown(one), one.pattern)) for one in rollouts]
+    attempts = [(one.id, Attempt(_as_shown(one), one.pattern)) for one in rollouts]
     side = FailureSide("planted", "a benchmark", "several", [])
     maps = []
     for order in range(orders):
@@ -267,7 +267,7 @@ def maps(rollouts: Sequence[PlantedRollout], orders: int) -> list[Json]:
     return maps
 
 
-def _shown(rollout: PlantedRollout) -> FailedRolloutOut:
+def _as_shown(rollout: PlantedRollout) -> FailedRolloutOut:
     return FailedRolloutOut(trajectory_id=rollout.id, scenario_id=rollout.task, why=None, reason=None)
 
 

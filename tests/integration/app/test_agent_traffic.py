@@ -5,12 +5,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from learnloop_service.app.agent_sessions.calls import Asker, SessionCalls
+from learnloop_service.app.agent_sessions.calls import SessionCaller, SessionCalls
 from learnloop_service.app.agent_sessions.canonical import canonical
 from learnloop_service.app.agent_sessions.store import AgentSessions, PinnedModel, RolloutSlot, SessionSpec
 from learnloop_service.app.auth.caller import LOCAL
 from learnloop_service.app.db.database import Database
-from learnloop_service.training.rollout.agents.sessions import Outcome
+from learnloop_service.training.rollout.agents.sessions import SessionOutcome
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 from tests.integration.app.test_agent_session_store import answered
@@ -30,8 +30,10 @@ async def worked(
     told = [{"role": "assistant", "content": None, "tool_calls": [called]}]
     found = [{"role": "tool", "tool_call_id": "c1", "content": "m1"}]
     for messages in (asked, [*asked, *told, *found]):
-        await answered(calls, Asker(session), "hm", canonical({"messages": messages}, None))
-    await store.end(LOCAL, session, Outcome(reward=reward) if reward is not None else Outcome(reason="unknown"))
+        await answered(calls, SessionCaller(session), "hm", canonical({"messages": messages}, None))
+    await store.end(
+        LOCAL, session, SessionOutcome(reward=reward) if reward is not None else SessionOutcome(reason="unknown")
+    )
     return session
 
 
@@ -42,7 +44,7 @@ async def test_sessions_of_production_become_scenarios(data_dir: Path, database_
         await worked(database, "Question 3?", 0.5)  # the same again
         await worked(database, "A secret?", 0.0, project="sales")
         unasked = await AgentSessions(database).open(_CONSENTED)
-        await AgentSessions(database).end(LOCAL, unasked.row.id, Outcome(reward=0.0))
+        await AgentSessions(database).end(LOCAL, unasked.row.id, SessionOutcome(reward=0.0))
 
         async def post(more: Any = None, **which: Any) -> Any:
             own = {"name": "agent", "config": {"runner": {"pull": {}}}}

@@ -15,7 +15,7 @@ import { go, href, replace } from "../router.js";
 import { Failures } from "./failures.js";
 
 /** @typedef {import("../api_types").EvaluationBrief} Brief */
-/** @typedef {import("../api_types").app__schemas__evaluations__EvaluationOut} Evaluation */
+/** @typedef {import("../api_types").EvaluationOut} Evaluation */
 /** @typedef {import("../api_types").EvaluatedModel} Model */
 /** @typedef {import("../api_types").IntervalOut} Interval */
 
