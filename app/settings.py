@@ -138,8 +138,8 @@ class Settings(BaseSettings):
     """Maximum number of concurrent runs per project over all workers. None: no limit."""
     max_runs_per_backend: int | None = Field(None, ge=1)
     machine_price_per_hour: float | None = Field(None, gt=0, le=1_000_000)
-    """US dollars that an hour of the machine costs, for the cost of runs that begin now. None: no cost of machine time
-    is shown."""
+    """US dollars that an hour of the machine costs, for the cost of runs that begin now. None: what the page Settings
+    of the dashboard says, if anything."""
     lease_s: float = Field(30.0, ge=1.0, le=3600.0)
     """Duration of a lease: if a worker dies, another one can take over its run or evaluation after this time."""
     phase_timeout_s: float = Field(3600.0, ge=1.0)
@@ -558,12 +558,16 @@ def _typos(given: Mapping[str, str]) -> Iterator[str]:
             yield f"{_PREFIX}{name}: Unknown setting. Did you mean {_PREFIX}{meant}?"
 
 
+def variable_of(field: str) -> str:
+    """Return the environment variable of a field; a name that is none stands for itself."""
+    known = Settings.model_fields.get(field)
+    return f"{_PREFIX}{field.upper()}" if known and known.validation_alias is None else field.upper()
+
+
 def _error_message(error: ValidationError) -> str:
     """Return one message for each wrong setting, without its value, which can be a secret."""
     lines = []
     for problem in error.errors(include_url=False, include_input=False):
         field = str(problem["loc"][0])
-        known = Settings.model_fields.get(field)
-        variable = f"LEARNLOOP_{field.upper()}" if known and known.validation_alias is None else field.upper()
-        lines.append(f"{variable}: {message_of(problem)}")
+        lines.append(f"{variable_of(field)}: {message_of(problem)}")
     return "bad settings: " + "; ".join(lines)

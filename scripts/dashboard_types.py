@@ -69,6 +69,7 @@ USED = (
     "ScenarioSetOut",
     "SessionFeedbackOut",
     "SessionOut",
+    "SettingsOut",
     "TestResult",
     "TrajectoryBrief",
     "TrajectoryOut",

@@ -15,6 +15,7 @@ import { ReleasePage } from "./release.js";
 import { RunPage } from "./run.js";
 import { Runs } from "./runs.js";
 import { SessionPage, Sessions } from "./sessions.js";
+import { SettingsPage } from "./settings.js";
 import { Start } from "./start.js";
 import { TrajectoryPage } from "./trajectory.js";
 import { WebhookPage, Webhooks } from "./webhooks.js";
@@ -58,6 +59,8 @@ export function pageOf({ names, query }) {
       return shown("Webhooks", () => html`<${Webhooks} />`, "webhooks");
     case "keys":
       return shown("Keys", () => html`<${Keys} />`, "keys");
+    case "settings":
+      return shown("Settings", () => html`<${SettingsPage} />`, "settings");
     case "data":
       if (part) return shown("Data", () => html`<${DocumentPage} kind=${id} sha256=${part} />`, `data/${part}`);
       return shown("Data", () => html`<${Data} />`, "data");
