@@ -6,6 +6,7 @@ from dataclasses import asdict
 from statistics import fmean
 
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 from learnloop_service.training.base_defaults import Base, factor_from_usual, usual_rate
 from learnloop_service.training.diagnosis import request_limits
 from learnloop_service.training.diagnosis.detector import AllFacts, Detector
@@ -161,8 +162,8 @@ class NothingVaries(Contradiction):
     def summary(self, facts: AllFacts, span: Span) -> str:
         alike, groups = self._counted(facts, span)
         return (
-            f"At temperature {self.config.temperature:g} nothing varies: in {alike} of {groups} groups the rollouts "
-            "got the same reward, so there is nothing to learn from."
+            f"At temperature {self.config.temperature:g} nothing varies: in {alike} of {counted(groups, 'group')} the "
+            "rollouts got the same reward, so there is nothing to learn from."
         )
 
     def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
@@ -193,7 +194,8 @@ class StalePolicy(Contradiction):
     def summary(self, facts: AllFacts, span: Span) -> str:
         oldest = max(each.staleness or 0 for each in facts if each.iteration >= span.first)
         allowed = self.config.pipeline.max_staleness
-        return f"Rollouts were sampled from a policy {oldest} steps old, and pipeline.max_staleness allows {allowed}."
+        age = counted(oldest, "step")
+        return f"Rollouts were sampled from a policy {age} old, and pipeline.max_staleness allows {allowed}."
 
     def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
         since = [each for each in facts if each.iteration >= span.first]
@@ -223,7 +225,7 @@ class ParserDrift(Contradiction):
     def summary(self, facts: AllFacts, span: Span) -> str:
         kind, found = self._newest(facts, span)
         return (
-            f"{found.different} of {found.read} replies of {kind} rollouts were recorded with other tool calls than "
+            f"In {kind} rollouts, {found.different} of {found.read} recorded replies have other tool calls than "
             f"the format {found.tool_format} has in them."
         )
 

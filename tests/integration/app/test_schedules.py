@@ -110,7 +110,7 @@ async def test_a_night_starts_from_the_champion_and_ends_in_a_trial(
             await tx.execute(update(ScheduleRun).values(due_at=ScheduleRun.due_at - _DAY))
         skipped = await _noticed(client, made["id"], lambda found: found["state"] == "skipped")
         assert (skipped["reason"], skipped["run_id"]) == ("too_few_tasks", None)
-        assert skipped["detail"] == ("0 consented tasks are new since the last run's draw, and least_new_tasks is 50.")
+        assert skipped["detail"] == ("New since the last run's draw: 0 consented tasks, and least_new_tasks is 50.")
 
 
 _DAY = func.make_interval(0, 0, 0, 1)
