@@ -33,11 +33,11 @@ CUSTOMERS = shop()
 
 def call(tool, arguments):
     """Do what a tool does, and return what the agent reads."""
-    wanted = str(arguments.get(TOOLS[tool][0]))
+    value = str(arguments.get(TOOLS[tool][0]))
     if tool == "find_orders":
-        return "\n".join(f"{number} {state}" for number, state, _ in CUSTOMERS.get(wanted, ())) or "No such customer."
+        return "\n".join(f"{number} {state}" for number, state, _ in CUSTOMERS.get(value, ())) or "No such customer."
     dates = {number: date for orders in CUSTOMERS.values() for number, _, date in orders}
-    return dates.get(wanted, "No such order.")
+    return dates.get(value, "No such order.")
 
 
 def described(key):
@@ -81,7 +81,7 @@ def conversation(customer, is_careless):
         messages.append({"role": "assistant", "tool_calls": [{"id": tool, "type": "function", "function": function}]})
         messages.append({"role": "tool", "tool_call_id": tool, "content": call(tool, arguments)})
     messages.append({"role": "assistant", "content": date})
-    return {"messages": messages, "tools": [{"type": "function", "function": each} for each in described("parameters")]}
+    return {"messages": messages, "tools": [{"type": "function", "function": tool} for tool in described("parameters")]}
 
 
 def reply(method, params):

@@ -6,8 +6,7 @@ import { dollars } from "../format.js";
 import { Field } from "../parts/field.js";
 import { html } from "../parts/html.js";
 import { Empty, Failed, Loaded, useLoaded } from "../parts/states.js";
-import { Table } from "../parts/table.js";
-import { label } from "../parts/text.js";
+import { label, visible } from "../parts/text.js";
 import { may } from "../session.js";
 
 /** @typedef {import("../api_types").SettingsOut} Settings */
@@ -59,7 +58,7 @@ function Price({ settings, changed }) {
       <div class="fields"><${Field} field=${_PRICE} value=${price} set=${setPrice} faults=${faults} /></div>
       ${state.error && faults.length === 0 && html`<${Failed} error=${state.error} />`}
       <button class="primary">Save</button>
-      ${state.isSaved && html`<p role="status">${said(settings)}</p>`}
+      ${state.isSaved && html`<p role="status">${confirmation(settings)}</p>`}
     </form>
     ${
       settings.machine_price_at_start !== null &&
@@ -70,17 +69,11 @@ function Price({ settings, changed }) {
 }
 
 /** @param {Settings} settings */
-const said = ({ machine_price_per_hour: price }) =>
+const confirmation = ({ machine_price_per_hour: price }) =>
   price === null ? "Runs that begin now have no price." : `Runs that begin now cost ${dollars(price)} an hour.`;
 
-const _COLUMNS = [
-  { title: "Variable", cell: (/** @type {Setting} */ each) => html`<code>${label(each.variable)}</code>` },
-  {
-    title: "Value",
-    cell: (/** @type {Setting} */ { value }) =>
-      value === null ? html`<span class="muted">not set</span>` : label(value, 200),
-  },
-];
+/** The line of a file `.env`; a comment for a setting without a value. @param {Setting} setting */
+const line = ({ variable, value }) => (value === null ? `# ${variable} is not set` : `${variable}=${value}`);
 
 /** @param {{settings: Settings}} props */
 function AtStart({ settings: { version, groups } }) {
@@ -89,8 +82,7 @@ function AtStart({ settings: { version, groups } }) {
       <code>.env</code>, and need a restart to change. Secrets are not shown.</p>
     ${groups.map(
       (group) => html`<h3>${label(group.title)}</h3>
-      <${Table} caption=${group.title} rows=${group.items} columns=${_COLUMNS}
-        keyOf=${(/** @type {Setting} */ each) => each.variable} />`,
+      <pre class="text">${group.items.map((each) => visible(line(each))).join("\n")}</pre>`,
     )}
   </section>`;
 }
