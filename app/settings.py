@@ -42,6 +42,8 @@ _HOST = r"(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])"
 _ORIGIN_PATTERN = rf"http://{_HOST}(?::(?!80$)\d{{1,5}})?|https://{_HOST}(?::(?!443$)\d{{1,5}})?"
 
 
+LEAST_PRICE = 0.0001
+"""Lowest price of an hour of the machine, in US dollars: products with smaller ones underflow in the database."""
 _PREFIX = "LEARNLOOP_"
 _CLIENT_VARIABLES = ("LEARNLOOP_API_KEY", "LEARNLOOP_URL")
 """Variables that the command line reads when it talks to a service."""
@@ -137,7 +139,7 @@ class Settings(BaseSettings):
     max_runs_per_project: int | None = Field(None, ge=1)
     """Maximum number of concurrent runs per project over all workers. None: no limit."""
     max_runs_per_backend: int | None = Field(None, ge=1)
-    machine_price_per_hour: float | None = Field(None, gt=0, le=1_000_000)
+    machine_price_per_hour: float | None = Field(None, ge=LEAST_PRICE, le=1_000_000)
     """US dollars that an hour of the machine costs, for the cost of runs that begin now. None: what the page Settings
     of the dashboard says, if anything."""
     lease_s: float = Field(30.0, ge=1.0, le=3600.0)

@@ -13,7 +13,7 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.errors import Forbidden
 from learnloop_service.app.runs.cost import store_price, stored_price
 from learnloop_service.app.schemas.base import RequestBody, ResponseModel
-from learnloop_service.app.settings import Settings, variable_of
+from learnloop_service.app.settings import LEAST_PRICE, Settings, variable_of
 
 router = keyed_router("catalogue")
 _SHOWN = {
@@ -67,7 +67,7 @@ class SettingsChange(RequestBody):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"machine_price_per_hour": 1.2}]})
 
-    machine_price_per_hour: float | None = Field(gt=0, le=1_000_000)
+    machine_price_per_hour: float | None = Field(ge=LEAST_PRICE, le=1_000_000)
     """US dollars that an hour of the machine costs; null for no price. Runs that have begun keep theirs. Those that
     ran before there was one get the first. A worker with a price of its own keeps to that."""
 

@@ -76,6 +76,11 @@ async def test_settings_are_for_operators_of_the_whole_service(data_dir: Path, d
             for method, body in (("GET", None), ("PATCH", {"machine_price_per_hour": 1.0})):
                 refused = await service.client.request(method, "/settings", headers=headers, json=body)
                 assert refused.status_code == 403, refused.text
-        for wrong in ({}, {"machine_price_per_hour": 0}, {"machine_price_per_hour": 1.0, "port": 1}):
+        for wrong in (
+            {},
+            {"machine_price_per_hour": 0},
+            {"machine_price_per_hour": 1e-308},
+            {"machine_price_per_hour": 1.0, "port": 1},
+        ):
             refused = await service.client.patch("/settings", headers=bearer(OPERATOR_KEY), json=wrong)
             assert refused.status_code == 422, refused.text
