@@ -204,7 +204,7 @@ async def test_why_no_run_is_started(data_dir: Path, database_url: str, database
             await session_of(database, "alone", f"Question {number}?")
         few = await run_now()
         assert (few["reason"], few["state"]) == ("too_few_users", "skipped")
-        assert "of 1 users" in few["detail"]
+        assert "by 1 user none" in few["detail"]
         async with database.begin() as tx:
             promotion = (await tx.execute(select(Promotion.id))).scalar_one()
             await tx.execute(insert(Release), [_release(promotion)])
