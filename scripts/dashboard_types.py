@@ -72,6 +72,7 @@ USED = (
     "ScheduleRunOut",
     "SessionFeedbackOut",
     "SessionOut",
+    "SettingsOut",
     "TestResult",
     "TrajectoryBrief",
     "TrajectoryOut",

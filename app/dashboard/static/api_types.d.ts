@@ -718,6 +718,7 @@ export interface JudgeNoise {
 
 export interface JudgeOut {
   "name": string;
+  "needs": string | null;
   "unfit": string | null;
 }
 
@@ -1345,6 +1346,23 @@ export interface SessionOut {
   "project": string;
   "scopes": (Scope)[];
   "expires_at": string | null;
+}
+
+export interface SettingGroup {
+  "title": string;
+  "items": (SettingOut)[];
+}
+
+export interface SettingOut {
+  "variable": string;
+  "value": string | null;
+}
+
+export interface SettingsOut {
+  "version": string;
+  "machine_price_per_hour": number | null;
+  "machine_price_at_start": number | null;
+  "groups": (SettingGroup)[];
 }
 
 export type Severity = "note" | "warning" | "fault";

@@ -20,6 +20,7 @@ from learnloop_service.app.schemas.run_request import (
 from learnloop_service.app.settings import Settings
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.registry import UnknownEnvironment, document
+from learnloop_service.environment.wording import counted
 from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.bases.defaults import BaseModelFacts, Default, defaults_of, demonstrations, on_collapse
 from learnloop_service.training.loop.warm_start import iterations_of
@@ -182,7 +183,8 @@ def with_defaults(plan: RunPlan, base: BaseModelFacts, available: Callable[[str,
         else:
             given[name] = count
             warnings.append(
-                f"evaluation.{name} is {asked}, and there are {count} {split} scenarios: each is used once."
+                f"evaluation.{name} is {asked}, and the environment has {counted(count, f'{split} scenario')}: each is "
+                "used once."
             )
     kept = request.checkpoints
     if base.is_sized and "checkpoints" not in request.model_fields_set:
@@ -229,8 +231,8 @@ def _shared_scenarios(plan: RunPlan, available: Callable[[str, int], int]) -> li
             f"No training scenario is left that is not demonstrated ({count} in all): rollouts attempt the same ones."
         ]
     return [
-        f"There are {count} training scenarios, and {demonstrated} of them are demonstrated: rollouts attempt the "
-        f"{count - demonstrated} others, and then those that were demonstrated."
+        f"The environment has {counted(count, 'training scenario')}, {demonstrated:,} of them demonstrated: "
+        f"rollouts attempt the other {count - demonstrated:,} first."
     ]
 
 
