@@ -64,6 +64,8 @@ USED = (
     "RewardHistograms",
     "RunDiagnosis",
     "RunListed",
+    "RunLog",
+    "RunMetrics",
     "RunOut",
     "SampledTokens",
     "ScenarioSetOut",

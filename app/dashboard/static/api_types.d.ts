@@ -778,10 +778,27 @@ export interface Likelihood {
   "turns": (ScoredTurn)[];
 }
 
+export type LogLevel = "error" | "warning" | "info";
+
+export interface LogLine {
+  "level": LogLevel;
+  "at": string;
+  "type": string;
+  "iteration": number | null;
+  "text": string;
+  "seq": number | null;
+  "trajectory_id": string | null;
+}
+
 export interface MethodOut {
   "name": string;
   "draws": number;
   "level": number;
+}
+
+export interface MetricSeries {
+  "name": string;
+  "values": (number | null)[];
 }
 
 export interface ModelBrief {
@@ -1135,6 +1152,20 @@ export interface RunListed {
   "cost_usd": number | null;
   "settings": Record<string, string | number | boolean> | null;
   "curve": (number)[] | null;
+}
+
+export interface RunLog {
+  "counts": Record<string, number>;
+  "items": (LogLine)[];
+  "next_cursor": string | null;
+}
+
+export interface RunMetrics {
+  "run_id": string;
+  "every": number;
+  "iterations": (number)[];
+  "names": (string)[];
+  "metrics": (MetricSeries)[];
 }
 
 export interface RunOut {
