@@ -1,4 +1,4 @@
-"""A run's log: its events, and what failed in it, with a level each.
+"""A run's log: its events, and what failed in it, with a level each. Equal failures of an iteration are one line.
 
 Nothing is stored for it. The events say what happened to the run, and failed rollouts and judge calls keep their
 errors. What the service writes to its own log is about processes rather than about one run.
@@ -26,19 +26,23 @@ _LINES = f"""
             occurred_at AS at, type, iteration, seq, NULL AS trajectory_id,
             coalesce(data->>'message', data->>'summary', data->>'error', data->>'reason', data->>'limit',
                 data->>'damaged', data->>'phase', data->>'url', data->>'worker') AS text,
-            (data#>>'{{rewards,mean}}')::float AS mean, data#>>'{{supervised,demonstrations}}' AS demonstrations
+            1 AS count, (data#>>'{{rewards,mean}}')::float AS mean,
+            data#>>'{{supervised,demonstrations}}' AS demonstrations
         FROM event WHERE run_id = :run_id
         UNION ALL
-        SELECT {_ERROR}, started_at + make_interval(secs => seconds), 'rollout.failed', iteration, NULL, id, error,
-            NULL, NULL
+        SELECT {_ERROR}, max(started_at + make_interval(secs => seconds)), 'rollout.failed', iteration, NULL, min(id),
+            left(error, {_LONGEST}), count(*), NULL, NULL
         FROM trajectory WHERE run_id = :run_id AND error IS NOT NULL AND kind IN ('train', 'evaluation', 'showcase')
+        GROUP BY iteration, left(error, {_LONGEST})
         UNION ALL
-        SELECT {_ERROR}, finished_at, 'judge.failed', iteration, NULL, NULL, judge || ': ' || error, NULL, NULL
+        SELECT {_ERROR}, max(finished_at), 'judge.failed', iteration, NULL, NULL,
+            judge || ': ' || left(error, {_LONGEST}), count(*), NULL, NULL
         FROM judge_call JOIN iteration USING (run_id, iteration)
         WHERE run_id = :run_id AND error IS NOT NULL
+        GROUP BY iteration, judge, left(error, {_LONGEST})
         UNION ALL
-        SELECT {_ERROR}, finished_at, 'rollouts.failed', iteration, NULL, NULL,
-            failed_rollouts || ' of them; their records were deleted', NULL, NULL
+        SELECT {_ERROR}, finished_at, 'rollout.failed', iteration, NULL, NULL, 'The records were deleted.',
+            failed_rollouts, NULL, NULL
         FROM iteration AS iterations WHERE run_id = :run_id AND failed_rollouts > 0 AND NOT EXISTS (
             SELECT FROM trajectory
             WHERE run_id = :run_id AND trajectory.iteration = iterations.iteration AND error IS NOT NULL
@@ -49,7 +53,8 @@ _COUNTS = text(f"{_LINES} SELECT rank, count(*) FROM lines GROUP BY rank")
 _PAGE = text(
     f"""
     {_LINES}
-    SELECT rank, at, type, iteration, seq, trajectory_id, left(text, {_LONGEST}) AS text, mean, demonstrations
+    SELECT rank, at, type, iteration, seq, trajectory_id, left(text, {_LONGEST}) AS text, count, mean,
+        demonstrations
     FROM lines WHERE rank = ANY(:ranks)
     ORDER BY CASE WHEN CAST(:is_by_level AS boolean) THEN rank END, at DESC, seq DESC NULLS LAST, trajectory_id, text
     OFFSET :start LIMIT :limit
@@ -75,7 +80,7 @@ async def run_log(
 
 
 def _line(row: RowMapping) -> LogLine:
-    names = ("at", "type", "iteration", "seq", "trajectory_id")
+    names = ("at", "type", "iteration", "seq", "trajectory_id", "count")
     return LogLine(level=_LEVELS[row["rank"]], text=_text(row), **{name: row[name] for name in names})
 
 

@@ -44,10 +44,11 @@ class LogLine(ResponseModel):
     level: LogLevel
     """`error`: something failed; `warning`: something may need attention; `info`: anything else."""
     at: datetime
-    """When it happened. Of a judge's failures: when their iteration was saved."""
+    """When it happened; of several failures the last one, and of a judge's when their iteration was saved."""
     type: str
-    """What happened: the type of an event (docs/events.md), `rollout.failed`, `judge.failed`, or `rollouts.failed`: a
-    number of rollouts whose records were deleted."""
+    """What happened: the type of an event (docs/events.md), `rollout.failed` or `judge.failed`."""
+    count: int
+    """Number of equal failures in the iteration that the line stands for; 1 for an event."""
     iteration: int | None
     """Iteration that it belongs to; 0 is the baseline. Null if it belongs to none."""
     text: str
@@ -55,7 +56,7 @@ class LogLine(ResponseModel):
     seq: int | None
     """Number of the event; null if the line is not an event."""
     trajectory_id: str | None
-    """Id of the rollout that failed; null in other lines."""
+    """Id of a rollout that failed so; null in other lines, and if the records were deleted."""
 
 
 class RunLog(ResponseModel):

@@ -25,7 +25,7 @@ export class ApiError extends Error {
 
 /**
  * @param {string} path relative to the root of the service
- * @param {Record<string, string | number | boolean | null | undefined | number[]>} [query] null and undefined are left
+ * @param {Record<string, string | number | boolean | null | undefined | number[] | string[]>} [query] null and undefined are left
  *   out; a list is given as often as it has values
  */
 export function url(path, query = {}) {

@@ -784,6 +784,7 @@ export interface LogLine {
   "level": LogLevel;
   "at": string;
   "type": string;
+  "count": number;
   "iteration": number | null;
   "text": string;
   "seq": number | null;

@@ -15,6 +15,7 @@ const _TYPES = [
   "journal.damaged",
   "iteration.completed",
   "iteration.no_signal",
+  "run.diagnosis",
   "budget.reached",
   "checkpoint.pushed",
 ];

@@ -43,6 +43,10 @@ async def _write(database_url: str) -> None:
         await tx.execute(update(Trajectory).where(Trajectory.run_id == _SHORT).values(**parts))
         failed = update(Trajectory).where(Trajectory.id == f"{_SHORT}-0")
         await tx.execute(failed.values(error="the server went away", turns=99, outcome={}))
+        more = [
+            row | {"id": f"failed-{number}", "error": "the server went away"} for number, row in enumerate(_failing())
+        ]
+        await tx.execute(insert(Trajectory), more)
         facts = {"groups": [{"truncated": 1, "variance": 0.5}, {"truncated": 2}]}
         await tx.execute(update(Iteration).where(Iteration.run_id == _SHORT).values(facts=facts))
         call = {"run_id": _SHORT, "iteration": 1, "judge": "ruler", "model": "m/m", "requests": 1, "cached": False}
@@ -60,6 +64,12 @@ async def _write(database_url: str) -> None:
         await tx.execute(
             update(Iteration).where(Iteration.run_id == _SHORT, Iteration.iteration == 4).values(failed_rollouts=3)
         )
+
+
+def _failing() -> list[dict[str, Any]]:
+    """Two more rollouts of the first iteration."""
+    [(_, rollouts)] = [each for each in rows(_SHORT, 1, 2) if each[0] is Trajectory]
+    return rollouts
 
 
 async def _metrics(client: httpx.AsyncClient, run_id: str, *names: str) -> Any:
@@ -118,7 +128,7 @@ def _texts(page: Any) -> list[tuple[str, str, str]]:
 
 
 _ERRORS = [
-    ("error", "rollouts.failed", "3 of them; their records were deleted"),
+    ("error", "rollout.failed", "The records were deleted."),
     ("error", "run.failed", "out of memory"),
     ("error", "judge.failed", "ruler: no verdict"),
     ("error", "rollout.failed", "the server went away"),
@@ -135,6 +145,7 @@ async def test_errors_come_first_and_can_be_shown_alone(client: httpx.AsyncClien
     ]
     assert page["counts"] == {"error": 4, "warning": 1, "info": 1 + 4 * _SHORT_ITERATIONS - 1}
     assert page["items"][3]["trajectory_id"] == f"{_SHORT}-0"
+    assert [each["count"] for each in page["items"][3:5]] == [3, 1]
     errors = await _log(client, level="error")
     assert sorted(_texts(errors)) == sorted(_ERRORS)
     assert errors["next_cursor"] is None

@@ -5,7 +5,6 @@ import { html } from "../parts/html.js";
 import { Empty } from "../parts/states.js";
 import { LongTable } from "../parts/table.js";
 import { href } from "../router.js";
-import { kl } from "./run_health.js";
 
 /** @typedef {import("../run_data.js").Iteration} Iteration */
 
@@ -29,6 +28,9 @@ export function RunIterations({ data, run }) {
     )}
       keyOf=${(/** @type {Iteration} */ each) => each.iteration} toneOf=${(/** @type {Iteration} */ each) => (each.no_signal ? "warn" : "")} />`;
 }
+
+/** How far a step moved the policy, by the backend's measure. @param {Iteration} each */
+const kl = (each) => each.train_metrics?.kl_policy_ref ?? each.train_metrics?.step_kl ?? each.train_metrics?.kl_div;
 
 /** @param {string} runId @param {boolean} isSupervised @returns {import("../parts/table.js").Column[]} */
 function columns(runId, isSupervised) {
