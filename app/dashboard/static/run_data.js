@@ -30,15 +30,15 @@ export function openRun(runId) {
   let isClosed = false;
   let again = 0; // timer of the next try to read a run that could not be read
   let failures = 0;
+  /** @type {Promise<void> | undefined} */
+  let whole;
   /** @type {ReturnType<typeof follow> | undefined} */
   let stream;
 
   async function start() {
     clearTimeout(again);
     try {
-      const found = await read();
-      listen(found);
-      await readIterations(-1);
+      listen(await read());
     } catch (problem) {
       if (isClosed || run.value) return;
       error.value = /** @type {Error} */ (problem);
@@ -100,6 +100,13 @@ export function openRun(runId) {
     });
   }
 
+  /** Read all figures of all iterations, unless that was done: they are many, and a few pages need them. */
+  function readAll() {
+    whole ??= readIterations(-1).catch(() => {
+      whole = undefined; // the next page tries again
+    });
+  }
+
   /** Replace or append iterations. @param {Iteration[]} more */
   function add(more) {
     const known = new Map(iterations.value.map((each) => [each.iteration, each]));
@@ -153,6 +160,7 @@ export function openRun(runId) {
     iterations,
     shortage,
     connection,
+    readAll,
     reopen,
     retry: start,
     close() {

@@ -1,5 +1,6 @@
 // A page of a run that its environment brings. It is loaded when it is first shown.
 
+import { useEffect } from "../vendor/hooks.js";
 import { html } from "../parts/html.js";
 import { Loaded, useLoaded } from "../parts/states.js";
 
@@ -15,6 +16,7 @@ export const addedPages = (environment) => _PAGES[environment] ?? [];
 
 /** @param {{page: Added, data: import("../run_data.js").RunData, run: import("../api_types").RunOut, query: URLSearchParams}} props */
 export function AddedPage({ page, data, run, query }) {
+  useEffect(data.readAll, [data]);
   const state = useLoaded(() => load(page), [page]);
   return html`<${Loaded} state=${state} rows=${8}>${(/** @type {any} */ { Page }) => html`<${Page} data=${data} run=${run} query=${query} />`}<//>`;
 }

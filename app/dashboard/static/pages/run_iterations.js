@@ -1,5 +1,6 @@
 // All iterations of a run with all figures.
 
+import { useEffect } from "../vendor/hooks.js";
 import { duration, moment, number, percent, whole } from "../format.js";
 import { html } from "../parts/html.js";
 import { Empty } from "../parts/states.js";
@@ -18,6 +19,7 @@ const _NO_SIGNAL = /** @type {Record<string, string>} */ ({
 
 /** @param {import("./run.js").PartProps} props */
 export function RunIterations({ data, run }) {
+  useEffect(data.readAll, [data]);
   const rows = [...data.iterations.value].reverse();
   if (rows.length === 0)
     return html`<${Empty} title="No iteration yet"><p>The baseline comes first: it measures the agent before any training.</p><//>`;

@@ -25,6 +25,7 @@ const _CHART_HEIGHT = 210;
 
 /** @param {import("./run.js").PartProps} props */
 export function RunOverview({ data, run, query, baseline }) {
+  useEffect(data.readAll, [data]);
   const kind = kindOf(run, query);
   const iterations = data.iterations.value.filter((each) => each.iteration > 0);
   const isOpen = !ENDED.has(run.status); // what has ended gets no more data

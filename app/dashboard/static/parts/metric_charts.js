@@ -92,7 +92,7 @@ function Drawn({ entries, baseline, query, metrics, all, names }) {
   const every = Math.max(...[...metrics.values()].map((each) => each.every));
   return html`<div class="filters metric-filters" role="group" aria-label="What the charts show">
       <${Picker} all=${all} names=${names} choose=${(/** @type {string[]} */ more) => change({ metrics: asText(more) })} />
-      <label class="field"><span>Smoothing <output>${smoothing.toFixed(2)}</output></span>
+      <label class="field"><span>Smoothing <b>${smoothing.toFixed(2)}</b></span>
         <input type="range" min="0" max="0.98" step="0.02" value=${smoothing}
           onInput=${(/** @type {any} */ event) => setSmoothing(Number(event.target.value))}
           onChange=${(/** @type {any} */ event) => change({ smooth: Number(event.target.value) || null })} /></label>
