@@ -44,7 +44,7 @@ from learnloop_service.app.statistics.verdict import Verdict
 
 _Entity = TypeVar("_Entity")
 SHOWN_ITERATIONS = 200
-"""Maximum number of iterations that are shown with a run: the newest ones."""
+"""Maximum number of iterations that are shown with a run, the newest ones, and of iterations with evaluations."""
 
 _REWARDS = ("mean", "median", "min", "max", "count")
 _BULKY = {"messages", "tokens", "tools", "score_explanation", "score_parts", "reward_parts"}
@@ -88,7 +88,7 @@ class RunFigures(NamedTuple):
     iterations: list[dict[str, Any]]
     """The newest iterations, ascending."""
     evaluations: list[dict[str, Any]]
-    """Evaluations of the baseline and of the newest iterations, ascending."""
+    """Evaluations of the baseline, the best checkpoint and the newest iterations that were evaluated, ascending."""
     deliveries: dict[str, int]
     """Number of webhook deliveries by state."""
     used: Totals

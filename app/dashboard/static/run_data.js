@@ -7,7 +7,7 @@ import { follow } from "./live.js";
 /** @typedef {import("./api_types").RunOut} Run */
 /** @typedef {import("./api_types").IterationFigures & Partial<import("./api_types").IterationOut>} Iteration */
 /** @typedef {import("./api_types").EventOut} Event */
-/** @typedef {{limit: string, max: number, needs: number, spent: Record<string, number | null>}} Shortage a used up budget */
+/** @typedef {{limit: string, max: number, needs: number, spent: Record<string, number | null>}} Shortage of a budget */
 
 export const ENDED = new Set(["completed", "failed", "cancelled"]);
 /** Number of the newest events that say why a run is paused. */
@@ -22,7 +22,7 @@ export function openRun(runId) {
   const run = signal(/** @type {Run | undefined} */ (undefined));
   const error = signal(/** @type {Error | undefined} */ (undefined));
   const iterations = signal(/** @type {Iteration[]} */ ([]));
-  const shortage = signal(/** @type {Shortage | undefined} */ (undefined)); // the budget that paused the run, if one did
+  const shortage = signal(/** @type {Shortage | undefined} */ (undefined)); // if a budget paused the run
   const connection = signal(/** @type {import("./live.js").Connection} */ ("connecting"));
   const controller = new AbortController();
   let refreshing = 0;

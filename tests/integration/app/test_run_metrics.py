@@ -152,7 +152,8 @@ async def test_errors_come_first_and_can_be_shown_alone(client: httpx.AsyncClien
 
 
 async def test_a_log_is_read_page_by_page_and_by_its_time(client: httpx.AsyncClient) -> None:
-    pages, cursor = [], None
+    pages: list[Any] = []
+    cursor = None
     while len(pages) == 0 or cursor:
         page = await _log(client, limit=7, order="time", **({"cursor": cursor} if cursor else {}))
         pages += page["items"]

@@ -1,5 +1,5 @@
-// Compares runs, and all runs of the same settings as one: their curves in one chart, held-out questions won and lost, and
-// the settings that differ.
+// Compares runs, and all runs of the same settings as one: their metrics in charts, held-out questions won and lost,
+// and the settings that differ.
 
 import { get, path } from "../api.js";
 import { counted, number, percent, signed } from "../format.js";
@@ -37,10 +37,15 @@ export function Compare({ query }) {
   if (keys.length === 0)
     return html`<${Empty} title="Nothing to compare"><p>Mark some runs in <a href=${href([])}>the list</a>.</p><//>`;
   return html`<p class="crumbs"><a href=${href([])}>Runs</a></p><h1>Compare runs</h1>
-    <${Loaded} state=${state} rows=${8}>${(/** @type {Compared[]} */ found) => html`<${Whole} found=${found} query=${query} />`}<//>`;
+    <${Loaded} state=${state} rows=${8}>${(/** @type {Compared[]} */ found) =>
+      html`<${Whole} found=${found} query=${query} />`}<//>`;
 }
 
-/** @param {string} key a run's id, or the hash of the settings of several @param {AbortSignal} aborted @returns {Promise<Compared>} */
+/**
+ * @param {string} key a run's id, or the hash of the settings of several
+ * @param {AbortSignal} aborted
+ * @returns {Promise<Compared>}
+ */
 async function load(key, aborted) {
   const settings_hash = key.startsWith(_SAME) ? key.slice(_SAME.length) : undefined;
   const [[entry], listed] =
@@ -75,20 +80,35 @@ function Whole({ found, query }) {
     <${MetricCharts} entries=${entries} baseline=${baseline} query=${query} usual=${_USUAL} />
     ${single.length > 1 && html`<${WonLost} runs=${single} query=${query} />`}
     <section class="card"><h2>Figures and settings</h2><${Sideways} label="Figures and settings"><table>
-      <thead><tr><th scope="col">Figure</th>${found.map(({ run }, index) => html`<th scope="col"><a href=${href(["runs", run.run_id])}>${titles[index]}</a></th>`)}</tr></thead>
+      <thead><tr><th scope="col">Figure</th>${found.map(
+        ({ run }, index) => html`<th scope="col"><a href=${href(["runs", run.run_id])}>${titles[index]}</a></th>`,
+      )}</tr></thead>
       <tbody>
-        ${row("Status", found, ({ run, same }) => (same ? counts(same.statuses) : html`<${Status} status=${run.status} />`))}
+        ${row("Status", found, ({ run, same }) =>
+          same ? counts(same.statuses) : html`<${Status} status=${run.status} />`,
+        )}
         ${row("Iterations", found, ({ run }) => `${run.progress.iterations_done} of ${run.progress.iterations_total}`)}
-        ${row("Held-out success", found, ({ run, same }) => (same ? html`${percent(same.first)} <span aria-label="to">→</span> ${percent(same.means.success)}` : html`<${Headline} verdict=${run.verdict} />`))}
-        ${row("Verdict", found, ({ run, same }) => (same ? gained(same) : html`${visible(run.verdict.sentence)}<span class="small-print">${visible(run.verdict.details)}</span>`))}
+        ${row("Held-out success", found, ({ run, same }) =>
+          same
+            ? html`${percent(same.first)} <span aria-label="to">→</span> ${percent(same.means.success)}`
+            : html`<${Headline} verdict=${run.verdict} />`,
+        )}
+        ${row("Verdict", found, ({ run, same }) =>
+          same
+            ? gained(same)
+            : html`${visible(run.verdict.sentence)}<span class="small-print">${visible(run.verdict.details)}</span>`,
+        )}
         ${row("Latest reward", found, ({ run, same }) => (same ? "" : number(run.iterations.at(-1)?.rewards.mean)))}
-        ${differing(runs.map((run) => run.request)).map(([name, values]) => row(name, found, (_, index) => label(values[index], 120)))}
+        ${differing(runs.map((run) => run.request)).map(([name, values]) =>
+          row(name, found, (_, index) => label(values[index], 120)),
+        )}
       </tbody></table><//></section>`;
 }
 
 /** @param {Same} same */
 const gained = ({ means, gain_sd, verdicts }) =>
-  html`<strong>${signed(means.gain, 0)}${gain_sd !== null && ` ± ${number(gain_sd, 0)}`} points</strong> <span class="muted">${counts(verdicts)}</span>`;
+  html`<strong>${signed(means.gain, 0)}${gain_sd !== null && ` ± ${number(gain_sd, 0)}`} points</strong>
+    ${" "}<span class="muted">${counts(verdicts)}</span>`;
 
 /** @param {Record<string, number>} found */
 const counts = (found) =>
@@ -100,7 +120,10 @@ const counts = (found) =>
 const row = (title, found, cell) =>
   html`<tr><th scope="row">${title}</th>${found.map((each, index) => html`<td>${cell(each, index)}</td>`)}</tr>`;
 
-/** The settings that differ between the requests. @param {Record<string, any>[]} requests @returns {[string, string[]][]} */
+/**
+ * The settings that differ between the requests.
+ * @param {Record<string, any>[]} requests @returns {[string, string[]][]}
+ */
 function differing(requests) {
   const flat = requests.map((request) => new Map(leaves(request, "")));
   const names = [...new Set(flat.flatMap((each) => [...each.keys()]))].sort();

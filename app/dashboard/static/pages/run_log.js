@@ -50,10 +50,15 @@ function Lines({ run, query, level, order }) {
       setCursor(page.next_cursor);
     }
     return html`<${Filters} counts=${log.counts} level=${level} order=${order} change=${change} />
-      ${sorted.length === 0 && html`<${Empty} title=${level ? "Nothing of this kind has happened" : "Nothing has happened yet"} />`}
+      ${
+        sorted.length === 0 &&
+        html`<${Empty} title=${level ? "Nothing of this kind has happened" : "Nothing has happened yet"} />`
+      }
       ${
         sorted.length > 0 &&
-        html`<ol class="events">${sorted.map((line) => html`<${LogRow} key=${keyOf(line)} line=${line} runId=${run.run_id} />`)}</ol>`
+        html`<ol class="events">${sorted.map(
+          (line) => html`<${LogRow} key=${keyOf(line)} line=${line} runId=${run.run_id} />`,
+        )}</ol>`
       }
       <p class="muted">${whole(sorted.length)} of ${counted(total, "line")}${" "}
         ${next && html`<${Action} label=${`Show ${_PAGE} more`} act=${more} />`}</p>
@@ -73,7 +78,10 @@ function useNews(event, reload) {
 /** @param {Line} line */
 const keyOf = ({ seq, trajectory_id: id, type, at, text }) => String(seq ?? id ?? `${type} ${at} ${text}`);
 
-/** Lines that come between those that are read push others to the next page, so all that were read are kept. @param {Map<string, Line>} lines @param {Line[]} more */
+/**
+ * Add lines to those that were read. New ones push others to the next page, so none of them is dropped.
+ * @param {Map<string, Line>} lines @param {Line[]} more
+ */
 const add = (lines, more) => more.forEach((line) => lines.set(keyOf(line), line));
 
 /** @param {Line} one @param {Line} other */
@@ -85,7 +93,15 @@ const byLevel = (one, other) => rankOf(one) - rankOf(other) || byTime(one, other
 /** @param {Line} line */
 const rankOf = ({ level }) => _LEVELS.findIndex((each) => each.level === level);
 
-/** @param {{counts: Log["counts"], level: string | undefined, order: string, change: (more: {level?: string | null, order?: string | null}) => void}} props */
+/**
+ * @typedef {object} FiltersProps
+ * @property {Log["counts"]} counts
+ * @property {string | undefined} level
+ * @property {string} order
+ * @property {(more: {level?: string | null, order?: string | null}) => void} change
+ */
+
+/** @param {FiltersProps} props */
 const Filters = ({ counts, level, order, change }) => html`<div class="filters" role="group" aria-label="Lines to show">
   <div class="levels">
     <button aria-pressed=${!level} onClick=${() => change({ level: null })}>All</button>
@@ -95,7 +111,8 @@ const Filters = ({ counts, level, order, change }) => html`<div class="filters" 
     )}
   </div>
   <label class="field"><span>Order</span>
-    <select disabled=${Boolean(level)} onChange=${(/** @type {any} */ event) => change({ order: event.target.value || null })}>
+    <select disabled=${Boolean(level)}
+      onChange=${(/** @type {any} */ event) => change({ order: event.target.value || null })}>
       <option value="" selected=${order === "level"}>errors first, newest first</option>
       <option value="time" selected=${order === "time"}>newest first</option>
     </select></label>
@@ -108,14 +125,20 @@ function LogRow({ line, runId }) {
   const named = _LEVELS.find((each) => each.level === level);
   return html`<li class=${named?.tone}>
     <details onToggle=${(/** @type {any} */ toggled) => setOpen(toggled.currentTarget.open)}>
-      <summary>${level !== "info" && html`<span class="level">${level}</span> `}<strong>${inWords(type.replaceAll(".", " "))}${count > 1 && `, ${whole(count)} times`}</strong>
+      <summary>${level !== "info" && html`<span class="level">${level}</span> `}
+        <strong>${inWords(type.replaceAll(".", " "))}${count > 1 && `, ${whole(count)} times`}</strong>
         ${iteration !== null && html` <span class="muted">iteration ${iteration}</span>`}
         ${" "}<span>${label(text, 160)}</span>
         <time class="muted" datetime=${at}>${exactMoment(at)}</time></summary>
       ${isOpen && html`<${Details} line=${line} runId=${runId} />`}
     </details>
     ${id && html`<a href=${href(["runs", runId, "trajectories", id])}>Read the rollout</a>`}
-    ${!id && iteration !== null && level !== "info" && html`<a href=${href(["runs", runId, "trajectories"], { iteration })}>Rollouts of the iteration</a>`}
+    ${
+      !id &&
+      iteration !== null &&
+      level !== "info" &&
+      html`<a href=${href(["runs", runId, "trajectories"], { iteration })}>Rollouts of the iteration</a>`
+    }
   </li>`;
 }
 

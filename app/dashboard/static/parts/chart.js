@@ -153,7 +153,8 @@ function summary({ title, lines, mark, format = number }) {
     if (values.length === 0) return `${line.label}: no figures yet`;
     return `${line.label}: from ${format(values[0])} to ${format(values[values.length - 1])}`;
   });
-  return `${title}. ${said.join("; ")}.${mark ? ` Marked at ${mark.x}: ${mark.label}.` : ""} The table below has all figures.`;
+  const marked = mark ? ` Marked at ${mark.x}: ${mark.label}.` : "";
+  return `${title}. ${said.join("; ")}.${marked} The table below has all figures.`;
 }
 
 /** @param {ChartProps & {width: number, height: number, cursor: Shared}} props */

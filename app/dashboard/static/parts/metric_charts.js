@@ -1,5 +1,5 @@
-// Charts of any metrics of one run or of several: chosen, smoothed, with a logarithmic axis, and of some iterations only.
-// The address has all of it.
+// Charts of any metrics of one run or of several: chosen, smoothed, with a logarithmic axis, and of some iterations
+// only. The address has all of it.
 
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { useSignal } from "../vendor/signals.js";
@@ -42,7 +42,8 @@ export function MetricCharts({ entries, baseline, query, usual, version = 0 }) {
     ].sort();
     if (all.length === 0) return html`<${Empty} title="No figures yet"><p>The baseline comes first.</p><//>`;
     const drawn = chosen ? names : names.filter((name) => all.includes(name));
-    return html`<${Drawn} entries=${entries} baseline=${baseline} query=${query} metrics=${metrics} all=${all} names=${drawn} />`;
+    return html`<${Drawn} entries=${entries} baseline=${baseline} query=${query} metrics=${metrics} all=${all}
+      names=${drawn} />`;
   }}<//>`;
 }
 
@@ -91,7 +92,8 @@ function Drawn({ entries, baseline, query, metrics, all, names }) {
     refine({ ...Object.fromEntries(query), ...more });
   const every = Math.max(...[...metrics.values()].map((each) => each.every));
   return html`<div class="filters metric-filters" role="group" aria-label="What the charts show">
-      <${Picker} all=${all} names=${names} choose=${(/** @type {string[]} */ more) => change({ metrics: asText(more) })} />
+      <${Picker} all=${all} names=${names}
+        choose=${(/** @type {string[]} */ more) => change({ metrics: asText(more) })} />
       <label class="field"><span>Smoothing <b>${smoothing.toFixed(2)}</b></span>
         <input type="range" min="0" max="0.98" step="0.02" value=${smoothing}
           onInput=${(/** @type {any} */ event) => setSmoothing(Number(event.target.value))}
@@ -129,11 +131,15 @@ const iterationOf = (text, otherwise) => (text && /^\d{1,9}$/.test(text) ? Numbe
 /** The iterations that are shown, for the keyboard. @param {RangeProps} props */
 function Range({ first, last, from, to, change }) {
   /** @param {"from" | "to"} name @param {string} title @param {number} value */
-  const end = (name, title, value) => html`<label class="field short"><span>${title}</span>
-    <input type="number" min=${first} max=${last} value=${value}
-      onChange=${(/** @type {any} */ event) => change({ [name]: iterationOf(event.target.value, name === "from" ? first : last) })} /></label>`;
+  const end = (name, title, value) => {
+    const changed = (/** @type {any} */ event) =>
+      change({ [name]: iterationOf(event.target.value, name === "from" ? first : last) });
+    return html`<label class="field short"><span>${title}</span>
+      <input type="number" min=${first} max=${last} value=${value} onChange=${changed} /></label>`;
+  };
   return html`${end("from", "From iteration", from)}${end("to", "To iteration", to)}
-    <button disabled=${from <= first && to >= last} onClick=${() => change({ from: null, to: null })}>All iterations</button>`;
+    <button disabled=${from <= first && to >= last} onClick=${() => change({ from: null, to: null })}>
+      All iterations</button>`;
 }
 
 /** @param {{all: string[], names: string[], choose: (names: string[]) => void}} props */
@@ -149,14 +155,16 @@ function Picker({ all, names, choose }) {
       isOpen &&
       html`<div class="picker-box card">
       <div class="filters"><label class="field"><span>Find a metric</span>
-        <input type="search" value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)} /></label>
+        <input type="search" value=${text}
+          onInput=${(/** @type {any} */ event) => setText(event.target.value)} /></label>
         <button disabled=${names.length === 0} onClick=${() => choose([])}>Choose none</button></div>
       ${isFull && html`<p class="muted">At most ${_MOST} can be charted: leave one out first.</p>`}
       ${grouped(all, text).map(
         (group) => html`<fieldset key=${group.title}><legend>${group.title}</legend>
           <div class="picker-names">${group.names.map(
             (name) => html`<label class="check" key=${name} title=${name}><input type="checkbox"
-              checked=${names.includes(name)} disabled=${isFull && !names.includes(name)} onChange=${() => toggle(name)} />
+              checked=${names.includes(name)} disabled=${isFull && !names.includes(name)}
+              onChange=${() => toggle(name)} />
               ${" "}${titleOf(name)}</label>`,
           )}</div></fieldset>`,
       )}

@@ -1,6 +1,14 @@
 // Scales of charts: where a value is drawn, which values the axes name, and which points of a long series are drawn.
 
-/** @typedef {{from: number, to: number, start: number, end: number, at: (value: number) => number, back: (place: number) => number}} Scale */
+/**
+ * @typedef {object} Scale
+ * @property {number} from lowest value
+ * @property {number} to
+ * @property {number} start its pixel
+ * @property {number} end
+ * @property {(value: number) => number} at
+ * @property {(place: number) => number} back
+ */
 
 /**
  * Map values from `from` to `to` onto pixels from `start` to `end`.
@@ -56,8 +64,8 @@ export function labelled(from, to, count, format) {
 }
 
 /**
- * About `count` values of a logarithmic axis: powers of ten, in a narrow range also their double and their fivefold, and
- * in one without two of these round values.
+ * About `count` values of a logarithmic axis: powers of ten, in a narrow range also their double and their fivefold,
+ * and in one without two of these round values.
  * @param {number} from above 0
  * @param {number} to
  * @param {number} count
