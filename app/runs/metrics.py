@@ -100,7 +100,12 @@ def _named(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {name: row[name] for name in names}
 
 
+def _is_count(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, int) for value in values)
+
+
 async def _read_iterations(tx: AsyncSession, run_id: str, series: "_Series") -> None:
+    counts: dict[int, dict[str, int]] = {}
     for row in await _rows(tx, _ITERATIONS, run_id):
         iteration = row["iteration"]
         series.iterations.append(iteration)
@@ -108,9 +113,11 @@ async def _read_iterations(tx: AsyncSession, run_id: str, series: "_Series") -> 
         series.add(iteration, "", _named(row, _PLAIN))
         for prefix in _NESTED:
             series.add(iteration, prefix, row[prefix])
-        groups = row["groups"] or []
-        counts = sorted({name for each in groups for name, value in each.items() if isinstance(value, int)})
-        series.add(iteration, "groups", {name: sum(each.get(name) or 0 for each in groups) for name in counts})
+        if isinstance(row["groups"], Mapping):  # earlier versions stored a list
+            counts[iteration] = {name: sum(of) for name, of in row["groups"].items() if _is_count(of)}
+    names = {name for each in counts.values() for name in each}
+    for iteration, each in counts.items():  # a count that is 0 in all groups of an iteration is not stored
+        series.add(iteration, "groups", dict.fromkeys(names, 0) | each)
 
 
 async def _read_rollouts(tx: AsyncSession, run_id: str, series: "_Series") -> None:
@@ -136,7 +143,7 @@ class _Series:
 
     def response(self, run_id: str, names: Sequence[str]) -> RunMetrics:
         """Return the series of these names. Long ones get a point for every few iterations."""
-        ordered = sorted(self.iterations)
+        ordered = sorted({*self.iterations, *(iteration for each in self._values.values() for iteration in each)})
         every = -(-len(ordered) // MAX_POINTS) or 1
         bins = [ordered[start : start + every] for start in range(0, len(ordered), every)]
         return RunMetrics(

@@ -47,7 +47,7 @@ async def _write(database_url: str) -> None:
             row | {"id": f"failed-{number}", "error": "the server went away"} for number, row in enumerate(_failing())
         ]
         await tx.execute(insert(Trajectory), more)
-        facts = {"groups": [{"truncated": 1, "variance": 0.5}, {"truncated": 2}]}
+        facts = {"groups": {"truncated": [1, 2], "variance": [0.5, 0.1]}}
         await tx.execute(update(Iteration).where(Iteration.run_id == _SHORT).values(facts=facts))
         call = {"run_id": _SHORT, "iteration": 1, "judge": "ruler", "model": "m/m", "requests": 1, "cached": False}
         calls = [call | _USAGE | {"cost_usd": 0.5, "error": error} for error in (None, "no verdict")]
