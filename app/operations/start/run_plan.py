@@ -7,7 +7,7 @@ from operator import getitem
 from typing import Any
 
 from learnloop_service.app.backends import base_of
-from learnloop_service.app.domain.stored_request import Choice, StoredModel
+from learnloop_service.app.domain.stored_request import Choice, PromptReference, StoredModel
 from learnloop_service.app.errors import InvalidRequest, Location
 from learnloop_service.app.schemas.run_request import (
     CheckpointsChoice,
@@ -36,7 +36,7 @@ _FEW_KEPT = (
     "All checkpoints of a run can fill a disk. These are what is resumed and stepped back from, and what its page "
     'compares; `"checkpoints": null` keeps all.'
 )
-_RESOLVED = {"name", "graph", "depth", "source", "environment", "judge", "webhooks", "train_options"}
+_RESOLVED = {"name", "graph", "depth", "source", "environment", "judge", "webhooks", "train_options", "prompt"}
 """Fields of a request that are stored elsewhere or in another form."""
 
 
@@ -68,6 +68,7 @@ class RunPlan:
     judge: Choice | None = None
     """The judge; None until the environment, which has a default judge, is known."""
     warm_start: WarmStartPlan | None = None
+    prompt: PromptReference | None = None
     """None without a warm start, or until its demonstrations are found."""
     first_scenario: int = 0
     """Number of the first training scenario that is rolled out, in a fork of a run with demonstrations."""
@@ -136,6 +137,7 @@ class RunPlan:
             "on_collapse": self.request.on_collapse or (on_collapse(self.base) if self.base else "continue"),
             "backend": self.backend,
             "keep_rollouts": self.keep_rollouts,
+            "prompt": self.prompt and self.prompt.model_dump(),
             "model": self.model.as_json(),
             "first_scenario": self.warm_start.solved_scenarios if self.warm_start else self.first_scenario,
         }
