@@ -24,6 +24,17 @@ class Choice(Stored):
     config: Mapping[str, Json] = Field(default_factory=dict)
 
 
+class PromptReference(Stored):
+    """A stored prompt, by its hash. The name is the one that the request gave, if any."""
+
+    sha256: str
+    name: str | None = None
+    version: int | None = None
+
+    def __str__(self) -> str:
+        return self.sha256[:12] if self.name is None else f"{self.name}@{self.version}"
+
+
 class StoredModel(Stored):
     """The model that the run trains."""
 
@@ -44,7 +55,7 @@ class StoredModel(Stored):
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class StoredBudget:
     """Spending limits of a run or an evaluation; None is no limit."""
 
     max_usd: float | None = None
@@ -95,8 +106,10 @@ class StoredRequest(Stored):
     judge: Choice
     agent: Choice | None = None
     """An agent that owns its loop; None for the built-in loop."""
+    prompt: PromptReference | None = None
+    """The prompt of its rollouts, demonstrations by the oracle and evaluations; None for the environment's texts."""
     model: StoredModel
-    budget: Budget | None = None
+    budget: StoredBudget | None = None
     checkpoints: KeptCheckpoints | None = None
     """Which checkpoints to keep; None keeps all."""
     on_no_signal: NoSignalRule = NoSignalRule()

@@ -3,7 +3,7 @@
 from learnloop_service.app.reports.charts import phase_seconds
 from learnloop_service.app.reports.format import dollars, duration, moment, percent, points
 from learnloop_service.app.reports.html import Html, h, joined
-from learnloop_service.app.runs.cost import machine_usd, total_usd
+from learnloop_service.app.runs.cost import cost_of
 from learnloop_service.app.statistics.verdict import headline, on_same_scenarios
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted, in_words
@@ -20,7 +20,7 @@ STATES = {
 
 
 def name_of(run: Json) -> str:
-    """Return what the run is called. Reports of earlier versions, which have to be rendered alike, have no name."""
+    """Return the run's name. Reports of earlier versions have none, and must be rendered as before."""
     name: str = run.get("name", run["model"])
     return name
 
@@ -33,7 +33,7 @@ def head(report: Json) -> Html:
     if on is not None:
         ends = [on["first"], *([on["latest"]] if on["latest"] else [])]
         share = joined(
-            h("strong", " → ".join(percent(each["success"]) for each in ends)),
+            h("strong", " → ".join(percent(end["success"]) for end in ends)),
             h("span", " of held-out tasks right"),
         )
     return h(
@@ -52,21 +52,21 @@ def head(report: Json) -> Html:
         _amounts(report),
         _causes(report),
         *(
-            h("p", f"Judged again by {each['judge']}: {each['text']}", class_="muted")
-            for each in report.get("rejudgings", ())  # earlier versions wrote none
+            h("p", f"Judged again by {rejudging['judge']}: {rejudging['text']}", class_="muted")
+            for rejudging in report.get("rejudgings", ())  # earlier versions wrote none
         ),
     )
 
 
 def _test_line(report: Json) -> Html | None:
-    """Say what the test split shows, where it is not the headline."""
+    """Return a sentence on the test split, unless that is the headline."""
     rows = report["evaluations"]["items"]
     tests = [row for row in rows if (row["split"], row["mode"]) == ("test", "sampled")]
     if len(tests) < 2 or headline(rows)[0]["split"] == "test":
         return None
     first, latest = tests[0], on_same_scenarios(tests[0], tests[-1])
     change = latest["difference"]
-    shown = (
+    change_text = (
         ""
         if change is None
         else (
@@ -77,7 +77,7 @@ def _test_line(report: Json) -> Html | None:
     return h(
         "p",
         f"On the test split, which chose no checkpoint: {percent(first['success'])} → {percent(latest['success'])} of "
-        f"{counted(latest['scenarios'], 'task')}{shown}.",
+        f"{counted(latest['scenarios'], 'task')}{change_text}.",
         class_="muted",
     )
 
@@ -87,17 +87,16 @@ def _amounts(report: Json) -> Html:
     tokens = sum(sums["prompt_tokens"] + sums["completion_tokens"] for sums in cost["phases"].values())
     worked_s = sum(phase_seconds(report).values())
     price = report["written"].get("machine_price_per_hour")  # reports of earlier versions have none
-    spent = [sums["usd"] for sums in cost["phases"].values() if sums["usd"] is not None]
-    calls_usd, time_usd = (sum(spent) if spent else None), machine_usd(worked_s, price)
+    usd = cost_of((sums["usd"] for sums in cost["phases"].values()), worked_s, price)
     amounts = {
-        "cost": _gain_for(report["verdict"]["points"], total_usd(calls_usd, time_usd)),
+        "cost": _gain_for(report["verdict"]["points"], usd.total_usd),
         "iterations": f"{run['iterations_done']:,}"
         + (f" of {run['iterations_total']:,}" if run["iterations_done"] != run["iterations_total"] else ""),
         "rollouts": f"{report['rollouts']['total']:,}",
         "tokens": f"{tokens:,}",
         "working time": duration(worked_s),
-        "machine time": None if price is None else f"{dollars(time_usd)} at {dollars(price)} an hour",
-        "judge models": None if calls_usd is None else dollars(calls_usd),
+        "machine time": None if price is None else f"{dollars(usd.machine_usd)} at {dollars(price)} an hour",
+        "judge models": None if usd.calls_usd is None else dollars(usd.calls_usd),
         "seed": str(run["seed"]),
     }
     return h(
@@ -122,11 +121,11 @@ def _causes(report: Json) -> Html | None:
             *(
                 h(
                     "li",
-                    h("strong", in_words(each["cause"])),
-                    f" ({each['severity']}): {each['summary']} ",
-                    h("em", each["remedy"]),
+                    h("strong", in_words(cause["cause"])),
+                    f" ({cause['severity']}): {cause['summary']} ",
+                    h("em", cause["remedy"]),
                 )
-                for each in report["causes"]
+                for cause in report["causes"]
             ),
         ),
         class_="notice",

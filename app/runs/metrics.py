@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Iteration
-from learnloop_service.app.runs.cost import machine_usd
+from learnloop_service.app.runs.cost import cost_of
 from learnloop_service.app.schemas.metrics import MetricSeries, RunMetrics
 
 MAX_POINTS = 1_000
@@ -88,7 +88,9 @@ async def run_metrics(database: Database, run_id: str, names: Sequence[str]) -> 
         for row in await _rows(tx, _JUDGE_CALLS, run_id):
             series.add(row.pop("iteration"), "judge", row)
         for row in await _rows(tx, _LEDGER, run_id):
-            series.add(row.pop("iteration"), "cost", row | {"machine_usd": machine_usd(row["seconds"], price)})
+            series.add(
+                row.pop("iteration"), "cost", row | {"machine_usd": cost_of((), row["seconds"], price).machine_usd}
+            )
     return series.response(run_id, names)
 
 

@@ -16,10 +16,11 @@ from learnloop_service.app.aio.event_loops import run_in_thread, run_on_loop, sh
 from learnloop_service.app.aio.retry import Result, retry_while_database_is_down
 from learnloop_service.app.backends import Connect
 from learnloop_service.app.claims.lease import Lease, LeaseLost
+from learnloop_service.app.datasets.stored_prompts import read_stored
 from learnloop_service.app.db.clock import DatabaseTime, database_time
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Run
-from learnloop_service.app.domain.stored_request import Budget, Choice, StoredRequest
+from learnloop_service.app.domain.stored_request import Choice, StoredBudget, StoredRequest
 from learnloop_service.app.errors import DATABASE_DOWN
 from learnloop_service.app.results.files import ResultsFiles
 from learnloop_service.app.runs import diagnoses, ledger
@@ -48,17 +49,18 @@ from learnloop_service.training.diagnosis.examine import examine
 from learnloop_service.training.diagnosis.facts import Facts
 from learnloop_service.training.diagnosis.scenarios import easy_groups
 from learnloop_service.training.journal import Journal
+from learnloop_service.training.loop.warm_start import Demonstrations
 from learnloop_service.training.phases import Phase
+from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.rollout.rollout import Player
-from learnloop_service.training.types import IterationResult, Progress, Resume, RunConfig
-from learnloop_service.training.warm_start import Demonstrations
+from learnloop_service.training.types import IterationProgress, IterationResult, Resume, RunConfig
 
 MakeServices = Callable[[Run, Environment], JudgeServices]
 """Makes the services for a run's judge. It is called, and they are used, on the run's own event loop."""
 
 
 class LearnLoop(Protocol):
-    """The signature of `learnloop_service.training.learn_loop.learn_loop`."""
+    """The signature of `learnloop_service.training.loop.learn_loop.learn_loop`."""
 
     def __call__(
         self,
@@ -67,11 +69,12 @@ class LearnLoop(Protocol):
         judge: Judge,
         policy: Policy,
         *,
-        progress: Callable[[Progress], None],
+        progress: Callable[[IterationProgress], None],
         journal: Journal,
         resume: Resume | None,
         budget: RunBudget,
         agent: Player | None,
+        prompt: Prompt | None,
         now: Callable[[], float],
         demonstrations: Demonstrations,
         another_environment: Callable[[], Environment],
@@ -96,7 +99,7 @@ class _Work:
     main_loop: asyncio.AbstractEventLoop
     journal: StoredJournal
     meter: Meter
-    note: Callable[[Progress], None]
+    note: Callable[[IterationProgress], None]
     waits: Callable[[str], None]
     facts: list[Facts]
     """Facts of the saved iterations, for diagnoses."""
@@ -160,7 +163,7 @@ class Driver:
         self,
         run: Run,
         lease: Lease[Run],
-        note: Callable[[Progress], None],
+        note: Callable[[IterationProgress], None],
         waits: Callable[[str], None],
         on_lost: Callable[[], None],
     ) -> None:
@@ -172,7 +175,7 @@ class Driver:
         main_loop = asyncio.get_running_loop()
         prior = await retry_while_database_is_down(lambda: ledger.prior_usage(self.database, run.id))
         request = run.stored_request
-        meter = Meter(request.budget or Budget(), prior, self.clock)
+        meter = Meter(request.budget or StoredBudget(), prior, self.clock)
         clock = await retry_while_database_is_down(lambda: database_time(self.database))
         journal = StoredJournal(self.database, lease, main_loop, on_lost, replaces=request.config.replace_groups)
         work = _Work(run, request, lease, main_loop, journal, meter, note, waits, [], clock)
@@ -202,7 +205,7 @@ class Driver:
         patience = Patience(work.waits)
         trained = -1  # the last iteration whose training progressed
 
-        def noted(progress: Progress) -> None:
+        def noted(progress: IterationProgress) -> None:
             nonlocal trained
             trains = progress.phase is Phase.TRAIN
             # The steps of a training that fails are lost, so they are progress only once.
@@ -215,7 +218,7 @@ class Driver:
         with self.tracing.run(work.run.id, work.lease.worker, _trace_inputs(work.run, work.request)):
             await patience.retrying(lambda: self._learn_and_flush(work, noted))
 
-    async def _learn_and_flush(self, work: _Work, note: Callable[[Progress], None]) -> None:
+    async def _learn_and_flush(self, work: _Work, note: Callable[[IterationProgress], None]) -> None:
         """Learn. On failure or cancellation, flush the journal, so that finished and answered work is kept."""
         try:
             await self._learn(work, note)
@@ -238,7 +241,7 @@ class Driver:
         easy = {each.iteration: easy_groups(each.groups) for each in work.facts}
         return replace(resume, rolled_out=list(rolled_out(work.facts)), easy=easy)
 
-    async def _learn(self, work: _Work, note: Callable[[Progress], None]) -> None:
+    async def _learn(self, work: _Work, note: Callable[[IterationProgress], None]) -> None:
         run, request = work.run, work.request
         await self._check_rules(work)  # the previous worker may have died before its check
         resume = await self._resume(work)
@@ -247,6 +250,7 @@ class Driver:
             choice = await work.query(
                 lambda: resolve_references(self.database, self.data_dir, request.environment, run.model_project)
             )
+            prompt = await work.query(lambda: read_stored(self.database, run.model_project, request.prompt))
             another = partial(make_environment, choice, self.data_dir, self.access)
             environment = stack.enter_context(closing(another()))
             if resume is None:
@@ -265,6 +269,7 @@ class Driver:
                 resume=resume,
                 budget=work.meter,
                 agent=await self._player(work, choice),
+                prompt=prompt,
                 now=work.now,
                 demonstrations=await self._demonstrations(work, resume),
                 another_environment=another,
@@ -275,7 +280,7 @@ class Driver:
             async for result in results:
                 clock = time.monotonic()
                 repeats = request.agent is None and traits(choice.name).repeats
-                facts = await examine(result, request.config, policy, environment, repeats=repeats)
+                facts = await examine(result, request.config, policy, environment, prompt, repeats=repeats)
                 examine_s = time.monotonic() - clock
                 log.info("iteration examined", run_id=run.id, iteration=result.iteration, seconds=round(examine_s, 4))
                 # Shielded, because a cancelled commit leaves open whether the iteration is saved.
@@ -328,7 +333,7 @@ class Driver:
         )
 
     async def _save_rows(
-        self, work: _Work, result: IterationResult, facts: Facts, used: Sequence[ledger.Entry]
+        self, work: _Work, result: IterationResult, facts: Facts, used: Sequence[ledger.NewLedgerEntry]
     ) -> None:
         baseline = None
         if result.iteration > 0 and result.evaluations:

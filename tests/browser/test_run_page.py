@@ -15,9 +15,9 @@ import pytest
 from playwright.async_api import expect
 
 from learnloop_service.app.processes.engine import EngineProcess
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.phases import Phase
-from learnloop_service.training.types import IterationResult, Progress
+from learnloop_service.training.types import IterationProgress, IterationResult
 from tests.browser.visit import Visit
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
@@ -114,7 +114,7 @@ class _Counting(ScriptedLoop):
         for done in itertools.count(1):
             if self.gates[0].is_set():
                 break
-            progress(Progress(0, Phase.EVALUATE, min(done, 199), 200))
+            progress(IterationProgress(0, Phase.EVALUATE, min(done, 199), 200))
             await asyncio.sleep(0.25)
         async for result in super().__call__(*given, progress=progress, **more):
             yield result

@@ -21,6 +21,7 @@ from learnloop_service.environment.base import (
     ToolError,
 )
 from learnloop_service.judges.base import Candidate, Judge, checked
+from learnloop_service.training.prompt import Opening, Prompt, opening
 from learnloop_service.training.rollout.episode_tools import out_of_turns
 
 Turn = ToolCall | str
@@ -41,7 +42,7 @@ Agent = Callable[[View], Turn]
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedRollout:
     """One rollout. `ended_by` is the tool whose result was final, if there was one."""
 
     scenario: Scenario
@@ -56,20 +57,24 @@ class Played:
 class Paid:
     """A rollout and its reward. `reward` is None if the judge gave no score; `unscored` then says why."""
 
-    played: Played
+    played: PlayedRollout
     parts: Mapping[str, float]
     reward: float | None
     success: bool
     unscored: str | None = None
 
 
-async def play(environment: Environment, scenario: Scenario, agent: Agent) -> Played:
-    """Let the agent attempt the scenario. Raises EpisodeFailed."""
+async def play(
+    environment: Environment, scenario: Scenario, agent: Agent, prompt: Prompt | None = None
+) -> PlayedRollout:
+    """Let the agent attempt the scenario, which begins with the prompt's texts in place of the environment's. Raises
+    EpisodeFailed and InvalidPrompt."""
     clock = time.perf_counter()
     async with _open_episode(environment.episode(scenario)) as episode:
-        messages, ended_by = await _attempt(episode, agent)
+        begin = opening(episode, prompt)
+        messages, ended_by = await _attempt(episode, agent, begin)
         outcome = episode.outcome()
-    return Played(scenario, episode.tools, messages, outcome, ended_by, time.perf_counter() - clock)
+    return PlayedRollout(scenario, begin.tool_list, messages, outcome, ended_by, time.perf_counter() - clock)
 
 
 @asynccontextmanager
@@ -84,13 +89,13 @@ async def _open_episode(episode: Episode) -> AsyncIterator[Episode]:
         await episode.close()
 
 
-async def _attempt(episode: Episode, agent: Agent) -> tuple[list[dict[str, Json]], str | None]:
+async def _attempt(episode: Episode, agent: Agent, begin: Opening) -> tuple[list[dict[str, Json]], str | None]:
     """Play the episode. Return the conversation, and the tool whose result ended it."""
-    messages = episode.messages()
+    messages = begin.messages
     takes_text = isinstance(episode, TextEpisode)
     ended_by, over, turns = None, False, 0
     while not over and turns < episode.max_turns:
-        turn = agent(View(episode.tools, messages, takes_text, episode.max_turns - turns))
+        turn = agent(View(begin.tool_list, messages, takes_text, episode.max_turns - turns))
         turns += 1
         if isinstance(turn, str):
             over = _reply(episode, messages, turn)
@@ -130,15 +135,15 @@ async def _call(episode: Episode, messages: list[dict[str, Json]], turn: ToolCal
     return result.final, result.final
 
 
-async def pay(environment: Environment, judge: Judge, plays: Sequence[Played]) -> list[Paid]:
+async def pay(environment: Environment, judge: Judge, plays: Sequence[PlayedRollout]) -> list[Paid]:
     """Judge rollouts of one scenario together, and compute their rewards as the learn loop does."""
-    candidates = [Candidate(str(place), each.outcome, each.messages) for place, each in enumerate(plays)]
+    candidates = [Candidate(str(index), played.outcome, played.messages) for index, played in enumerate(plays)]
     judgement = await checked(judge, plays[0].scenario, candidates)
     paid = []
-    for each, score in zip(plays, judgement.scores, strict=True):
+    for played, score in zip(plays, judgement.scores, strict=True):
         if score.value is None:
-            paid.append(Paid(each, {}, None, success=False, unscored=score.explanation))
+            paid.append(Paid(played, {}, None, success=False, unscored=score.explanation))
             continue
-        parts = environment.reward(each.outcome, score.value)
-        paid.append(Paid(each, parts, fsum(parts.values()), environment.success(each.outcome, score.value)))
+        parts = environment.reward(played.outcome, score.value)
+        paid.append(Paid(played, parts, fsum(parts.values()), environment.success(played.outcome, score.value)))
     return paid

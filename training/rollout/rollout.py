@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -27,6 +27,7 @@ from learnloop_service.environment.base import (
 from learnloop_service.environment.genai_spans import invoke_agent
 from learnloop_service.training.backends.art_import import import_art
 from learnloop_service.training.budget import BudgetReached, Reservation, Unreserved
+from learnloop_service.training.prompt import Opening, Prompt, opening
 from learnloop_service.training.protocol.malformed_calls import MALFORMED
 from learnloop_service.training.recorded_calls import RecordedCalls
 from learnloop_service.training.rollout.agents import own_loop, remote
@@ -37,7 +38,7 @@ from learnloop_service.training.rollout.environment_calls import lasting_timeout
 from learnloop_service.training.rollout.episode_tools import call_tool, full_context, out_of_turns
 from learnloop_service.training.rollout.fork import Fork, ForkReached, NoModel, ReplayDiffers, ReplayedCalls
 from learnloop_service.training.rollout.model_calls import ModelCalls, Sampling
-from learnloop_service.training.types import Failure, FailureKind, Rollout
+from learnloop_service.training.types import FailureKind, Rollout, RolloutFailure
 
 if TYPE_CHECKING:
     from art import Trajectory
@@ -80,6 +81,7 @@ async def rollout(
     reservation: Reservation | None = None,
     recorded: RecordedCalls | None = None,
     agent: Player | None = None,
+    prompt: Prompt | None = None,
     fork: Fork | None = None,
     name: RolloutName | None = None,
     now: Callable[[], float] = time.time,
@@ -87,8 +89,10 @@ async def rollout(
     """Make one rollout.
 
     Cancellation passes through; any other error during the attempt becomes the rollout's `failure`. `agent` is an agent
-    that owns its loop, here or elsewhere; None takes the built-in loop. `name` stays the same when the rollout is
-    repeated (default: derived from `id`), and `recorded` holds the answers that its model gave before. With `fork` the
+    that owns its loop, here or elsewhere; None takes the built-in loop. `prompt` replaces texts of the environment;
+    of an agent's rollout, the metric `undelivered_parts` counts those of its parts that were not in the first request.
+    `name` stays the same when the rollout is repeated (default: derived from `id`), and `recorded` holds the answers
+    that its model gave before. With `fork` the
     rollout begins with the recorded turns before it; only the loops of this process can be forked. `now` returns the
     time for `started_at`, in seconds since the epoch.
 
@@ -97,7 +101,7 @@ async def rollout(
     """
     limits, reservation = limits or RolloutLimits(), reservation or Unreserved()
     started_at, clock = now(), time.monotonic()
-    attempt = _Attempt(environment, scenario, id, limits, fork)
+    attempt = _Attempt(environment, scenario, id, limits, fork, prompt)
     if (late := await attempt.open()) is not None:
         seconds = time.monotonic() - clock
         return Rollout(id, scenario, _empty_trajectory(id, scenario), {}, late, started_at, seconds)
@@ -120,13 +124,18 @@ async def rollout(
 
 
 async def replay(
-    environment: Environment, scenario: Scenario, fork: Fork, limits: RolloutLimits, agent: Agent | None = None
+    environment: Environment,
+    scenario: Scenario,
+    fork: Fork,
+    limits: RolloutLimits,
+    agent: Agent | None = None,
+    prompt: Prompt | None = None,
 ) -> None:
-    """Execute the turns before the fork, without a model.
+    """Execute the turns before the fork, without a model. `prompt` is the one of the recorded rollout.
 
     Raises ReplayDiffers if the environment does not repeat them, TimeoutError, and the environment's errors.
     """
-    attempt = _Attempt(environment, scenario, "replay", limits, fork)
+    attempt = _Attempt(environment, scenario, "replay", limits, fork, prompt)
     async with lasting_timeout(limits.timeout_s):
         await attempt.restart()
     with suppress(ForkReached):
@@ -138,44 +147,60 @@ class _Attempt:
 
     episode: Episode
     trajectory: "Trajectory"
+    opening: Opening
 
     def __init__(
-        self, environment: Environment, scenario: Scenario, id: str, limits: RolloutLimits, fork: Fork | None
+        self,
+        environment: Environment,
+        scenario: Scenario,
+        id: str,
+        limits: RolloutLimits,
+        fork: Fork | None,
+        prompt: Prompt | None,
     ) -> None:
         self._environment = environment
         self._scenario = scenario
         self._id = id
         self._limits = limits
         self._fork = fork
+        self._prompt = prompt
         self._sampling = Sampling(limits.temperature, limits.max_completion_tokens)
 
-    async def open(self) -> Failure | None:
+    async def open(self) -> RolloutFailure | None:
         """Begin the episode. Returns a failure if the environment takes too long."""
         timeout_s = self._limits.timeout_s
         try:
             async with lasting_timeout(timeout_s):
                 await self.restart()
         except TimeoutError as error:
-            return Failure(FailureKind.TIMEOUT, f"no episode within {timeout_s:g} s{_notes(error)}")
+            return RolloutFailure(FailureKind.TIMEOUT, f"no episode within {timeout_s:g} s{_notes(error)}")
         return None
 
     async def restart(self) -> None:
         """Start over with a fresh episode and an empty trajectory."""
-        made = self._environment
-        self.episode = await off_loop(made, made.episode, self._scenario, self._limits.max_turns)
-        messages, tools = await off_loop(self.episode, self.episode.messages), _tools_of(self.episode)
+        environment = self._environment
+        self.episode = await off_loop(environment, environment.episode, self._scenario, self._limits.max_turns)
         self.trajectory = _empty_trajectory(self._id, self._scenario)
-        self.trajectory.messages_and_choices, self.trajectory.tools = messages, tools  # type: ignore[assignment]
+        # An episode that is not open yet does not have its tools, so its prompt cannot be put in place.
+        await self._begin(None if isinstance(self.episode, OpenedEpisode) else self._prompt)
 
-    def play_elsewhere(
+    async def _begin(self, prompt: Prompt | None) -> None:
+        """Put the opening messages and the tools into the trajectory. Raises InvalidPrompt."""
+        self.opening = await off_loop(self.episode, opening, self.episode, prompt)
+        self.trajectory.messages_and_choices = [*self.opening.messages]  # type: ignore[list-item]
+        self.trajectory.tools = self.opening.tools  # type: ignore[assignment]
+
+    async def play_elsewhere(
         self, agent: RemoteRollouts, name: RolloutName, model: str, seed: int, reservation: Reservation
-    ) -> Awaitable[Failure | None]:
+    ) -> RolloutFailure | None:
         """Have an agent play the attempt that runs elsewhere."""
         if self._fork is not None:
             raise ValueError("an agent that runs elsewhere cannot be forked")
         max_turns, timeout_s = self.episode.max_turns, self._limits.timeout_s
-        task = RemoteTask(name, self._scenario, model, self._sampling, seed, max_turns, timeout_s)
-        return remote.play(agent, task, self.episode, self.trajectory, reservation)
+        await self._begin(self._prompt)  # nothing of its episode has to be opened
+        texts = self.opening.texts
+        task = RemoteTask(name, self._scenario, model, self._sampling, seed, max_turns, timeout_s, texts)
+        return await remote.play(agent, task, self.episode, self.trajectory, reservation)
 
     async def play(
         self,
@@ -212,11 +237,13 @@ class _Attempt:
             raise away from None
 
     async def _play_once(self, agent: Agent | None, calls: ModelCalls, limit: asyncio.Timeout) -> None:
-        async with _opened_episode(self.episode, self.trajectory, limit):
+        async with _opened_episode(self.episode, limit) as is_open_now:
+            if is_open_now:
+                await self._begin(self._prompt)
             if agent is None:
                 await _play(self.episode, self.trajectory, calls, self._fork)
             else:
-                await own_loop.play(agent, self.episode, self.trajectory, calls)
+                await own_loop.play(agent, self.episode, self.opening, self.trajectory, calls)
 
 
 def _empty_trajectory(id: str, scenario: Scenario) -> "Trajectory":
@@ -228,15 +255,15 @@ def _empty_trajectory(id: str, scenario: Scenario) -> "Trajectory":
 
 
 async def _outcome_of(
-    episode: Episode, failure: Failure | None, timeout_s: float
-) -> tuple[Mapping[str, Json], Failure | None]:
+    episode: Episode, failure: RolloutFailure | None, timeout_s: float
+) -> tuple[Mapping[str, Json], RolloutFailure | None]:
     """Return the episode's outcome, and why the rollout failed; the outcome is empty if it does not return in time."""
     try:
         async with lasting_timeout(timeout_s):
             return await off_loop(episode, episode.outcome), failure
     except TimeoutError as error:
         why = f"no outcome within {timeout_s:g} s{_notes(error)}"
-        return {}, failure or Failure(FailureKind.TIMEOUT, why)
+        return {}, failure or RolloutFailure(FailureKind.TIMEOUT, why)
 
 
 def _notes(error: TimeoutError) -> str:
@@ -244,41 +271,34 @@ def _notes(error: TimeoutError) -> str:
     return "".join(f": {note}" for note in getattr(error.__cause__, "__notes__", ()))
 
 
-async def _failure_of(playing: Awaitable[Failure | None], timeout_s: float) -> Failure | None:
+async def _failure_of(playing: Awaitable[RolloutFailure | None], timeout_s: float) -> RolloutFailure | None:
     """Return why the rollout failed, or None if it did not. Raises BudgetReached, ReplayDiffers."""
     try:
         return await playing
     except (BudgetReached, ReplayDiffers):
         raise
     except TimeoutError as error:
-        return Failure(FailureKind.TIMEOUT, f"the rollout took longer than {timeout_s:g} s{_notes(error)}")
+        return RolloutFailure(FailureKind.TIMEOUT, f"the rollout took longer than {timeout_s:g} s{_notes(error)}")
     except Exception as error:
-        return Failure(_failure_kind(error), f"{type(error).__name__}: {error}")
+        return RolloutFailure(_failure_kind(error), f"{type(error).__name__}: {error}")
 
 
 @asynccontextmanager
-async def _opened_episode(episode: Episode, trajectory: "Trajectory", limit: asyncio.Timeout) -> AsyncIterator[None]:
-    """Open the episode and put its messages and tools into the trajectory. The time limit is paused until it is open.
-    Raises EpisodeFailed."""
+async def _opened_episode(episode: Episode, limit: asyncio.Timeout) -> AsyncIterator[bool]:
+    """Open the episode, and say whether it had to be opened. The time limit is paused until it is open. Raises
+    EpisodeFailed."""
     if not isinstance(episode, OpenedEpisode):
-        yield
+        yield False
         return
     now = asyncio.get_running_loop().time
-    left = (limit.when() or math.inf) - now()
+    remaining_s = (limit.when() or math.inf) - now()
     limit.reschedule(None)
     try:
         await watched(episode, episode.open)
-        limit.reschedule(now() + left)
-        trajectory.messages_and_choices = [*await off_loop(episode, episode.messages)]  # type: ignore[list-item]
-        trajectory.tools = _tools_of(episode)
-        yield
+        limit.reschedule(now() + remaining_s)
+        yield True
     finally:
         await watched(episode, episode.close)
-
-
-def _tools_of(episode: Episode) -> Any:
-    """Return the episode's tools in ART's form, or None if it has none."""
-    return [tool.openai() for tool in episode.tools] or None
 
 
 def _endpoint_errors() -> tuple[type[Exception], ...]:
@@ -336,9 +356,9 @@ async def execute_reply(episode: Episode, choice: "Choice") -> tuple[list[dict[s
         if isinstance(episode, TextEpisode):
             answered = await off_loop(episode, episode.reply, choice.message.content or "")
             return [] if answered.final else [{"role": "user", "content": answered.content}], answered.final
-        said = (choice.message.content or "")[:200]
+        excerpt = (choice.message.content or "")[:200]
         why = (choice.model_extra or {}).get(MALFORMED) or "There is no tool call in the reply."
-        await off_loop(episode, episode.end, "malformed", f"{why} ({choice.finish_reason}): {said!r}")
+        await off_loop(episode, episode.end, "malformed", f"{why} ({choice.finish_reason}): {excerpt!r}")
         return [], True
     results: list[dict[str, Json]] = []
     for call in calls:
@@ -360,14 +380,14 @@ def sampled_tokens(rollout: Rollout) -> list[dict[str, Json]]:
     character that spans several tokens is in the text of the last one.
     """
     turns = []
-    for place, item in enumerate(rollout.trajectory.messages_and_choices):
+    for index, item in enumerate(rollout.trajectory.messages_and_choices):
         logprobs = None if isinstance(item, dict) else item.logprobs
         if logprobs is None or not logprobs.content:
             continue
         decode = getincrementaldecoder("utf-8")("replace").decode
         texts = [token.token if token.bytes is None else decode(bytes(token.bytes)) for token in logprobs.content]
         turns.append(
-            {"message": place, "texts": texts, "logprobs": [round(token.logprob, 4) for token in logprobs.content]}
+            {"message": index, "texts": texts, "logprobs": [round(token.logprob, 4) for token in logprobs.content]}
         )
     return turns
 

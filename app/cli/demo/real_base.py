@@ -82,7 +82,7 @@ def _require_gpu(base: FoundBase) -> None:
 
 
 def _needed_memory(base: FoundBase) -> str:
-    from learnloop_service.training.base_memory import memory_needed, usual_tuning_of
+    from learnloop_service.training.bases.memory import memory_needed, usual_tuning_of
 
     if base.source is None or not base.source.is_dir() or not (base.source / "config.json").is_file():
         return ""
@@ -125,7 +125,7 @@ def _report(rollouts: Sequence[Json], run: Json) -> Json:
         by_place.setdefault((each["iteration"] > 0, each["scenario_id"]), []).append(each)
     ids = sorted({id for _, id in by_place})
     rows = [
-        SimpleNamespace(**each, slot=str(Slot(int(is_after), ids.index(id), sample)))
+        SimpleNamespace(**each, undelivered_parts=None, slot=str(Slot(int(is_after), ids.index(id), sample)))
         for (is_after, id), samples in by_place.items()
         for sample, each in enumerate(samples)
     ]

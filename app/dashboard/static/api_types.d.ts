@@ -318,6 +318,10 @@ export interface DocumentOut {
   "example": (any)[];
 }
 
+export type DueReason = "last_run_live" | "release_live" | "too_few_tasks" | "too_few_users" | "refused" | "run_ended" | "not_learned";
+
+export type DueState = "running" | "done" | "skipped";
+
 export interface Email {
   "subject": string;
   "body": string;
@@ -388,6 +392,7 @@ export interface EvaluatedModel {
   "kind": "trained" | "prompted";
   "model": string;
   "step": number | null;
+  "prompt": PromptUsed | null;
   "success": IntervalOut | null;
   "reward": IntervalOut | null;
   "sources": IntervalOut | null;
@@ -423,6 +428,24 @@ export interface EvaluationChanges {
   "step": number;
   "success": BeforeAndNow;
   "reward": BeforeAndNow;
+}
+
+export interface EvaluationOut {
+  "evaluation_id": string;
+  "status": EvaluationStatus;
+  "done": number;
+  "total": number;
+  "models": (string)[];
+  "error": string | null;
+  "created_at": string;
+  "started_at": string | null;
+  "finished_at": string | null;
+  "request": Record<string, any>;
+  "wait_reason": string | null;
+  "pruned": Record<string, string>;
+  "judge_cost": Record<string, number | null>;
+  "report": ReportOut | null;
+  "weave": PublishedOut | null;
 }
 
 export type EvaluationStatus = "queued" | "running" | "completed" | "paused" | "failed" | "cancelled";
@@ -536,6 +559,15 @@ export interface ForecastOut {
   "enrolled_a_week": number;
   "days": (number | null)[];
   "note": string;
+}
+
+export interface GateOut {
+  "decision": "better" | "not_better";
+  "error": number;
+  "tasks": number;
+  "won": number;
+  "lost": number;
+  "log_wealth": number;
 }
 
 export interface GraphListed {
@@ -696,6 +728,7 @@ export interface JudgeNoise {
 
 export interface JudgeOut {
   "name": string;
+  "needs": string | null;
   "unfit": string | null;
 }
 
@@ -899,6 +932,12 @@ export interface PromotionOut {
   "release": ReleaseBrief | null;
 }
 
+export interface PromptUsed {
+  "sha256": string;
+  "name": string | null;
+  "version": number | null;
+}
+
 export interface PublishedOut {
   "state": "due" | "published" | "failed";
   "urls": Record<string, string | null> | null;
@@ -960,6 +999,27 @@ export interface RejudgingBrief {
   "judge": string;
   "repeats": number;
   "text": string | null;
+}
+
+export interface ReleaseAccepted {
+  "release_id": string;
+  "name": string;
+  "state": ReleaseState;
+  "reason": ReleaseReason | null;
+  "summary": string;
+  "candidate": string;
+  "stable": string;
+  "share": number;
+  "stage": number;
+  "stages": number;
+  "version": number;
+  "evaluation_id": string | null;
+  "actor": string;
+  "created_at": string;
+  "started_at": string | null;
+  "ended_at": string | null;
+  "forecast": ForecastOut;
+  "warnings": (string)[];
 }
 
 export interface ReleaseBrief {
@@ -1038,6 +1098,7 @@ export interface ReportOut {
   "method": MethodOut;
   "models": (EvaluatedModel)[];
   "trial": TrialOut | null;
+  "gate": GateOut | null;
   "what_if": WhatIfReport | null;
   "rejudge": RejudgeReport | null;
 }
@@ -1119,6 +1180,19 @@ export interface RunDifference {
   "low": number;
   "high": number;
   "is_shown": boolean;
+}
+
+export interface RunEvaluationOut {
+  "iteration": number;
+  "split": "train" | "validation" | "test";
+  "mode": "sampled" | "greedy";
+  "step": number;
+  "scenarios": number;
+  "success": number;
+  "mean_reward": number;
+  "malformed": number;
+  "turns": number;
+  "difference": DifferenceOut | null;
 }
 
 export interface RunListed {
@@ -1205,7 +1279,7 @@ export interface RunOut {
   "cancel_requested": boolean;
   "request": Record<string, any>;
   "iterations": (IterationFigures)[];
-  "evaluations": (app__schemas__runs__EvaluationOut)[];
+  "evaluations": (RunEvaluationOut)[];
   "summary": Record<string, any> | null;
   "webhooks": Record<string, number>;
   "cost": RunCost;
@@ -1257,6 +1331,41 @@ export interface ScenarioSetOut {
   "links": Record<string, string>;
 }
 
+export interface ScheduleOut {
+  "id": string;
+  "project": string;
+  "name": string;
+  "cron": string;
+  "run": Record<string, any>;
+  "promoted_name": string;
+  "then": Then;
+  "least_new_tasks": number;
+  "window_days": number | null;
+  "actor": string;
+  "created_at": string;
+  "paused": boolean;
+  "next_times": (string)[];
+  "trials": number;
+  "expected_wrong_promotions": number;
+  "last": ScheduleRunOut | null;
+}
+
+export interface ScheduleRunOut {
+  "due_at": string;
+  "state": DueState;
+  "reason": DueReason | null;
+  "detail": string | null;
+  "run_id": string | null;
+  "run_status": RunStatus | null;
+  "started_from": string | null;
+  "tasks": number | null;
+  "users": number | null;
+  "evaluation_id": string | null;
+  "evaluation_status": EvaluationStatus | null;
+  "decision": string | null;
+  "release_id": string | null;
+}
+
 export type Scope = "read" | "write" | "operator";
 
 export interface ScoredTurn {
@@ -1286,6 +1395,23 @@ export interface SessionOut {
   "project": string;
   "scopes": (Scope)[];
   "expires_at": string | null;
+}
+
+export interface SettingGroup {
+  "title": string;
+  "items": (SettingOut)[];
+}
+
+export interface SettingOut {
+  "variable": string;
+  "value": string | null;
+}
+
+export interface SettingsOut {
+  "version": string;
+  "machine_price_per_hour": number | null;
+  "machine_price_at_start": number | null;
+  "groups": (SettingGroup)[];
 }
 
 export type Severity = "note" | "warning" | "fault";
@@ -1333,6 +1459,8 @@ export interface TestResult {
   "error": string | null;
   "seconds": number;
 }
+
+export type Then = "trial" | "release" | "nothing";
 
 export interface Tokens {
   "prompt": number;
@@ -1487,35 +1615,4 @@ export interface WhatIfReport {
   "edited": boolean;
   "original": OriginalRollout;
   "continuations": (Continued)[];
-}
-
-export interface app__schemas__evaluations__EvaluationOut {
-  "evaluation_id": string;
-  "status": EvaluationStatus;
-  "done": number;
-  "total": number;
-  "models": (string)[];
-  "error": string | null;
-  "created_at": string;
-  "started_at": string | null;
-  "finished_at": string | null;
-  "request": Record<string, any>;
-  "wait_reason": string | null;
-  "pruned": Record<string, string>;
-  "judge_cost": Record<string, number | null>;
-  "report": ReportOut | null;
-  "weave": PublishedOut | null;
-}
-
-export interface app__schemas__runs__EvaluationOut {
-  "iteration": number;
-  "split": "train" | "validation" | "test";
-  "mode": "sampled" | "greedy";
-  "step": number;
-  "scenarios": number;
-  "success": number;
-  "mean_reward": number;
-  "malformed": number;
-  "turns": number;
-  "difference": DifferenceOut | null;
 }

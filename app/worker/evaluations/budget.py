@@ -7,13 +7,14 @@ from typing import Any
 
 from learnloop_service.app.db.tables import EvaluationJob
 from learnloop_service.app.domain.stored_evaluation import Slot, StoredEvaluation
-from learnloop_service.app.domain.stored_request import Budget
+from learnloop_service.app.domain.stored_request import StoredBudget
 from learnloop_service.app.runs.budget import Meter, PriorUsage
 from learnloop_service.environment.base import Environment, Scenario
 from learnloop_service.judges.base import Judgement, Models
 from learnloop_service.judges.prices import Price
 from learnloop_service.training.budget import Estimates, Reservation, Usage, usage_of_calls
 from learnloop_service.training.phases import Phase
+from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.types import Rollout, RunConfig
 
 
@@ -43,18 +44,23 @@ def meter_of(
     means = [row.prompt_tokens / row.turns for row in rows.values() if row.turns]
     used = saved_usage(job, rows, prices) + Usage(**job.lost)
     prior = PriorUsage(used, job.driven_s, prompt_per_turn=max(means, default=None))
-    return Meter(request.budget or Budget(), prior)
+    return Meter(request.budget or StoredBudget(), prior)
 
 
-class EvaluationBudget:
+class EvaluationSpending:
     """Charges the calls of an evaluation to its meter. Used only on the evaluation's own event loop."""
 
     def __init__(
-        self, meter: Meter, request: StoredEvaluation, environment: Environment, prices: Sequence[Price | None]
+        self,
+        meter: Meter,
+        request: StoredEvaluation,
+        environment: Environment,
+        prices: Sequence[Price | None],
+        prompts: Sequence[Prompt | None],
     ) -> None:
         config = RunConfig(max_turns=request.max_turns, max_completion_tokens=request.max_completion_tokens)
         self._meter = meter
-        self._estimates = Estimates(config, environment, meter)
+        self._estimates = Estimates(config, environment, meter, *prompts)
         self._prices = prices
 
     @asynccontextmanager

@@ -5,12 +5,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from learnloop_service.app.agent_sessions.calls import Asker, SessionCalls
+from learnloop_service.app.agent_sessions.calls import SessionCaller, SessionCalls
 from learnloop_service.app.agent_sessions.canonical import canonical
 from learnloop_service.app.agent_sessions.store import AgentSessions, PinnedModel, RolloutSlot, SessionSpec
 from learnloop_service.app.auth.caller import LOCAL
 from learnloop_service.app.db.database import Database
-from learnloop_service.training.rollout.agents.sessions import Outcome
+from learnloop_service.training.rollout.agents.sessions import SessionOutcome
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 from tests.integration.app.test_agent_session_store import answered
@@ -30,8 +30,10 @@ async def worked(
     told = [{"role": "assistant", "content": None, "tool_calls": [called]}]
     found = [{"role": "tool", "tool_call_id": "c1", "content": "m1"}]
     for messages in (asked, [*asked, *told, *found]):
-        await answered(calls, Asker(session), "hm", canonical({"messages": messages}, None))
-    await store.end(LOCAL, session, Outcome(reward=reward) if reward is not None else Outcome(reason="unknown"))
+        await answered(calls, SessionCaller(session), "hm", canonical({"messages": messages}, None))
+    await store.end(
+        LOCAL, session, SessionOutcome(reward=reward) if reward is not None else SessionOutcome(reason="unknown")
+    )
     return session
 
 
@@ -42,7 +44,7 @@ async def test_sessions_of_production_become_scenarios(data_dir: Path, database_
         await worked(database, "Question 3?", 0.5)  # the same again
         await worked(database, "A secret?", 0.0, project="sales")
         unasked = await AgentSessions(database).open(_CONSENTED)
-        await AgentSessions(database).end(LOCAL, unasked.row.id, Outcome(reward=0.0))
+        await AgentSessions(database).end(LOCAL, unasked.row.id, SessionOutcome(reward=0.0))
 
         async def post(more: Any = None, **which: Any) -> Any:
             own = {"name": "agent", "config": {"runner": {"pull": {}}}}
@@ -51,7 +53,7 @@ async def test_sessions_of_production_become_scenarios(data_dir: Path, database_
 
         posted = (await post(reward_below=0.9, model="mail/agent")).raise_for_status().json()
         assert posted["warnings"][0] == (
-            "4 scenarios come from 6 sessions; left out: 1 without an answered call, 1 with the task of a newer one."
+            "4 scenarios from 6 sessions; left out: 1 without an answered call, 1 with the task of a newer one."
         )
         assert "other calls of tools have no recorded answer" in posted["warnings"][1]
         run = await get(client, f"/runs/{posted['run_id']}")
@@ -65,7 +67,9 @@ async def test_sessions_of_production_become_scenarios(data_dir: Path, database_
 
         few = await post(reward_below=0.1)
         assert few.status_code == 422
-        assert "finds 2 sessions outside of runs that consent to training, with 1 different tasks" in few.text
+        assert (
+            "finds 2 sessions outside of runs with consent to training, and 1 different task with an answer" in few.text
+        )
         for more in ({"environment": {"name": "email_search"}}, {"environment": request({"pull": {}})["environment"]}):
             assert (await post(more)).json()["errors"][0]["loc"] == ["body", "source"]
         assert (await post(stars=5)).json()["errors"][0]["loc"][-1] == "stars"
@@ -116,9 +120,9 @@ async def test_what_users_thought_later_chooses_the_sessions(
         for feedback, found in (("any", 5), ("positive", 1), ("none", 1)):
             reply = await chosen(feedback)
             if found > 2:
-                assert f"{found} scenarios come from {found} sessions" in reply.json()["warnings"][0]
+                assert f"{found} scenarios from {found} sessions" in reply.json()["warnings"][0]
             else:
-                assert f"finds {found} sessions" in reply.text
+                assert f"finds {found} session " in reply.text
         assert (await chosen("bad")).json()["errors"][0]["loc"][-1] == "feedback"
 
 
@@ -165,15 +169,15 @@ async def test_who_refused_is_not_trained_on(data_dir: Path, database_url: str, 
             return await client.post("/learn-loop", json=body | {"model": {"project": project, "name": "m"}})
 
         posted = (await post("learnloop")).raise_for_status().json()
-        assert posted["warnings"][0].startswith("3 scenarios come from 3 sessions;")
-        assert posted["warnings"][1].startswith("1 sessions that the filter fits are not used:")
+        assert posted["warnings"][0].startswith("3 scenarios from 3 sessions;")
+        assert posted["warnings"][1].startswith("not used, although the filter fits: 1 session opened without")
         config = (await get(client, f"/runs/{posted['run_id']}"))["request"]["environment"]["config"]
         stored = await _stored(client, config["scenarios"]["sha256"])
         assert "A secret?" not in {each["task"]["messages"][0]["content"] for each in stored}
         none = await post("shop")
         assert none.status_code == 422
-        assert "finds 0 sessions outside of runs that consent to training" in none.text
-        assert "4 sessions that the filter fits are not used" in none.text
+        assert "finds 0 sessions outside of runs with consent to training" in none.text
+        assert "not used, although the filter fits: 4 sessions" in none.text
 
 
 def test_consent_is_asked_in_one_place() -> None:

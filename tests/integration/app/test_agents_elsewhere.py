@@ -19,7 +19,7 @@ from learnloop_service.app.cli.service_process import free_port
 from learnloop_service.app.security.webhook_signing import new_secret
 from learnloop_service.app.settings import Settings
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.conditions import answered, until
 from tests.fakes.forked_learnloop import learnloop
 from tests.fakes.hostile_provider import Answer, bomb, gigabyte, hostile_provider, saying

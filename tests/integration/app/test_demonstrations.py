@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from learnloop_service.app.reports.figures import figures
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.backends.base import ModelSpec, Overlong, Policy, SupervisedRequest, TrainOutcome
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop, ScriptedPolicy
 from tests.integration.app.keyed import keyed
 from tests.integration.app.served import run_with, served, settings_for

@@ -10,7 +10,7 @@ import pytest
 
 from learnloop_service.environment.email_search.inbox import write_inbox
 from learnloop_service.environment.email_search.synthetic import make_world
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.served import ended, served, settings_for

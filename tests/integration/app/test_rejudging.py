@@ -15,7 +15,7 @@ from sqlalchemy import text
 
 from learnloop_service.app.db.database import make_database, make_engine, parse_url
 from learnloop_service.app.reports.verify import compared_with
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.conditions import answered
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_judge import KEY, Raw, ScriptedJudge, completion, scripted_judge

@@ -24,7 +24,7 @@ from learnloop_service.app.runs.queries import RunQueries
 from learnloop_service.app.runs.store import RunStore
 from learnloop_service.app.schedules.scheduler import scheduler_of
 from learnloop_service.app.schedules.store import DueTimeTaken, ScheduleStore
-from learnloop_service.app.service import Service, open_service
+from learnloop_service.app.service import HandlerResources, open_service
 from learnloop_service.environment.json_type import Json
 from tests.conditions import answered
 from tests.fakes.crashes import Crashes, Died
@@ -110,7 +110,7 @@ async def test_a_night_starts_from_the_champion_and_ends_in_a_trial(
             await tx.execute(update(ScheduleRun).values(due_at=ScheduleRun.due_at - _DAY))
         skipped = await _noticed(client, made["id"], lambda found: found["state"] == "skipped")
         assert (skipped["reason"], skipped["run_id"]) == ("too_few_tasks", None)
-        assert skipped["detail"] == ("0 consented tasks are new since the last run's draw, and least_new_tasks is 50.")
+        assert skipped["detail"] == ("New since the last run's draw: 0 consented tasks, and least_new_tasks is 50.")
 
 
 _DAY = func.make_interval(0, 0, 0, 1)
@@ -204,7 +204,7 @@ async def test_why_no_run_is_started(data_dir: Path, database_url: str, database
             await session_of(database, "alone", f"Question {number}?")
         few = await run_now()
         assert (few["reason"], few["state"]) == ("too_few_users", "skipped")
-        assert "of 1 users" in few["detail"]
+        assert "by 1 user none" in few["detail"]
         async with database.begin() as tx:
             promotion = (await tx.execute(select(Promotion.id))).scalar_one()
             await tx.execute(insert(Release), [_release(promotion)])
@@ -459,7 +459,7 @@ async def _forget_runs(database: Database) -> None:
 
 
 @asynccontextmanager
-async def _idle(data_dir: Path, database_url: str) -> AsyncIterator[Service]:
+async def _idle(data_dir: Path, database_url: str) -> AsyncIterator[HandlerResources]:
     """A service that drives no runs."""
     settings = settings_for(data_dir, database_url, agent_modules="tests.fakes", max_concurrent_runs=0)
     backend = ScriptedBackend()

@@ -7,7 +7,7 @@ import pytest
 
 from learnloop_service.environment.registry import GROUP
 from learnloop_service.training.environment_check.check import check
-from learnloop_service.training.environment_check.report import Report, State
+from learnloop_service.training.environment_check.report import FindingState, Report
 from tests.fakes import boxes
 from tests.fakes.installed import installed
 
@@ -29,7 +29,7 @@ def examine(tmp_path: Path) -> Iterator[Examine]:
         yield examined
 
 
-def wrong(report: Report, state: State = State.FAILED) -> list[str]:
+def wrong(report: Report, state: FindingState = FindingState.FAILED) -> list[str]:
     return [found.name for found in report.findings if found.state is state]
 
 
@@ -37,16 +37,20 @@ def wrong(report: Report, state: State = State.FAILED) -> list[str]:
     ("task", "state", "said"),
     [
         ("None", None, None),
-        ("{'properties': {'box': {}}}", State.OK, "they have the fields box"),
-        ("{'properties': {}, 'required': ['colour']}", State.WARNING, "requires colour, which its scenarios lack"),
-        ("{'box': 'a box'}", State.FAILED, "not a JSON schema of an object with `properties`"),
-        ("{'properties': {'box': None}}", State.FAILED, "not a JSON schema of an object with `properties`"),
-        ("{'properties': {}, 'required': 5}", State.FAILED, "not a JSON schema of an object with `properties`"),
-        ("['box']", State.FAILED, "not a JSON schema of an object with `properties`"),
+        ("{'properties': {'box': {}}}", FindingState.OK, "they have the fields box"),
+        (
+            "{'properties': {}, 'required': ['colour']}",
+            FindingState.WARNING,
+            "requires colour, which its scenarios lack",
+        ),
+        ("{'box': 'a box'}", FindingState.FAILED, "not a JSON schema of an object with `properties`"),
+        ("{'properties': {'box': None}}", FindingState.FAILED, "not a JSON schema of an object with `properties`"),
+        ("{'properties': {}, 'required': 5}", FindingState.FAILED, "not a JSON schema of an object with `properties`"),
+        ("['box']", FindingState.FAILED, "not a JSON schema of an object with `properties`"),
     ],
 )
 async def test_what_an_environment_says_of_its_tasks(
-    tmp_path: Path, task: str, state: State | None, said: str | None
+    tmp_path: Path, task: str, state: FindingState | None, said: str | None
 ) -> None:
     lines = (
         f"from {boxes.__name__} import Boxes",
@@ -98,18 +102,18 @@ async def test_a_sound_environment(examine: Examine, kind: type[boxes.Boxes]) ->
 async def test_what_is_wrong_is_found(examine: Examine, kind: type[boxes.Boxes], name: str, said: str) -> None:
     report = await examine(kind)
     assert report.broken
-    [found, *_] = [each for each in report.findings if each.name == name and each.state is State.FAILED]
+    [found, *_] = [each for each in report.findings if each.name == name and each.state is FindingState.FAILED]
     assert said in found.said
 
 
 async def test_without_an_oracle_headroom_is_not_known(examine: Examine) -> None:
     report = await examine(boxes.Unsolved)
     assert (report.headroom, report.solvable) == (None, None)
-    assert "headroom" in wrong(report, State.WARNING)
+    assert "headroom" in wrong(report, FindingState.WARNING)
     assert wrong(report) == []
 
 
 async def test_without_a_judge_no_reward_is_examined(examine: Examine) -> None:
     report = await examine(boxes.Priced)
-    assert (wrong(report), wrong(report, State.WARNING), report.agents) == ([], ["judge"], ())
+    assert (wrong(report), wrong(report, FindingState.WARNING), report.agents) == ([], ["judge"], ())
     assert "'ruler' cannot be used without settings" in report.findings[-1].said

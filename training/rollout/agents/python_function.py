@@ -3,6 +3,7 @@
 import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from learnloop.outcome import BadOutcome, outcome_of
@@ -24,7 +25,7 @@ class FunctionAgent:
 
     async def run(self, task: AgentTask) -> str:
         try:
-            outcome = outcome_of(await self._function(task.task, task.model))
+            outcome = outcome_of(await self._function(task.task, replace(task.model, prompt=task.prompt)))
         except BadOutcome as error:
             raise NoOutcome(f"it returned {error}") from error
         if not outcome.known:
@@ -35,7 +36,7 @@ class FunctionAgent:
 def load_function(named: PythonFunction, allowed: Sequence[str]) -> FunctionAgent:
     """Load the agent. Raises ValueError unless the function is async and in one of the `allowed` modules or their
     submodules."""
-    if not any(named.module == each or named.module.startswith(f"{each}.") for each in allowed):
+    if not any(named.module == module or named.module.startswith(f"{module}.") for module in allowed):
         raise ValueError(
             f"functions of the module {named.module} may not be run here: the operator allows modules in "
             "LEARNLOOP_AGENT_MODULES"

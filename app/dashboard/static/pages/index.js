@@ -14,7 +14,10 @@ import { RejudgingPage } from "./rejudging.js";
 import { ReleasePage } from "./release.js";
 import { RunPage } from "./run.js";
 import { Runs } from "./runs.js";
+import { SchedulePage } from "./schedule.js";
+import { Schedules } from "./schedules.js";
 import { SessionPage, Sessions } from "./sessions.js";
+import { SettingsPage } from "./settings.js";
 import { Start } from "./start.js";
 import { TrajectoryPage } from "./trajectory.js";
 import { WebhookPage, Webhooks } from "./webhooks.js";
@@ -50,6 +53,9 @@ export function pageOf({ names, query }) {
     case "evaluations":
       if (id) return shown(`Evaluation ${id}`, () => html`<${EvaluationPage} id=${id} />`, `evaluations/${id}`);
       return shown("Evaluations", () => html`<${Evaluations} />`, "evaluations");
+    case "schedules":
+      if (id) return shown("Schedule", () => html`<${SchedulePage} id=${id} />`, `schedules/${id}`);
+      return shown("Schedules", () => html`<${Schedules} />`, "schedules");
     case "sessions":
       if (id) return shown("Session", () => html`<${SessionPage} id=${id} />`, `sessions/${id}`);
       return shown("Sessions", () => html`<${Sessions} query=${query} />`, "sessions");
@@ -58,6 +64,8 @@ export function pageOf({ names, query }) {
       return shown("Webhooks", () => html`<${Webhooks} />`, "webhooks");
     case "keys":
       return shown("Keys", () => html`<${Keys} />`, "keys");
+    case "settings":
+      return shown("Settings", () => html`<${SettingsPage} />`, "settings");
     case "data":
       if (part) return shown("Data", () => html`<${DocumentPage} kind=${id} sha256=${part} />`, `data/${part}`);
       return shown("Data", () => html`<${Data} />`, "data");

@@ -21,7 +21,7 @@ from learnloop_service.training.diagnosis.facts import (
     Probe,
     Readings,
     Replay,
-    Rewards,
+    RewardFacts,
 )
 from learnloop_service.training.diagnosis.spans import spans_while
 from learnloop_service.training.protocol.model_facts import MeasuredToken
@@ -78,7 +78,7 @@ def facts(iterations: int, group: GroupFacts = HEALTHY, onset: int = 1, **more: 
             has_oracle=True,
             groups=(group if number >= onset else HEALTHY,) * 8,
             max_turns=10,
-            rewards=Rewards(0.5, 1.0, {"correct": 0.3, "malformed": 0.2}),
+            rewards=RewardFacts(0.5, 1.0, {"correct": 0.3, "malformed": 0.2}),
             completion_tokens=70.0,
             metrics={"entropy": 1.0, "step_kl": 1e-3, "step_share": 1.0},
             tasks={"train": {f"train-{number}-{group}": f"task {number}-{group}" for group in range(8)}},
@@ -221,7 +221,7 @@ def test_replies_that_are_read_differently_are_a_fault() -> None:
     readings = {"train": Readings(16, 0), "evaluation": Readings(16, 2, "<tool_call>", "t9")}
     found = only(diagnose(facts(4, onset=3, readings=readings), SETTINGS))
     assert (found.cause, found.severity, found.first_iteration) == (Cause.PARSER_DRIFT, Severity.FAULT, 3)
-    assert "2 of 16 replies of evaluation rollouts" in found.summary
+    assert "In evaluation rollouts, 2 of 16 recorded replies" in found.summary
     assert found.evidence["text"] == "<tool_call>"
     assert found.remedy.how == "none"
 
@@ -321,7 +321,7 @@ def without_collapse(found: list[Diagnosis]) -> list[Diagnosis]:
         (
             replace(HEALTHY, out_of_turns=8),
             Cause.OUT_OF_TURNS,
-            "100% of the rollouts ended because their 10 turns",
+            "100% of the rollouts ended because they had used up their 10 turns",
             {"checkpoint": 4, "max_turns": 20},
         ),
         (replace(HEALTHY, tool_errors=20), Cause.TOOL_ERRORS, "100% of the tool calls were answered by an error", None),
@@ -373,7 +373,7 @@ def test_a_constant_judge_explains_groups_without_success() -> None:
 @pytest.mark.parametrize(
     ("tasks", "words"),
     [
-        ({"train": {"a": "one", "b": "one", "c": "two"}}, "training scenarios have the same task as another one"),
+        ({"train": {"a": "one", "b": "one", "c": "two"}}, "share a task with another one"),
         ({"train": {"a": "task of validation-3"}}, "1 held-out scenario has the same task"),
     ],
 )
@@ -400,7 +400,7 @@ def test_an_environment_that_answers_differently_is_named_with_both_answers() ->
 
 def test_a_reward_that_rises_without_success_is_named_with_the_part_that_rose() -> None:
     hacked = replace(HEALTHY, true_successes=0, pairs=0)
-    found = late(12, 6, hacked, rewards=Rewards(1.5, 1.0, {"correct": 0.1, "malformed": 1.4}))
+    found = late(12, 6, hacked, rewards=RewardFacts(1.5, 1.0, {"correct": 0.1, "malformed": 1.4}))
     assert found.cause == Cause.REWARD_HACKED
     assert found.evidence["part"] == "malformed"
     assert "mean reward rose by 1.00" in found.summary
@@ -408,7 +408,7 @@ def test_a_reward_that_rises_without_success_is_named_with_the_part_that_rose() 
 
 def test_a_reward_that_rises_with_success_is_no_fault() -> None:
     better = replace(HEALTHY, successes=5, true_successes=5)
-    assert diagnose(facts(12, better, 6, rewards=Rewards(1.5, 1.0, {"correct": 1.3})), SETTINGS) == []
+    assert diagnose(facts(12, better, 6, rewards=RewardFacts(1.5, 1.0, {"correct": 1.3})), SETTINGS) == []
 
 
 @pytest.mark.parametrize(

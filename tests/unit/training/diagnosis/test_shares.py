@@ -4,13 +4,15 @@ from random import Random
 
 import pytest
 
-from learnloop_service.training.diagnosis.shares import Observed, share_spans
+from learnloop_service.training.diagnosis.shares import SymptomShares, share_spans
 
 
-def _observed(iterations: int, groups: int, rollouts: int, share: float, seed: int) -> list[Observed]:
+def _observed(iterations: int, groups: int, rollouts: int, share: float, seed: int) -> list[SymptomShares]:
     random = Random(seed)
     return [
-        Observed(number, tuple(sum(random.random() < share for _ in range(rollouts)) / rollouts for _ in range(groups)))
+        SymptomShares(
+            number, tuple(sum(random.random() < share for _ in range(rollouts)) / rollouts for _ in range(groups))
+        )
         for number in range(1, iterations + 1)
     ]
 
@@ -28,7 +30,7 @@ def test_a_fault_of_twice_its_bound_is_named_within_a_few_iterations(
 ) -> None:
     for seed in range(50):
         healthy = _observed(4, groups, 8, bound / 2, seed)
-        faulty = [Observed(each.iteration + 4, each.shares) for each in _observed(10, groups, 8, share, seed + 1)]
+        faulty = [SymptomShares(each.iteration + 4, each.shares) for each in _observed(10, groups, 8, share, seed + 1)]
         [span] = share_spans([*healthy, *faulty], bound, 14)
         assert 5 <= span.named < 5 + within
         assert abs(span.first - 5) <= 1
@@ -37,7 +39,7 @@ def test_a_fault_of_twice_its_bound_is_named_within_a_few_iterations(
 def test_it_clears_after_three_good_iterations_and_then_needs_twice_the_evidence() -> None:
     bad, good = (1.0,) * 8, (0.0,) * 8
     seen = [bad, bad, good, good, good, bad, bad]
-    first, second = share_spans([Observed(number, each) for number, each in enumerate(seen, 1)], 0.1, 20)
+    first, second = share_spans([SymptomShares(number, each) for number, each in enumerate(seen, 1)], 0.1, 20)
     assert (first.first, first.named, first.cleared) == (1, 1, 5)
     assert (second.first, second.cleared) == (6, None)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from learnloop_service.app.agent_sessions.canonical import BadRequestBody, canonical
 from learnloop_service.app.datasets.conversation_forms import conversation
 from learnloop_service.app.datasets.demonstrations import checked
-from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.engine.http.chat_request import EngineChatRequest
 from learnloop_service.training.protocol.chat_reader import arguments_text, read_messages, read_tool_choice
 
 USER = {"role": "user", "content": "What time is it?"}
@@ -62,7 +62,7 @@ def _seen(messages: Any) -> Any:
     "messages", [each for _, each in AS_CLIENTS_WRITE_IT], ids=[name for name, _ in AS_CLIENTS_WRITE_IT]
 )
 def test_every_door_reads_the_same(messages: list[Any]) -> None:
-    engine = ChatRequest.model_validate({"model": "m", "messages": messages, "tools": TOOLS}).messages
+    engine = EngineChatRequest.model_validate({"model": "m", "messages": messages, "tools": TOOLS}).messages
     session = canonical({"messages": messages, "tools": TOOLS}, None)
     assert _seen(engine) == _seen(session.messages) == _seen(PLAIN)
     assert _seen(checked({"messages": messages, "tools": TOOLS})["messages"]) == _seen(PLAIN)
@@ -134,8 +134,8 @@ def test_what_cannot_be_read_is_named(message: Any, said: str) -> None:
 @pytest.mark.parametrize("name", ["prefix", "partial"])
 def test_a_message_that_is_to_be_continued_is_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=f"message 1: {name} is not supported"):
-        ChatRequest.model_validate({"model": "m", "messages": [USER, {**SAYS, name: True}]})
-    assert ChatRequest.model_validate({"model": "m", "messages": [USER, {**SAYS, name: False}, USER]}).messages
+        EngineChatRequest.model_validate({"model": "m", "messages": [USER, {**SAYS, name: True}]})
+    assert EngineChatRequest.model_validate({"model": "m", "messages": [USER, {**SAYS, name: False}, USER]}).messages
 
 
 _NAMED = {"type": "function", "function": {"name": "now"}}
@@ -157,7 +157,9 @@ _NAMED = {"type": "function", "function": {"name": "now"}}
 def test_a_choice_of_tools_in_any_vendors_form(given: Any, read: Any) -> None:
     assert read_tool_choice(given) == read
     assert (
-        ChatRequest.model_validate({"model": "m", "messages": [USER], "tools": TOOLS, "tool_choice": given}).tool_choice
+        EngineChatRequest.model_validate(
+            {"model": "m", "messages": [USER], "tools": TOOLS, "tool_choice": given}
+        ).tool_choice
         == read
     )
     assert (
@@ -183,7 +185,9 @@ _SCHEMA = {"type": "object", "properties": {"day": {"type": "string"}}}
     ],
 )
 def test_a_schema_is_found_wherever_servers_take_it(given: Any, schema: Any) -> None:
-    found = ChatRequest.model_validate({"model": "m", "messages": [USER], "response_format": given}).response_format
+    found = EngineChatRequest.model_validate(
+        {"model": "m", "messages": [USER], "response_format": given}
+    ).response_format
     assert found is not None
     assert (found.json_schema and found.json_schema.schema_) == schema
     assert found.type == ("json_object" if schema is None else "json_schema")
@@ -202,4 +206,4 @@ def test_a_schema_is_found_wherever_servers_take_it(given: Any, schema: Any) -> 
 )
 def test_a_schema_that_would_be_ignored_is_refused_by_name(given: Any, named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        ChatRequest.model_validate({"model": "m", "messages": [USER], "response_format": given})
+        EngineChatRequest.model_validate({"model": "m", "messages": [USER], "response_format": given})
