@@ -65,6 +65,8 @@ USED = (
     "RewardHistograms",
     "RunDiagnosis",
     "RunListed",
+    "RunLog",
+    "RunMetrics",
     "RunOut",
     "SampledTokens",
     "ScenarioSetOut",
