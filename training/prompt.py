@@ -29,11 +29,12 @@ UNDELIVERED_PARTS = "undelivered_parts"
 
 
 class InvalidPrompt(ValueError):
-    """A prompt that cannot be used. `part` is the part at fault, or None if it is the whole."""
+    """A prompt that cannot be used. `part` is the part at fault, or None if it is the whole; `why` does not name it."""
 
     def __init__(self, part: str | None, why: str) -> None:
         super().__init__(why if part is None else f"part {part!r}: {why}")
         self.part = part
+        self.why = why
 
 
 @dataclass(frozen=True, slots=True)
