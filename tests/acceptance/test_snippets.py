@@ -39,6 +39,7 @@ PAGES = [
     ROOT / "benchmarks/README.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs/guides").glob("*.md")),
+    *sorted((ROOT / "plugins").glob("*/README.md")),
 ]
 ILLUSTRATIONS = {
     "Learned: held-out success rose": "output of a demo of minutes",
@@ -72,7 +73,6 @@ ILLUSTRATIONS = {
     "MODEL           SUCCESS": "what evaluating prints",
     "29,000 euros": "what asking prints",
     "AGENT ": "what the check of an environment prints",
-    "ok       ": "what the preflight prints",
     "500 lines: ": "what importing conversations prints",
     "200 rows (": "what importing questions prints",
     "step 1: mean reward": "what the script above it prints",
@@ -95,7 +95,6 @@ ELSEWHERE = {
     "sbatch": "there is no Slurm here",
     "systemctl": "there is no systemd here",
     "uv": "it needs the network: scripts/install_check.py",
-    "uvx": "it needs the network",
     ".ci/run": "all checks, of which this is one",
 }
 """Commands that are not checked, with the reason."""
@@ -223,7 +222,8 @@ def test_the_command_line_takes_it(place: str, command: str, tmp_path: Path, mon
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "graph.json").write_text("[]")
     (tmp_path / "run.yaml").write_text("iterations: 1")
-    (tmp_path / "time.json").write_text("{}")
+    (tmp_path / "orders.json").write_text("{}")
+    (tmp_path / "orders.jsonl").touch()
     (tmp_path / "calls.jsonl").touch()
     (tmp_path / "chats.jsonl").touch()
     (tmp_path / "tickets.csv").touch()

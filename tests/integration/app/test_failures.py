@@ -34,7 +34,7 @@ async def _refused(client: httpx.AsyncClient, **query: Any) -> tuple[int, str]:
 
 
 async def _run_failures(client: httpx.AsyncClient, *arguments: str) -> Ran:
-    return await run_command(client, *arguments, of="failures")
+    return await run_command(client, *arguments, group="failures")
 
 
 async def test_an_evaluations_failures_are_compared_with_those_of_its_first_model(

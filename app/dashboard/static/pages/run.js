@@ -19,8 +19,9 @@ import { RunFailures } from "./failures.js";
 import { HeldOut } from "./held_out.js";
 import { RunJudges } from "./rejudgings.js";
 import { RunActions } from "./run_actions.js";
-import { RunEvents } from "./run_events.js";
 import { RunIterations } from "./run_iterations.js";
+import { RunLogPage } from "./run_log.js";
+import { RunMetrics } from "./run_metrics.js";
 import { Notices } from "./run_notices.js";
 import { RunOverview } from "./run_overview.js";
 import { RunRequest } from "./run_request.js";
@@ -37,14 +38,17 @@ import { RunTrajectories } from "./trajectories.js";
 /** @type {Part[]} */
 const _PARTS = [
   { name: "", title: "Overview", part: RunOverview },
+  { name: "metrics", title: "Metrics", part: RunMetrics },
   { name: "iterations", title: "Iterations", part: RunIterations },
   { name: "trajectories", title: "Trajectories", part: RunTrajectories },
   { name: "held-out", title: "What it learned", part: HeldOut },
   { name: "failures", title: "Failures", part: RunFailures },
   { name: "rejudgings", title: "Judges", part: RunJudges },
-  { name: "events", title: "Events", part: RunEvents },
+  { name: "log", title: "Log", part: RunLogPage },
   { name: "request", title: "Settings", part: RunRequest },
 ];
+/** Names in addresses of earlier versions. @type {Record<string, string>} */
+const _EARLIER = { events: "log" };
 const _CONNECTIONS = /** @type {Record<string, string>} */ ({
   connecting: "connecting …",
   live: "live",
@@ -62,7 +66,7 @@ export function RunPage({ id, part, query }) {
       ? html`<${Failed} error=${data.error.value} retry=${data.retry} />`
       : html`<${Loading} rows=${8} />`;
   const parts = partsOf(run.environment);
-  const shown = parts.find((each) => each.name === part) ?? parts[0];
+  const shown = parts.find((each) => each.name === (_EARLIER[part] ?? part)) ?? parts[0];
   return html`
     <${Head} data=${data} run=${run} isElsewhere=${shown.name !== ""} />
     <${Strip} class="tabs" label="Parts of the run">
@@ -76,7 +80,7 @@ export function RunPage({ id, part, query }) {
     <${shown.part} data=${data} run=${run} query=${query} baseline=${baseline} />`;
 }
 
-/** The parts of a run: those of its environment come before its events. @type {Map<string, Part[]>} */
+/** The parts of a run: those of its environment come before its log. @type {Map<string, Part[]>} */
 const _OF_ENVIRONMENTS = new Map();
 
 /** @param {string} environment */
@@ -90,7 +94,7 @@ function partsOf(environment) {
       html`<${AddedPage} page=${page} data=${props.data} run=${props.run} query=${props.query} />`,
   }));
   const parts = _PARTS.toSpliced(
-    _PARTS.findIndex((each) => each.name === "events"),
+    _PARTS.findIndex((each) => each.name === "log"),
     0,
     ...added,
   );

@@ -221,7 +221,7 @@ def test_replies_that_are_read_differently_are_a_fault() -> None:
     readings = {"train": Readings(16, 0), "evaluation": Readings(16, 2, "<tool_call>", "t9")}
     found = only(diagnose(facts(4, onset=3, readings=readings), SETTINGS))
     assert (found.cause, found.severity, found.first_iteration) == (Cause.PARSER_DRIFT, Severity.FAULT, 3)
-    assert "2 of 16 replies of evaluation rollouts" in found.summary
+    assert "In evaluation rollouts, 2 of 16 recorded replies" in found.summary
     assert found.evidence["text"] == "<tool_call>"
     assert found.remedy.how == "none"
 
@@ -321,7 +321,7 @@ def without_collapse(found: list[Diagnosis]) -> list[Diagnosis]:
         (
             replace(HEALTHY, out_of_turns=8),
             Cause.OUT_OF_TURNS,
-            "100% of the rollouts ended because their 10 turns",
+            "100% of the rollouts ended because they had used up their 10 turns",
             {"checkpoint": 4, "max_turns": 20},
         ),
         (replace(HEALTHY, tool_errors=20), Cause.TOOL_ERRORS, "100% of the tool calls were answered by an error", None),
@@ -373,7 +373,7 @@ def test_a_constant_judge_explains_groups_without_success() -> None:
 @pytest.mark.parametrize(
     ("tasks", "words"),
     [
-        ({"train": {"a": "one", "b": "one", "c": "two"}}, "training scenarios have the same task as another one"),
+        ({"train": {"a": "one", "b": "one", "c": "two"}}, "share a task with another one"),
         ({"train": {"a": "task of validation-3"}}, "1 held-out scenario has the same task"),
     ],
 )
