@@ -88,6 +88,8 @@ def _check_part(name: str, text: Json) -> None:
     """Raise InvalidPrompt if the part's name or text is not one."""
     if _NAME.fullmatch(name) is None:
         raise InvalidPrompt(name, "the name is not one of system, tool:NAME, tool:NAME.ARGUMENT or KIND:NAME")
+    if not {"", ".", ".."}.isdisjoint(name.partition(":")[2].split("/")) and name != SYSTEM:
+        raise InvalidPrompt(name, "agents get it as a file, so the name is a path without . and ..")
     if not isinstance(text, str) or not text.strip():
         raise InvalidPrompt(name, "expected a text that is not empty")
     try:

@@ -1541,6 +1541,7 @@ export interface TrajectoryBrief {
   "replaces": string | null;
   "error": string | null;
   "failure": string | null;
+  "prompt_sha256": string | null;
   "turns": number;
   "prompt_tokens": number;
   "completion_tokens": number;
@@ -1570,6 +1571,7 @@ export interface TrajectoryOut {
   "replaces": string | null;
   "error": string | null;
   "failure": string | null;
+  "prompt_sha256": string | null;
   "turns": number;
   "prompt_tokens": number;
   "completion_tokens": number;

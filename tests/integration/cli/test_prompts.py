@@ -32,19 +32,24 @@ async def test_prompts_are_uploaded_from_files_shown_and_compared(
             (folder / "tool").mkdir(parents=True)
             (folder / "system.txt").write_text("Be careful.\nBe kind.\n")
             (folder / "tool" / "read_email.txt").write_text("Open a mail.")
+            (folder / "AGENTS.md").write_text("Build it first.")
             (folder / ".hidden").write_text("not a part")
             yaml.write_text("system: Be careful.\n")
-            for path, parts in ((text, "1 part"), (folder, "2 parts"), (yaml, "1 part")):
+            for path, parts in ((text, "1 part"), (folder, "3 parts"), (yaml, "1 part")):
                 stored = await run("prompts", "upload", "mine", str(path))
                 assert f"stored {parts} as mine@" in stored.stdout
             listed = await run("prompts", "list", "--name", "mine")
             assert [row.split()[:3] for row in listed.stdout.splitlines()[1:]] == [
                 ["mine", "3", "1"],
-                ["mine", "2", "2"],
+                ["mine", "2", "3"],
                 ["mine", "1", "1"],
             ]
             shown = await run("prompts", "show", "mine@2", "--json")
-            assert shown.json == {"parts": {"system": "Be careful.\nBe kind.\n", "tool:read_email": "Open a mail."}}
+            assert shown.json["parts"] == {
+                "file:AGENTS.md": "Build it first.",
+                "system": "Be careful.\nBe kind.\n",
+                "tool:read_email": "Open a mail.",
+            }
             difference = (await run("prompts", "show", "mine@2", "--against", "mine@3")).stdout
             assert "+Be kind." in difference
             assert "+Open a mail." in difference
