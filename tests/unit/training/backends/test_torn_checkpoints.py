@@ -1,4 +1,4 @@
-"""Torn checkpoints of ART's layout are told from whole ones and set aside."""
+"""Torn checkpoints of ART's layout are distinguished from whole ones and set aside."""
 
 import json
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def write(checkpoint: Path) -> None:
 
 
 def names(checkpoints: Path) -> list[str]:
-    return sorted(each.name for each in checkpoints.iterdir())
+    return sorted(path.name for path in checkpoints.iterdir())
 
 
 def test_whole_ones_stay(checkpoints: Path) -> None:
@@ -50,8 +50,8 @@ def grown(checkpoint: Path) -> None:
 
 
 def empty(checkpoint: Path) -> None:
-    for each in checkpoint.iterdir():
-        each.unlink()
+    for file in checkpoint.iterdir():
+        file.unlink()
 
 
 def without_config(checkpoint: Path) -> None:
