@@ -21,7 +21,7 @@ from tests.fakes.hostile_provider import (
 
 KEY = "judge-canary-key-0001"
 MOST_TAKEN = 32 * 2**20
-"""Bytes. We take 1 MB; the rest lies in the buffers of two sockets."""
+"""Bytes that the provider can send. We take 1 MB; the buffers of two sockets take the rest."""
 ODD = {
     "invalid UTF-8": b'{"choices": [{"message": {"content": "\xff\xfe"}}]}',
     "HTML": b"<html>sign in</html>",
