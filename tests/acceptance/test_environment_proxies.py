@@ -9,7 +9,7 @@ import pytest
 
 from learnloop_service.app.cli.service_process import own_service
 from learnloop_service.app.cli.watching import follow
-from tests.acceptance.test_snippets import TINY
+from tests.acceptance.documented_blocks import TINY
 
 pytestmark = pytest.mark.long
 

@@ -19,7 +19,7 @@ import pytest
 
 from learnloop_service.app.cli.client import Service
 from learnloop_service.app.cli.service_process import free_port
-from tests.acceptance.test_snippets import BLOCKS, ILLUSTRATIONS, Block
+from tests.acceptance.documented_blocks import BLOCKS, ILLUSTRATIONS, Block
 from tests.fakes.engine_process import ROOT
 from tests.fakes.mailboxes import mbox
 

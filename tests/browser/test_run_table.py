@@ -10,8 +10,8 @@ from playwright.async_api import expect
 
 from tests.browser.visit import Visit
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.many_runs import insert_runs
 from tests.integration.app.served import served, settings_for
-from tests.integration.app.test_run_table import insert_runs
 
 pytestmark = pytest.mark.long
 

@@ -25,7 +25,7 @@ from learnloop_service.training.engine.weights.weights import snapshot
 from learnloop_service.training.tuning import Tuning
 from tests.fakes.engine import odd_share, sampled_group
 from tests.fakes.tiny_model import make_tiny_model
-from tests.gpu.test_cuda import FAMILIES, exact_logprobs, model_of, tokens
+from tests.gpu.cuda_models import FAMILIES, exact_logprobs, model_of, tokens
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 ADAPTERS, ROWS = 4, 16

@@ -20,7 +20,7 @@ from learnloop_service.training.engine.weights.joined import JoinedModel
 from learnloop_service.training.engine.weights.weights import snapshot
 from learnloop_service.training.tuning import Tuning
 from tests.fakes.tiny_model import make_tiny_model
-from tests.gpu.test_cuda import assert_learns, divergence, sample, tokens
+from tests.gpu.cuda_models import assert_learns, divergence, sample, tokens
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] not in CAPABILITIES,

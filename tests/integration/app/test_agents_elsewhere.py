@@ -15,9 +15,7 @@ import httpx
 import pytest
 from standardwebhooks import Webhook
 
-from learnloop_service.app.cli.service_process import free_port
 from learnloop_service.app.security.webhook_signing import new_secret
-from learnloop_service.app.settings import Settings
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.learn_loop import learn_loop
 from tests.conditions import answered, until
@@ -26,8 +24,8 @@ from tests.fakes.hostile_provider import Answer, bomb, gigabyte, hostile_provide
 from tests.fakes.runner import Behaviour, ask_model, runner, send_outcome
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
+from tests.integration.app.own_agent_runs import by_seed, get, reachable, request
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_own_agents import by_seed, get, request
 from tests.opened_database import execute
 
 
@@ -38,11 +36,6 @@ async def service(data_dir: Path, database_url: str, **more: Any) -> AsyncIterat
         backend = ScriptedBackend(chat.url)
         async with served(reachable(data_dir, database_url, **more), learn_loop, backend) as client:  # type: ignore[arg-type]
             yield client, backend
-
-
-def reachable(data_dir: Path, database_url: str, **more: Any) -> Settings:
-    """Settings of a service that agents can reach."""
-    return settings_for(data_dir, database_url, port=free_port(), allowed_private_hosts="127.0.0.1", **more)
 
 
 async def started(client: httpx.AsyncClient, how: Any, **more: Any) -> str:

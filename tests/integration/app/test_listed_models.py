@@ -14,8 +14,8 @@ from tests.fakes.litellm_providers import known_to_litellm
 from tests.fakes.recorded_connections import Connection, recorded_connections
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import make_run
+from tests.integration.app.judged_rollouts import judged_rollouts
 from tests.integration.app.served import served, settings_for
-from tests.integration.app.test_judge_agreement import _rollouts
 
 JUDGE, OPENAI, OTHER, OPERATOR = "canary-judge-0001", "canary-openai-0002", "canary-listed-0003", "operator-" + "k" * 32
 OURS = {"judge_model": "openai/judge", "judge_api_key": JUDGE, "openai_api_key": OPENAI}
@@ -38,7 +38,7 @@ async def _service(data_dir: Path, database_url: str, **more: Any) -> AsyncItera
     async with served(settings, ScriptedLoop()) as client:
         client.headers["authorization"] = f"Bearer {OPERATOR}"
         run_id = await make_run(make_database(engine), environment="email_search")
-        await _rollouts(make_database(engine), run_id)
+        await judged_rollouts(make_database(engine), run_id)
         yield client, run_id
     await engine.dispose()
 

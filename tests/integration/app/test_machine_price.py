@@ -6,8 +6,8 @@ import pytest
 
 from learnloop_service.app.reports.verify import verified
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.run_commands import run_command
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_run_commands import run_command
 
 PER_SECOND = 3600.0
 """Price per hour at which a second costs a dollar."""

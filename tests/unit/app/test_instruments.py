@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 
-from tests.unit.deploy.test_observability import rules
+from tests.unit.deploy.metric_names import rules
 
 _START = (
     "import learnloop_service.app.instruments as i, prometheus_client as p; "

@@ -25,12 +25,11 @@ from learnloop_service.app.settings import Settings, load_settings
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.engine_flags import parser
 from tests.fakes.engine_process import ROOT
+from tests.unit.deploy.kubernetes_releases import VERSIONS
 
 FILES = ROOT / "deploy" / "kubernetes"
 OVERLAYS = ("base", "gpu")
 COMPONENTS = {"api", "worker", "engine"}
-VERSIONS = ("1.30", "1.37")
-"""The oldest that the files are for, and the newest whose schemas we have."""
 VARIABLES_OF_OTHERS = {"HOME"}
 SECRET = "0123456789abcdef" * 2
 

@@ -1,58 +1,14 @@
 """What watches the service: Prometheus' configuration, its alerts, and the dashboard."""
 
-import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from learnloop_service.environment.json_type import Json
-from tests.fakes.engine_process import ROOT
-
-FILES = ROOT / "deploy" / "observability"
-ALERTS, RULE_TESTS, CONFIG = (FILES / name for name in ("alerts.yml", "alerts.test.yml", "prometheus.yml"))
-_METRIC = re.compile(r"\b(?:learnloop|process)_[a-z_]+\b")
-
-
-def used_metrics() -> set[str]:
-    """The names that alerts and dashboard ask Prometheus for."""
-    return {name for expression in _expressions() for name in _METRIC.findall(expression)}
-
-
-def offered_metrics(page: str) -> set[str]:
-    """The names of all series that there can be, by a scrape."""
-    names = set()
-    for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", page, re.MULTILINE):
-        names |= {f"{name}_{part}" for part in ("bucket", "sum", "count")} if kind == "histogram" else {name}
-    return names
-
-
-def documented_metrics() -> set[str]:
-    """The metrics of the table in the documentation."""
-    text = (ROOT / "docs" / "observability.md").read_text()
-    return set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
-
-
-def _expressions() -> Iterator[str]:
-    for rule in rules():
-        yield rule["expr"]
-    for panel in _panels():
-        for target in panel.get("targets", ()):
-            yield target["expr"]
-
-
-def rules() -> list[Json]:
-    """The alerts."""
-    return [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
-
-
-def _panels() -> list[Json]:
-    panels: list[Json] = json.loads((FILES / "grafana-dashboard.json").read_text())["panels"]
-    return panels
+from tests.unit.deploy.metric_names import ALERTS, CONFIG, FILES, RULE_TESTS, dashboard_panels, expressions, rules
 
 
 def _promtool(*arguments: object) -> str:
@@ -75,7 +31,7 @@ def test_each_alert_fires_when_it_should_and_not_before() -> None:
 
 def test_prometheus_understands_what_the_dashboard_asks(tmp_path: Path) -> None:
     """Each expression as a rule, with what Grafana puts in for its variables."""
-    expressions = [target["expr"] for panel in _panels() for target in panel.get("targets", ())]
+    expressions = [target["expr"] for panel in dashboard_panels() for target in panel.get("targets", ())]
     filled = [expression.replace("$__rate_interval", "1m").replace("$job", "learnloop") for expression in expressions]
     assert not any("$" in expression for expression in filled)
     recorded = [{"record": f"asked:{number}", "expr": expression} for number, expression in enumerate(filled)]
@@ -114,12 +70,12 @@ def test_figures_that_are_the_same_everywhere_are_never_summed() -> None:
     """They come from the database and the engine; each process tells them."""
     names = "runs|queue|evaluations|releases|webhook_(?:deliveries|lag)|engine"
     shared = rf"learnloop_(?:{names})(?:_(?!ended|claimed)\w+)?[{{\[ )]"
-    for expression in _expressions():
+    for expression in expressions():
         assert not re.search(rf"\bsum(?: by \([^)]*\))? ?\((?:rate\()?{shared}", expression), expression
 
 
 def test_the_dashboard_has_a_place_and_a_title_for_each_panel() -> None:
-    panels = _panels()
+    panels = dashboard_panels()
     assert len({panel["id"] for panel in panels}) == len(panels)
     occupied: set[tuple[int, int]] = set()
     for panel in panels:

@@ -13,7 +13,7 @@ import yaml
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.engine_flags import parser
 from tests.fakes.engine_process import ROOT
-from tests.unit.deploy.test_kubernetes import VERSIONS
+from tests.unit.deploy.kubernetes_releases import VERSIONS
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from learnloop_service.training.engine.weights.fp8 import Fp8Matrix
 from learnloop_service.training.engine.weights.joined import JoinedModel
 from learnloop_service.training.tuning import Tuning
 from tests.fakes.cuda_kernels import cuda_weights
-from tests.unit.engine.test_batched_adapters import outcomes, prompt_of, sampler_of
-from tests.unit.engine.test_packed_batches import by_token, group, load
+from tests.unit.engine.adapter_batches import outcomes, prompt_of, sampler_of
+from tests.unit.engine.packed_groups import by_token, group, load
 
 CPU = torch.device("cpu")
 GROUPS = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))

@@ -12,7 +12,7 @@ from learnloop_service.training.engine.sampling import gathering
 from learnloop_service.training.engine.sampling.gathering import MOST_S, Gathering
 from learnloop_service.training.engine.sampling.requests import SampleRequest
 from tests.fakes.cuda_kernels import cuda_weights
-from tests.unit.engine.test_batched_adapters import Base, assert_as_alone, prompt_of, sampler_of
+from tests.unit.engine.adapter_batches import Base, assert_as_alone, prompt_of, sampler_of
 
 STEP_S = 1 / 512  # seconds that add up exactly
 

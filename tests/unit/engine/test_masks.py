@@ -17,7 +17,7 @@ from learnloop_service.training.engine.sampling.requests import GrammarFailed, S
 from learnloop_service.training.engine.sampling.sampler import Sampler
 from learnloop_service.training.engine.weights.weights import Weights, snapshot
 from tests.fakes.tiny_model import make_tiny_model
-from tests.unit.engine.test_sampler import Packed, mixed_requests, outcomes, prompt_of, request, sampler_of, samples
+from tests.unit.engine.sample_requests import Packed, mixed_requests, outcomes, prompt_of, request, sampler_of, samples
 
 TIMEOUT_S = 60
 VOCABULARY = 320

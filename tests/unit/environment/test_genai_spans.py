@@ -8,7 +8,7 @@ import pytest
 
 from learnloop_service.environment.genai_spans import Reply, chat, execute_tool, invoke_agent
 from learnloop_service.environment.trace import tracing
-from tests.unit.environment.test_trace import Noted
+from tests.fakes.noted_spans import Noted
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"q": "Ü"}'}}
 MESSAGES: list[dict[str, Any]] = [

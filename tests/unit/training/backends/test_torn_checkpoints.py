@@ -8,10 +8,7 @@ import pytest
 
 from learnloop_service.training.backends.local.torn_checkpoints import ADAPTER, is_whole, quarantine
 from tests.fakes.local_child import CONFIG, adapter
-
-SIZE = len(adapter())
-OFFSETS = (0, 1, 7, 8, 9, 40, SIZE - 256, SIZE - 255, SIZE - 100, SIZE - 1)
-"""In the header's length, the header, right behind it, and in the tensors."""
+from tests.unit.training.backends.torn_adapters import OFFSETS, SIZE
 
 
 @pytest.fixture
