@@ -59,7 +59,7 @@ async def _judge(client: httpx.AsyncClient, run_id: str, model: str | None) -> h
 
 def _strayed(connections: Sequence[Connection]) -> list[tuple[str, str]]:
     """Keys that would have arrived where they do not belong."""
-    sent = [(each, key) for each in connections for key in HOMES if key.encode() in each.sent]
+    sent = [(each, key) for each in connections for key in HOMES if key.encode() in each.plaintext]
     return [(key, each.host) for each, key in sent if each.host != HOMES[key]]
 
 
@@ -92,7 +92,7 @@ async def test_the_first_listed_model_is_asked_with_its_key(
     judged = await _judge(*here, None)
     assert judged.status_code == 200, judged.text
     assert {each.host for each in outside} == {"api.openai.com"}
-    assert all(f"Bearer {JUDGE}".encode() in each.sent for each in outside)
+    assert all(f"Bearer {JUDGE}".encode() in each.plaintext for each in outside)
 
 
 async def test_a_listed_model_is_asked_at_its_private_address_with_its_own_key(
@@ -102,7 +102,7 @@ async def test_a_listed_model_is_asked_at_its_private_address_with_its_own_key(
         with recorded_connections({client.base_url.port or 0}) as outside:
             assert (await _judge(client, run_id, "second")).status_code == 200
             assert {each.host for each in outside} == {"10.1.2.3:8000"}
-            assert all(f"Bearer {OTHER}".encode() in each.sent for each in outside)
+            assert all(f"Bearer {OTHER}".encode() in each.plaintext for each in outside)
             refused = await _judge(client, run_id, "openai/b")
         assert refused.status_code == 422
         [error] = refused.json()["errors"]

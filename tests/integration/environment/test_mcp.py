@@ -254,7 +254,7 @@ async def test_a_server_at_a_url_that_answers_with_too_much_fails_the_rollout(an
         assert [str((await roll(tested, [DONE])).error) for _ in range(2)] == [
             f"EpisodeFailed: the MCP server cannot be used: {reason}"
         ] * 2
-        assert server.sent < MOST_TAKEN
+        assert server.accepted_bytes < MOST_TAKEN
         tested.close()
 
 

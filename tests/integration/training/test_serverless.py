@@ -133,7 +133,7 @@ async def test_options_that_the_protocol_has_no_place_for_are_a_value_error(
 ) -> None:
     with pytest.raises(ValueError, match="takes no option kl_penalty_coef"):
         await train(policy, kl_penalty_coef=0.1)
-    assert JOBS not in server.seen
+    assert JOBS not in server.requests
 
 
 def test_the_options_are_those_of_arts_client() -> None:
@@ -339,7 +339,7 @@ async def test_a_job_that_failed_while_nobody_looked_is_not_repeated(
         await take(policy, journal, groups)
     with pytest.raises(TrainingFailed, match="a bad trajectory"):
         await take(policy, journal, groups)
-    assert server.seen.count(JOBS) == 1
+    assert server.requests.count(JOBS) == 1
 
 
 async def test_who_is_cancelled_stops_at_once_and_leaves_the_job_to_be_followed(
@@ -349,7 +349,7 @@ async def test_who_is_cancelled_stops_at_once_and_leaves_the_job_to_be_followed(
     server.endless = True
     journal = Entries()
     working = asyncio.create_task(take(policy, journal, groups))
-    await until(lambda: any(line.startswith(EVENTS) for line in server.seen))
+    await until(lambda: any(line.startswith(EVENTS) for line in server.requests))
     working.cancel()
     with pytest.raises(asyncio.CancelledError):
         await working

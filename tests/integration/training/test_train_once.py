@@ -235,7 +235,7 @@ async def test_the_engine_takes_the_step_once(
     assert outcome.step == 1
     assert outcome.metrics["num_groups_trainable"] == 1
     assert await policy.step() == 1
-    assert proxy.seen.count(JOBS) == posts
+    assert proxy.requests.count(JOBS) == posts
 
 
 async def restore(policy: Policy, journal: Entries, step: int = 1, *, at: int = 2) -> TrainOutcome:
@@ -402,7 +402,7 @@ async def test_a_training_that_is_still_under_way_is_waited_for(
     await before_us
     assert outcome.step == 1
     assert await policy.step() == 1
-    assert proxy.seen.count(JOBS) > 1, f"{name} was never in the way"
+    assert proxy.requests.count(JOBS) > 1, f"{name} was never in the way"
 
 
 async def test_an_engine_that_stops_in_mid_training_is_away_and_did_not_fail() -> None:

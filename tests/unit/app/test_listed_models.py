@@ -125,7 +125,7 @@ async def test_every_provider_is_asked_at_its_own_public_address(
     [connection] = outside
     assert PROVIDERS[provider].base_url.startswith(f"https://{connection.host}/")
     assert not connection.is_private
-    head = connection.sent.partition(b"\r\n\r\n")[0].decode().lower()
+    head = connection.plaintext.partition(b"\r\n\r\n")[0].decode().lower()
     assert head.splitlines()[0].startswith("post /")
     assert "key" not in head.splitlines()[0]
     names = {line.partition(":")[0] for line in head.splitlines()[1:]}

@@ -131,10 +131,10 @@ async def test_a_question_that_is_too_long_is_asked_again_without_middles() -> N
     async with scripted_judge([refusal, refusal, RIGHT]) as server:
         judgement = await judged(judge(server), "It is on 14 March. " * 300)
         assert values(judgement) == [1.0]
-        lengths = [len(server.shown(number)) for number in range(3)]
+        lengths = [len(server.request_text(number)) for number in range(3)]
         assert lengths[0] > lengths[1] > lengths[2]
-        assert "characters were left out here" in server.shown(2)
-        assert "characters were left out here" not in server.shown(0)
+        assert "characters were left out here" in server.request_text(2)
+        assert "characters were left out here" not in server.request_text(0)
     async with scripted_judge([refusal] * 10) as server:
         assert values(await judged(judge(server), "It is on 14 March. " * 300)) == [None]
         assert len(server.requests) == 1 + SHORTENINGS
