@@ -87,9 +87,9 @@ TINY = {
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of code; `place` is file and line."""
+    """A block of code; `where` is file and line."""
 
-    place: str
+    where: str
     language: str
     text: str
 
@@ -98,15 +98,15 @@ class Block:
         """Its commands without comments, continued lines joined; none if it is no shell."""
         if self.language:
             return []
-        found: list[str] = []
+        commands: list[str] = []
         for line in self.text.splitlines():
-            if found and _is_open(found[-1]):
-                found[-1] = f"{found[-1].removesuffix(chr(92))}\n{line}"
+            if commands and _is_open(commands[-1]):
+                commands[-1] = f"{commands[-1].removesuffix(chr(92))}\n{line}"
             elif line.strip() and not line.lstrip().startswith("#"):
                 if line.split()[0] not in PROGRAMS:
-                    return found if found and found[0].startswith("curl") else []  # what curl printed follows
-                found.append(line)
-        return found
+                    return commands if commands and commands[0].startswith("curl") else []  # what curl printed follows
+                commands.append(line)
+        return commands
 
     @property
     def is_python(self) -> bool:
@@ -131,15 +131,15 @@ def _blocks() -> Iterator[Block]:
     for page in PAGES:
         lines, number = page.read_text(encoding="utf-8").splitlines(), 0
         while number < len(lines):
-            begin, place = number, f"{page.relative_to(ROOT)}:{number + 1}"
+            begin, where = number, f"{page.relative_to(ROOT)}:{number + 1}"
             if fence := re.match(r"( *)```(\w*)$", lines[number]):
                 number = lines.index(f"{fence[1]}```", number + 1)
                 text = "\n".join(line.removeprefix(fence[1]) for line in lines[begin + 1 : number])
-                yield Block(place, fence[2], text)
+                yield Block(where, fence[2], text)
             elif lines[number].startswith("    ") and not lines[number - 1].strip():
                 while number < len(lines) and (lines[number].startswith("    ") or not lines[number].strip()):
                     number += 1
-                yield Block(place, "", "\n".join(line[4:] for line in lines[begin:number]).rstrip())
+                yield Block(where, "", "\n".join(line[4:] for line in lines[begin:number]).rstrip())
             number += 1
 
 

@@ -34,19 +34,19 @@ from learnloop_service.environment.json_type import Json
 from tests.acceptance.documented_blocks import BLOCKS, ILLUSTRATIONS, PAGES, PROGRAMS, TINY, Block
 from tests.fakes.engine_process import ROOT
 
-COMMANDS = [(block.place, command) for block in BLOCKS for command in block.commands]
+COMMANDS = [(block.where, command) for block in BLOCKS for command in block.commands]
 PYTHON = [block for block in BLOCKS if block.is_python]
 
 
 def _named(*programs: str) -> pytest.MarkDecorator:
-    found = [(place, command) for place, command in COMMANDS if command.split()[0] in programs]
-    return pytest.mark.parametrize(("place", "command"), found, ids=[place for place, _ in found])
+    matching = [(where, command) for where, command in COMMANDS if command.split()[0] in programs]
+    return pytest.mark.parametrize(("where", "command"), matching, ids=[where for where, _ in matching])
 
 
 def test_every_block_is_of_a_kind_that_is_checked() -> None:
     assert len(BLOCKS) > 40
     unknown = [
-        block.place
+        block.where
         for block in BLOCKS
         if not (block.commands or block.is_python or block.documents is not None)
         and not block.text.startswith(tuple(ILLUSTRATIONS))
@@ -58,21 +58,21 @@ def test_every_block_is_of_a_kind_that_is_checked() -> None:
 
 
 def test_questions_are_answered_by_their_inbox() -> None:
-    asked = [
+    questions = [
         (question, address)
         for _, command in COMMANDS
         for question in re.findall(r'"((?:When|On which|Who|What|Which|How)[^"]*\?)"', command)
         for address in re.findall(r"[a-z]+\.\d+\.\d+@inbox\.example", command)
     ]
-    assert len(asked) >= 4
-    for question, address in asked:
-        place = parse_address(address)
-        assert place is not None
-        assert make_world(*place).question == question
+    assert len(questions) >= 4
+    for question, address in questions:
+        key = parse_address(address)
+        assert key is not None
+        assert make_world(*key).question == question
 
 
 @_named("make")
-def test_targets_of_make_exist(place: str, command: str) -> None:
+def test_targets_of_make_exist(where: str, command: str) -> None:
     target = shlex.split(command, comments=True)[1]
     assert re.search(rf"^{re.escape(target)}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
@@ -84,7 +84,7 @@ def test_modules_exist() -> None:
 
 
 @_named("learnloop")
-def test_the_command_line_takes_it(place: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_takes_it(where: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "graph.json").write_text("[]")
     (tmp_path / "run.yaml").write_text("iterations: 1")
@@ -104,9 +104,9 @@ def test_the_command_line_takes_it(place: str, command: str, tmp_path: Path, mon
 
 
 @_named("learnloop-agent")
-def test_the_clients_command_takes_it(place: str, command: str) -> None:
-    taken = agent_parser("learnloop-agent").parse_args(shlex.split(command)[1:])
-    assert taken.command[:1] == ["--"]
+def test_the_clients_command_takes_it(where: str, command: str) -> None:
+    options = agent_parser("learnloop-agent").parse_args(shlex.split(command)[1:])
+    assert options.command[:1] == ["--"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +146,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
         written = io.StringIO()
         with redirect_stdout(written):
             exec(next(block.text for block in PYTHON if "customer-" in block.text and "hours" in block.text), {})
-        made = service.import_file(written.getvalue().encode(), name="chats")
-        assert (made["conversations"]["liked"], made["tasks"]["count"]) == (365, 135)
+        imported = service.import_file(written.getvalue().encode(), name="chats")
+        assert imported["conversations"]["liked"] == 365
+        assert imported["tasks"]["count"] == 135
         yield Trained(service, *runs)
 
 
 @pytest.mark.long
 @_named("curl")
-def test_curl_gets_an_answer(place: str, command: str, trained: Trained, tmp_path: Path) -> None:
+def test_curl_gets_an_answer(where: str, command: str, trained: Trained, tmp_path: Path) -> None:
     if "[...]" in command:
         pytest.skip("an outline; docs/api.md has it in full")
     if '"graph": "test.0.17"' in command:
@@ -187,14 +188,14 @@ def _subject(command: str, trained: Trained) -> Iterator[str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("block", PYTHON, ids=[block.place for block in PYTHON])
+@pytest.mark.parametrize("block", PYTHON, ids=[block.where for block in PYTHON])
 def test_python_runs(block: Block, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEARNLOOP_TASK", '{"question": "Who are you?"}')
     monkeypatch.setattr("sys.stdin", io.StringIO('{"LEARNLOOP_ATTEMPT": "1"}\n'))
     monkeypatch.setenv("OPENAI_BASE_URL", f"{trained.service.url}/v1")
     monkeypatch.setenv("OPENAI_API_KEY", "none is needed on loopback")
     monkeypatch.setenv("OPENAI_MODEL", "learnloop/tiny")
-    code = compile(trained.filled(block.text), block.place, "exec", PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    code = compile(trained.filled(block.text), block.where, "exec", PyCF_ALLOW_TOP_LEVEL_AWAIT)
     names: dict[str, Any] = {}
     if code.co_flags & inspect.CO_COROUTINE:
         asyncio.run(eval(code, names))

@@ -60,13 +60,13 @@ def tokens(count: int, seed: int) -> list[int]:
 def sample(weights: Weights, prompts: list[list[int]], count: int = 24, **options: Any) -> list[Sample]:
     sampler = Sampler(slots=16)
     sampler.set_weights("w", weights)
-    found: dict[int, Any] = {}
+    outcome_of: dict[int, Any] = {}
     for number, prompt in enumerate(prompts):
         request = SampleRequest(tuple(prompt), "w", count, seed=number, **options)
-        sampler.submit(request, None, partial(found.__setitem__, number))
+        sampler.submit(request, None, partial(outcome_of.__setitem__, number))
     while sampler.busy:
         sampler.step()
-    return [found[number] for number in range(len(prompts))]
+    return [outcome_of[number] for number in range(len(prompts))]
 
 
 def exact_logprobs(model: Any, prompt: list[int], reply: list[int]) -> Tensor:
@@ -79,18 +79,18 @@ def exact_logprobs(model: Any, prompt: list[int], reply: list[int]) -> Tensor:
 def divergence(policy: Policy, prompts: list[list[int]], replies: list[Sample]) -> float:
     """Schulman's k3 estimate of KL(sampler || trainer) in nats a token, of prompts of one length."""
     ids = [prompt + reply.ids for prompt, reply in zip(prompts, replies, strict=True)]
-    chosen = [list(range(len(prompts[0]), len(each))) for each in ids]
+    chosen = [list(range(len(prompts[0]), len(sequence))) for sequence in ids]
     differences: list[float] = []
     for batch in packed_batches(ids, chosen, 600, torch.device("cuda"), stems=True):
         with torch.no_grad():
             trained = batch.logprobs(policy.model)[0].tolist()
         sampled = [value for number in batch.members for value in replies[number].logprobs]
         differences += [one - other for one, other in zip(trained, sampled, strict=True)]
-    return fmean(expm1(each) - each for each in differences)
+    return fmean(expm1(difference) - difference for difference in differences)
 
 
 def assert_learns(tmp_path: Path, tuning: Tuning, **options: bool) -> None:
-    """It does what is rewarded more often, and each checkpoint says what was said before it was kept."""
+    """It does what is rewarded more often, and each checkpoint replies as its weights did before they were saved."""
     wide = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 8}
     make_tiny_model(tmp_path / "base", "qwen3", overrides=wide)
 
@@ -100,7 +100,7 @@ def assert_learns(tmp_path: Path, tuning: Tuning, **options: bool) -> None:
 
     def rewards(engine: Engine, first_seed: int) -> list[float]:
         group = sampled_group(engine, "test/agent", odd_share, count=EVALUATED, first_seed=first_seed)
-        return [each.reward for each in group]
+        return [trajectory.reward for trajectory in group]
 
     def greedy(engine: Engine, step: int) -> list[int]:
         target = engine.registry.resolve(f"test/agent@{step}")
@@ -109,22 +109,22 @@ def assert_learns(tmp_path: Path, tuning: Tuning, **options: bool) -> None:
 
     engine = engine_here()
     model = engine.registry.create(project="test", name="agent", base_model="tiny", tuning=tuning).id
-    before, said = rewards(engine, first_seed=100_000), [greedy(engine, 0)]
+    before, greedy_replies = rewards(engine, first_seed=100_000), [greedy(engine, 0)]
     for step in range(10):
         group = sampled_group(engine, "test/agent", odd_share, count=32, first_seed=1000 * step)
-        if len({each.reward for each in group}) == 1:
+        if len({trajectory.reward for trajectory in group}) == 1:
             break  # equal rewards: a perfect model has nothing left to learn, and takes no step
         finish(engine.train(model, [group], TrainOptions(learning_rate=1e-2)))
-        said.append(greedy(engine, step + 1))
+        greedy_replies.append(greedy(engine, step + 1))
     after = rewards(engine, first_seed=200_000)
     assert rise(before, after) > SIGNIFICANT, (fmean(before), fmean(after))
     again = engine_here()
-    newest = len(said) - 1
+    newest = len(greedy_replies) - 1
     for step in (0, newest // 2, newest):
-        assert greedy(again, step) == said[step]
+        assert greedy(again, step) == greedy_replies[step]
 
 
 def rise(before: list[float], after: list[float]) -> float:
-    """The rise of the mean in standard errors (Welch's statistic; with so many values it is normal)."""
+    """The rise of the mean in standard errors (Welch's statistic; with this many values it is normal)."""
     error = sqrt(variance(before) / len(before) + variance(after) / len(after))
     return (fmean(after) - fmean(before)) / error
