@@ -35,7 +35,7 @@ async def _run_on_database_url() -> None:
     await engine.dispose()
 
 
-if (given := context.config.attributes.get("connection")) is not None:
-    _run(given)
+if (connection_of_caller := context.config.attributes.get("connection")) is not None:
+    _run(connection_of_caller)
 else:
     asyncio.run(_run_on_database_url())

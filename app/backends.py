@@ -8,13 +8,19 @@ from dataclasses import dataclass
 from learnloop_service.app.aio.event_loops import run_on_loop
 from learnloop_service.app.domain.names import TINY_BASE
 from learnloop_service.app.errors import Unavailable
-from learnloop_service.app.processes.engine import Engine, EngineAddress, EngineProcess, EngineState, EngineUnavailable
+from learnloop_service.app.processes.engine import (
+    EngineAddress,
+    EngineHandle,
+    EngineProcess,
+    EngineState,
+    EngineUnavailable,
+)
 from learnloop_service.app.settings import Settings
 from learnloop_service.training.backends import registry
 from learnloop_service.training.backends.base import Backend, BackendRefused, BackendUnavailable
-from learnloop_service.training.base_defaults import Base
-from learnloop_service.training.base_model_files import base_model_fault, parameter_count
-from learnloop_service.training.base_verdicts import BaseVerdicts
+from learnloop_service.training.bases.defaults import BaseModelFacts
+from learnloop_service.training.bases.files import base_model_fault, parameter_count
+from learnloop_service.training.bases.verdicts import BaseVerdicts
 from learnloop_service.training.tuning import Tuning, usual_tuning
 
 Connect = Callable[[str], Awaitable[Backend]]
@@ -38,16 +44,16 @@ async def connected(connect: Connect, name: str, undone: str | None = None) -> A
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class BackendChoice:
     """A backend and, if it cannot be used here, the reason."""
 
     name: str
     refusal: str | None
 
 
-def choices() -> list[Choice]:
+def choices() -> list[BackendChoice]:
     """Return all backends."""
-    return [Choice(name, refusal(name)) for name in registry.names()]
+    return [BackendChoice(name, refusal(name)) for name in registry.names()]
 
 
 def usable() -> list[str]:
@@ -78,7 +84,7 @@ def unusable_base_models(settings: Settings) -> dict[str, str]:
     return {name: fault for name, fault in faults.items() if fault is not None}
 
 
-def base_of(settings: Settings, backend: str, base_model: str, tuning: Tuning | None = None) -> Base:
+def base_of(settings: Settings, backend: str, base_model: str, tuning: Tuning | None = None) -> BaseModelFacts:
     """Return what is known here of a base model and of how it is trained; `tuning` is None unless it was asked for.
 
     The size is unknown on backends that have base models of their own, and if the files are on another machine. Reads
@@ -87,14 +93,14 @@ def base_of(settings: Settings, backend: str, base_model: str, tuning: Tuning | 
     directory = settings.base_models.get(base_model)
     parameters = None if directory is None or not registry.is_on_engine(backend) else parameter_count(directory)
     if not parameters:
-        return Base(base_model)
-    return Base(base_model, parameters, (tuning or usual_tuning(parameters)).mode, settings.engine_device)
+        return BaseModelFacts(base_model)
+    return BaseModelFacts(base_model, parameters, (tuning or usual_tuning(parameters)).mode, settings.engine_device)
 
 
 class Backends:
     """Connects to backends, and lends them the engine and processes of their own."""
 
-    def __init__(self, settings: Settings, engine: Engine) -> None:
+    def __init__(self, settings: Settings, engine: EngineHandle) -> None:
         """Call it on the event loop that the engine and the processes belong to."""
         self._settings = settings
         self._engine = engine

@@ -62,7 +62,7 @@ from learnloop_service.app.api.stored_texts import StoredTexts
 from learnloop_service.app.auth.callers import open_callers
 from learnloop_service.app.auth.failed_keys import FailedKeys
 from learnloop_service.app.auth.guard import Guard
-from learnloop_service.app.auth.rate_limit import RateLimit
+from learnloop_service.app.auth.rate_limit import CallerRateLimit
 from learnloop_service.app.auth.tenancy import KnownRuns
 from learnloop_service.app.backends import Connect
 from learnloop_service.app.dashboard import routes as dashboard
@@ -81,14 +81,14 @@ from learnloop_service.app.metrics.page import MetricsPage
 from learnloop_service.app.model_registry.proxy import open_proxy
 from learnloop_service.app.model_registry.trainable import KnownJobs
 from learnloop_service.app.operations.prune import prune
-from learnloop_service.app.processes.engine import Engine
+from learnloop_service.app.processes.engine import EngineHandle
 from learnloop_service.app.resources import Resources
 from learnloop_service.app.runs.claims import Limits
 from learnloop_service.app.schedules.scheduler import looking, scheduler_of
-from learnloop_service.app.service import Service, open_service
+from learnloop_service.app.service import HandlerResources, open_service
 from learnloop_service.app.settings import Settings
 from learnloop_service.app.worker.drive import LearnLoop
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 
 MAX_BODY_BYTES = 1_000_000
 _PARTS = (
@@ -151,7 +151,7 @@ def create_app(
     *,
     connect: Connect | None = None,
     learn: LearnLoop = learn_loop,
-    engine: Engine | None = None,
+    engine: EngineHandle | None = None,
 ) -> FastAPI:
     """Return the service. Its lifespan opens the database, the engine and the runner, and closes them.
 
@@ -188,7 +188,7 @@ def create_app(
 
 @asynccontextmanager
 async def _opened(
-    app: FastAPI, settings: Settings, service: AbstractAsyncContextManager[Service]
+    app: FastAPI, settings: Settings, service: AbstractAsyncContextManager[HandlerResources]
 ) -> AsyncIterator[None]:
     """Open what the handlers use, in the application's state."""
     from learnloop_service.app.datasets.store import index_inboxes_anew
@@ -221,7 +221,7 @@ async def open_worker_app(resources: Resources) -> AsyncIterator[FastAPI]:
     app = FastAPI(title="Learnloop worker", openapi_url=None, redirect_slashes=False, telemetry=_NO_TELEMETRY)
     app.state.service = resources
     app.state.metrics = MetricsPage(resources)
-    limit = RateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None
+    limit = CallerRateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None
     app.add_middleware(Guard, required=settings.guarded, limit=limit, failed_keys=_failed_keys(settings))
     app.add_middleware(ResponseHeaders)
     errors.install(app)
@@ -244,7 +244,7 @@ def _add_middleware(app: FastAPI, settings: Settings, uploads: Mapping[str, int]
 
     `uploads` are the paths of packages whose bodies are files, with their limits in bytes.
     """
-    limit = RateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None
+    limit = CallerRateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None
     big = dict.fromkeys(
         ("/learn-loop", "/graphs", "/scenarios", "/demonstrations", "/imports"), settings.max_graph_bytes
     )

@@ -19,7 +19,7 @@ from learnloop_service.app.db.migration import migrate_when_up
 from learnloop_service.app.db.reachable import connect_once
 from learnloop_service.app.db.tables import EvaluationJob, Run
 from learnloop_service.app.processes.data_directory import DataDirectoryError
-from learnloop_service.app.processes.engine import Engine, held_engine
+from learnloop_service.app.processes.engine import EngineHandle, held_engine
 from learnloop_service.app.processes.postgres import EmbeddedPostgres
 from learnloop_service.app.processes.state_file import DamagedFile, read_line, write_line
 from learnloop_service.app.results.folders import remove_leftovers
@@ -40,7 +40,7 @@ class Resources:
     postgres: EmbeddedPostgres | None
     """None if the database is not ours to start and stop."""
     database: Database
-    engine: Engine
+    engine: EngineHandle
     engine_name: str
     """Name by which leases refer to the engine that this process can reach."""
     connect: Connect
@@ -59,7 +59,7 @@ class Resources:
 
 @asynccontextmanager
 async def open_resources(
-    settings: Settings, connect: Connect | None, engine: Engine | None
+    settings: Settings, connect: Connect | None, engine: EngineHandle | None
 ) -> AsyncIterator[Resources]:
     """Open the engine, database and tracer, and close each at the end. `connect` and `engine`: see `open_service`.
 

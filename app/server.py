@@ -21,7 +21,7 @@ import uvloop
 
 from learnloop_service.app.http.connections import raise_file_limit
 from learnloop_service.app.logs import configure_logs
-from learnloop_service.app.processes.engine import Engine, held_engine
+from learnloop_service.app.processes.engine import EngineHandle, held_engine
 from learnloop_service.app.processes.listening import taken_port
 from learnloop_service.app.settings import Settings
 from learnloop_service.training.garbage import freeze_gc, look_seldom_at_everything
@@ -58,7 +58,7 @@ def work(settings: Settings) -> None:
             _run(settings, partial(_work, sockets))
 
 
-def _run(settings: Settings, body: Callable[[Settings, Engine, "_StopLimit"], Coroutine[Any, Any, None]]) -> None:
+def _run(settings: Settings, body: Callable[[Settings, EngineHandle, "_StopLimit"], Coroutine[Any, Any, None]]) -> None:
     async def opened() -> None:
         opening = asyncio.current_task()
         assert opening is not None
@@ -109,7 +109,7 @@ def _kill_everything(settings: Settings) -> None:
     os._exit(1)
 
 
-async def _serve(sockets: Sequence[socket], settings: Settings, engine: Engine, limit: _StopLimit) -> None:
+async def _serve(sockets: Sequence[socket], settings: Settings, engine: EngineHandle, limit: _StopLimit) -> None:
     main = await asyncio.to_thread(_import, "learnloop_service.app.main")
     app = main.create_app(settings, engine=engine)
     async with app.router.lifespan_context(app):
@@ -141,7 +141,7 @@ async def _serve_http(
     await server.serve(list(sockets))
 
 
-async def _work(sockets: Sequence[socket] | None, settings: Settings, engine: Engine, limit: _StopLimit) -> None:
+async def _work(sockets: Sequence[socket] | None, settings: Settings, engine: EngineHandle, limit: _StopLimit) -> None:
     service = await asyncio.to_thread(_import, "learnloop_service.app.service")
     async with service.open_worker(settings, engine=engine) as resources:
         if sockets is None:

@@ -22,7 +22,7 @@ from learnloop_service.app.evaluations.publications import Publications
 from learnloop_service.app.evaluations.store import EvaluationStore
 from learnloop_service.app.events.feed import EventFeed
 from learnloop_service.app.listed_models import log_listed_models
-from learnloop_service.app.processes.engine import Engine
+from learnloop_service.app.processes.engine import EngineHandle
 from learnloop_service.app.processes.state_file import DamagedFile, read_line, write_line
 from learnloop_service.app.releases.watcher import EVERY_S, ReleaseWatcher
 from learnloop_service.app.resources import Resources, open_resources
@@ -48,7 +48,7 @@ from learnloop_service.app.worker.judge_services import judge_services
 from learnloop_service.app.worker.own_agents import OwnAgents
 from learnloop_service.app.worker.run_jobs import RunJobs
 from learnloop_service.app.worker.runner import Runner
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 
 _EVALUATIONS = 2
 """Minimum number of evaluations that a worker drives concurrently. They mostly wait for models, and one with a slow
@@ -61,7 +61,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Service(Resources):
+class HandlerResources(Resources):
     """Resources of request handlers; `app/api/dependencies.py` provides each handler with what it needs."""
 
     store: RunStore
@@ -78,8 +78,8 @@ async def open_service(
     *,
     connect: Connect | None = None,
     learn: LearnLoop = learn_loop,
-    engine: Engine | None = None,
-) -> AsyncIterator[Service]:
+    engine: EngineHandle | None = None,
+) -> AsyncIterator[HandlerResources]:
     """Open the service. The engine starts in the background; whatever needs it waits for it.
 
     `connect` and `learn` replace our own backends and learn loop. `engine` is a started engine that the caller holds
@@ -105,7 +105,7 @@ async def open_service(
         runner = await stack.enter_async_context(_running_jobs(resources, learn))
         log_listed_models(resources.settings)
         log.info("service is up", data_dir=str(settings.data_dir))
-        yield Service(
+        yield HandlerResources(
             **vars(resources),
             store=RunStore(resources.database),
             queries=RunQueries(resources.database),
@@ -122,7 +122,7 @@ async def open_worker(
     *,
     connect: Connect | None = None,
     learn: LearnLoop = learn_loop,
-    engine: Engine | None = None,
+    engine: EngineHandle | None = None,
 ) -> AsyncIterator[Resources]:
     """Open a worker that drives runs until it is closed and then hands them over. Arguments are as for `open_service`.
 

@@ -34,7 +34,7 @@ from learnloop_service.app.security.address_guard import is_admissible
 from learnloop_service.app.security.webhook_signing import is_secret
 from learnloop_service.judges.providers import Provider, provider_of
 from learnloop_service.training.backends import registry as backends
-from learnloop_service.training.base_model_files import added_base_models
+from learnloop_service.training.bases.files import added_base_models
 from learnloop_service.training.engine_flags import is_loopback, parse_open
 from learnloop_service.training.protocol.validation_message import message_of
 

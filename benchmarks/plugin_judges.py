@@ -26,8 +26,8 @@ def judges_installed(site: Path) -> Iterator[Mapping[str, str]]:
     The service imports this module from its working directory or from this repository.
     """
     with installed(site, GROUP, _BUILDERS):
-        known = os.environ.get("PYTHONPATH")
-        yield {"PYTHONPATH": os.pathsep.join([str(site), *([known] if known else []), str(ROOT)])}
+        python_path = os.environ.get("PYTHONPATH")
+        yield {"PYTHONPATH": os.pathsep.join([str(site), *([python_path] if python_path else []), str(ROOT)])}
 
 
 class DatesJudge:
@@ -74,8 +74,8 @@ class SlowJudge:
         """Score the candidates after a while."""
         await asyncio.sleep(random.uniform(0, self._most_s))
         scores = [
-            Score(_drawn(candidate.id) * (1 - _BIAS) + _BIAS * place / len(candidates), f"in place {place}")
-            for place, candidate in enumerate(candidates)
+            Score(_drawn(candidate.id) * (1 - _BIAS) + _BIAS * position / len(candidates), f"in place {position}")
+            for position, candidate in enumerate(candidates)
         ]
         return Judgement(scores)
 

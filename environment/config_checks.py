@@ -33,7 +33,7 @@ def strings(value: Json, where: str) -> tuple[str, ...]:
     if (
         not isinstance(value, list)
         or not value
-        or not all(isinstance(each, str) and "\0" not in each for each in value)
+        or not all(isinstance(string, str) and "\0" not in string for string in value)
     ):
         raise ValueError(f"{where} must be a list of strings that is not empty")
     return tuple(value)
@@ -41,7 +41,7 @@ def strings(value: Json, where: str) -> tuple[str, ...]:
 
 def names_of_secrets(value: Json, where: str) -> dict[str, str]:
     """Return names of secrets by header or environment variable. Raises ValueError."""
-    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+    if not isinstance(value, dict) or not all(isinstance(secret, str) for secret in value.values()):
         raise ValueError(
             f"{where} must give names of secrets, which the operator sets in LEARNLOOP_ENVIRONMENT_SECRETS"
         )

@@ -126,19 +126,19 @@ class _CheckedEnvironment:
         self.synthetic = getattr(inner, "synthetic", False) is True
 
     def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
-        found = self._contract.call(self._inner.scenarios, split, count, seed, start, allowed=(ValueError,))
-        if not isinstance(found, list) or not 1 <= len(found) <= count:
-            self._contract.returned("scenarios", found, f"a list of up to {count} scenarios, and at least one")
-        return [self._contract.scenario("scenarios", each) for each in found]
+        scenarios = self._contract.call(self._inner.scenarios, split, count, seed, start, allowed=(ValueError,))
+        if not isinstance(scenarios, list) or not 1 <= len(scenarios) <= count:
+            self._contract.returned("scenarios", scenarios, f"a list of up to {count} scenarios, and at least one")
+        return [self._contract.scenario("scenarios", scenario) for scenario in scenarios]
 
     def ask(self, task: Mapping[str, Json]) -> Scenario:
         return self._contract.scenario("ask", self._contract.call(self._inner.ask, task, allowed=(ValueError,)))
 
     def episode(self, scenario: Scenario, max_turns: int | None = None) -> Episode:
-        made = self._contract.call(self._inner.episode, scenario, max_turns, allowed=(UnknownScenario,))
-        self._contract.require_methods(made, _EPISODE_METHODS)
-        kind = next((kind for protocol, kind in _EPISODES if isinstance(made, protocol)), _CheckedEpisode)
-        return kind(self._contract, made)
+        episode = self._contract.call(self._inner.episode, scenario, max_turns, allowed=(UnknownScenario,))
+        self._contract.require_methods(episode, _EPISODE_METHODS)
+        kind = next((kind for protocol, kind in _EPISODES if isinstance(episode, protocol)), _CheckedEpisode)
+        return kind(self._contract, episode)
 
     def reward(self, outcome: Outcome, score: float) -> dict[str, float]:
         parts = self._contract.call(self._inner.reward, outcome, score)
@@ -241,7 +241,7 @@ class _CheckedEpisode:
 
     def messages(self) -> list[dict[str, Json]]:
         messages = self._contract.call(self._inner.messages)
-        if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
+        if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
             self._contract.returned("messages", messages, "a list of messages in OpenAI's form")
         self._contract.json("messages", messages)
         return messages

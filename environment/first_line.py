@@ -1,4 +1,4 @@
-"""What a log line or a message says of an error."""
+"""The line that stands for an error in a log or a message."""
 
 import re
 
@@ -9,7 +9,7 @@ _GROUP_MARGIN = re.compile(r"^ *[|+] ?")
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of its text, or its type where it has none."""
+    """Return the first line of the error's text, or its type if it has no text."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
@@ -19,5 +19,5 @@ def last_line(text: str) -> str:
     lines = [_GROUP_MARGIN.sub("", line) for line in text.splitlines() if any(map(str.isalnum, line))]
     begins = [number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line]
     named = [line for line in lines[begins[-1] + 1 :] if not line.startswith(" ")] if begins else []
-    found = " ".join((named[0] if named else lines[-1] if lines else text).split())
-    return found if len(found) <= _MOST else f"{found[: _MOST - 1]}…"
+    last = " ".join((named[0] if named else lines[-1] if lines else text).split())
+    return last if len(last) <= _MOST else f"{last[: _MOST - 1]}…"

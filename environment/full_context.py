@@ -24,5 +24,5 @@ def is_full_context(status: int, code: object, message: str) -> bool:
 def read_full_context(message: str) -> tuple[int, int] | None:
     """Return the tokens of the prompt and of the context as a message states them; None if it is about something
     else."""
-    found = _COUNTS.search(message)
-    return None if found is None else (int(found[2]), int(found[1]))
+    counts = _COUNTS.search(message)
+    return None if counts is None else (int(counts[2]), int(counts[1]))

@@ -17,7 +17,7 @@ _PARAMETERS = ("temperature", "max_tokens", "seed")
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ChatAnswer:
     """A chat model's answer, a message in OpenAI's format, and its token usage."""
 
     message: Mapping[str, Json]
@@ -45,19 +45,19 @@ def invoke_agent(
 
 def chat(
     provider: str, *, model: str, messages: Iterable[Mapping[str, Json]], parameters: Mapping[str, Json]
-) -> AbstractContextManager[Span[Reply]]:
+) -> AbstractContextManager[Span[ChatAnswer]]:
     """Span of a request to a chat model; `parameters` are those of OpenAI's API."""
 
     def begun() -> Attributes:
-        asked = {f"gen_ai.request.{name}": parameters[name] for name in _PARAMETERS if name in parameters}
-        return asked | {
+        settings = {f"gen_ai.request.{name}": parameters[name] for name in _PARAMETERS if name in parameters}
+        return settings | {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": provider,
             "gen_ai.request.model": model,
             "gen_ai.input.messages": encoded([_with_parts(message) for message in messages]),
         }
 
-    def ended(reply: Reply) -> Attributes:
+    def ended(reply: ChatAnswer) -> Attributes:
         answer = _with_parts(reply.message) | {"finish_reason": reply.finish_reason}
         return {
             "gen_ai.output.messages": encoded([answer]),

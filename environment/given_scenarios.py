@@ -13,10 +13,10 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 def read_scenarios(
     rows: Json, what: str, most: int, seed: str, read: Callable[[Json, int], Scenario]
 ) -> list[Scenario]:
-    """Return the scenarios of the rows; `read` converts one row, given its place. Raises ValueError for an invalid list
-    or a repeated id."""
+    """Return the scenarios of the rows; `read` converts one row and gets its number. Raises ValueError for an invalid
+    list or a repeated id."""
     check_rows(rows, what, most)
-    scenarios = _with_splits([read(row, place) for place, row in enumerate(rows)], rows, seed)
+    scenarios = _with_splits([read(row, number) for number, row in enumerate(rows)], rows, seed)
     if len({scenario.id for scenario in scenarios}) < len(scenarios):
         raise ValueError("two scenarios have the same id")
     return scenarios
@@ -39,14 +39,16 @@ def check_apart(
     scenarios: Sequence[Scenario], key: Callable[[Scenario], str], same: str, error: type[ValueError] = ValueError
 ) -> None:
     """Raise an error if an id occurs twice, or if a key occurs in two splits. `same` says what scenarios with one key
-    have in common, with `{}` for the other's place."""
+    have in common, with `{}` for the number and split of the other."""
     ids, keys = dict[str, int](), dict[str, int]()
-    for position, each in enumerate(scenarios):
-        if (first := ids.setdefault(each.id, position)) != position:
-            raise error(f"scenario number {position} has the id {each.id!r} of number {first}")
-        other = scenarios[first := keys.setdefault(key(each), position)]
-        if other.split != each.split:
-            raise error(f"scenario number {position} ({each.split}) {same.format(f'number {first} ({other.split})')}")
+    for position, scenario in enumerate(scenarios):
+        if (first := ids.setdefault(scenario.id, position)) != position:
+            raise error(f"scenario number {position} has the id {scenario.id!r} of number {first}")
+        other = scenarios[first := keys.setdefault(key(scenario), position)]
+        if other.split != scenario.split:
+            raise error(
+                f"scenario number {position} ({scenario.split}) {same.format(f'number {first} ({other.split})')}"
+            )
 
 
 def split_of(row: dict[str, Json], where: str) -> Split:

@@ -38,14 +38,14 @@ def install_command(extra: str) -> str:
     """Return the shell command that adds an extra to this copy; for those who have access to this machine."""
     pip = [sys.executable, "-m", "pip", "install"]
     # A source folder in which it was built has a record of it, too, but none of an installation.
-    found = next((each for each in distributions(name=NAME) if each.read_text("INSTALLER")), None)
-    if found is None:  # it runs from its source
+    distribution = next((candidate for candidate in distributions(name=NAME) if candidate.read_text("INSTALLER")), None)
+    if distribution is None:  # it runs from its source
         return shlex.join([*pip, f"{_SOURCE}[{extra}]"])
-    by_uv = (found.read_text("INSTALLER") or "").strip() == "uv"
+    by_uv = (distribution.read_text("INSTALLER") or "").strip() == "uv"
     command = ["uv", "pip", "install", "--python", sys.executable] if by_uv else pip
     if extra == "embedded" and sys.platform == "linux" and not has_nvidia_gpu():
         command += ["--torch-backend", "cpu"] if by_uv else ["--extra-index-url", CPU_INDEX]
-    return shlex.join(command + (_this_copy(found, extra) or _requirements(found, extra)))
+    return shlex.join(command + (_this_copy(distribution, extra) or _requirements(distribution, extra)))
 
 
 def has_nvidia_gpu(devices: Path = _DEVICES) -> bool:
@@ -53,10 +53,10 @@ def has_nvidia_gpu(devices: Path = _DEVICES) -> bool:
     return any(devices.glob("nvidia[0-9]*")) or shutil.which("nvidia-smi") is not None
 
 
-def _this_copy(found: Distribution, extra: str) -> list[str]:
+def _this_copy(distribution: Distribution, extra: str) -> list[str]:
     """Return the arguments that name this copy with the extra; empty if it is unknown where it came from, or if that
     has been removed."""
-    origin = json.loads(found.read_text("direct_url.json") or "{}")
+    origin = json.loads(distribution.read_text("direct_url.json") or "{}")
     if not origin:
         return []
     url = str(origin["url"])
@@ -71,7 +71,7 @@ def _this_copy(found: Distribution, extra: str) -> list[str]:
     return [f"{NAME}[{extra}] @ {url}"]
 
 
-def _requirements(found: Distribution, extra: str) -> list[str]:
+def _requirements(distribution: Distribution, extra: str) -> list[str]:
     """Return what the extra requires, such as `torch==2.13.0`."""
-    marked = [each.partition(";") for each in found.requires or ()]
+    marked = [requirement.partition(";") for requirement in distribution.requires or ()]
     return [name.strip() for name, _, marker in marked if f'extra == "{extra}"' in marker.replace("'", '"')]

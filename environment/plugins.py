@@ -43,20 +43,20 @@ def where_to_find(group: str, name: str) -> str:
 
     `documents` instead of a group stands for settings of environments that are documents.
     """
-    found = _known(group).get(name)
-    return f"It comes with {found}, which is not installed here (docs/install.md#plug-ins)." if found else ""
+    package = _packages(group).get(name)
+    return f"It comes with {package}, which is not installed here (docs/install.md#plug-ins)." if package else ""
 
 
 def missing(group: str) -> list[str]:
     """Return the names that packages of ours would register and that no installed package registers."""
-    return [name for name in _known(group) if name not in registered(group)]
+    return [name for name in _packages(group) if name not in registered(group)]
 
 
 @cache
-def _known(group: str) -> Mapping[str, str]:
+def _packages(group: str) -> Mapping[str, str]:
     """Return the names that packages of ours register, each with its package."""
-    known = json.loads(_KNOWN.read_text(encoding="utf-8"))
-    return {name: each["distribution"] for each in known for name in each["names"].get(group, ())}
+    packages = json.loads(_KNOWN.read_text(encoding="utf-8"))
+    return {name: package["distribution"] for package in packages for name in package["names"].get(group, ())}
 
 
 def load(what: str, point: EntryPoint) -> Any:
@@ -78,8 +78,8 @@ def declared(what: str, point: EntryPoint, kind: type[_Declared]) -> _Declared:
         load(what, point)
     except PluginFault:
         return kind()
-    found = getattr(sys.modules[point.module], "TRAITS", None)
-    return found if isinstance(found, kind) else kind()
+    traits = getattr(sys.modules[point.module], "TRAITS", None)
+    return traits if isinstance(traits, kind) else kind()
 
 
 def build(what: str, point: EntryPoint, *arguments: Any) -> Any:

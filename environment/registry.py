@@ -35,17 +35,17 @@ def build(name: str, config: Mapping[str, Json], data_dir: Path, access: Access 
     """
     if (point := plugins.registered(GROUP).get(name)) is None:
         raise UnknownEnvironment(unknown(name))
-    made = plugins.build("environment", point, config, data_dir)
-    environment = checked(name, made)
-    if access is not None and isinstance(made, NeedsAccess):
-        made.admit(access)
+    plugin = plugins.build("environment", point, config, data_dir)
+    environment = checked(name, plugin)
+    if access is not None and isinstance(plugin, NeedsAccess):
+        plugin.admit(access)
     return environment
 
 
 def unknown(name: str) -> str:
     """Return what is wrong with a name that no environment has: the package that has it, or else the known names."""
-    found = plugins.where_to_find(GROUP, name) or f"Available: {', '.join(names())}."
-    return f"Unknown environment {name!r}. {found}"
+    where = plugins.where_to_find(GROUP, name) or f"Available: {', '.join(names())}."
+    return f"Unknown environment {name!r}. {where}"
 
 
 def traits(name: str) -> Traits:
@@ -64,17 +64,18 @@ def task_schema(name: str) -> dict[str, Json] | None:
     except (TypeError, ValueError, LookupError, AttributeError):
         return None
     fits = isinstance(properties, dict) and all(
-        isinstance(each, dict) and isinstance(each.get("examples", []), list) for each in properties.values()
+        isinstance(property_schema, dict) and isinstance(property_schema.get("examples", []), list)
+        for property_schema in properties.values()
     )
     return task if fits and isinstance(required, list) and set(map(type, required)) <= {str} else None
 
 
 def document(setting: str) -> tuple[str, Document]:
     """Return the environment that has this setting, and what its value is. Raises UnknownEnvironment."""
-    if (found := documents().get(setting)) is None:
+    if (owner := documents().get(setting)) is None:
         where = plugins.where_to_find("documents", setting)
         raise UnknownEnvironment(f"No environment that is installed here takes a {setting}. {where}".rstrip())
-    return found
+    return owner
 
 
 def documents() -> dict[str, tuple[str, Document]]:

@@ -53,36 +53,36 @@ def offered(tools: Sequence[Tool], allowed: Sequence[str] | None, server: str) -
         raise EpisodeFailed(
             f"{server} has {len(tools)} tools, and models take at most {MAX_TOOLS}: choose some by allow_tools"
         )
-    found: dict[str, tuple[str, Tool]] = {}
+    by_name: dict[str, tuple[str, Tool]] = {}
     for tool in tools:
-        name = _name(tool.name, found)
+        name = _name(tool.name, by_name)
         fitting = replace(tool, name=name, description=tool.description[:_MAX_DESCRIPTION], parameters=_schema(tool))
-        found[name] = (tool.name, fitting)
-    return found
+        by_name[name] = (tool.name, fitting)
+    return by_name
 
 
-def _name(given: str, taken: Mapping[str, object]) -> str:
+def _name(server_name: str, names: Mapping[str, object]) -> str:
     """Return the tool's name if OpenAI's API allows it; otherwise a similar unique one, the same in each session."""
-    name = _UNFIT.sub("_", given)
-    if len(name) <= _MAX_NAME and name not in taken and name:
+    name = _UNFIT.sub("_", server_name)
+    if len(name) <= _MAX_NAME and name not in names and name:
         return name
-    digest = hashlib.sha256(given.encode()).hexdigest()[:8]
+    digest = hashlib.sha256(server_name.encode()).hexdigest()[:8]
     return f"{name[: _MAX_NAME - 9]}_{digest}"
 
 
 def _schema(tool: Tool) -> dict[str, Json]:
-    """Return the server's schema as one of an object with named arguments, which models' APIs require, without what is
-    no JSON schema."""
+    """Return the server's schema as one of an object with named arguments, which models' APIs require, and without
+    invalid parts."""
     schema = dict(_sound(tool.parameters))
-    for place in ("$defs", "definitions"):
-        target = schema.get(place, {}).get(str(schema.get("$ref")).removeprefix(f"#/{place}/"))
+    for section in ("$defs", "definitions"):
+        target = schema.get(section, {}).get(str(schema.get("$ref")).removeprefix(f"#/{section}/"))
         schema = {**target, **schema} if isinstance(target, dict) else schema
     if "object" not in schema.get("type", "object"):
         schema = {}
-    choices = [each for key in _CHOICES for each in schema.get(key, ()) if isinstance(each, dict)]
-    arguments = {name: each for choice in choices for name, each in choice.get("properties", {}).items()}
-    kept = {key: value for key, value in schema.items() if key not in (*_CHOICES, "$ref", "not", "enum")}
-    return {**kept, "type": "object", "properties": {**arguments, **schema.get("properties", {})}}
+    choices = [choice for key in _CHOICES for choice in schema.get(key, ()) if isinstance(choice, dict)]
+    arguments = {name: argument for choice in choices for name, argument in choice.get("properties", {}).items()}
+    rest = {key: value for key, value in schema.items() if key not in (*_CHOICES, "$ref", "not", "enum")}
+    return {**rest, "type": "object", "properties": {**arguments, **schema.get("properties", {})}}
 
 
 def _sound(schema: Json) -> Json:
@@ -91,25 +91,29 @@ def _sound(schema: Json) -> Json:
         return schema
     if not isinstance(schema, dict):
         return {}
-    sound = {key: value for key, given in schema.items() if (value := _sound_part(key, given)) is not _NOTHING}
+    sound = {key: value for key, part in schema.items() if (value := _sound_part(key, part)) is not _NOTHING}
     return sound if sound.get("type") != "array" else {"items": {}, **sound}
 
 
 def _sound_part(key: str, value: Json) -> Json:
-    found: Json = value
+    sound: Json = value
     if key == "type":
         kinds = [str(kind).lower() for kind in (value if isinstance(value, list) else [value])]
         kinds = [kind for kind in kinds if kind in _TYPES]
-        found = kinds if isinstance(value, list) else "".join(kinds)
+        sound = kinds if isinstance(value, list) else "".join(kinds)
     elif key in ("properties", "$defs", "definitions", "patternProperties"):
         return {name: _sound(child) for name, child in value.items()} if isinstance(value, dict) else _NOTHING
     elif key in ("items", "additionalProperties", "not"):
         return _sound(value) if isinstance(value, dict | bool) else _NOTHING
     elif key in _CHOICES:
-        found = list(map(_sound, value)) if isinstance(value, list) else []
+        sound = list(map(_sound, value)) if isinstance(value, list) else []
     elif key in ("required", "enum"):
-        found = [each for each in value if key == "enum" or isinstance(each, str)] if isinstance(value, list) else []
-        return found if found or (key, value) == ("required", []) else _NOTHING
+        sound = (
+            [element for element in value if key == "enum" or isinstance(element, str)]
+            if isinstance(value, list)
+            else []
+        )
+        return sound if sound or (key, value) == ("required", []) else _NOTHING
     else:
         return value
-    return found or _NOTHING
+    return sound or _NOTHING

@@ -20,10 +20,10 @@ def check_call(tools: Sequence[Tool], name: str, arguments: Mapping[str, Json]) 
     tool = next((tool for tool in tools if tool.name == name), None)
     if tool is None:
         raise ToolError(f"there is no tool {name!r}; there are: {', '.join(tool.name for tool in tools)}")
-    known = tool.parameters["properties"]
-    if unknown := sorted(set(arguments) - set(known)):
-        raise ToolError(f"{name} has no argument {', '.join(unknown)}; it has: {', '.join(known)}")
-    for argument, schema in known.items():
+    properties = tool.parameters["properties"]
+    if unknown := sorted(set(arguments) - set(properties)):
+        raise ToolError(f"{name} has no argument {', '.join(unknown)}; it has: {', '.join(properties)}")
+    for argument, schema in properties.items():
         value = arguments.get(argument)
         if argument not in tool.parameters["required"] and value in ABSENT:
             continue

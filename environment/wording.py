@@ -1,7 +1,7 @@
 """Figures and names as people read them, for every page, report and terminal that the service writes."""
 
 MINUS = "\N{MINUS SIGN}"
-"""As wide as a plus sign, which a hyphen is not."""
+"""The minus sign, which is as wide as a plus sign; a hyphen is narrower."""
 
 
 def counted(count: int, noun: str) -> str:
@@ -11,8 +11,8 @@ def counted(count: int, noun: str) -> str:
 
 def signed(value: float, digits: int = 0) -> str:
     """Return a figure with its sign, such as `+12`. One that is rounded to 0 has no sign."""
-    shown = f"{value:+,.{digits}f}"
-    return shown.replace("-", MINUS) if shown.strip("+-0.") else shown[1:]
+    figure = f"{value:+,.{digits}f}"
+    return figure.replace("-", MINUS) if figure.strip("+-0.") else figure[1:]
 
 
 def in_words(name: str) -> str:

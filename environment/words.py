@@ -7,4 +7,6 @@ import unicodedata
 def words_of(text: str) -> str:
     """Return a text that is the same for texts that differ only in case, accents, spaces and punctuation."""
     folded = unicodedata.normalize("NFKD", text).casefold()
-    return " ".join(re.findall(r"\w+", "".join(each for each in folded if not unicodedata.combining(each))))
+    return " ".join(
+        re.findall(r"\w+", "".join(character for character in folded if not unicodedata.combining(character)))
+    )

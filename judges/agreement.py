@@ -1,4 +1,4 @@
-"""How far two judges agree on the same rollouts."""
+"""Measures of how far two judges agree on the same rollouts."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ Pair = tuple[float, float]
 
 
 def same_decisions(pairs: Sequence[Pair]) -> float | None:
-    """The share of rollouts on which both decide yes, or both no; None of nothing."""
+    """Return the share of rollouts on which both decide yes, or both no; None without rollouts."""
     return fmean(_yes(one) == _yes(other) for one, other in pairs) if pairs else None
 
 
 def kappa(pairs: Sequence[Pair]) -> float | None:
-    """Cohen's kappa of the decisions, in [-1, 1]: (observed - expected) / (1 - expected) agreement, where the expected
-    one is that of judges who decide independently, as often yes as these (Cohen, 1960).
+    """Return Cohen's kappa of the decisions, in [-1, 1]: (observed - expected) / (1 - expected) agreement.
 
-    None where nothing else is to be expected: of nothing, and where both always decide the same way.
+    The expected agreement is that of two judges who decide independently and say yes as often as these (Cohen, 1960).
+    None without rollouts, and where both always decide the same way, so that full agreement is expected.
     """
     if not pairs:
         return None
@@ -32,9 +32,9 @@ def kappa(pairs: Sequence[Pair]) -> float | None:
 
 
 def rank_correlation(pairs: Sequence[Pair]) -> float | None:
-    """Spearman's rho, in [-1, 1]: Pearson's correlation of the ranks, equal scores having their mean rank.
+    """Return Spearman's rho, in [-1, 1]: Pearson's correlation of the ranks. Equal scores share their mean rank.
 
-    None where a judge gives one score only.
+    None without rollouts, and where a judge gives all of them the same score.
     """
     if not pairs:
         return None

@@ -1,5 +1,4 @@
-"""Requests to the judge model: how many at the same time and per minute, retried after a pause if it was away, and what
-they cost."""
+"""Requests to the judge model: within its limits, retried after a pause if it was unavailable, and with their cost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -9,24 +8,24 @@ from weakref import WeakKeyDictionary
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from learnloop_service.environment.base import Json
-from learnloop_service.environment.genai_spans import Reply, chat
+from learnloop_service.environment.genai_spans import ChatAnswer, chat
 from learnloop_service.judges.base import JudgeCall, JudgeModel
 from learnloop_service.judges.llm import Completion, JudgeUnavailable, complete
 
 MAX_REQUESTS = 5
-"""Of one request, while the model is away or says that it is asked too often."""
+"""How often one request is sent while the model is unavailable or reports too many requests."""
 MAX_PAUSE_S = 60.0
 _BYTES_PER_TOKEN = 4
-"""Of English, about. What a request takes is estimated by it, and corrected when the model has said what it took."""
+"""Approximate figure for English. It estimates a request's tokens until the model reports how many there were."""
 _back_off = wait_random_exponential(multiplier=1.0, min=0.5, max=MAX_PAUSE_S)
-"""With full jitter: up to 1, 2, 4, 8 s."""
+"""The pause before a retry, with full jitter: up to 1, 2, 4, 8 s."""
 
 Sleep = Callable[[float], Awaitable[None]]
 
 
 @dataclass(slots=True)
 class CallUsage:
-    """What the requests of one verdict cost so far."""
+    """The cost of one verdict's requests so far."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -34,7 +33,7 @@ class CallUsage:
     cost_usd: float | None = 0.0
 
     def add(self, completion: Completion) -> None:
-        """An answer came. An unknown price makes the sum unknown."""
+        """Add an answer's cost. An unknown price makes the sum unknown."""
         self.prompt_tokens += completion.prompt_tokens
         self.completion_tokens += completion.completion_tokens
         if self.cost_usd is not None:
@@ -42,7 +41,7 @@ class CallUsage:
 
 
 class Asker:
-    """Asks one model, at most `model.concurrency` concurrent requests on each event loop."""
+    """Asks one model, with at most `model.concurrency` concurrent requests on each event loop."""
 
     def __init__(
         self,
@@ -53,7 +52,7 @@ class Asker:
         timeout_s: float,
         sleep: Sleep,
     ) -> None:
-        """`schema` is that of the answers; `timeout_s` is that of one request, without the waiting for its turn."""
+        """Answers follow `schema`; `timeout_s` limits one request and does not count the wait for its turn."""
         self._model = model
         self._schema = schema
         self._temperature = temperature
@@ -62,7 +61,7 @@ class Asker:
         self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     async def ask(self, messages: Sequence[Mapping[str, Json]], usage: CallUsage) -> Completion:
-        """The model's answer, retried where that may help. Raises JudgeUnavailable."""
+        """Return the model's answer, retrying errors that can pass. Raises JudgeUnavailable."""
         return await retrying(self._sleep)(self._once, messages, usage)
 
     async def _once(self, messages: Sequence[Mapping[str, Json]], usage: CallUsage) -> Completion:
@@ -83,14 +82,14 @@ class Asker:
                 )
                 message = {"role": "assistant", "content": completion.text}
                 used = completion.prompt_tokens, completion.completion_tokens
-                traced.output = Reply(message, completion.finish_reason, *used)
+                traced.output = ChatAnswer(message, completion.finish_reason, *used)
             await self._model.rate.used(name, sum(used) - estimate)
         usage.add(completion)
         return completion
 
 
 def retrying(sleep: Sleep) -> AsyncRetrying:
-    """Calls a function again, up to MAX_REQUESTS times, where its JudgeUnavailable says that this may help."""
+    """Call a function up to MAX_REQUESTS times in all, as long as it raises a JudgeUnavailable that is retryable."""
     return AsyncRetrying(
         sleep=sleep,
         stop=stop_after_attempt(MAX_REQUESTS),
@@ -103,7 +102,7 @@ def retrying(sleep: Sleep) -> AsyncRetrying:
 def call_of(
     judge: str, model: JudgeModel, usage: CallUsage, seconds: float, *, cached: bool = False, error: str | None = None
 ) -> JudgeCall:
-    """What a verdict cost."""
+    """Return the record of a verdict's cost."""
     return JudgeCall(
         judge=judge,
         model=model.name,
@@ -118,12 +117,12 @@ def call_of(
 
 
 def _tokens(messages: Sequence[Mapping[str, Json]]) -> int:
-    """About how many the messages have."""
+    """Estimate the number of tokens in the messages."""
     return sum(len(str(message["content"]).encode("utf-8", "replace")) for message in messages) // _BYTES_PER_TOKEN
 
 
 def _pause_s(state: RetryCallState) -> float:
-    """The server's own word, if it gave one, with a bound and some jitter; else exponential."""
+    """Return the pause that the server named, bounded and with some jitter, or an exponential one if it named none."""
     error = state.outcome.exception() if state.outcome else None
     named = error.retry_after_s if isinstance(error, JudgeUnavailable) else None
     return _back_off(state) if named is None else min(MAX_PAUSE_S, named + _back_off(state) / 10)

@@ -39,7 +39,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class JudgeCall:
-    """What one verdict of a judge model cost. A verdict that was in the cache has `cached` and no tokens."""
+    """The cost of one verdict of a judge model. A verdict from the cache has `cached` and no tokens."""
 
     judge: str
     model: str
@@ -48,7 +48,7 @@ class JudgeCall:
     cost_usd: float | None
     """None: the model's price is unknown."""
     requests: int
-    """To the model, repairs and retries included."""
+    """Number of requests to the model, repairs and retries included."""
     seconds: float
     cached: bool = False
     error: str | None = None
@@ -57,7 +57,7 @@ class JudgeCall:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One Score per candidate, in their order, and what it cost."""
+    """One Score per candidate, in their order, and the calls to judge models that they took."""
 
     scores: Sequence[Score]
     calls: Sequence[JudgeCall] = ()
@@ -73,7 +73,7 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JudgeQuestion:
-    """What a judge first asks a language model about some candidates. `messages` are in OpenAI's form."""
+    """A judge's first question to a language model about some candidates. `messages` are in OpenAI's form."""
 
     judge: str
     model: str
@@ -86,31 +86,38 @@ class AskingJudge(Judge, Protocol):
     """A judge that asks a language model."""
 
     def questions(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Sequence[JudgeQuestion]:
-        """The questions with which `judge` begins, unless it remembers the verdicts; none about candidates that it
-        judges without the model."""
+        """Return the questions with which `judge` begins when the cache has no verdicts.
+
+        Candidates that it judges without the model are in none of them.
+        """
 
 
 @runtime_checkable
 class SelectiveJudge(Judge, Protocol):
-    """A judge that can only score rollouts that have something certain."""
+    """A judge that can score only rollouts with certain properties."""
 
     def lacks(self, scenario: Scenario, outcome: Outcome) -> str | None:
-        """Why it scores no rollout of this scenario with such an outcome; None if it can."""
+        """Return why it cannot score a rollout of this scenario with this outcome; None if it can."""
 
 
 def lacking(judge: Judge, scenario: Scenario, outcome: Outcome) -> str | None:
-    """Why the judge scores no rollout of this scenario with such an outcome; None if it can, or does not say."""
-    is_shown = outcome.get(REPORTED_REWARD) is None
-    return judge.lacks(scenario, outcome) if is_shown and isinstance(judge, SelectiveJudge) else None
+    """Return why the judge cannot score a rollout of this scenario with this outcome; None if it can, or does not say.
+
+    A rollout with a reported reward needs no judge.
+    """
+    is_unreported = outcome.get(REPORTED_REWARD) is None
+    return judge.lacks(scenario, outcome) if is_unreported and isinstance(judge, SelectiveJudge) else None
 
 
 async def checked(judge: Judge, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
-    """The judge's verdicts. Those whose reward is reported it is not shown. Raises what it raises, and ValueError if it
-    does not score every candidate."""
-    asked = [candidate for candidate in candidates if candidate.outcome.get(REPORTED_REWARD) is None]
-    judgement = await judge.judge(scenario, asked) if asked else Judgement([])
-    if len(judgement.scores) != len(asked):
-        raise ValueError(f"it gave {len(judgement.scores)} scores for {len(asked)} candidates")
+    """Return the judge's verdicts. A reported reward is the candidate's score; the judge sees only the others.
+
+    Raises whatever the judge raises, and ValueError if it does not score every candidate.
+    """
+    unreported = [candidate for candidate in candidates if candidate.outcome.get(REPORTED_REWARD) is None]
+    judgement = await judge.judge(scenario, unreported) if unreported else Judgement([])
+    if len(judgement.scores) != len(unreported):
+        raise ValueError(f"it gave {len(judgement.scores)} scores for {len(unreported)} candidates")
     scores = iter(judgement.scores)
     return Judgement(
         [_reported(candidate) or next(scores) for candidate in candidates],
@@ -119,7 +126,7 @@ async def checked(judge: Judge, scenario: Scenario, candidates: Sequence[Candida
 
 
 def _reported(candidate: Candidate) -> Score | None:
-    """The verdict that a reported reward stands for: the reward itself, as far as it lies in [0, 1]."""
+    """Return a reported reward as a score, clipped to [0, 1]; None if none was reported."""
     if (reward := candidate.outcome.get(REPORTED_REWARD)) is None:
         return None
     if not math.isfinite(reward):
@@ -128,13 +135,13 @@ def _reported(candidate: Candidate) -> Score | None:
 
 
 def take_no_settings(name: str, config: Mapping[str, Json]) -> None:
-    """For a judge without settings. Raises ValueError if the config has some."""
+    """Check the config of a judge without settings. Raises ValueError if it has any."""
     if config:
         raise ValueError(f"the judge {name} has no settings, not {', '.join(sorted(config))}")
 
 
 class VerdictCache(Protocol):
-    """Verdicts by the hash of everything that decides them. Never raises: an unreachable cache has nothing."""
+    """Verdicts by the hash of everything that determines them. Never raises: an unreachable cache is an empty one."""
 
     async def get(self, key: str) -> Json | None: ...
 
@@ -147,7 +154,7 @@ SIMULATOR = "market simulator"
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The feedback on one email that was sent."""
+    """The feedback on one email."""
 
     trajectory_id: str
     citations: frozenset[str]
@@ -155,29 +162,29 @@ class Evidence:
     """The highest outcome so far, in [0, 1]; None if it is not known to have been sent."""
     wins: float
     losses: float
-    """Of human preferences, each weighted by its confidence in (0, 1]."""
+    """`wins` and `losses` count human preferences, each weighted by its confidence in (0, 1]."""
     simulated: bool = False
-    """At least a part was invented by the market simulator."""
+    """Whether the market simulator invented at least a part of it."""
 
 
 class RateLimit(Protocol):
-    """How often a judge model may be asked, by all who ask it. Never raises."""
+    """Limits the requests to a judge model, over everyone who asks it. Never raises."""
 
     async def turn(self, model: str, tokens: int) -> None:
-        """Wait until a request to the model of about that many tokens may be sent."""
+        """Wait until a request of about that many tokens can be sent to the model."""
 
     async def used(self, model: str, more_tokens: int) -> None:
-        """The request took that many tokens more than announced; fewer if the number is negative."""
+        """Record that the request took that many tokens more than announced; fewer if the number is negative."""
 
 
 class FeedbackSource(Protocol):
-    """The feedback there is on emails of the run, and of other runs on the same graph."""
+    """Feedback on emails of the run, and of other runs on the same graph."""
 
     async def evidence(self) -> Sequence[Evidence]: ...
 
 
 class NoCache:
-    """Forgets everything."""
+    """A cache that keeps nothing."""
 
     async def get(self, key: str) -> Json | None:
         return None
@@ -187,7 +194,7 @@ class NoCache:
 
 
 class NoRateLimit:
-    """As often as one likes."""
+    """Lets every request through without a wait."""
 
     async def turn(self, model: str, tokens: int) -> None:
         return None
@@ -197,7 +204,7 @@ class NoRateLimit:
 
 
 class NoFeedback:
-    """There is no feedback."""
+    """A source without any feedback."""
 
     async def evidence(self) -> Sequence[Evidence]:
         return ()
@@ -205,42 +212,42 @@ class NoFeedback:
 
 @dataclass(frozen=True, slots=True)
 class JudgeModel:
-    """A language model that is asked, and how it is reached. Its key is sent to its address and nowhere else."""
+    """A language model and how to reach it. Its key is sent to its address and nowhere else."""
 
     name: str
     """PROVIDER/MODEL: `openai/gpt-4.1-mini`."""
     base_url: str
-    """Where its server speaks OpenAI's chat completions, without a slash at the end."""
+    """Address of its server's OpenAI-compatible API, without a slash at the end."""
     api_key: str | None = field(repr=False)
     transport: Callable[[], httpx.AsyncBaseTransport] = field(repr=False)
-    """Makes the transport of one request. It connects to no address that requests must not reach."""
+    """Makes the transport of one request, which refuses to connect to forbidden addresses."""
     price: Price | None = None
-    """None: unknown."""
+    """The price of its tokens; None if it is unknown."""
     concurrency: int = 8
-    """Requests that run at the same time."""
+    """Most requests in flight at the same time."""
     rate: RateLimit = field(default_factory=NoRateLimit, repr=False)
     not_taken: set[str] = field(default_factory=set, compare=False, repr=False)
-    """Fields of requests that it turned out not to take."""
+    """Request fields that its server has refused."""
 
     @property
     def id(self) -> str:
-        """As its server calls it."""
+        """The name by which its server knows it."""
         return self.name.partition("/")[2]
 
 
 class UnknownModel(ValueError):
-    """There is no model of that name; the message lists those that there are."""
+    """No model has that name; the message lists the models that exist."""
 
 
 class Models(Protocol):
-    """The language models that may be asked."""
+    """The language models that judges can ask."""
 
     def model(self, name: str | None) -> JudgeModel:
-        """The model of that name; None: the first one. Raises UnknownModel."""
+        """Return the model of that name, or the first one if the name is None. Raises UnknownModel."""
 
 
 class NoModels:
-    """There are none."""
+    """Models of a service that has none."""
 
     def model(self, name: str | None) -> JudgeModel:
         raise UnknownModel("there is no model to ask")
@@ -248,10 +255,10 @@ class NoModels:
 
 @dataclass(frozen=True, slots=True)
 class JudgeServices:
-    """What judges may use besides their config."""
+    """What a judge's builder gets besides its config."""
 
     rubric: str = ""
-    """The environment's."""
+    """The environment's rubric; empty if it has none."""
     models: Models = field(default_factory=NoModels)
     cache: VerdictCache = field(default_factory=NoCache)
     feedback: FeedbackSource = field(default_factory=NoFeedback)

@@ -64,7 +64,7 @@ def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
 
 
 class BlendJudge:
-    """Asks its judges concurrently. One that raises has no verdict, with its reason."""
+    """Asks its judges concurrently. A judge that raises gives no verdict; the reason is the error."""
 
     name = NAME
 
@@ -72,24 +72,24 @@ class BlendJudge:
         self._parts = parts
 
     async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
-        """One Score for each candidate, in their order; its `parts` are the verdicts there are, by label."""
+        """Return one Score for each candidate, in their order; its `parts` are the judges' verdicts by label."""
         judgements = await asyncio.gather(*(_judged(part.judge, scenario, candidates) for part in self._parts))
         scores = [self._mean([judgement.scores[at] for judgement in judgements]) for at in range(len(candidates))]
         return Judgement(scores, [call for judgement in judgements for call in judgement.calls])
 
     def lacks(self, scenario: Scenario, outcome: Outcome) -> str | None:
-        """What its first judge lacks, if none of them can score."""
+        """Return what its first judge lacks if no judge can score the rollout; None if one can."""
         reasons = [lacking(part.judge, scenario, outcome) for part in self._parts]
         return reasons[0] if all(reasons) else None
 
     def questions(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Sequence[JudgeQuestion]:
-        """Those of its judges that ask a model."""
+        """Return the questions of all its judges that ask a model."""
         asking = [part.judge for part in self._parts if isinstance(part.judge, AskingJudge)]
         return [question for judge in asking for question in judge.questions(scenario, candidates)]
 
     def _mean(self, scores: Sequence[Score]) -> Score:
         values: dict[str, float] = {}
-        total, weights, said, missing = 0.0, 0.0, [], []
+        total, weights, explanations, missing = 0.0, 0.0, [], []
         for part, score in zip(self._parts, scores, strict=True):
             if score.value is None:
                 missing.append((part, f"{part.label} had none ({score.explanation})"))
@@ -98,11 +98,11 @@ class BlendJudge:
             simulated = any(SIMULATOR in name for name in score.parts)
             values[f"{part.label} ({SIMULATOR})" if simulated else part.label] = score.value
             total, weights = total + part.weight * score.value, weights + part.weight
-            said.append(f"{part.label} {score.value:.2f}: {score.explanation}")
+            explanations.append(f"{part.label} {score.value:.2f}: {score.explanation}")
         if not values:
             return Score(None, "; ".join(reason for _, reason in missing))
         gone = [f"{reason}: its weight {part.weight:g} went to the others" for part, reason in missing]
-        return Score(min(1.0, total / weights), "; ".join([*said, *gone]), values)
+        return Score(min(1.0, total / weights), "; ".join([*explanations, *gone]), values)
 
 
 async def _judged(judge: Judge, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
@@ -113,7 +113,7 @@ async def _judged(judge: Judge, scenario: Scenario, candidates: Sequence[Candida
 
 
 def _check(entry: Json) -> None:
-    """Raises ValueError."""
+    """Check one of `judges` in the config. Raises ValueError."""
     if not isinstance(entry, Mapping) or not {"name", "weight"} <= set(entry) <= {"name", "config", "weight"}:
         raise ValueError("blend: each of judges has a name, a weight, maybe a config, and nothing else")
     if not isinstance(entry["name"], str) or entry["name"] == NAME:
@@ -126,7 +126,7 @@ def _check(entry: Json) -> None:
 
 
 def _labels(entries: Sequence[Mapping[str, Json]]) -> list[str]:
-    """The names; of judges that appear more than once with their signal, or with their number from 1."""
+    """Return the judges' names. A name that occurs more than once gets its signal appended, or its number from 1."""
     names = [entry["name"] for entry in entries]
     labels = [
         name if names.count(name) == 1 else f"{name}.{entry.get('config', {}).get('signal', number)}"

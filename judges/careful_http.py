@@ -18,11 +18,11 @@ MAX_ANSWER_BYTES = 1_000_000
 
 
 class UnusableReply(Exception):
-    """The reply cannot be taken; the message says why."""
+    """The reply cannot be used; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HttpReply:
     """Status, headers and the body as text."""
 
     status: int
@@ -30,19 +30,19 @@ class Reply:
     text: str
 
     def object(self) -> dict[str, Json]:
-        """The body as a JSON object. Raises UnusableReply."""
+        """Return the body as a JSON object. Raises UnusableReply."""
         try:
-            found: Any = json.loads(self.text)
+            document: Any = json.loads(self.text)
         except (ValueError, RecursionError):
             raise UnusableReply("an answer that is not JSON") from None
-        if not isinstance(found, dict):
+        if not isinstance(document, dict):
             raise UnusableReply("an answer that is not a JSON object")
-        return found
+        return document
 
 
 async def post(
     transport: httpx.AsyncBaseTransport, url: str, headers: Mapping[str, str], body: Mapping[str, Json]
-) -> Reply:
+) -> HttpReply:
     """The reply to the body, sent as JSON. Deadlines are the caller's. Closes the transport.
 
     Raises what httpx and the transport raise, and AnswerRefused.
@@ -50,4 +50,4 @@ async def post(
     bounded = BoundedTransport(transport, AnswerLimits(MAX_ANSWER_BYTES))
     async with httpx.AsyncClient(transport=bounded, timeout=None, trust_env=False, follow_redirects=False) as client:
         response = await client.post(url, headers=headers, json=dict(body))
-    return Reply(response.status_code, response.headers, response.content.decode("utf-8", "replace"))
+    return HttpReply(response.status_code, response.headers, response.content.decode("utf-8", "replace"))

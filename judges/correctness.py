@@ -38,14 +38,14 @@ log = structlog.get_logger(__name__)
 
 NAME = "correctness"
 REPAIRS = 2
-"""Of an answer that cannot be used, each with the error shown to the model."""
+"""How often the model is asked to repair an unusable answer; each time it is shown the error."""
 _KNOWN = ("model", "fallback", "temperature", "timeout_s")
 _PROMPTS = files("learnloop_service.judges") / "prompts"
 _SYSTEM = (_PROMPTS / "correctness_system.txt").read_text(encoding="utf-8").strip()
 _REPAIR = (_PROMPTS / "correctness_repair.txt").read_text(encoding="utf-8").strip()
 _VERSION = digest([_SYSTEM, _REPAIR])[:16]
 _MAX_CHARACTERS = 8_000
-"""Of a question, a reference or an answer."""
+"""Most characters of a question, a reference or an answer that the model is shown."""
 _MAX_EXPLANATION_CHARACTERS = 500
 SCHEMA: Mapping[str, Json] = {
     "type": "object",
@@ -56,7 +56,7 @@ SCHEMA: Mapping[str, Json] = {
 
 
 def build(config: Mapping[str, Json], services: JudgeServices) -> "CorrectnessJudge":
-    """The judge. Raises ValueError for a bad config or without a model, UnknownJudge for an unknown fallback."""
+    """Build the judge. Raises ValueError for a bad config or without a model, UnknownJudge for an unknown fallback."""
     check_names(NAME, config, _KNOWN)
     settings = ModelSettings(**config)
     settings.check(NAME)
@@ -64,11 +64,11 @@ def build(config: Mapping[str, Json], services: JudgeServices) -> "CorrectnessJu
 
 
 class CorrectnessJudge:
-    """Scores 1.0 for an answer that the model finds correct, 0.0 for another.
+    """Scores 1.0 for an answer that the model finds correct, 0.0 for any other.
 
-    No answer, and one that addresses its judge, is 0.0 without a request; one that repeats the reference word for word
-    is 1.0. Where the scenario has no reference, or the model gives no verdict and there is no fallback, there is no
-    score.
+    Some answers need no request: one that is missing or addresses the judge scores 0.0, one that repeats the reference
+    word for word scores 1.0. There is no score if the scenario has no reference, or if the model gives no verdict and
+    there is no fallback.
     """
 
     name = NAME
@@ -83,7 +83,7 @@ class CorrectnessJudge:
         timeout_s: float = 60.0,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`timeout_s` is that of one request; `sleep` waits out the pauses between requests."""
+        """`timeout_s` limits one request; `sleep` waits out the pauses between requests."""
         self._model = model
         self._fallback = fallback
         self._cache = cache or NoCache()
@@ -94,20 +94,20 @@ class CorrectnessJudge:
         return None if isinstance(scenario.reference.get("answer"), str) else NO_REFERENCE
 
     async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
-        """One Score for each candidate, in their order."""
+        """Return one Score for each candidate, in their order."""
         reference = scenario.reference.get("answer")
         if not isinstance(reference, str):
             return Judgement([Score(None, NO_REFERENCE)] * len(candidates))
         answers = [candidate.outcome.get("answer") for candidate in candidates]
         forms = _forms(scenario, reference)
         obvious = await asyncio.to_thread(lambda: [_obvious(answer, reference, forms=forms) for answer in answers])
-        asked = {
+        by_answer = {
             _text(candidate): candidate for candidate, score in zip(candidates, obvious, strict=True) if score is None
         }
-        verdicts = await asyncio.gather(*(self._verdict(scenario, reference, answer) for answer in asked))
-        scores = {answer: score for answer, (score, _) in zip(asked, verdicts, strict=True)}
+        verdicts = await asyncio.gather(*(self._verdict(scenario, reference, answer) for answer in by_answer))
+        scores = {answer: score for answer, (score, _) in zip(by_answer, verdicts, strict=True)}
         calls = [call for _, call in verdicts]
-        unscored = [candidate for answer, candidate in asked.items() if scores[answer].value is None]
+        unscored = [candidate for answer, candidate in by_answer.items() if scores[answer].value is None]
         if unscored and self._fallback is not None:
             instead = await self._instead(self._fallback, scenario, unscored, scores)
             calls += instead
@@ -120,22 +120,27 @@ class CorrectnessJudge:
         )
 
     def questions(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Sequence[JudgeQuestion]:
-        """One for each different answer that is not obviously right or wrong."""
+        """Return one question for each distinct answer that is not obviously right or wrong."""
         reference = scenario.reference.get("answer")
         if not isinstance(reference, str):
             return ()
         forms = _forms(scenario, reference)
-        given = [each for each in candidates if _obvious(each.outcome.get("answer"), reference, forms=forms) is None]
-        answers = list(map(_text, given))
+        unclear = [
+            candidate
+            for candidate in candidates
+            if _obvious(candidate.outcome.get("answer"), reference, forms=forms) is None
+        ]
+        answers = list(map(_text, unclear))
         task = str(scenario.task.get("question", ""))
         return [
-            JudgeQuestion(NAME, self._model.name, _question(task, reference, each)) for each in dict.fromkeys(answers)
+            JudgeQuestion(NAME, self._model.name, _question(task, reference, answer))
+            for answer in dict.fromkeys(answers)
         ]
 
     async def _instead(
         self, fallback: Judge, scenario: Scenario, unscored: Sequence[Candidate], scores: dict[str, Score]
     ) -> Sequence[JudgeCall]:
-        """Let the fallback score what the model did not; returns what that cost."""
+        """Let the fallback score the candidates that the model did not, and return its calls."""
         try:
             judgement = await fallback.judge(scenario, unscored)
         except Exception as error:
@@ -151,7 +156,7 @@ class CorrectnessJudge:
         return judgement.calls
 
     async def _verdict(self, scenario: Scenario, reference: str, answer: str) -> tuple[Score, JudgeCall]:
-        """The score of one answer, remembered or asked for, and what it cost."""
+        """Return the score of one answer, from the cache or the model, and the call that it took."""
         clock, usage = time.monotonic(), CallUsage()
         question = str(scenario.task.get("question", ""))
         key = digest([*self._basis, question, reference, answer])
@@ -169,47 +174,46 @@ class CorrectnessJudge:
         return _score(correct, explanation), call_of(NAME, self._model, usage, time.monotonic() - clock)
 
     async def _ask(self, question: str, reference: str, answer: str, usage: CallUsage) -> tuple[bool, str]:
-        """Whether the answer is correct, and why. A question that is too long for the model is asked again,
-        shortened."""
-        asked = _question(question, reference, answer)
+        """Return whether the answer is correct, and why. A question that is too long for the model is shortened."""
+        messages = _question(question, reference, answer)
         length = min(_MAX_CHARACTERS, max(map(len, (question, reference, answer))))
         for _ in range(SHORTENINGS):
             try:
-                return await self._asked(asked, usage)
+                return await self._ask_with_repairs(messages, usage)
             except JudgeUnavailable as error:
                 length = shortened(length, error)
-                asked = _question(*(without_middle(text, length) for text in (question, reference, answer)))
-        return await self._asked(asked, usage)
+                messages = _question(*(without_middle(text, length) for text in (question, reference, answer)))
+        return await self._ask_with_repairs(messages, usage)
 
-    async def _asked(self, asked: list[dict[str, str]], usage: CallUsage) -> tuple[bool, str]:
-        messages = asked
+    async def _ask_with_repairs(self, messages: list[dict[str, str]], usage: CallUsage) -> tuple[bool, str]:
+        conversation = messages
         for _ in range(REPAIRS):
-            completion = await self._asker.ask(messages, usage)
+            completion = await self._asker.ask(conversation, usage)
             try:
                 return _parsed(completion)
             except UnusableAnswer as error:
-                said = completion.text or completion.refusal or "(nothing)"
-                messages = [
-                    *asked,
-                    {"role": "assistant", "content": quoted(said[:_MAX_CHARACTERS])},
+                unusable = completion.text or completion.refusal or "(nothing)"
+                conversation = [
+                    *messages,
+                    {"role": "assistant", "content": quoted(unusable[:_MAX_CHARACTERS])},
                     {"role": "user", "content": _REPAIR.format(error=error)},
                 ]
-        return _parsed(await self._asker.ask(messages, usage))
+        return _parsed(await self._asker.ask(conversation, usage))
 
 
 def _question(question: str, reference: str, answer: str) -> list[dict[str, str]]:
-    shown = {"question": question, "correct_answer": reference, "agent_answer": answer}
-    material = quoted(canonical({name: text[:_MAX_CHARACTERS] for name, text in shown.items()}))
+    texts = {"question": question, "correct_answer": reference, "agent_answer": answer}
+    material = quoted(canonical({name: text[:_MAX_CHARACTERS] for name, text in texts.items()}))
     return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": material}]
 
 
 def _forms(scenario: Scenario, reference: str) -> bool:
-    """Whether forms such as JSON are suspect in an answer: neither the question nor the reference speaks of them."""
+    """Return whether forms such as JSON are suspect in an answer: neither question nor reference mentions them."""
     return not asks_for_form(f"{scenario.task.get('question', '')} {reference}")
 
 
 def _obvious(answer: Json, reference: str, *, forms: bool) -> Score | None:
-    """The score of an answer that needs no model to judge it."""
+    """Return the score of an answer that needs no model to judge it; None if it needs one."""
     if not isinstance(answer, str) or not answer.strip():
         return Score(0.0, "no answer was given")
     if (phrase := addresses_judge(answer, forms=forms)) is not None:
@@ -228,7 +232,7 @@ def _score(correct: bool, explanation: str) -> Score:
 
 
 def _parsed(completion: Completion) -> tuple[bool, str]:
-    """Raises UnusableAnswer."""
+    """Return whether the answer is correct, and why, as the model said. Raises UnusableAnswer."""
     document = object_in(completion, lambda document: isinstance(document.get("correct"), bool))
     correct, explanation = document.get("correct"), document.get("explanation", "")
     if not isinstance(correct, bool):
@@ -239,7 +243,7 @@ def _parsed(completion: Completion) -> tuple[bool, str]:
 
 
 def _remembered(value: Json) -> Score | None:
-    """The score in a value of the cache; None if it is not one of ours."""
+    """Return the score in a cached value; None if the value is not one of ours."""
     if isinstance(value, Mapping) and isinstance(value.get("correct"), bool):
         return _score(value["correct"], str(value.get("explanation", "")))
     return None

@@ -40,10 +40,10 @@ ONLINE: Mapping[str, float] = {
     "opportunity": 0.8,
     "closed_won": 1.0,
 }
-"""Outcomes and what each is worth; the highest of an email counts."""
+"""The value of each outcome. An email's highest outcome counts."""
 WINS = ("thumbs_up", "preferred")
 LOSSES = ("thumbs_down",)
-"""A preference is a loss of the other email, too."""
+"""Events that count as losses. A preference also is a loss of the other email."""
 _NO_EMAIL = "its outcomes are those of emails, and this rollout was not to write one"
 _SIGNALS = ("online", "human")
 
@@ -66,7 +66,7 @@ def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
 
 
 class FeedbackJudge:
-    """Scores by the feedback there is."""
+    """Scores by the feedback on the run's emails and on others of the same graph."""
 
     name = NAME
 
@@ -78,9 +78,9 @@ class FeedbackJudge:
         return _NO_EMAIL if self._signal == "online" and "email" not in outcome else None
 
     async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
-        """All candidates by the same evidence."""
-        known = _Known(self._signal, await self._feedback.evidence())
-        return Judgement([known.score(candidate) for candidate in candidates])
+        """Score all candidates by one reading of the evidence, so that they can be compared."""
+        feedback = _FeedbackScores(self._signal, await self._feedback.evidence())
+        return Judgement([feedback.score(candidate) for candidate in candidates])
 
 
 class MarketJudge:
@@ -95,7 +95,7 @@ class MarketJudge:
         return None if "email" in outcome else _NO_EMAIL
 
     async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
-        """The same email gets the same score."""
+        """Return one Score for each candidate; equal emails get equal scores."""
         return Judgement([self._score(scenario.task, candidate.outcome) for candidate in candidates])
 
     def _score(self, task: Mapping[str, Json], outcome: Outcome) -> Score:
@@ -108,17 +108,17 @@ class MarketJudge:
         return Score(value, f"{SIMULATOR}: {', '.join(events)}", {f"online ({SIMULATOR})": value})
 
 
-class _Known:
-    """The evidence that has the signal."""
+class _FeedbackScores:
+    """Scores from the evidence that has the signal."""
 
     def __init__(self, signal: str, evidence: Sequence[Evidence]) -> None:
         self._signal = signal
-        self._values = [(each, value) for each in evidence if (value := _value(signal, each)) is not None]
+        self._values = [(email, value) for email in evidence if (value := _value(signal, email)) is not None]
 
     def score(self, candidate: Candidate) -> Score:
-        for each, value in self._values:
-            if each.trajectory_id == candidate.id:
-                return self._scored(value, f"{self._signal} feedback on this very rollout", [each])
+        for email, value in self._values:
+            if email.trajectory_id == candidate.id:
+                return self._scored(value, f"{self._signal} feedback on this very rollout", [email])
         if "email" not in candidate.outcome:
             return Score(None, f"there is no {self._signal} feedback on this rollout, and it has no email to compare")
         if not self._values:
@@ -128,20 +128,20 @@ class _Known:
         return self._estimated(frozenset(candidate.outcome["email"]["citations"]))
 
     def _estimated(self, citations: frozenset[str]) -> Score:
-        overlaps = [_jaccard(citations, each.citations) for each, _ in self._values]
+        overlaps = [_jaccard(citations, email.citations) for email, _ in self._values]
         similar = sum(overlap > 0 for overlap in overlaps)
         mean = fmean(value for _, value in self._values)
-        known = sum(overlap * value for overlap, (_, value) in zip(overlaps, self._values, strict=True))
+        weighted_sum = sum(overlap * value for overlap, (_, value) in zip(overlaps, self._values, strict=True))
         of = f"{len(self._values)} emails with {self._signal} feedback"
         how = (
             f"estimated from the {similar} of {of} that share citations"
             if similar
             else f"the mean of {of}: new citations"
         )
-        return self._scored((known + mean) / (sum(overlaps) + 1.0), how, [each for each, _ in self._values])
+        return self._scored((weighted_sum + mean) / (sum(overlaps) + 1.0), how, [email for email, _ in self._values])
 
     def _scored(self, value: float, how: str, used: Sequence[Evidence]) -> Score:
-        simulated = sum(each.simulated for each in used)
+        simulated = sum(email.simulated for email in used)
         if not simulated:
             return Score(value, how, {self._signal: value})
         explanation = f"{how} ({simulated} of {len(used)} heard from the {SIMULATOR})"
@@ -149,13 +149,13 @@ class _Known:
 
 
 def _value(signal: str, evidence: Evidence) -> float | None:
-    """In [0, 1]; None if the evidence does not have that signal."""
+    """Return what the evidence says by that signal, in [0, 1]; None if it lacks the signal."""
     if signal == "online":
         return evidence.online
-    said = evidence.wins + evidence.losses
-    return evidence.wins / said if said else None
+    weight = evidence.wins + evidence.losses
+    return evidence.wins / weight if weight else None
 
 
 def _jaccard(one: frozenset[str], other: frozenset[str]) -> float:
-    """Shared of all, in [0, 1]; 0 if both are empty."""
+    """Return the Jaccard overlap, the shared part of all citations, in [0, 1]; 0 if both sets are empty."""
     return len(one & other) / len(one | other) if one & other else 0.0

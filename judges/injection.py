@@ -102,8 +102,8 @@ def addresses_judge(text: str, *, forms: bool = True) -> str | None:
     conversion holds Python's lock for longer than a piece of the text takes.
     """
     plain = _plain(text)
-    phrase = _found(_PHRASES, plain)
-    return _found(_FORMS, _ELEMENT.sub(" ", plain)) if forms and phrase is None else phrase
+    phrase = _first_phrase(_PHRASES, plain)
+    return _first_phrase(_FORMS, _ELEMENT.sub(" ", plain)) if forms and phrase is None else phrase
 
 
 def asks_for_form(task: str) -> bool:
@@ -116,7 +116,7 @@ def quoted(document: str) -> str:
     return _TEMPLATE_MARKS.sub(lambda mark: f"\\u{ord(mark[0][0]):04x}{mark[0][1:]}", document)
 
 
-def _found(phrases: re.Pattern[str], plain: str) -> str | None:
+def _first_phrase(phrases: re.Pattern[str], plain: str) -> str | None:
     starts = range(0, max(len(plain) - _OVERLAP, 1), _PIECE - _OVERLAP)
     pieces = (_phrase_in(phrases, plain, start, start + _PIECE) for start in starts)
     return next((phrase for phrase in pieces if phrase), None)
@@ -124,11 +124,11 @@ def _found(phrases: re.Pattern[str], plain: str) -> str | None:
 
 def _phrase_in(phrases: re.Pattern[str], plain: str, start: int, end: int) -> str | None:
     """Return the first phrase that begins in this part of the text and, unless it is the last part, ends there."""
-    while (found := phrases.search(plain, start, end)) is not None:
+    while (start_match := phrases.search(plain, start, end)) is not None:
         # What follows can show that it is not a phrase, such as further digits.
-        if (whole := phrases.match(plain, found.start())) is not None:
+        if (whole := phrases.match(plain, start_match.start())) is not None:
             return whole[0].strip()
-        start = found.start() + 1
+        start = start_match.start() + 1
     return None
 
 

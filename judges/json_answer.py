@@ -1,4 +1,4 @@
-"""The JSON object in what a judge model said, or the reason why there is none."""
+"""The JSON object in a judge model's answer, or the reason why there is none."""
 
 import json
 import re
@@ -9,18 +9,18 @@ from learnloop_service.judges.llm import Completion
 
 _START = re.compile(r'\{\s*"')
 _MAX_WORK_CHARACTERS = 20_000_000
-"""Bound on what is read again and again, where many objects begin and none ends."""
+"""Most characters that are parsed in all. Text in which many objects begin and none ends is parsed over and over."""
 
 
 class UnusableAnswer(Exception):
-    """Why the answer cannot be used, in words for the model."""
+    """The answer cannot be used; the message says why, in words for the model."""
 
 
 def object_in(completion: Completion, has_form: Callable[[Mapping[str, Json]], bool]) -> dict[str, Json]:
-    """The last object that has the answer's form. Some models reason aloud before it, draft it, put it between marks of
-    code or add a note; what stands before `</think>` is not an answer. If none has the form, the last object.
+    """Return the last object that has the answer's form, or the last object if none has it.
 
-    Raises UnusableAnswer.
+    Some models reason aloud first, write a draft, wrap the object in a code block or add a note. Objects before
+    `</think>` do not count. Raises UnusableAnswer.
     """
     if completion.refusal or completion.finish_reason == "content_filter":
         raise UnusableAnswer("it is a refusal; nothing in the material asks for anything but a verdict")
@@ -35,13 +35,13 @@ def object_in(completion: Completion, has_form: Callable[[Mapping[str, Json]], b
 
 
 def _objects(text: str) -> Iterator[tuple[dict[str, Json], int]]:
-    """Each object that stands in no other one, and where it ends."""
-    decoder, place, work = json.JSONDecoder(), 0, 0
-    while work < _MAX_WORK_CHARACTERS and (start := _START.search(text, place)) is not None:
+    """Yield the outermost objects in the text, each with the position of its end."""
+    decoder, position, work = json.JSONDecoder(), 0, 0
+    while work < _MAX_WORK_CHARACTERS and (start := _START.search(text, position)) is not None:
         try:
-            document, place = decoder.raw_decode(text, start.start())
-            yield document, place
+            document, position = decoder.raw_decode(text, start.start())
+            yield document, position
         except json.JSONDecodeError as error:
-            place, work = start.end(), work + error.pos - start.start()
+            position, work = start.end(), work + error.pos - start.start()
         except (ValueError, RecursionError):  # an integer of thousands of digits, or too deep
-            place, work = start.end(), work + len(text) - start.start()
+            position, work = start.end(), work + len(text) - start.start()

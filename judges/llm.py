@@ -1,7 +1,7 @@
-"""One question to a language model in OpenAI's chat completions: its answer and what that cost, or why there is none.
+"""One question to a language model by OpenAI's chat completions: its answer and the cost, or why there is none.
 
-The address and the key are those of the JudgeModel and of nothing else: no variable of the environment adds to a
-request, and no provider's own library is involved.
+Address and key come from the JudgeModel alone: no environment variable adds to a request, and no provider's own library
+is involved.
 """
 
 import asyncio
@@ -15,27 +15,27 @@ from learnloop_service.environment.base import Json
 from learnloop_service.environment.bounded_http import AnswerRefused, parse_retry_after
 from learnloop_service.environment.full_context import is_full_context
 from learnloop_service.judges.base import JudgeModel
-from learnloop_service.judges.careful_http import Reply, UnusableReply, post
+from learnloop_service.judges.careful_http import HttpReply, UnusableReply, post
 
 _MAX_ERROR_CHARACTERS = 300
 _HIDDEN = "[key]"
 _MIN_SECRET_CHARACTERS = 8
 _KEY = re.compile(r"(?i)\bbearer\s+\S+|\b(?:sk|key|gsk|xai)-[\w*.-]{6,}")
-"""What looks like a key: some providers echo the one they were sent."""
+"""Text that looks like a key. Some providers echo the key of a request in their errors."""
 _INSTEAD: Mapping[str, str | None] = {
     "max_completion_tokens": "max_tokens",
     "response_format": None,
     "seed": None,
     "temperature": None,
 }
-"""The field to send instead of one that a model does not take; None: leave it out."""
+"""The field that replaces one that a model does not take; None leaves it out."""
 _NAMED: Mapping[str, str] = {"response_format": r"(?i)\bresponse[_ ]format\b|\bjson[_ ]schema\b"}
 """How servers name a field that they refuse, if not by its name alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What the model said, and what it cost."""
+    """A model's answer and its cost."""
 
     text: str
     finish_reason: str | None
@@ -44,12 +44,15 @@ class Completion:
     prompt_tokens: int
     completion_tokens: int
     cost_usd: float | None
-    """None: the model's price is unknown."""
+    """None if the model's price is unknown."""
 
 
 class JudgeUnavailable(Exception):
-    """No answer came. `retryable`: another try may help, not before `retry_after_s` if the server named a time.
-    `is_too_long`: the question does not fit the model's context."""
+    """The model gave no answer.
+
+    If it is `retryable`, another request can succeed, after `retry_after_s` seconds if the server named a time. If it
+    `is_too_long`, the question does not fit the model's context.
+    """
 
     def __init__(
         self, reason: str, *, retryable: bool, retry_after_s: float | None = None, is_too_long: bool = False
@@ -68,7 +71,7 @@ async def complete(
     temperature: float | None,
     timeout_s: float,
 ) -> Completion:
-    """The answer as JSON of that schema, unless the model's server refuses schemas.
+    """Return the answer. It is JSON of that schema, unless the model's server refuses schemas.
 
     Raises JudgeUnavailable; its text holds no key.
     """
@@ -81,10 +84,10 @@ async def complete(
 
 
 async def response_to(model: JudgeModel, request: Mapping[str, Json], timeout_s: float) -> dict[str, Json]:
-    """The model's response to any chat request, with a list of choices that each have a message.
+    """Return the model's response to any chat request, with a list of choices that each have a message.
 
-    It is sent again only without fields that the model turned out not to take, such as `temperature`. Raises
-    JudgeUnavailable; its text holds no key.
+    The request is sent again only if the model refuses one of its fields, such as `temperature`, and then without it or
+    with the field that replaces it. Raises JudgeUnavailable; its text holds no key.
     """
     try:
         async with asyncio.timeout(timeout_s):
@@ -102,7 +105,7 @@ async def response_to(model: JudgeModel, request: Mapping[str, Json], timeout_s:
 async def _response_to(model: JudgeModel, request: Mapping[str, Json]) -> dict[str, Json]:
     headers = {"authorization": f"Bearer {model.api_key}"} if model.api_key else {}
     while True:
-        body = {"model": model.id, **_taken(model, request)}
+        body = {"model": model.id, **_accepted_fields(model, request)}
         reply = await post(model.transport(), f"{model.base_url}/chat/completions", headers, body)
         if reply.status == 200:
             return _checked(reply.object())
@@ -112,14 +115,14 @@ async def _response_to(model: JudgeModel, request: Mapping[str, Json]) -> dict[s
         model.not_taken.add(field)
 
 
-def _taken(model: JudgeModel, request: Mapping[str, Json]) -> dict[str, Json]:
-    """The request with the fields that the model takes, as far as is known."""
+def _accepted_fields(model: JudgeModel, request: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the request without the fields that the model has refused, or with their replacements."""
     named = {_INSTEAD[field] if field in model.not_taken else field: value for field, value in request.items()}
     return {field: value for field, value in named.items() if field is not None}
 
 
-def _not_taken(reply: Reply, body: Mapping[str, Json]) -> str | None:
-    """The field of the body that the server names as its reason to refuse it."""
+def _not_taken(reply: HttpReply, body: Mapping[str, Json]) -> str | None:
+    """Return the field that the server names as its reason to refuse the body; None if it names none."""
     if reply.status not in (400, 422) or _is_too_long(reply):
         return None
     named = (field for field in _INSTEAD if field in body and re.search(_NAMED.get(field, rf"\b{field}\b"), reply.text))
@@ -127,7 +130,7 @@ def _not_taken(reply: Reply, body: Mapping[str, Json]) -> str | None:
 
 
 def _checked(response: dict[str, Json]) -> dict[str, Json]:
-    """Raises UnusableReply."""
+    """Return the response if every choice has a message. Raises UnusableReply otherwise."""
     choices = response.get("choices")
     if not isinstance(choices, list) or not choices:
         raise UnusableReply("an answer without choices")
@@ -156,7 +159,7 @@ def _tokens(usage: Json, name: str) -> int:
     return max(0, count) if isinstance(count, int) else 0
 
 
-def _unavailable(reply: Reply, key: str | None) -> JudgeUnavailable:
+def _unavailable(reply: HttpReply, key: str | None) -> JudgeUnavailable:
     return JudgeUnavailable(
         _scrubbed(f"HTTP {reply.status}: {_message(reply)}", key),
         retryable=reply.status in (408, 409, 425, 429) or reply.status >= 500,
@@ -165,15 +168,15 @@ def _unavailable(reply: Reply, key: str | None) -> JudgeUnavailable:
     )
 
 
-def _is_too_long(reply: Reply) -> bool:
+def _is_too_long(reply: HttpReply) -> bool:
     code = None
     with suppress(UnusableReply, KeyError, TypeError, AttributeError):
         code = reply.object()["error"].get("code")
     return is_full_context(reply.status, code, _message(reply))
 
 
-def _message(reply: Reply) -> str:
-    """The server's own words, where it has OpenAI's form of an error."""
+def _message(reply: HttpReply) -> str:
+    """Return the server's own message, or the whole text if it does not have OpenAI's form of an error."""
     with suppress(UnusableReply, KeyError, TypeError):
         return str(reply.object()["error"]["message"])
     return reply.text
@@ -185,7 +188,9 @@ def _scrubbed(text: str, key: str | None) -> str:
 
 
 def _without(key: str | None, text: str) -> str:
-    """Return the text without the key. What local servers are given, such as "1" or "EMPTY", is a word and not a
-    secret; without it an answer would not be what the model said."""
+    """Return the text without the key.
+
+    Local servers get keys such as "1" or "EMPTY". Such a word is no secret, and removing it would change the answer.
+    """
     is_secret = key is not None and len(key) >= _MIN_SECRET_CHARACTERS and not key.isalpha()
     return text.replace(key, _HIDDEN) if key and is_secret else text

@@ -1,4 +1,4 @@
-"""Settings that the judges have in common which ask a language model, and the checks of a judge's settings."""
+"""Settings shared by the judges that ask a language model, and checks of a judge's settings."""
 
 import re
 from collections.abc import Mapping
@@ -10,17 +10,17 @@ from learnloop_service.judges import registry
 from learnloop_service.judges.base import JudgeModel, JudgeServices, UnknownModel
 
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9._:@-]+)*")
-"""The service's settings have the same pattern."""
+"""A model's name as PROVIDER/MODEL. The service's settings have the same pattern."""
 
 
-def check_names(judge: str, config: Mapping[str, Json], known: tuple[str, ...]) -> None:
-    """Raises ValueError if the config has a setting of another name."""
-    if unknown := sorted(set(config) - set(known)):
-        raise ValueError(f"{judge} has no setting {', '.join(unknown)}; it takes: {', '.join(known)}")
+def check_names(judge: str, config: Mapping[str, Json], settings: tuple[str, ...]) -> None:
+    """Check that the config has no other settings than these. Raises ValueError."""
+    if unknown := sorted(set(config) - set(settings)):
+        raise ValueError(f"{judge} has no setting {', '.join(unknown)}; it takes: {', '.join(settings)}")
 
 
 def check(judge: str, good: object, expected: str) -> None:
-    """Raises ValueError unless it is good."""
+    """Raise ValueError with the expectation unless the setting is good."""
     if not good:
         raise ValueError(f"{judge}: {expected}")
 
@@ -36,7 +36,7 @@ class ModelSettings:
     timeout_s: float = 60.0
 
     def check(self, judge: str) -> None:
-        """Raises ValueError."""
+        """Check the settings. Raises ValueError."""
         named = self.model is None or (is_text(self.model, 256) and _MODEL.fullmatch(self.model))
         check(judge, named, "model is a model's name")
         check(judge, self.fallback is None or is_text(self.fallback, 64), "fallback is the name of a judge")
@@ -45,24 +45,24 @@ class ModelSettings:
         check(judge, is_number(self.timeout_s, 1, 600), "timeout_s lies in [1, 600]")
 
     def model_for(self, judge: str, services: JudgeServices) -> JudgeModel:
-        """The model; if none is named, the first one that there is. Raises UnknownModel."""
+        """Return the model that is named, or the service's first one if none is. Raises UnknownModel."""
         try:
             return services.models.model(self.model)
         except UnknownModel as error:
             raise UnknownModel(f"{judge}: {error}") from None
 
     def asking(self, services: JudgeServices) -> dict[str, Any]:
-        """The other arguments of the judge's constructor. Raises UnknownJudge."""
+        """Return the keyword arguments of the judge's constructor. Raises UnknownJudge for an unknown fallback."""
         fallback = registry.build(self.fallback, {}, services) if self.fallback else None
-        asked = {"temperature": self.temperature, "timeout_s": self.timeout_s}
-        return {"fallback": fallback, "cache": services.cache, **asked}
+        request_settings = {"temperature": self.temperature, "timeout_s": self.timeout_s}
+        return {"fallback": fallback, "cache": services.cache, **request_settings}
 
 
 def is_text(value: Json, most: int) -> bool:
-    """A text of at most that many characters that is not blank."""
+    """Return whether it is a text that is not blank and has at most that many characters."""
     return isinstance(value, str) and bool(value.strip()) and len(value) <= most
 
 
 def is_number(value: Json, least: float, most: float) -> bool:
-    """A number in that range."""
+    """Return whether it is a number in that range."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most

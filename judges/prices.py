@@ -1,4 +1,4 @@
-"""What tokens cost, by the list of the package genai-prices, which is part of each of its releases."""
+"""Prices of tokens, from the list that the installed release of genai-prices contains."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,26 +11,28 @@ _PROVIDERS: Mapping[str, str] = {
     "together_ai": "together",
     "xai": "x-ai",
 }
-"""The list's names of providers, where they differ from ours."""
+"""The list's names of the providers that we call by another name."""
 _MILLION = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars for each token. Tokens that a provider had cached count like all others."""
+    """US dollars per token. Tokens that a provider had cached cost as much as others here."""
 
     prompt: float
     completion: float
 
     def of(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """US dollars for that many tokens."""
+        """Return the cost of that many tokens in US dollars."""
         return self.prompt * prompt_tokens + self.completion * completion_tokens
 
 
 @cache
 def listed_price(model: str) -> Price | None:
-    """The price of PROVIDER/MODEL when it is first asked for; None if the list does not have it, or is not installed
-    (the extra `prices`). Where long prompts cost more, it is the price of the others."""
+    """Return the price of PROVIDER/MODEL on the day of the first call, or None if the list lacks the model.
+
+    Without the extra `prices` there is no list. Where long prompts cost more, this is the price of ordinary ones.
+    """
     try:
         from genai_prices.data_snapshot import get_snapshot
         from genai_prices.types import TieredPrices
@@ -38,12 +40,12 @@ def listed_price(model: str) -> Price | None:
         return None
     provider, _, name = model.partition("/")
     try:
-        found = get_snapshot().find_provider_model(name, None, _PROVIDERS.get(provider, provider), None)[1]
+        listed = get_snapshot().find_provider_model(name, None, _PROVIDERS.get(provider, provider), None)[1]
     except LookupError:
         return None
-    prices = found.get_prices(datetime.now(UTC))
-    both = (prices.input_mtok, prices.output_mtok)
-    prompt, completion = (each.base if isinstance(each, TieredPrices) else each for each in both)
+    prices = listed.get_prices(datetime.now(UTC))
+    per_million = (prices.input_mtok, prices.output_mtok)
+    prompt, completion = (price.base if isinstance(price, TieredPrices) else price for price in per_million)
     if prompt is None or completion is None:
         return None
     return Price(float(prompt / _MILLION), float(completion / _MILLION))

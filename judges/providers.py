@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """Where a provider is, and which environment variable usually holds its key."""
+    """A provider's address, and the environment variable that usually holds its key."""
 
     base_url: str
     key_variable: str
@@ -32,7 +32,7 @@ PROVIDERS: Mapping[str, Provider] = {
 
 
 def provider_of(model: str) -> Provider:
-    """The provider of a model named PROVIDER/MODEL. Raises ValueError for another name."""
+    """Return the provider of a model named PROVIDER/MODEL. Raises ValueError for another name."""
     name, _, rest = model.partition("/")
     if name not in PROVIDERS or not rest:
         raise ValueError(

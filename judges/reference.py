@@ -1,4 +1,4 @@
-"""The judge `reference`: compares an answer with the scenario's reference answer. No model, no key, no chance.
+"""The judge `reference`: compares an answer with the scenario's reference answer, by rules and without a model.
 
 A reference that is a date or an amount is compared as a value: `14 March`, `March 14th` and `2026-03-14` agree,
 so do `48,200 euros`, `€48200`, `48.200,00 EUR` and `48.2k EUR`. Any other matches if its words stand in the answer in a
@@ -46,11 +46,11 @@ _UNITS = {
 }
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _BESIDE_A_VALUE = {*_UNITS, *_WEEKDAYS, "about", "at", "by", "in", "is", "it", "on", "the"}
-"""Words that a reference may have and still be a mere date or amount."""
+"""Words beside which a reference still counts as a mere date or amount."""
 _ARTICLES = ("the", "a", "an")
-"""Words that an answer may leave out where they begin a longer reference."""
+"""Articles, which an answer can leave out at the start of a reference."""
 _EXTRA_WORDS = 7
-"""How many words an answer may have beyond the reference's own, by default: those of a short sentence."""
+"""How many words longer than the reference an answer can be by default: enough for a short sentence."""
 _MAX_EXTRA_WORDS = 1_000
 _SIGNS = str.maketrans("\u2212\u066b\u066c\u2018\u2019", "-.,''")
 _ACCENTS = re.compile("(?<=[a-z\u03b1-\u03c9])[\u0300-\u036f]+|[\u0591-\u05c7\u064b-\u065f\u0670]")
@@ -62,7 +62,7 @@ _UNSPACED = (
 """Thai, Lao, Burmese, Khmer, Japanese and Chinese have no spaces between words."""
 
 Day = tuple[int | None, int, int]
-"""Year if it is given, month, day."""
+"""Year or None, month, day."""
 
 
 def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
@@ -75,7 +75,7 @@ def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
 
 
 class ReferenceJudge:
-    """Scores 1.0 for the reference answer, 0.0 for another; none where the scenario has no reference."""
+    """Scores 1.0 for the reference answer, 0.0 for any other; gives no score if the scenario has no reference."""
 
     name = NAME
 
@@ -88,7 +88,9 @@ class ReferenceJudge:
 
     async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
         reference = scenario.reference.get("answer")
-        return Judgement([_score(each.outcome.get("answer"), reference, self._extra_words) for each in candidates])
+        return Judgement(
+            [_score(candidate.outcome.get("answer"), reference, self._extra_words) for candidate in candidates]
+        )
 
 
 def _score(answer: Json, reference: Json, extra_words: int) -> Score:
@@ -102,25 +104,25 @@ def _score(answer: Json, reference: Json, extra_words: int) -> Score:
 
 
 def same_answer(answer: str, reference: str, extra_words: int = _EXTRA_WORDS) -> bool:
-    """Whether the answer gives the reference's date, amount or words; instead of a date or amount, no second one."""
+    """Return whether the answer has the reference's date, amount or words. It must not add another date or amount."""
     answer, reference = _fold(answer), _fold(reference)
     if answer == reference:
         return True
-    said, expected = _words(answer), _words(reference)
-    if not expected or len(said) > len(expected) + extra_words:
+    words, expected = _words(answer), _words(reference)
+    if not expected or len(words) > len(expected) + extra_words:
         return False
     days, beside = dates_in(reference)
     if days and _BESIDE_A_VALUE.issuperset(_words(beside)):
-        found, _ = dates_in(answer)
-        return len(found) == len(days) and all(map(_same_day, found, days))
+        answer_days, _ = dates_in(answer)
+        return len(answer_days) == len(days) and all(map(_same_day, answer_days, days))
     amounts = _amounts(reference)
     if len(amounts) == 1 and _BESIDE_A_VALUE.issuperset(_words(_AMOUNT.sub(" ", reference))):
-        given = _amounts(answer)
-        same = bool(given) and all(each & amounts[0] for each in given)
+        answer_amounts = _amounts(answer)
+        same = bool(answer_amounts) and all(readings & amounts[0] for readings in answer_amounts)
         return same and not dates_in(answer)[0] and _units_agree(answer, reference)
     if expected[0] in _ARTICLES:
         expected = expected[1:] or expected
-    return any(said[i : i + len(expected)] == expected for i in range(len(said) - len(expected) + 1))
+    return any(words[i : i + len(expected)] == expected for i in range(len(words) - len(expected) + 1))
 
 
 def _fold(text: str) -> str:
@@ -146,7 +148,7 @@ def _word_pattern() -> re.Pattern[str]:
 
 
 def dates_in(text: str) -> tuple[list[Day], str]:
-    """Every date in the text once, by month and day; and the text without them."""
+    """Return the dates in the text, each once by month and day, and the text without them."""
     days: set[Day] = set()
 
     def take(match: re.Match[str]) -> str:
@@ -191,12 +193,12 @@ def _readings(match: re.Match[str]) -> Iterator[float]:
     readings = [number.replace(decimal, "")] if is_grouped else []
     if not is_grouped or (decimal == "." and number.count(".") == 1):
         readings.append(f"{re.sub('[.,]', '', whole)}.{fraction}" if whole else number)
-    for each in readings:
-        yield round(float(each) * scale * (-1 if match["sign"] else 1), 6)
+    for digits in readings:
+        yield round(float(digits) * scale * (-1 if match["sign"] else 1), 6)
 
 
 def _units_agree(answer: str, reference: str) -> bool:
-    """They name the same unit, or one of them names none."""
+    """Return whether both name the same unit, or one of them names none."""
     named, expected = _units(answer), _units(reference)
     return not named or not expected or named == expected
 

@@ -20,12 +20,12 @@ def names() -> list[str]:
 
 
 def build(name: str, config: Mapping[str, Json], services: JudgeServices) -> Judge:
-    """The judge of that name. Raises UnknownJudge, ValueError for a bad config, or PluginFault."""
+    """Build the judge of that name. Raises UnknownJudge, ValueError for a bad config, or PluginFault."""
     if (point := plugins.registered(GROUP).get(name)) is not None:
         judge: Judge = plugins.build("judge", point, config, services)
         return judge
-    found = plugins.where_to_find(GROUP, name) or f"Available: {', '.join(names())}."
-    raise UnknownJudge(f"Unknown judge {name!r}. {found}")
+    where = plugins.where_to_find(GROUP, name) or f"Available: {', '.join(names())}."
+    raise UnknownJudge(f"Unknown judge {name!r}. {where}")
 
 
 def traits(name: str) -> JudgeTraits:

@@ -12,13 +12,13 @@ _NO_REWARD = "no reward was reported"
 
 
 def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
-    """The judge; it has no settings. Raises ValueError if there are some."""
+    """Build the judge, which has no settings. Raises ValueError if the config has any."""
     take_no_settings(NAME, config)
     return ReportedJudge()
 
 
 class ReportedJudge:
-    """No judge is shown a rollout whose reward was reported: what comes here has none."""
+    """Scores nothing: `checked` takes a reported reward as the score, so only rollouts without one get here."""
 
     name = NAME
 

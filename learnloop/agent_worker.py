@@ -114,8 +114,8 @@ class AgentWorker:
             await asyncio.wait({beating, finishing}, return_when=asyncio.FIRST_COMPLETED)
             if finishing.done():
                 status = await self._send(f"/sessions/{id}/outcome", {**finishing.result(), "attempt": attempt})
-                said = _LOST if status == httpx.codes.CONFLICT else "done"
-                _report(f"{claim['scenario_id']} (session {id}): {said}")
+                ending = _LOST if status == httpx.codes.CONFLICT else "done"
+                _report(f"{claim['scenario_id']} (session {id}): {ending}")
             else:
                 _report(f"{claim['scenario_id']} (session {id}): {_LOST}")
         except CommandFailed as failed:
@@ -321,8 +321,8 @@ def outcome_of(status: int, stdout: str, stderr: str) -> dict[str, Json]:
 def _last_line(text: str) -> str:
     """Return the last line that is not blank, or an empty string. Only LF and CRLF end a line: JSON can hold U+2028 and
     U+0085, where splitlines() would cut."""
-    kept = text.rstrip()
-    return kept and text[kept.rfind("\n") + 1 :].partition("\n")[0].removesuffix("\r")
+    trimmed = text.rstrip()
+    return trimmed and text[trimmed.rfind("\n") + 1 :].partition("\n")[0].removesuffix("\r")
 
 
 async def _end_process(command: _Command) -> None:

@@ -127,8 +127,8 @@ class Run:
     ) -> Demonstrations:
         """Store its best rollouts of training scenarios, at most `per_scenario` of each, as demonstrations (rejection
         sampling), once it has ended."""
-        found = operations.store_best_rollouts(self.id, name, min_reward, per_scenario, idempotency_key)
-        return self._steps.run(found)
+        operation = operations.store_best_rollouts(self.id, name, min_reward, per_scenario, idempotency_key)
+        return self._steps.run(operation)
 
     def cancel(self) -> Accepted:
         """Cancel the run."""
@@ -260,8 +260,8 @@ class AsyncRun:
     ) -> Demonstrations:
         """Store its best rollouts of training scenarios, at most `per_scenario` of each, as demonstrations (rejection
         sampling), once it has ended."""
-        found = operations.store_best_rollouts(self.id, name, min_reward, per_scenario, idempotency_key)
-        return await self._steps.run(found)
+        operation = operations.store_best_rollouts(self.id, name, min_reward, per_scenario, idempotency_key)
+        return await self._steps.run(operation)
 
     async def cancel(self) -> Accepted:
         """Cancel the run."""

@@ -125,17 +125,17 @@ def error_of(response: httpx.Response) -> APIError:
 
 def _problem(response: httpx.Response) -> dict[str, Any]:
     try:
-        found = response.json()
+        body = response.json()
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return body if isinstance(body, dict) else {}
 
 
 def _faults(problem: dict[str, Any]) -> list[str]:
-    return [f"{_place(each)}: {each.get('msg')}" for each in problem.get("errors") or ()]
+    return [f"{_location(error)}: {error.get('msg')}" for error in problem.get("errors") or ()]
 
 
-def _place(error: dict[str, Any]) -> str:
+def _location(error: dict[str, Any]) -> str:
     return ".".join(str(part) for part in error.get("loc", ()) if part != "body") or "body"
 
 

@@ -91,10 +91,10 @@ def spare_loopback(environ: MutableMapping[str, str]) -> None:
 
     What httpx cannot read in NO_PROXY, such as a network of IPv6, is dropped: it would fail with "Invalid port".
     """
-    given = next((environ[name] for name in _NO_PROXY if environ.get(name)), "")
-    if not given and not any(name.lower().endswith("_proxy") for name in environ):
+    no_proxy = next((environ[name] for name in _NO_PROXY if environ.get(name)), "")
+    if not no_proxy and not any(name.lower().endswith("_proxy") for name in environ):
         return
-    entries = filter(None, map(_as_httpx_reads_it, re.split(r"[\s,]+", given)))
+    entries = filter(None, map(_as_httpx_reads_it, re.split(r"[\s,]+", no_proxy)))
     exempt = ",".join(dict.fromkeys([*entries, *_HERE]))
     for name in _NO_PROXY:
         environ[name] = exempt

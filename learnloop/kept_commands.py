@@ -1,4 +1,4 @@
-"""Commands that stay: a process does one task after another, so that what it imports is loaded once."""
+"""Commands that keep running: a process does one task after another, so that it loads its imports once."""
 
 import asyncio
 import json
@@ -29,22 +29,22 @@ class KeptCommands:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._command = command
         self._environment = environment
-        self._idle: list[_Kept] = []
+        self._idle: list[_CommandProcess] = []
 
     async def do(self, variables: Mapping[str, str]) -> dict[str, Json]:
-        """Have a process do a task, and return the outcome. A process that is cancelled meanwhile is ended.
+        """Have a process do a task, and return the outcome. If this is cancelled, the process is ended.
 
         Raises CommandEnded, and OSError if the command cannot be started.
         """
         while self._idle and self._idle[-1].process.returncode is not None:
             await self._idle.pop().end()
-        kept = self._idle.pop() if self._idle else await _Kept.start(self._command, self._environment)
+        process = self._idle.pop() if self._idle else await _CommandProcess.start(self._command, self._environment)
         try:
-            outcome = await kept.do(variables)
+            outcome = await process.do(variables)
         except BaseException:
-            await kept.end()
+            await process.end()
             raise
-        self._idle.append(kept)
+        self._idle.append(process)
         return outcome
 
     async def aclose(self) -> None:
@@ -53,7 +53,7 @@ class KeptCommands:
             await self._idle.pop().end()
 
 
-class _Kept:
+class _CommandProcess:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self._tail = b""
@@ -62,7 +62,7 @@ class _Kept:
         self._draining = asyncio.ensure_future(self._drain())
 
     @classmethod
-    async def start(cls, command: Sequence[str], environment: Mapping[str, str]) -> "_Kept":
+    async def start(cls, command: Sequence[str], environment: Mapping[str, str]) -> "_CommandProcess":
         pipe: Any = asyncio.subprocess.PIPE
         limit = _MAX_LINE_BYTES
         return cls(
@@ -86,8 +86,8 @@ class _Kept:
             raise CommandEnded(f"the command printed a line of more than {_MAX_LINE_BYTES:,} bytes")
         await asyncio.wait({self._draining}, timeout=_GRACE_S)
         status = await self.process.wait()
-        said = self._tail.decode("utf-8", "replace").strip()
-        raise CommandEnded(f"the command ended with status {status} before it printed an outcome: {said}")
+        tail = self._tail.decode("utf-8", "replace").strip()
+        raise CommandEnded(f"the command ended with status {status} before it printed an outcome: {tail}")
 
     async def _read(self) -> None:
         assert self.process.stdout is not None
@@ -111,9 +111,9 @@ class _Kept:
 
 async def end_group(process: asyncio.subprocess.Process) -> None:
     """End a process that leads a group, and the others of the group."""
-    for sent in (signal.SIGTERM, signal.SIGKILL):
+    for signal_number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, sent)
+            os.killpg(process.pid, signal_number)
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), _GRACE_S)
 

@@ -62,7 +62,7 @@ def store_demonstrations(
     if isinstance(conversations, Path):
         lines = conversations.read_bytes()
     else:
-        lines = b"".join(json.dumps(each).encode() + b"\n" for each in conversations)
+        lines = b"".join(json.dumps(conversation).encode() + b"\n" for conversation in conversations)
     return _call("POST", f"/demonstrations?name={quote(name, safe='')}", lines, key)
 
 
@@ -70,8 +70,8 @@ def store_best_rollouts(
     run_id: str, name: str, min_reward: float, per_scenario: int, key: str | None
 ) -> Operation[Demonstrations]:
     """Store the best rollouts of a run as demonstrations."""
-    wanted = {"name": name, "min_reward": min_reward, "per_scenario": per_scenario}
-    return _call("POST", f"/runs/{segment(run_id)}/demonstrations", wanted, key)
+    body = {"name": name, "min_reward": min_reward, "per_scenario": per_scenario}
+    return _call("POST", f"/runs/{segment(run_id)}/demonstrations", body, key)
 
 
 def ask(task: Task, key: str | None, **who: str) -> Operation[Answer]:
@@ -115,10 +115,10 @@ def wait(run_id: str, timeout_s: float | None) -> Operation[RunState]:
         state = yield from run_state(run_id)
         if state["status"] in AT_REST:
             return state
-        left = None if until is None else until - time.monotonic()
-        if left is not None and left <= 0:
+        left_s = None if until is None else until - time.monotonic()
+        if left_s is not None and left_s <= 0:
             raise WaitTimeout(f"run {run_id} is still {state['status']} after {timeout_s:g} s")
-        yield Wait(pause if left is None else min(pause, left))
+        yield Wait(pause if left_s is None else min(pause, left_s))
         pause = min(2 * pause, _LONGEST_POLL_S)
 
 
@@ -154,8 +154,8 @@ def _event(line: str) -> Event | None:
     """Return the event in a line of the stream; None for other lines and for progress, which is not an event."""
     if not line.startswith("data: "):
         return None
-    found: Event = json.loads(line.removeprefix("data: "))
-    return found if "seq" in found else None
+    event: Event = json.loads(line.removeprefix("data: "))
+    return event if "seq" in event else None
 
 
 def _call(
@@ -223,16 +223,16 @@ def _raise_if_final(failure: LearnloopError, failures: int, *, retryable: bool) 
 
 
 def _pause_s(failure: LearnloopError, failures: int) -> float:
-    asked = failure.retry_after_s if isinstance(failure, APIError) else None
+    retry_after_s = failure.retry_after_s if isinstance(failure, APIError) else None
     doubled = min(_FIRST_PAUSE_S * 2 ** (failures - 1), _LONGEST_PAUSE_S)
-    return doubled if asked is None else asked
+    return doubled if retry_after_s is None else retry_after_s
 
 
 def _unreachable(error: httpx.TransportError) -> Unreachable:
     request = error.request
-    found = Unreachable(f"{request.method} {request.url} failed: {why_unreachable(error)}")
-    found.__cause__ = error
-    return found
+    unreachable = Unreachable(f"{request.method} {request.url} failed: {why_unreachable(error)}")
+    unreachable.__cause__ = error
+    return unreachable
 
 
 def segment(id: str) -> str:

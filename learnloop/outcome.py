@@ -37,8 +37,8 @@ class AgentOutcome:
 
     def text(self) -> str:
         """The outcome as JSON text that `read_report` accepts."""
-        found = {"reward": self.reward, "parts": dict(self.parts), "output": self.output, "reason": self.reason}
-        return json.dumps({"reward": self.reward} | {key: value for key, value in found.items() if value})
+        fields = {"reward": self.reward, "parts": dict(self.parts), "output": self.output, "reason": self.reason}
+        return json.dumps({"reward": self.reward} | {key: value for key, value in fields.items() if value})
 
 
 def read_report(text: str) -> AgentOutcome:

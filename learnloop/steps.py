@@ -109,19 +109,19 @@ class SyncSteps:
         """Yield the items that the feed emits."""
         with ExitStack() as stack:
             performer = _Sync(self.http, stack)
-            given: Any = None
+            reply: Any = None
             error: httpx.TransportError | None = None
             while True:
                 try:
-                    step = feed.send(given) if error is None else feed.throw(error)
+                    step = feed.send(reply) if error is None else feed.throw(error)
                 except StopIteration:
                     return
-                given = error = None
+                reply = error = None
                 if isinstance(step, Emit):
                     yield step.item
                     continue
                 try:
-                    given = performer.perform(step)
+                    reply = performer.perform(step)
                 except httpx.TransportError as failure:
                     error = failure
 
@@ -159,26 +159,26 @@ class AsyncSteps:
 
     async def run(self, operation: Operation[Result]) -> Result:
         """Return the operation's result."""
-        [result] = [each async for each in self.iterate(_single_item_feed(operation))]
+        [result] = [item async for item in self.iterate(_single_item_feed(operation))]
         return result
 
     async def iterate(self, feed: Feed[Item]) -> AsyncIterator[Item]:
         """Yield the items that the feed emits."""
         async with AsyncExitStack() as stack:
             performer = _Async(self.http, stack)
-            given: Any = None
+            reply: Any = None
             error: httpx.TransportError | None = None
             while True:
                 try:
-                    step = feed.send(given) if error is None else feed.throw(error)
+                    step = feed.send(reply) if error is None else feed.throw(error)
                 except StopIteration:
                     return
-                given = error = None
+                reply = error = None
                 if isinstance(step, Emit):
                     yield step.item
                     continue
                 try:
-                    given = await performer.perform(step)
+                    reply = await performer.perform(step)
                 except httpx.TransportError as failure:
                     error = failure
 

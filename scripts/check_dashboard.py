@@ -32,9 +32,9 @@ def check_elements() -> None:
         for path in project.parent.rglob("*.js"):
             if "vendor" not in path.parts:
                 sources[f"{name}/{path.relative_to(project.parent).as_posix()}"] = path.read_text(encoding="utf-8")
-    found = sorted(faults(sources))
-    if found:
-        sys.exit("\n".join(found))
+    messages = sorted(faults(sources))
+    if messages:
+        sys.exit("\n".join(messages))
 
 
 def main() -> None:
@@ -45,13 +45,15 @@ def main() -> None:
         print(f"The dashboard's types were not checked: no TypeScript compiler ({error})")
         return
     with tempfile.TemporaryDirectory() as folder:
-        given = Path(folder) / "learnloop.ts"
-        given.write_text(client_types(create_app(load_settings(_env_file=None, data_dir=Path("nowhere"))).openapi()))
+        client_module = Path(folder) / "learnloop.ts"
+        client_module.write_text(
+            client_types(create_app(load_settings(_env_file=None, data_dir=Path("nowhere"))).openapi())
+        )
         script = Path(folder) / "main.js"
         script.write_bytes(dashboard().files["main.js"].content)
         commands = (
             *([tsc, "--project", str(project)] for project in (_PROJECT, *_ADDED.values())),
-            [tsc, "--strict", "--noEmit", str(given)],
+            [tsc, "--strict", "--noEmit", str(client_module)],
             [tsc, "--allowJs", "--noEmit", "--target", "es2024", str(script)],
         )
         sys.exit(max(subprocess.run(command).returncode for command in commands))

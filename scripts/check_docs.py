@@ -39,7 +39,7 @@ def sentences(page: str) -> Iterator[str]:
 
 def mean_sentence(page: str) -> float:
     """Return the mean number of words in a sentence; 0 of a page without any."""
-    lengths = [len(words) for each in sentences(page) if (words := re.findall(r"[^\W_][\w'.,%-]*", each))]
+    lengths = [len(words) for sentence in sentences(page) if (words := re.findall(r"[^\W_][\w'.,%-]*", sentence))]
     return sum(lengths) / len(lengths) if lengths else 0.0
 
 

@@ -19,7 +19,7 @@ COLUMNS = 120
 
 
 def written_here(root: Path) -> Iterator[Path]:
-    """The JavaScript files below `root` that are neither vendored nor minified."""
+    """Return the JavaScript files below `root` that are neither vendored nor minified."""
     for folder in _FOLDERS:
         for path in sorted((root / folder).rglob("*.js")):
             if "vendor" not in path.parts and not path.name.endswith(".min.js"):
@@ -27,7 +27,7 @@ def written_here(root: Path) -> Iterator[Path]:
 
 
 def long_lines(root: Path) -> list[str]:
-    """A message for each line of more than 120 columns."""
+    """Return a message for each line of more than 120 columns."""
     return [
         f"{path.relative_to(root)}:{number}: {len(line)} columns, of {COLUMNS}"
         for path in written_here(root)

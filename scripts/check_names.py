@@ -138,7 +138,7 @@ def sources(root: Path) -> Iterator[tuple[str, ast.Module]]:
 
 
 @dataclass(slots=True)
-class Names:
+class NameCounts:
     """What `check_names` counts."""
 
     bindings: Counter[str]
@@ -159,8 +159,8 @@ def folder(path: str) -> str:
     return "/".join(path.split("/")[:-1][:2]) or "."
 
 
-def counted(files: Iterator[tuple[str, ast.Module]]) -> Names:
-    names = Names(Counter(), [], defaultdict(list), Counter(), [])
+def counted(files: Iterator[tuple[str, ast.Module]]) -> NameCounts:
+    names = NameCounts(Counter(), [], defaultdict(list), Counter(), [])
     for path, tree in files:
         for name, line in bindings(tree):
             names.bindings[folder(path)] += 1
@@ -177,7 +177,7 @@ def counted(files: Iterator[tuple[str, ast.Module]]) -> Names:
     return names
 
 
-def _print_folders(names: Names) -> None:
+def _print_folders(names: NameCounts) -> None:
     fillers = Counter(folder(place.path) for place in names.fillers)
     fragments = Counter(folder(place.path) for place in names.fragments)
     for name, total in sorted(names.bindings.items()):

@@ -73,34 +73,34 @@ def _of_the_whole(api: Json) -> Iterator[str]:
 
 
 def _of_operations(api: Json) -> Iterator[str]:
-    for place, operation in _operations(api):
+    for operation_name, operation in _operations(api):
         summary = operation.get("summary", "")
         generated = operation["operationId"].replace("_", " ").title()
         if not summary or summary == generated:
-            yield f"{place} has no summary"
+            yield f"{operation_name} has no summary"
         if len(summary) > LONGEST_SUMMARY:
-            yield f"{place}: its summary has {len(summary)} characters, more than {LONGEST_SUMMARY}"
+            yield f"{operation_name}: its summary has {len(summary)} characters, more than {LONGEST_SUMMARY}"
         if not operation.get("description"):
-            yield f"{place} has no description"
+            yield f"{operation_name} has no description"
         if not operation.get("tags"):
-            yield f"{place} has no tag"
+            yield f"{operation_name} has no tag"
         for parameter in operation.get("parameters", ()):
             if not parameter.get("description"):
-                yield f"{place}: parameter {parameter['name']} has no description"
+                yield f"{operation_name}: parameter {parameter['name']} has no description"
         for status, response in operation["responses"].items():
             for name, header in response.get("headers", {}).items():
                 if not header.get("description"):
-                    yield f"{place} {status}: header {name} has no description"
-        yield from _of_examples(api, place, operation)
+                    yield f"{operation_name} {status}: header {name} has no description"
+        yield from _of_examples(api, operation_name, operation)
 
 
-def _of_examples(api: Json, place: str, operation: Json) -> Iterator[str]:
+def _of_examples(api: Json, operation_name: str, operation: Json) -> Iterator[str]:
     for schema in _bodies(api, operation):
         if not schema.get("examples"):
-            yield f"{place}: body {schema.get('title')} has no example"
+            yield f"{operation_name}: body {schema.get('title')} has no example"
         validator = Draft202012Validator({**schema, "components": api["components"]})
         for example in schema.get("examples", ()):
-            yield from (f"{place}: example: {error.message}" for error in validator.iter_errors(example))
+            yield from (f"{operation_name}: example: {error.message}" for error in validator.iter_errors(example))
 
 
 def _of_schemas(api: Json) -> Iterator[str]:
@@ -108,24 +108,24 @@ def _of_schemas(api: Json) -> Iterator[str]:
         if not schema.get("description") and "enum" not in schema:
             yield f"{name} has no description"
         yield from _of_properties(name, schema)
-    for place, operation in _operations(api):
+    for operation_name, operation in _operations(api):
         for schema in _bodies(api, operation):
-            yield from _of_properties(f"{place} body", schema)
+            yield from _of_properties(f"{operation_name} body", schema)
 
 
-def _of_properties(place: str, schema: Json) -> Iterator[str]:
+def _of_properties(owner: str, schema: Json) -> Iterator[str]:
     if isinstance(schema, list):
-        for each in schema:
-            yield from _of_properties(place, each)
+        for alternative in schema:
+            yield from _of_properties(owner, alternative)
         return
     if not isinstance(schema, dict):
         return
     for name, field in schema.get("properties", {}).items():
         if not field.get("description"):
-            yield f"{place}.{name} has no description"
-        yield from _of_properties(f"{place}.{name}", field)
+            yield f"{owner}.{name} has no description"
+        yield from _of_properties(f"{owner}.{name}", field)
     for key in ("items", "anyOf", "oneOf", "allOf", "additionalProperties"):
-        yield from _of_properties(place, schema.get(key))
+        yield from _of_properties(owner, schema.get(key))
 
 
 def _operations(api: Json) -> Iterator[tuple[str, Json]]:
@@ -151,10 +151,10 @@ def _bodies(api: Json, operation: Json) -> Iterator[Json]:
 def main() -> None:
     app = create_app(load_settings(_env_file=None, data_dir=Path("nowhere")))
     api = app.openapi()
-    found = [*flaws(api), *(f"{path} is not in the OpenAPI file" for path in unlisted(app.routes, api))]
-    for flaw in found:
+    problems = [*flaws(api), *(f"{path} is not in the OpenAPI file" for path in unlisted(app.routes, api))]
+    for flaw in problems:
         print(flaw)
-    sys.exit(bool(found))
+    sys.exit(bool(problems))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ Generated from the help texts: `learnloop --help` and `learnloop COMMAND --help`
 
 
 def reference() -> str:
-    """Every command with its arguments and options, as Markdown."""
+    """Return every command with its arguments and options, as Markdown."""
     return "\n".join([_INTRODUCTION, *_described(typer.main.get_command(app), "learnloop")])
 
 
@@ -24,16 +24,16 @@ def _described(command: Any, name: str) -> Iterator[str]:
     yield f"## `{name}{' COMMAND' if commands else ''}`\n"
     yield f"{_text(command.help)}\n"
     records = (parameter.get_help_record(context) for parameter in command.params)
-    if rows := [f"| `{_cell(spelled)}` | {_cell(said)} |" for spelled, said in filter(None, records)]:
+    if rows := [f"| `{_cell(spelled)}` | {_cell(help_text)} |" for spelled, help_text in filter(None, records)]:
         yield "\n".join(["| option | |", "| --- | --- |", *rows, ""])
-    for each in sorted(commands):
-        yield from _described(commands[each], f"{name} {each}")
+    for subcommand in sorted(commands):
+        yield from _described(commands[subcommand], f"{name} {subcommand}")
 
 
 def _text(help_text: str) -> str:
-    """Without what is for the terminal: line breaks inside a paragraph, escaped brackets."""
+    """Return the help text without line breaks inside a paragraph and escaped brackets, which are for the terminal."""
     paragraphs = help_text.replace("\\[", "[").split("\n\n")
-    return "\n\n".join(" ".join(each.split()) for each in paragraphs)
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def _cell(text: str) -> str:

@@ -32,11 +32,12 @@ _OPEN, _CLOSE = "{([<", "})]>"
 
 @dataclass
 class _Component:
-    """A component, by what its comment says of it."""
+    """A component, as its comment and the templates that use it describe it."""
 
     declared: dict[str, bool] | None
     """Whether each property is required; None without a type."""
-    given: set[str] = field(default_factory=set)
+    passed: set[str] = field(default_factory=set)
+    """Properties that some template gives it."""
     is_open: bool = False
     """Whether some use spreads an object or is not in a template, so that what it gives is not known."""
 
@@ -49,53 +50,57 @@ def faults(sources: Mapping[str, str]) -> Iterator[str]:
         for name, names, spreads, line in _uses(source):
             if (component := visible.get(name)) is None:
                 continue
-            component.given |= names
+            component.passed |= names
             component.is_open |= spreads
             declared = component.declared
             if declared is None:
                 yield f"{path}:{line}: <{name}> has properties, and no type of them in its comment"
                 continue
-            yield from (f"{path}:{line}: <{name}> has no property `{each}`" for each in names - set(declared) - _ALWAYS)
-            missing = {each for each, required in declared.items() if required} - names - _ALWAYS
-            yield from (f"{path}:{line}: <{name}> needs the property `{each}`" for each in missing if not spreads)
-    yield from _never_given(sources, components)
+            yield from (
+                f"{path}:{line}: <{name}> has no property `{property}`" for property in names - set(declared) - _ALWAYS
+            )
+            missing = {property for property, required in declared.items() if required} - names - _ALWAYS
+            yield from (
+                f"{path}:{line}: <{name}> needs the property `{property}`" for property in missing if not spreads
+            )
+    yield from _never_passed(sources, components)
 
 
-def _never_given(sources: Mapping[str, str], components: Mapping[str, Mapping[str, _Component]]) -> Iterator[str]:
+def _never_passed(sources: Mapping[str, str], components: Mapping[str, Mapping[str, _Component]]) -> Iterator[str]:
     values: defaultdict[str, int] = defaultdict(int)
     for source in sources.values():
         code = re.sub(r"/\*.*?\*/|^import .*$", "", source, flags=re.DOTALL | re.MULTILINE)
         for name in re.findall(r"(?<!<\$\{)\b[A-Z]\w*\b", code):
             values[name] += 1
-    for path, found in components.items():
-        for name, component in found.items():
-            if component.is_open or not component.given or values[name] > 1:  # one is its declaration
+    for path, declared in components.items():
+        for name, component in declared.items():
+            if component.is_open or not component.passed or values[name] > 1:  # one is its declaration
                 continue
-            optional = {each for each, required in (component.declared or {}).items() if not required}
-            for each in optional - component.given - _ALWAYS:
-                yield f"{path}: no template gives <{name}> its property `{each}`"
+            optional = {property for property, required in (component.declared or {}).items() if not required}
+            for property in optional - component.passed - _ALWAYS:
+                yield f"{path}: no template gives <{name}> its property `{property}`"
 
 
 def _imported(components: Mapping[str, Mapping[str, _Component]], path: str, source: str) -> dict[str, _Component]:
-    found: dict[str, _Component] = {}
+    imported: dict[str, _Component] = {}
     for names, module in _IMPORT.findall(source):
-        exported = components.get(_place(path, module), {})
-        found |= {name: exported[name] for name in map(str.strip, names.split(",")) if name in exported}
-    return found
+        exported = components.get(_path_of(path, module), {})
+        imported |= {name: exported[name] for name in map(str.strip, names.split(",")) if name in exported}
+    return imported
 
 
-def _place(path: str, module: str) -> str:
+def _path_of(path: str, module: str) -> str:
     """Return the path of a module that another one imports."""
     return module if module.startswith(f"{CORE}/") else normpath(join(dirname(path), module))
 
 
 def _components(sources: Mapping[str, str], path: str) -> Iterator[tuple[str, _Component]]:
-    for found in _COMPONENT.finditer(sources[path]):
-        name, params = found["function"] or found["const"], found["params"] or found["args"] or ""
+    for match in _COMPONENT.finditer(sources[path]):
+        name, params = match["function"] or match["const"], match["params"] or match["args"] or ""
         if not params.strip():
             yield name, _Component({})
             continue
-        comment = found["comment"] or ""
+        comment = match["comment"] or ""
         begin = comment.find("@param {")
         declared = None if begin < 0 else _properties(sources, path, _braced(comment, begin + len("@param ")))
         yield name, _Component(declared)
@@ -106,22 +111,26 @@ def _properties(sources: Mapping[str, str], path: str, kind: str) -> dict[str, b
     inner = kind[1:-1].strip()
     parts = [_properties(sources, path, f"{{{part}}}") for part in _split(inner, "&")] if "&" in inner else []
     if len(parts) > 1:
-        return None if None in parts else {name: each for part in parts for name, each in (part or {}).items()}
+        return (
+            None
+            if None in parts
+            else {name: is_required for part in parts for name, is_required in (part or {}).items()}
+        )
     if inner.startswith("{"):
         named = (re.match(r"\s*(?:\*\s*)?(\w+)(\??):", part) for part in _split(inner[1:-1], ","))
-        return {each[1]: not each[2] for each in named if each}
+        return {match[1]: not match[2] for match in named if match}
     if foreign := _FOREIGN.fullmatch(inner):
-        return _typedef(sources, _place(path, foreign[1]), foreign[2])
+        return _typedef(sources, _path_of(path, foreign[1]), foreign[2])
     return _typedef(sources, path, inner)
 
 
 def _typedef(sources: Mapping[str, str], path: str, name: str) -> dict[str, bool] | None:
-    found = re.search(_TYPEDEF.format(name=re.escape(name)), sources.get(path, ""))
-    if found is None:
+    match = re.search(_TYPEDEF.format(name=re.escape(name)), sources.get(path, ""))
+    if match is None:
         return None
-    if found["listed"]:
-        return {each: not optional for optional, each in _PROPERTY.findall(found["listed"])}
-    return _properties(sources, path, "{" + found["type"] + "}")
+    if match["listed"]:
+        return {property: not optional for optional, property in _PROPERTY.findall(match["listed"])}
+    return _properties(sources, path, "{" + match["type"] + "}")
 
 
 def _split(text: str, between: str) -> Iterator[str]:
@@ -139,8 +148,8 @@ def _split(text: str, between: str) -> Iterator[str]:
 
 def _uses(source: str) -> Iterator[tuple[str, set[str], bool, int]]:
     """Yield each use of a component: its name, the properties that it gives, whether it spreads, and its line."""
-    for found in _USE.finditer(source):
-        names, spreads, at = set(), False, found.end()
+    for use in _USE.finditer(source):
+        names, spreads, at = set(), False, use.end()
         while not re.match(r"\s*/?>", source[at:]):
             at += len(source[at:]) - len(source[at:].lstrip())
             if source.startswith("...${", at):
@@ -150,8 +159,8 @@ def _uses(source: str) -> Iterator[tuple[str, set[str], bool, int]]:
                 names.add(attribute[0])
                 at = _after_value(source, attribute.end())
             else:
-                raise ValueError(f"cannot read the template at {source[found.start() : at + 60]!r}")
-        yield found[1], names, spreads, source.count("\n", 0, found.start()) + 1
+                raise ValueError(f"cannot read the template at {source[use.start() : at + 60]!r}")
+        yield use[1], names, spreads, source.count("\n", 0, use.start()) + 1
 
 
 def _after_value(source: str, at: int) -> int:

@@ -33,7 +33,7 @@ USED = (
     "EngineOut",
     "EnvironmentOut",
     "EvaluationBrief",
-    "app__schemas__evaluations__EvaluationOut",
+    "EvaluationOut",
     "EventOut",
     "FeedbackOut",
     "FileImported",
@@ -59,6 +59,7 @@ USED = (
     "RejudgingAccepted",
     "RunComparison",
     "RejudgingBrief",
+    "ReleaseAccepted",
     "ReleaseEventOut",
     "ReleaseOut",
     "RewardHistograms",
@@ -67,6 +68,8 @@ USED = (
     "RunOut",
     "SampledTokens",
     "ScenarioSetOut",
+    "ScheduleOut",
+    "ScheduleRunOut",
     "SessionFeedbackOut",
     "SessionOut",
     "TestResult",
@@ -87,8 +90,8 @@ def files() -> dict[str, str]:
     api = create_app(load_settings(_env_file=None, data_dir=Path("nowhere"))).openapi()
     schemas = api["components"]["schemas"]
     request = api["paths"]["/learn-loop"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    named = set(re.findall(r"[\w.]+", (FOLDER / "start_fields.js").read_text(encoding="utf-8")))
-    fields = json.dumps({name: each for name, each in _fields(request, schemas) if name in named}, indent=2)
+    words = set(re.findall(r"[\w.]+", (FOLDER / "start_fields.js").read_text(encoding="utf-8")))
+    fields = json.dumps({name: field for name, field in _fields(request, schemas) if name in words}, indent=2)
     return {
         "api_types.d.ts": _HEAD + "".join(declared(name, schemas[name]) for name in sorted(reached(schemas, USED))),
         "api_fields.js": f"{_HEAD}\n/** @type {{Record<string, any>}} */\nexport const FIELDS = {fields};\n",
@@ -97,14 +100,14 @@ def files() -> dict[str, str]:
 
 def _fields(schema: Json, schemas: Json, prefix: str = "") -> Iterator[tuple[str, Json]]:
     """Yield the scalar settings within an object, by their path, such as `evaluation.every`."""
-    for name, each in schema.get("properties", {}).items():
-        kind = _resolved(each, schemas)
+    for name, field in schema.get("properties", {}).items():
+        kind = _resolved(field, schemas)
         if "properties" in kind:
             yield from _fields(kind, schemas, f"{prefix}{name}.")
         elif kind.get("type") in ("string", "integer", "number", "boolean"):
-            about = {"help": _OPERATORS.sub("", " ".join(each.get("description", "").split())), "type": kind["type"]}
+            about = {"help": _OPERATORS.sub("", " ".join(field.get("description", "").split())), "type": kind["type"]}
             choices = _BOOLEAN if kind["type"] == "boolean" else kind.get("enum")
-            limits = {"standard": each.get("default"), "choices": choices}
+            limits = {"standard": field.get("default"), "choices": choices}
             yield prefix + name, about | {key: value for key, value in limits.items() if value is not None}
 
 
@@ -112,7 +115,7 @@ def _resolved(schema: Json, schemas: Json) -> Json:
     """Return the schema that a schema refers to, without null."""
     if "$ref" in schema:
         return _resolved(schemas[schema["$ref"].rpartition("/")[2]], schemas)
-    several = [each for each in schema.get("anyOf", ()) if each.get("type") != "null"]
+    several = [alternative for alternative in schema.get("anyOf", ()) if alternative.get("type") != "null"]
     return _resolved(several[0], schemas) if several else schema
 
 

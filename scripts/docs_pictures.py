@@ -30,8 +30,8 @@ _REPORT_HEIGHT = 800
 
 def completed_run(service: Service) -> Json | None:
     """Return the newest completed run."""
-    found = service.runs(1, status="completed")
-    return found[0] if found else None
+    runs = service.runs(1, status="completed")
+    return runs[0] if runs else None
 
 
 async def take_pictures(browser: "Browser", service: Service, run: Json, folder: Path) -> list[Path]:
@@ -39,12 +39,12 @@ async def take_pictures(browser: "Browser", service: Service, run: Json, folder:
     folder.mkdir(parents=True, exist_ok=True)
     context = await browser.new_context(viewport={"width": WIDTH, "height": 900}, reduced_motion="reduce")
     page = await context.new_page()
-    place = service.url + _RUN.format(run["run_id"])
+    url = service.url + _RUN.format(run["run_id"])
     rollout = await asyncio.to_thread(_instructive, service, run)
-    made = [
-        await _picture(page, place, folder / "run.png", height=1010),
-        await _picture(page, f"{place}/trajectories/{rollout}", folder / "trajectory.png", press="tokens"),
-        await _picture(page, f"{place}/held-out", folder / "film.png", height=1440),
+    pictures = [
+        await _picture(page, url, folder / "run.png", height=1010),
+        await _picture(page, f"{url}/trajectories/{rollout}", folder / "trajectory.png", press="tokens"),
+        await _picture(page, f"{url}/held-out", folder / "film.png", height=1440),
     ]
     report = folder / "report.html"
     await asyncio.to_thread(_write_report, service, run["run_id"], report)
@@ -53,7 +53,7 @@ async def take_pictures(browser: "Browser", service: Service, run: Json, folder:
     await page.screenshot(path=folder / "report.png")
     report.unlink()
     await context.close()
-    return [*made, folder / "report.png"]
+    return [*pictures, folder / "report.png"]
 
 
 def _write_report(service: Service, run_id: str, file: Path) -> None:
@@ -100,8 +100,8 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--data-dir", type=Path, default=Path(".learnloop/demo"), help="where the demo's run is")
     parser.add_argument("--out", type=Path, default=IMAGES, help="folder of the pictures")
-    given = parser.parse_args()
-    with own_service(given.data_dir, waiting=lambda what: None) as service:
+    options = parser.parse_args()
+    with own_service(options.data_dir, waiting=lambda what: None) as service:
         run = completed_run(service)
     if run is None:
         command = [
@@ -111,13 +111,13 @@ def main() -> None:
             "demo",
             "--no-keep",
             "--data-dir",
-            str(given.data_dir),
+            str(options.data_dir),
         ]
         subprocess.run(command, check=True)
-    with own_service(given.data_dir, waiting=lambda what: None) as service:
+    with own_service(options.data_dir, waiting=lambda what: None) as service:
         run = completed_run(service)
         assert run is not None, "the demo has completed"
-        asyncio.run(_with_browser(service, run, given.out))
+        asyncio.run(_with_browser(service, run, options.out))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ _BESIDE_DOCS = (
 
 
 class _Page(HTMLParser):
-    """What a page refers to, and where it can be referred to."""
+    """The links of a page, the files that it loads, and its anchors."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -43,14 +43,14 @@ class _Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value for name, value in attrs if value is not None}
-        self.anchors.update(given[name] for name in ("id", "name") if name in given)
-        if tag == "a" and "href" in given:
-            self.links.append(given["href"])
-        elif tag == "link" and "href" in given:
-            self.loaded.append(given["href"])
-        elif "src" in given:
-            self.loaded.append(given["src"])
+        values = {name: value for name, value in attrs if value is not None}
+        self.anchors.update(values[name] for name in ("id", "name") if name in values)
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
+        elif tag == "link" and "href" in values:
+            self.loaded.append(values["href"])
+        elif "src" in values:
+            self.loaded.append(values["src"])
 
 
 def faults(site: Path) -> Iterator[str]:
@@ -101,8 +101,8 @@ def _lay_out(source: Path) -> None:
 
 def main() -> None:
     source, site = BUILD / "docs", BUILD / "site"
-    for left in (source, site):
-        shutil.rmtree(left, ignore_errors=True)
+    for folder in (source, site):
+        shutil.rmtree(folder, ignore_errors=True)
     _lay_out(source)
     settings = (source / _SETTINGS).rename(BUILD / _SETTINGS.name)
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict", "--config-file", str(settings)]
@@ -112,10 +112,10 @@ def main() -> None:
     shutil.copy(ROOT / ".env.example", site)
     navigation = tomllib.loads(settings.read_text(encoding="utf-8"))["project"]["nav"]
     missing = unlisted(source, navigation)
-    found = [*faults(site), *(f"{page} is not in the navigation ({_SETTINGS})" for page in missing)]
-    for fault in found:
+    problems = [*faults(site), *(f"{page} is not in the navigation ({_SETTINGS})" for page in missing)]
+    for fault in problems:
         print(fault)
-    sys.exit(bool(found))
+    sys.exit(bool(problems))
 
 
 if __name__ == "__main__":

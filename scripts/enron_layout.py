@@ -61,15 +61,15 @@ def write_layout(folder: Path, mailboxes: int, held_out_mailboxes: int, seed: in
     }
     mailed = [
         row
-        for split, made in worlds.items()
-        for number, world in enumerate(made)
+        for split, split_worlds in worlds.items()
+        for number, world in enumerate(split_worlds)
         for row in _emails(world, address_of(split, seed, number))
     ]
     save(folder / "emails", EMAILS, mailed + _filtered_out(mailed[0]), "train")
-    asked = {split: list(_questions(split, made, seed)) for split, made in worlds.items()}
-    for split, rows in asked.items():
+    questions = {split: list(_questions(split, split_worlds, seed)) for split, split_worlds in worlds.items()}
+    for split, rows in questions.items():
         save(folder / "questions" / split, QUESTIONS, rows, split)
-    (folder / "questions" / "dataset_dict.json").write_text(json.dumps({"splits": list(asked)}))
+    (folder / "questions" / "dataset_dict.json").write_text(json.dumps({"splits": list(questions)}))
 
 
 def _emails(world: World, owner: str) -> Iterator[Row]:

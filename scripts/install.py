@@ -50,25 +50,25 @@ INDEX_LIMIT_S = 5.0
 
 def main(extras: str) -> int:
     """Install with `extras`, such as `embedded,dev`, and return the installer's exit status."""
-    wanted = ["--constraint", str(ROOT / "constraints.txt"), "--editable", f"{ROOT}[{extras}]"]
-    wanted += ["--editable", str(ROOT / "learnloop")]
+    requirements = ["--constraint", str(ROOT / "constraints.txt"), "--editable", f"{ROOT}[{extras}]"]
+    requirements += ["--editable", str(ROOT / "learnloop")]
     for plugin in sorted((ROOT / "plugins").glob("*/pyproject.toml")):
-        wanted += ["--editable", str(plugin.parent)]
+        requirements += ["--editable", str(plugin.parent)]
     uv = find_uv()
     configured = pip_configuration()
     index = torch_index(configured, os.environ)
     if uv:
         settings = uv_settings(with_index(configured, index), os.environ)
-        command = [uv, "pip", "install", "--quiet", "--python", str(PYTHON), "pip", *wanted]
+        command = [uv, "pip", "install", "--quiet", "--python", str(PYTHON), "pip", *requirements]
         if subprocess.run(command, env=os.environ | settings).returncode == 0:
             return 0
         print("uv could not install it; now with pip", file=sys.stderr)
     if not has_pip(PYTHON):
         subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
     if index is not None:
-        wanted += ["--extra-index-url", index]
+        requirements += ["--extra-index-url", index]
     # Modules are compiled at their first import; compiling everything beforehand takes a minute.
-    return subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", "--no-compile", *wanted]).returncode
+    return subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", "--no-compile", *requirements]).returncode
 
 
 def torch_index(pip: Mapping[str, str], environment: Mapping[str, str]) -> str | None:
@@ -88,18 +88,18 @@ def torch_index(pip: Mapping[str, str], environment: Mapping[str, str]) -> str |
 def answers(url: str, limit_s: float, certificates: str | None = None) -> bool:
     """Return whether a HEAD request succeeds in this time. It is then left to its thread, because looking up a name can
     exceed the time limit of the socket."""
-    found = []
+    successes = []
 
     def ask() -> None:
         with suppress(OSError, HTTPException, ValueError):
             context = create_default_context(cafile=certificates)
             with urlopen(Request(url, method="HEAD"), timeout=limit_s, context=context):
-                found.append(url)
+                successes.append(url)
 
     thread = Thread(target=ask, daemon=True)
     thread.start()
     thread.join(limit_s)
-    return bool(found)
+    return bool(successes)
 
 
 def with_index(pip: Mapping[str, str], index: str | None) -> dict[str, str]:
@@ -123,8 +123,8 @@ def find_uv() -> str | None:
 
 
 def _add_uv(pip: Sequence[str | Path]) -> str | None:
-    done = subprocess.run([*pip, "install", "--quiet", "--no-compile", "uv"], stderr=subprocess.DEVNULL)
-    return shutil.which("uv", path=BIN) if done.returncode == 0 else None
+    installation = subprocess.run([*pip, "install", "--quiet", "--no-compile", "uv"], stderr=subprocess.DEVNULL)
+    return shutil.which("uv", path=BIN) if installation.returncode == 0 else None
 
 
 def has_pip(python: Path) -> bool:
@@ -144,13 +144,13 @@ def pip_configuration() -> dict[str, str]:
 
 def read_configuration(listed: str) -> dict[str, str]:
     """Parse the output of `pip config list`: lines such as `global.find-links='/opt/wheels'`."""
-    found: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
+    by_section: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
     for line in listed.splitlines():
         name, _, value = line.partition("=")
         section, _, setting = name.rpartition(".")
-        if section in found:
-            found[section][setting] = str(ast.literal_eval(value))
-    return {setting: value for section in reversed(SECTIONS) for setting, value in found[section].items()}
+        if section in by_section:
+            by_section[section][setting] = str(ast.literal_eval(value))
+    return {setting: value for section in reversed(SECTIONS) for setting, value in by_section[section].items()}
 
 
 def uv_settings(pip: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:

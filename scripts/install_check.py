@@ -22,14 +22,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
-class Check:
-    """An installation into `place`, with an interpreter that is installed already."""
+class InstallationCheck:
+    """An installation into `folder`, with an interpreter that is installed already."""
 
-    place: Path
+    folder: Path
     python: str
     extra: str | None
     wheels: tuple[Path, Path]
-    """The service's and the client's."""
+    """The service's wheel and the client's."""
 
     @property
     def service(self) -> str:
@@ -51,44 +51,46 @@ class Check:
     def uv_tool(self) -> Path:
         """Install the service as a tool of uv; return the folder of its command."""
         self.run("uv", "tool", "install", "-q", "--python", self.python, "--with", str(self.wheels[1]), self.service)
-        return self.place / "bin"
+        return self.folder / "bin"
 
     def pipx(self) -> Path:
         """Install the service with pipx; return the folder of its command."""
         self.run("pipx", "install", "--python", self.python, "--preinstall", str(self.wheels[1]), self.service)
-        return self.place / "bin"
+        return self.folder / "bin"
 
     def clone(self) -> Path:
         """Clone what is committed, and `make install`; return the programs of its environment."""
-        self.run("git", "clone", "--quiet", str(ROOT), str(self.place / "clone"))
-        self.run("make", "--silent", "-C", str(self.place / "clone"), "install", f"PYTHON={self.python}")
-        return self.place / "clone" / ".venv" / "bin"
+        self.run("git", "clone", "--quiet", str(ROOT), str(self.folder / "clone"))
+        self.run("make", "--silent", "-C", str(self.folder / "clone"), "install", f"PYTHON={self.python}")
+        return self.folder / "clone" / ".venv" / "bin"
 
     def _venv(self) -> Path:
-        self.run(self.python, "-m", "venv", str(self.place / "env"))
-        return self.place / "env" / "bin"
+        self.run(self.python, "-m", "venv", str(self.folder / "env"))
+        return self.folder / "env" / "bin"
 
     def run(self, *command: str) -> str:
         """Run a command outside of the repository; return what it prints to stdout. Raises CalledProcessError."""
         variables = {
-            "UV_TOOL_DIR": str(self.place / "tools"),
-            "UV_TOOL_BIN_DIR": str(self.place / "bin"),
-            "PIPX_HOME": str(self.place / "pipx"),
-            "PIPX_BIN_DIR": str(self.place / "bin"),
-            "LEARNLOOP_DATA_DIR": str(self.place / "data"),
+            "UV_TOOL_DIR": str(self.folder / "tools"),
+            "UV_TOOL_BIN_DIR": str(self.folder / "bin"),
+            "PIPX_HOME": str(self.folder / "pipx"),
+            "PIPX_BIN_DIR": str(self.folder / "bin"),
+            "LEARNLOOP_DATA_DIR": str(self.folder / "data"),
         }
         unwanted = ("PYTHONPATH", "VIRTUAL_ENV", "MAKEFLAGS")
         environment = {name: value for name, value in os.environ.items() if name not in unwanted} | variables
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=self.place, env=environment)
-        return done.stdout
+        finished = subprocess.run(
+            command, check=True, stdout=subprocess.PIPE, text=True, cwd=self.folder, env=environment
+        )
+        return finished.stdout
 
 
-WAYS: dict[str, Callable[[Check], Path]] = {
-    "client": Check.client_alone,
-    "wheel": Check.wheel,
-    "uv-tool": Check.uv_tool,
-    "pipx": Check.pipx,
-    "clone": Check.clone,
+WAYS: dict[str, Callable[[InstallationCheck], Path]] = {
+    "client": InstallationCheck.client_alone,
+    "wheel": InstallationCheck.wheel,
+    "uv-tool": InstallationCheck.uv_tool,
+    "pipx": InstallationCheck.pipx,
+    "clone": InstallationCheck.clone,
 }
 
 
@@ -103,17 +105,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         wheels = _wheels(Path(folder) / "wheels")
         for way in options.ways:
-            place = Path(folder) / way
-            place.mkdir()
-            print(_checked(way, Check(place, python, options.extra, wheels)), flush=True)
-            shutil.rmtree(place)
+            folder_of_way = Path(folder) / way
+            folder_of_way.mkdir()
+            print(_checked(way, InstallationCheck(folder_of_way, python, options.extra, wheels)), flush=True)
+            shutil.rmtree(folder_of_way)
 
 
-def _checked(way: str, check: Check) -> str:
+def _checked(way: str, check: InstallationCheck) -> str:
     started = time.monotonic()
     programs = WAYS[way](check)
     seconds = time.monotonic() - started
-    size = sum(path.lstat().st_size for path in check.place.rglob("*")) / 1e6
+    size = sum(path.lstat().st_size for path in check.folder.rglob("*")) / 1e6
     if way == "client":
         check.run(str(programs / "learnloop-agent"), "run", "--help")
         check.run(str(programs / "python"), "-c", "from learnloop import Learnloop; Learnloop().close()")
@@ -126,13 +128,13 @@ def _checked(way: str, check: Check) -> str:
     return f"{way:8} {check.run(check.python, '--version').strip():14} {seconds:5.0f} s {size:6,.0f} MB  {works}"
 
 
-def _wheels(place: Path) -> tuple[Path, Path]:
+def _wheels(folder: Path) -> tuple[Path, Path]:
     """Build both wheels from what is committed."""
-    source = place / "source"
+    source = folder / "source"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(source)], check=True)
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(place)]
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder)]
     subprocess.run([*pip, str(source), str(source / "learnloop")], check=True)
-    [service], [client] = place.glob("learnloop-*.whl"), place.glob("learnloop_client-*.whl")
+    [service], [client] = folder.glob("learnloop-*.whl"), folder.glob("learnloop_client-*.whl")
     return service, client
 
 

@@ -17,8 +17,8 @@ _LIMIT_OF_CONTAINER = Path("/sys/fs/cgroup/memory.max")
 def workers() -> int:
     """Return the number of processes, at least one."""
     cores = os.cpu_count() or 1
-    wanted = 2 * cores + 1 if cores < _FEW_CORES else _MOST
-    return max(1, min(wanted, _memory() // _BYTES_EACH))
+    count = 2 * cores + 1 if cores < _FEW_CORES else _MOST
+    return max(1, min(count, _memory() // _BYTES_EACH))
 
 
 def _memory() -> int:

@@ -131,16 +131,16 @@ def files_of(package: Package, tarball: bytes) -> dict[str, bytes]:
     if base64.b64encode(hashlib.sha512(tarball).digest()).decode() != package.sha512:
         raise ValueError(f"{package.url} is not the package that it was")
     with tarfile.open(fileobj=io.BytesIO(tarball)) as archive:
-        held = {each.name.partition("/")[2]: each for each in archive if each.isfile()}
+        members = {member.name.partition("/")[2]: member for member in archive if member.isfile()}
 
         def read(path: str) -> bytes:
-            file = archive.extractfile(held[path])
+            file = archive.extractfile(members[path])
             assert file is not None
             return file.read()
 
-        made = {name: _relative(read(path).decode()).encode() for path, name in package.files.items()}
-        made[licence_file(package)] = read("LICENSE")
-    return made
+        files = {name: _relative(read(path).decode()).encode() for path, name in package.files.items()}
+        files[licence_file(package)] = read("LICENSE")
+    return files
 
 
 def licence_file(package: Package) -> str:
@@ -150,7 +150,7 @@ def licence_file(package: Package) -> str:
 
 def _relative(text: str) -> str:
     """Return the text with relative imports only, and without the name of a source map."""
-    text = _IMPORT.sub(lambda found: f"{found[1]}{found[2]}./{_MODULES[found[3]]}.js{found[2]}", text)
+    text = _IMPORT.sub(lambda match: f"{match[1]}{match[2]}./{_MODULES[match[3]]}.js{match[2]}", text)
     text = _OWN_INDEX.sub("./preact.js", text)
     return _SOURCE_MAP.sub("\n", text)
 
@@ -162,10 +162,10 @@ def main() -> None:
     listed = []
     with httpx.Client(timeout=60) as client:
         for package in PACKAGES:
-            made = files_of(package, client.get(package.url).raise_for_status().content)
-            for name, content in made.items():
+            files = files_of(package, client.get(package.url).raise_for_status().content)
+            for name, content in files.items():
                 (FOLDER / name).write_bytes(content)
-            hashes = {name: hashlib.sha256(content).hexdigest() for name, content in made.items()}
+            hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
             listed.append(
                 {"name": package.name, "version": package.version, "licence": package.licence, "sha256": hashes}
             )

@@ -38,8 +38,8 @@ class Validation:
     def may_equal(self, other: "Validation") -> bool:
         """Whether its difference from a higher one cannot be told from chance. Fewer than MIN_CHANGED scenarios never
         show a difference, so with them the figures decide."""
-        found = difference(other.successes, self.successes)
-        return found is not None and found.scenarios >= MIN_CHANGED and not found.is_shown
+        change = difference(other.successes, self.successes)
+        return change is not None and change.scenarios >= MIN_CHANGED and not change.is_shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,15 @@ class BestCheckpoint:
     step: int = 0
     highest: Validation | None = None
 
-    def after(self, step: int, found: Validation, rule: Literal["newest", "highest"] | None = None) -> "BestCheckpoint":
+    def after(
+        self, step: int, validation: Validation, rule: Literal["newest", "highest"] | None = None
+    ) -> "BestCheckpoint":
         """Return the best checkpoint once a newer one is validated, by default by the rule `newest`.
 
         Comparing with the highest only is enough: while it stays, earlier comparisons with it hold, and a new highest
         is also the newest.
         """
-        if self.highest is None or found.is_higher_than(self.highest):
-            return BestCheckpoint(step, found)
-        is_best = rule != "highest" and found.may_equal(self.highest)
+        if self.highest is None or validation.is_higher_than(self.highest):
+            return BestCheckpoint(step, validation)
+        is_best = rule != "highest" and validation.may_equal(self.highest)
         return BestCheckpoint(step, self.highest) if is_best else self

@@ -94,8 +94,8 @@ class RunBudget(Protocol):
     def limited(self) -> bool:
         """Whether the run has any limit."""
 
-    def for_iteration(self, iteration: int, kept: Mapping[Phase, Usage]) -> IterationBudget:
-        """Return the budget of an iteration. `kept` is the usage of the entries in its journal, whose work is not
+    def for_iteration(self, iteration: int, journaled: Mapping[Phase, Usage]) -> IterationBudget:
+        """Return the budget of an iteration. `journaled` is the usage of the entries in its journal, whose work is not
         repeated."""
 
 
@@ -106,7 +106,7 @@ class Unlimited:
     judging: Usage | None = None
     limited = False
 
-    def for_iteration(self, iteration: int, kept: Mapping[Phase, Usage]) -> "Unlimited":
+    def for_iteration(self, iteration: int, journaled: Mapping[Phase, Usage]) -> "Unlimited":
         return self
 
     @asynccontextmanager
@@ -166,32 +166,32 @@ def usage_of_calls(calls: Iterable[JudgeCall]) -> Usage:
     return sum((Usage(call.prompt_tokens, call.completion_tokens, call.cost_usd) for call in calls), Usage())
 
 
-def usage_of_entries(kept: Mapping[str, str]) -> dict[Phase, Usage]:
+def usage_of_entries(entries: Mapping[str, str]) -> dict[Phase, Usage]:
     """Return the usage in a journal's entries, by phase."""
     used: dict[Phase, Usage] = {}
-    for name, text in kept.items():
+    for name, text in entries.items():
         entry = EntryName.parse(name)
-        if entry is None or _is_part(entry, kept):
+        if entry is None or _is_part(entry, entries):
             continue
         value = json.loads(text)
-        each = _USAGE_BY_KIND[entry.kind](value)
-        used[entry.phase] = used.get(entry.phase, Usage()) + each
+        of_entry = _USAGE_BY_KIND[entry.kind](value)
+        used[entry.phase] = used.get(entry.phase, Usage()) + of_entry
     return used
 
 
-def _is_part(entry: EntryName, kept: Mapping[str, str]) -> bool:
+def _is_part(entry: EntryName, entries: Mapping[str, str]) -> bool:
     """Return whether another entry includes this one's usage: a rollout includes its calls, and the verdicts on all
     groups include those on each."""
     if entry.kind == "calls":
-        return str(entry.rollout) in kept
-    return entry.kind == "judge" and entry.number is not None and str(EntryName("judge", entry.purpose)) in kept
+        return str(entry.rollout) in entries
+    return entry.kind == "judge" and entry.number is not None and str(EntryName("judge", entry.purpose)) in entries
 
 
 def _tokens(metrics: Iterable[Mapping[str, float | int | bool]]) -> Usage:
     all_of_them = list(metrics)
     return Usage(
-        sum(int(each.get("prompt_tokens", 0)) for each in all_of_them),
-        sum(int(each.get("completion_tokens", 0)) for each in all_of_them),
+        sum(int(of_rollout.get("prompt_tokens", 0)) for of_rollout in all_of_them),
+        sum(int(of_rollout.get("completion_tokens", 0)) for of_rollout in all_of_them),
     )
 
 

@@ -88,10 +88,10 @@ class CollapseWatch:
 
     def all(self, iterations: Iterable[RolledOut]) -> Iterator[tuple[RolledOut, Collapse | None]]:
         """Yield each of a run's iterations with the collapse that it shows."""
-        for each in iterations:
-            yield each, self.add(each)
-            if each.went_back_to is not None:
-                self.went_back(each.went_back_to)
+        for iteration in iterations:
+            yield iteration, self.add(iteration)
+            if iteration.went_back_to is not None:
+                self.went_back(iteration.went_back_to)
 
     @property
     def is_back(self) -> bool:
@@ -102,20 +102,20 @@ class CollapseWatch:
         """Return whether rollouts were sampled before the run went back, from a policy that it left."""
         return sampled_step < self._valid_from
 
-    def add(self, each: RolledOut) -> Collapse | None:
+    def add(self, iteration: RolledOut) -> Collapse | None:
         """Take the next iteration, and return the collapse that its rollouts show. A fall between rollouts of the same
-        weights has another cause and counts for nothing."""
-        if self.is_outdated(each.sampled_step):
+        weights has another cause and does not count."""
+        if self.is_outdated(iteration.sampled_step):
             return None
         fall = None
-        if self._good is not None and self._good_step != each.sampled_step:
-            fall = _fall("success", self._good.success, each.success)
-            fall = fall or _fall("malformed", self._good.malformed, each.malformed)
+        if self._good is not None and self._good_step != iteration.sampled_step:
+            fall = _fall("success", self._good.success, iteration.success)
+            fall = fall or _fall("malformed", self._good.malformed, iteration.malformed)
         if fall is None:
-            self._good, self._good_step, self._is_collapsed = each, each.sampled_step, False
+            self._good, self._good_step, self._is_collapsed = iteration, iteration.sampled_step, False
             return None
         is_new, self._is_collapsed = not self._is_collapsed, True
-        return Collapse(each.iteration, each.sampled_step, self._good_step, *fall, is_new)
+        return Collapse(iteration.iteration, iteration.sampled_step, self._good_step, *fall, is_new)
 
     def went_back(self, step: int) -> None:
         """Note that the newest `step` has the weights of the last good one."""
@@ -127,10 +127,14 @@ class CollapseWatch:
 def pause_reason(iterations: Iterable[RolledOut], iteration: int, on_collapse: OnCollapse) -> str | None:
     """Return why the run pauses after `iteration`, the last of these; None if it does not."""
     watch = CollapseWatch()
-    shown = [found for each, found in watch.all(iterations) if found and each.iteration == iteration and found.is_new]
-    if not shown or on_collapse == "continue":
+    collapses = [
+        collapse
+        for rollouts, collapse in watch.all(iterations)
+        if collapse and rollouts.iteration == iteration and collapse.is_new
+    ]
+    if not collapses or on_collapse == "continue":
         return None
-    reason = f"{shown[0]}, with step {shown[0].good_step} as the last good one"
+    reason = f"{collapses[0]}, with step {collapses[0].good_step} as the last good one"
     if on_collapse == "pause":
         return f"{reason} (on_collapse)"
     if not watch.is_back:
@@ -151,16 +155,16 @@ def _fall(figure: Literal["success", "malformed"], before: Sequence[float], afte
     sign = 1 if figure == "success" else -1
     if sign * (old - new) < FALL:
         return None
-    chance = chance_of_fall([sign * each for each in before], [sign * each for each in after])
+    chance = chance_of_fall([sign * share for share in before], [sign * share for share in after])
     return (figure, old, new, chance) if chance < CHANCE else None
 
 
 def chance_of_fall(before: Sequence[float], after: Sequence[float]) -> float:
     """Return the share of all divisions of the values, into as many as there are of each, in which the sum of the
     second part is as low as it is."""
-    old, new = ([round(_LEVELS * each) for each in _spread(values)] for values in (before, after))
+    old, new = ([round(_LEVELS * share) for share in _spread(values)] for values in (before, after))
     ways: list[Counter[int]] = [Counter({0: 1}), *(Counter[int]() for _ in new)]
-    """For each number of chosen values, in how many ways they have each sum."""
+    """Number of ways to get each sum, by the number of chosen values."""
     for value in (*old, *new):
         for chosen in range(len(new), 0, -1):
             for total, count in ways[chosen - 1].items():
@@ -170,4 +174,4 @@ def chance_of_fall(before: Sequence[float], after: Sequence[float]) -> float:
 
 def _spread(values: Sequence[float]) -> list[float]:
     count = min(len(values), _MOST_GROUPS)
-    return [values[place * len(values) // count] for place in range(count)]
+    return [values[index * len(values) // count] for index in range(count)]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from learnloop_service.training.base_model_files import tensor_shapes
+from learnloop_service.training.bases.files import tensor_shapes
 from learnloop_service.training.tuning import Tuning
 
 ROLLOUT_BYTES = 30_000

@@ -10,7 +10,7 @@ _FULL_AFTER = 100
 
 @contextmanager
 def freeze_gc() -> Iterator[None]:
-    """For imports: do not look for garbage meanwhile, nor ever again in what exists at the end.
+    """Keep garbage collection off while libraries are imported, and away from what they leave in memory for good.
 
     Nearly everything that modules make stays. Looking through it takes a sixth of the time that they take to import,
     and later 0.2 s at a time.

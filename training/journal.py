@@ -16,7 +16,7 @@ from learnloop_service.environment.base import Json, Scenario
 from learnloop_service.judges.base import JudgeCall, Judgement, Score
 from learnloop_service.training.backends.art_import import import_art
 from learnloop_service.training.phases import Phase, Purpose
-from learnloop_service.training.types import Failure, FailureKind, Rollout
+from learnloop_service.training.types import FailureKind, Rollout, RolloutFailure
 
 if TYPE_CHECKING:
     from art import Trajectory
@@ -92,18 +92,18 @@ def repair(whole: Collection[str], damaged: Collection[str]) -> Repair:
     because they were based on it. Training is the exception: a request that can no longer be read might have been
     accepted, so it is treated like one whose reply was lost.
     """
-    drop, put = set(damaged), {}
+    drop, replacements = set(damaged), {}
     intents = {name for name in (*whole, *damaged) if name.partition("/")[0] == TRAIN_INTENT}
     for name in damaged:
         entry = _parse_or_none(name)
         if entry is not None and entry.kind == "rollout":
             verdicts = str(EntryName("judge", entry.purpose))
-            drop |= {each for each in whole if each == verdicts or each.startswith(f"{verdicts}/")}
+            drop |= {other for other in whole if other == verdicts or other.startswith(f"{verdicts}/")}
         elif name in intents:
-            put[name] = "{}"
+            replacements[name] = "{}"
         elif entry is None and name.partition("/")[0] not in _TRAIN_ENTRIES:  # the name itself is damaged
-            put[f"{TRAIN_INTENT}/{len(intents)}" if intents else TRAIN_INTENT] = "{}"
-    return Repair(frozenset(drop), put)
+            replacements[f"{TRAIN_INTENT}/{len(intents)}" if intents else TRAIN_INTENT] = "{}"
+    return Repair(frozenset(drop), replacements)
 
 
 def unscored(entries: Mapping[str, str]) -> list[str]:
@@ -112,14 +112,14 @@ def unscored(entries: Mapping[str, str]) -> list[str]:
     Verdicts that a train request was based on are left out, because it might have been accepted.
     """
     training = any(name.partition("/")[0] == TRAIN_INTENT for name in entries)
-    found = []
+    names = []
     for name, value in entries.items():
         entry = _parse_or_none(name)
         if entry is None or entry.kind != "judge" or (training and entry.purpose.is_trained_on):
             continue
         if any(score.value is None for judgement in load_judgements(value) for score in judgement.scores):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def _parse_or_none(name: str) -> EntryName | None:
@@ -187,8 +187,8 @@ class HeldJournal:
 
     def release(self) -> None:
         """Write the entries that were held, and hold no more."""
-        held, self._held = self._held, None
-        for entry in held or ():
+        entries, self._held = self._held, None
+        for entry in entries or ():
             self._journal.keep_soon(*entry)
 
 
@@ -249,11 +249,11 @@ def load_rollout(scenario: Scenario, text: str) -> Rollout:
     )
 
 
-def _failure(value: Mapping[str, Json]) -> Failure | None:
+def _failure(value: Mapping[str, Json]) -> RolloutFailure | None:
     if value["error"] is None:
         return None
     # entries of earlier versions have no kind
-    return Failure(FailureKind(value.get("failure") or FailureKind.OTHER), value["error"])
+    return RolloutFailure(FailureKind(value.get("failure") or FailureKind.OTHER), value["error"])
 
 
 def _trajectory(value: Mapping[str, Json]) -> "Trajectory":
@@ -286,6 +286,6 @@ def dump_judgements(judgements: list[Judgement]) -> str:
 def load_judgements(text: str) -> list[Judgement]:
     """Return the saved verdicts."""
     return [
-        Judgement([Score(**score) for score in each["scores"]], [JudgeCall(**call) for call in each["calls"]])
-        for each in json.loads(text)
+        Judgement([Score(**score) for score in judgement["scores"]], [JudgeCall(**call) for call in judgement["calls"]])
+        for judgement in json.loads(text)
     ]

@@ -38,14 +38,14 @@ def keepalive() -> list[tuple[int, int, int]]:
 def kept_alive_mounts(base_url: str, limits: httpx.Limits, proxy: str | None) -> dict[str, httpx.AsyncBaseTransport]:
     """Return httpx's transport for the URL's scheme, through a proxy if there is one, with `keepalive`."""
     scheme = httpx.URL(base_url).scheme
-    made = httpx.AsyncHTTPTransport(
+    transport = httpx.AsyncHTTPTransport(
         limits=limits,
         verify=tls() if scheme == "https" else False,
         trust_env=False,
         proxy=proxy,
         socket_options=keepalive(),
     )
-    return {f"{scheme}://": made}
+    return {f"{scheme}://": transport}
 
 
 class WatchedTransport(httpx.AsyncBaseTransport):
@@ -78,8 +78,8 @@ class WatchedTransport(httpx.AsyncBaseTransport):
             yield
         finally:
             timer.cancel()
-            for each in watching:
-                each.cancel()
+            for task in watching:
+                task.cancel()
 
     async def _watch(self, request: httpx.Request, id: str, limit: asyncio.Timeout) -> None:
         """Let the limit expire as soon as the request is lost. A reply can be on its way when the server says that it

@@ -36,11 +36,11 @@ def no_signal_of(groups: Sequence[Group]) -> NoSignal | None:
     if not groups or any(group.skipped is None for group in groups):
         return None
     scored = [rollout for group in groups for rollout in group.rollouts]
-    finished = [each for each in scored if each.rollout.failure is None]
-    if finished and all(each.rollout.outcome.get("finish") == "malformed" for each in finished):
+    finished = [rollout for rollout in scored if rollout.rollout.failure is None]
+    if finished and all(rollout.rollout.outcome.get("finish") == "malformed" for rollout in finished):
         return NoSignal.MALFORMED
     if all(group.skipped == "unscored" for group in groups):
-        enough = any(sum(each.rollout.failure is None for each in group.rollouts) > 1 for group in groups)
+        enough = any(sum(rollout.rollout.failure is None for rollout in group.rollouts) > 1 for group in groups)
         return NoSignal.JUDGE_SILENT if enough else NoSignal.ROLLOUTS_FAILED
-    rewards = [each.reward for each in scored if each.reward is not None]
+    rewards = [rollout.reward for rollout in scored if rollout.reward is not None]
     return NoSignal.EQUAL_REWARDS if differ(rewards) else NoSignal.CONSTANT_REWARD

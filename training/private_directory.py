@@ -23,8 +23,12 @@ def keep_private(directory: Path) -> None:
 def _close(folder: Path, others: int, *, deep: bool) -> None:
     """Take the rights of others from a folder and its files, the folder last: if it is closed, all of it is."""
     with suppress(OSError):  # it is missing, or not ours
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_mode & stat.S_ISVTX or not found.st_mode & others:
+        folder_status = folder.lstat()
+        if (
+            not stat.S_ISDIR(folder_status.st_mode)
+            or folder_status.st_mode & stat.S_ISVTX
+            or not folder_status.st_mode & others
+        ):
             return
         for item in folder.iterdir():
             status = item.lstat()
@@ -32,4 +36,4 @@ def _close(folder: Path, others: int, *, deep: bool) -> None:
                 _close(item, others, deep=True)
             elif stat.S_ISREG(status.st_mode) and status.st_nlink == 1:  # another name of it can be elsewhere
                 item.chmod(stat.S_IMODE(status.st_mode) & ~0o077)
-        folder.chmod(stat.S_IMODE(found.st_mode) & ~others)
+        folder.chmod(stat.S_IMODE(folder_status.st_mode) & ~others)

@@ -48,9 +48,9 @@ class RecordedCalls:
 
     def answer(self, body: Mapping[str, Json]) -> "ChatCompletion | None":
         """Return the recorded answer to a request, if any."""
-        found = self._answers.get(_digest(body))
-        self.given = self.given or found is not None
-        return found
+        completion = self._answers.get(_digest(body))
+        self.given = self.given or completion is not None
+        return completion
 
     def add(self, body: Mapping[str, Json], completion: "ChatCompletion", seconds: float) -> None:
         """Record the answer to a request, and the seconds that sampling took."""
@@ -62,8 +62,10 @@ class RecordedCalls:
             self._keep_answers()
 
     def _keep_answers(self) -> None:
-        kept = [{"digest": name, "completion": each.model_dump(mode="json")} for name, each in self._unkept]
-        self._keep(json.dumps(kept))
+        answers = [
+            {"digest": name, "completion": completion.model_dump(mode="json")} for name, completion in self._unkept
+        ]
+        self._keep(json.dumps(answers))
         self._unkept, self._unkept_s = [], 0.0
 
 

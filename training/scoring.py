@@ -88,13 +88,15 @@ def _scored(environment: Environment, rollout: Rollout, score: Score) -> ScoredR
 def _none_better_cut_off(rollouts: Iterable[ScoredRollout]) -> list[ScoredRollout]:
     """Lower the rewards of rollouts that were cut off to the lowest one of the others, where rewards are below 0."""
     group = list(rollouts)
-    known = [each.reward for each in group if each.reward is not None and CUT_OFF not in each.rollout.outcome]
-    if (lowest := min(known, default=0.0)) >= 0:
+    uncut = [
+        rollout.reward for rollout in group if rollout.reward is not None and CUT_OFF not in rollout.rollout.outcome
+    ]
+    if (lowest := min(uncut, default=0.0)) >= 0:
         return group
-    for number, each in enumerate(group):
-        if each.reward is not None and CUT_OFF in each.rollout.outcome:
-            each.rollout.trajectory.reward = lowest
-            group[number] = dataclasses.replace(each, reward=lowest, reward_parts={CUT_OFF: lowest})
+    for number, rollout in enumerate(group):
+        if rollout.reward is not None and CUT_OFF in rollout.rollout.outcome:
+            rollout.rollout.trajectory.reward = lowest
+            group[number] = dataclasses.replace(rollout, reward=lowest, reward_parts={CUT_OFF: lowest})
     return group
 
 
@@ -133,13 +135,13 @@ def summarise(rollouts: Iterable[ScoredRollout]) -> RewardSummary:
 def _weighted_mean(weighted: Iterable[tuple[float, float]]) -> float | None:
     """Return the mean of values with their weights; None if the weights are 0."""
     values = list(weighted)
-    total = fsum(each for _, each in values)
-    return fsum(value * each for value, each in values) / total if total else None
+    total = fsum(share for _, share in values)
+    return fsum(value * share for value, share in values) / total if total else None
 
 
 def _weighted_median(ascending: Sequence[tuple[float, float]]) -> float:
     """Return the middle of the values on both sides of half of the weight."""
-    below = list(accumulate(each for _, each in ascending))
+    below = list(accumulate(share for _, share in ascending))
     half = below[-1] / 2
     lower, upper = bisect_left(below, half), bisect_right(below, half)
     return (ascending[lower][0] + ascending[upper][0]) / 2
@@ -160,7 +162,7 @@ def successes(rollouts: Iterable[ScoredRollout]) -> dict[str, float]:
     by_scenario: dict[str, list[ScoredRollout]] = {}
     for rollout in rollouts:
         by_scenario.setdefault(rollout.rollout.scenario.id, []).append(rollout)
-    rates = {id: success_rate(each) for id, each in by_scenario.items()}
+    rates = {id: success_rate(of_scenario) for id, of_scenario in by_scenario.items()}
     return {id: rate for id, rate in rates.items() if rate is not None}
 
 
@@ -183,14 +185,14 @@ def held_out_figures(rollouts: Sequence[ScoredRollout], samples: int, *, by_scen
     groups: list[list[ScoredRollout]] = [list(rollouts)]
     if by_scenario:
         by_id: dict[str, list[ScoredRollout]] = {}
-        for each in rollouts:
-            by_id.setdefault(each.rollout.scenario.id, []).append(each)
+        for rollout in rollouts:
+            by_id.setdefault(rollout.rollout.scenario.id, []).append(rollout)
         groups = list(by_id.values())
     return HeldOutFigures(
         len(groups) if by_scenario else len(rollouts) // samples,
-        _mean_of_groups([[each.success for each in group if _counts(each)] for group in groups]),
-        _mean_of_groups([[each.reward for each in group if each.reward is not None] for group in groups]),
-        _mean_of_groups([[_is_malformed(each) for each in group] for group in groups]),
+        _mean_of_groups([[rollout.success for rollout in group if _counts(rollout)] for group in groups]),
+        _mean_of_groups([[rollout.reward for rollout in group if rollout.reward is not None] for group in groups]),
+        _mean_of_groups([[_is_malformed(rollout) for rollout in group] for group in groups]),
     )
 
 

@@ -32,9 +32,9 @@ class Tuning:
         }
 
     @classmethod
-    def of_json(cls, found: Mapping[str, Json]) -> Self:
+    def of_json(cls, fields: Mapping[str, Json]) -> Self:
         """Return the tuning that `as_json` returned."""
-        return cls(**{**found, "target_modules": tuple(found.get("target_modules", ()))})
+        return cls(**{**fields, "target_modules": tuple(fields.get("target_modules", ()))})
 
     def __str__(self) -> str:
         if self.mode == "full":

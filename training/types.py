@@ -53,7 +53,7 @@ class WarmStartConfig:
     """Supervised iterations on demonstrations, before the iterations of reinforcement learning."""
 
     iterations: int
-    """Number of iterations, from `learnloop_service.training.warm_start.iterations_of`."""
+    """Number of iterations, from `learnloop_service.training.loop.warm_start.iterations_of`."""
     epochs: int = 2
     batch_size: int = 8
     """Number of demonstrations per optimizer step."""
@@ -67,7 +67,7 @@ class WarmStartConfig:
 
 @dataclass(frozen=True, slots=True)
 class PipelineConfig:
-    """How far rollouts can run ahead of training (training/rollout_schedule.py)."""
+    """How far rollouts can run ahead of training (training/loop/rollout_schedule.py)."""
 
     max_staleness: int = 0
     """Maximum number of steps between the policy that samples rollouts and the one that is trained on them, and the
@@ -106,7 +106,7 @@ class RunConfig:
     replace_groups: bool = False
     """Whether groups that teach nothing are replaced (training/inclusion.py)."""
     end_when_learned: bool = False
-    """Whether the run ends after the iteration that shows that little is left to learn (training/learn_loop.py)."""
+    """Whether the run ends after the iteration that shows that little is left to learn (training/loop/)."""
 
     @property
     def held_out_seed(self) -> int:
@@ -161,7 +161,7 @@ _LOST = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RolloutFailure:
     """Why a rollout failed: a kind for code, and a message for people."""
 
     kind: FailureKind
@@ -176,7 +176,7 @@ class Rollout:
     scenario: Scenario
     trajectory: "Trajectory"
     outcome: Outcome
-    failure: Failure | None = None
+    failure: RolloutFailure | None = None
     started_at: float = 0.0
     """Unix time in seconds."""
     seconds: float = 0.0
@@ -246,7 +246,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class Reflection:
+class IterationReflection:
     """The state of a reflective environment after an iteration, and its showcase: one greedy rollout with the
     result."""
 
@@ -283,7 +283,7 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
-class RolloutFailures:
+class FailedRollouts:
     """How many of the rollouts that an iteration has finished so far failed, and why the first one did."""
 
     iteration: int
@@ -294,14 +294,14 @@ class RolloutFailures:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class IterationProgress:
     """Progress of the current iteration: `done` of `total` rollouts or steps of a phase."""
 
     iteration: int
     phase: Phase
     done: int
     total: int
-    failures: RolloutFailures | None = None
+    failures: FailedRollouts | None = None
     """Failures among the iteration's rollouts; None if the phase makes none."""
 
 
@@ -342,7 +342,7 @@ class IterationResult:
     best_step: int
     """The best checkpoint so far, by its validation success, which `/ask` uses (training/best_checkpoint.py)."""
     timing: Timing
-    reflection: Reflection | None = None
+    reflection: IterationReflection | None = None
     """None unless the environment is reflective."""
     sampled_step: int | None = None
     """Step of the policy that sampled every turn of the iteration's rollouts; None without rollouts."""

@@ -21,10 +21,10 @@ _MODEL = ["backend", "model_project", "model_name"]
 
 
 def _statuses(*paused: str) -> None:
-    """Which statuses there are, and which of them hold their model."""
+    """Allow these statuses beside the permanent ones, and let the live ones hold their model."""
     op.drop_constraint(op.f("ck_run_status"), "run", type_="check")
-    known = ", ".join(sorted(f"'{s}'" for s in ("cancelled", "completed", "failed", "queued", "running", *paused)))
-    op.create_check_constraint(op.f("ck_run_status"), "run", f"status IN ({known})")
+    statuses = ", ".join(sorted(f"'{s}'" for s in ("cancelled", "completed", "failed", "queued", "running", *paused)))
+    op.create_check_constraint(op.f("ck_run_status"), "run", f"status IN ({statuses})")
     op.drop_index(_LIVE, table_name="run")
     live = ", ".join(sorted(f"'{s}'" for s in ("queued", "running", *paused)))
     op.create_index(_LIVE, "run", _MODEL, unique=True, postgresql_where=sa.text(f"status IN ({live})"))

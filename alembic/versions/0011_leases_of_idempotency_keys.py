@@ -1,4 +1,4 @@
-"""Until when the first request with an Idempotency-Key counts as alive: it says so while it is handled.
+"""Adds the time until which the first request with an Idempotency-Key counts as alive; it renews it while it runs.
 
 Revision: 0011
 Revises: 0010

@@ -146,8 +146,8 @@ def upgrade() -> None:
             op.f(f"fk_{table}_release_id"), table, "release", ["release_id"], ["id"], ondelete="SET NULL"
         )
         for column in ("user_hash", "release_id"):
-            given = sa.text(f"{column} IS NOT NULL")
-            op.create_index(f"ix_{table}_{column}", table, [column], postgresql_where=given)
+            is_set = sa.text(f"{column} IS NOT NULL")
+            op.create_index(f"ix_{table}_{column}", table, [column], postgresql_where=is_set)
     op.add_column("feedback", sa.Column("user_hash", sa.String(length=64), nullable=True))
     op.add_column("feedback", sa.Column("asked_as", sa.Text(), nullable=True))
     op.add_column("feedback", sa.Column("withdraws", sa.Text(), nullable=True))

@@ -41,10 +41,10 @@ from learnloop_service.app.agent_sessions.records import (
 )
 from learnloop_service.app.agent_sessions.replay import (
     Answered,
+    CallInProgress,
     Holder,
     RecordedCall,
     Repetition,
-    Wait,
     decide,
     restarts,
 )
@@ -164,7 +164,7 @@ class SessionLimitReached(InvalidRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class SessionCaller:
     """A session and the hash of the session key that identifies it; None if its owner used an API key."""
 
     session_id: str
@@ -210,7 +210,7 @@ class SessionCalls:
 
     async def begin(
         self,
-        asker: Asker,
+        asker: SessionCaller,
         request: CanonicalRequest,
         protocol: str,
         asked: Repetition,
@@ -235,7 +235,7 @@ class SessionCalls:
             pause_s = min(1.2 * pause_s, _LONGEST_POLL_S)
         return found
 
-    async def require_open(self, asker: Asker) -> None:
+    async def require_open(self, asker: SessionCaller) -> None:
         """Check that the session is open. Raises SessionOver, SessionRestarted."""
         async with self.database.begin() as tx:
             await _open_row(tx, asker)
@@ -260,7 +260,7 @@ class SessionCalls:
         return BegunCall(new.session_id, taken.attempt, new.digest, 0, taken.seed, taken=new)
 
     async def _claim(
-        self, asker: Asker, request: CanonicalRequest, packed: bytes, protocol: str, asked: Repetition
+        self, asker: SessionCaller, request: CanonicalRequest, packed: bytes, protocol: str, asked: Repetition
     ) -> BegunCall | None:
         async with AsyncExitStack() as unless_begun:
             async with self.database.begin() as tx:
@@ -271,7 +271,7 @@ class SessionCalls:
                     attempt, uses = attempt + 1, 0
                     calls = await self._same(tx, asker.session_id, attempt, request.digest)
                 decision = decide(calls, asked)
-                if isinstance(decision, Wait):
+                if isinstance(decision, CallInProgress):
                     return None
                 use = calls[decision.occurrence].use if decision.occurrence < len(calls) else None
                 if use is None:
@@ -525,7 +525,7 @@ def _stored_call(call: SessionCall, used: bool) -> KeptCall:
     )
 
 
-async def _open_row(tx: AsyncSession, asker: Asker) -> Any:
+async def _open_row(tx: AsyncSession, asker: SessionCaller) -> Any:
     """Lock and return the row of an open session. Raises SessionOver, SessionRestarted."""
     row = (await tx.execute(_LOCKED, {"id": asker.session_id, "key": asker.key_sha256})).one_or_none()
     if row is None:

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Interval, Select, and_, cast, false, func,
 
 from learnloop_service.app.agent_sessions.calls import SessionCalls
 from learnloop_service.app.agent_sessions.consent import consented_asks, consented_sessions
-from learnloop_service.app.agent_sessions.task_draw import Candidate, draw_tasks, split_of
+from learnloop_service.app.agent_sessions.task_draw import DrawableTask, draw_tasks, split_of
 from learnloop_service.app.agent_sessions.traffic import (
     REWARD,
     SessionFilter,
@@ -35,7 +35,7 @@ _SESSION, _ASK = "session", "ask"
 class Pool:
     """The tasks that can be drawn."""
 
-    tasks: Sequence[Candidate]
+    tasks: Sequence[DrawableTask]
     new: int
     """Number of them that are new since the last draw."""
 
@@ -70,7 +70,7 @@ async def consented_pool(
     async with database() as tx:
         found = (await tx.execute(query)).all()
     new = sum(new_since is None or row.ended_at > new_since for row in found)
-    return Pool([Candidate(row.id, row.user_hash, row.arm, row.selected) for row in found], new)
+    return Pool([DrawableTask(row.id, row.user_hash, row.arm, row.selected) for row in found], new)
 
 
 async def draw_scenarios(database: Database, pool: Pool, which: SessionFilter, seed: str) -> Drawn:

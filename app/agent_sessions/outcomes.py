@@ -18,7 +18,7 @@ _ERROR_DELAY_S = 1.0
 log = structlog.get_logger(__name__)
 
 
-class Outcomes:
+class OutcomeWaiters:
     """The waiters on one event loop."""
 
     def __init__(self, store: AgentSessions) -> None:

@@ -68,11 +68,11 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class CallInProgress:
     """The call is in progress, or its process has died. Check again in a moment."""
 
 
-Decision = Answered | Begun | Wait
+Decision = Answered | Begun | CallInProgress
 
 
 def decide(calls: Sequence[RecordedCall], asked: Repetition) -> Decision:
@@ -81,14 +81,14 @@ def decide(calls: Sequence[RecordedCall], asked: Repetition) -> Decision:
     used = [call for call in calls if call.use is not None]
     repeated = _repeated(used, asked)
     if repeated is None and any(_might_repeat(call, asked) for call in used):
-        return Wait()
+        return CallInProgress()
     occurrence = len(used) if repeated is None else repeated.occurrence
     call = calls[occurrence] if occurrence < len(calls) else None
     if call is None:
         return Begun(occurrence, None)
     if call.answered:
         return Answered(occurrence, call.number)
-    return Begun(occurrence, call.number) if call.holder is Holder.NONE else Wait()
+    return Begun(occurrence, call.number) if call.holder is Holder.NONE else CallInProgress()
 
 
 def restarts(calls: Sequence[RecordedCall], asked: Repetition) -> bool:

@@ -22,7 +22,7 @@ from learnloop_service.app.errors import Conflict, InvalidRequest, NotFound, Too
 from learnloop_service.app.releases.exposures import record_in
 from learnloop_service.app.releases.split import Exposure
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.rollout.agents.sessions import Outcome, SessionLimits
+from learnloop_service.training.rollout.agents.sessions import SessionLimits, SessionOutcome
 from learnloop_service.training.rollout.model_calls import Sampling
 
 _SEED_BITS = 53
@@ -115,9 +115,9 @@ class OpenedSession:
     """None if the session already existed."""
 
 
-def outcome_of(row: AgentSession) -> Outcome | None:
+def outcome_of(row: AgentSession) -> SessionOutcome | None:
     """Return the session's outcome; None if it has not ended, or if it expired."""
-    return None if row.outcome is None else Outcome(**row.outcome)
+    return None if row.outcome is None else SessionOutcome(**row.outcome)
 
 
 class AgentSessions:
@@ -202,7 +202,9 @@ class AgentSessions:
         await tx.flush()
         return OpenedSession(row, key)
 
-    async def end(self, of: Caller, session_id: str, outcome: Outcome, attempt: int | None = None) -> AgentSession:
+    async def end(
+        self, of: Caller, session_id: str, outcome: SessionOutcome, attempt: int | None = None
+    ) -> AgentSession:
         """End the session with the outcome of an attempt. Repeating the same outcome changes nothing.
 
         `attempt` can be None if the caller uses the session's key, or if no other attempt can have the outcome.
@@ -236,7 +238,7 @@ class AgentSessions:
             await self._expire(tx)
             return (await tx.execute(query)).scalars().all()
 
-    async def over(self, ids: Collection[str]) -> Mapping[str, Outcome | None]:
+    async def over(self, ids: Collection[str]) -> Mapping[str, SessionOutcome | None]:
         """Return the sessions that are over, with their outcomes. Deleted sessions count as over."""
         listed = sorted(ids)
         async with self._database.begin() as tx:
@@ -304,7 +306,7 @@ async def _check_attempt(tx: AsyncSession, row: AgentSession, agent: SessionKey 
         )
 
 
-async def end_row(tx: AsyncSession, row: AgentSession, outcome: Outcome) -> None:
+async def end_row(tx: AsyncSession, row: AgentSession, outcome: SessionOutcome) -> None:
     """End an open session whose row is locked."""
     found = asdict(outcome) | {"lost": outcome.lost or None}
     row.outcome = {name: value for name, value in found.items() if value is not None}

@@ -18,7 +18,7 @@ _HELD_OUT = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class DrawableTask:
     """A task that can be drawn."""
 
     id: str
@@ -31,7 +31,7 @@ class Candidate:
     """Whether the filter selects it."""
 
 
-def draw_tasks(pool: Sequence[Candidate], count: int, seed: str, *, selecting: bool) -> dict[str, float]:
+def draw_tasks(pool: Sequence[DrawableTask], count: int, seed: str, *, selecting: bool) -> dict[str, float]:
     """Draw up to `count` different tasks and return their probabilities of inclusion, in (0, 1], in drawn order.
 
     Uniformly means: `count` times, or half as often if a filter selects, draw a user, each equally likely, and then one
@@ -65,12 +65,12 @@ def split_of(user: str) -> Split:
     return "test" if place < _HELD_OUT else "validation" if place < 2 * _HELD_OUT else "train"
 
 
-def _arm(task: Candidate) -> str:
+def _arm(task: DrawableTask) -> str:
     return task.arm or ""
 
 
-def _grouped(tasks: Sequence[Candidate], key: Callable[[Candidate], str]) -> Mapping[str, list[Candidate]]:
-    groups = defaultdict[str, list[Candidate]](list)
+def _grouped(tasks: Sequence[DrawableTask], key: Callable[[DrawableTask], str]) -> Mapping[str, list[DrawableTask]]:
+    groups = defaultdict[str, list[DrawableTask]](list)
     for each in tasks:
         groups[key(each)].append(each)
     return groups

@@ -17,11 +17,11 @@ from learnloop_service.app.agent_sessions.store import AgentSessions, ClaimLost,
 from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.claims.lease import lapsed, until
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.db.tables import AgentSession, AgentTask, SessionCall
+from learnloop_service.app.db.tables import AgentSession, OpenAgentTask, SessionCall
 from learnloop_service.app.domain.agent_session_state import AgentSessionState
 from learnloop_service.app.errors import NotFound
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.rollout.agents.sessions import Outcome
+from learnloop_service.training.rollout.agents.sessions import SessionOutcome
 
 MAX_LOSSES = 3
 """Number of losses in a row after which a task is given up. That many are not by chance."""
@@ -60,21 +60,23 @@ class AgentTasks:
         row = {"session_id": session_id, "project": project, "run_id": run_id, "task": task, "timeout_s": timeout_s}
         keep_deadline = (
             update(AgentSession)
-            .where(AgentSession.id == session_id, _OPEN, AgentTask.session_id == AgentSession.id, _is_held())
-            .values(expires_at=AgentTask.deadline)
+            .where(AgentSession.id == session_id, _OPEN, OpenAgentTask.session_id == AgentSession.id, _is_held())
+            .values(expires_at=OpenAgentTask.deadline)
             .execution_options(synchronize_session=False)
         )
         async with self._database.begin() as tx:
-            await tx.execute(insert(AgentTask).values(row).on_conflict_do_nothing())
+            await tx.execute(insert(OpenAgentTask).values(row).on_conflict_do_nothing())
             await tx.execute(keep_deadline)
 
     async def withdraw(self, session_id: str) -> float | None:
         """Remove the task, because its session has ended. Returns the seconds since it was claimed last; None if it
         never was, or if it was removed before."""
-        ended = select(AgentSession.ended_at).where(AgentSession.id == AgentTask.session_id).scalar_subquery()
-        removed = delete(AgentTask).where(AgentTask.session_id == session_id)
+        ended = select(AgentSession.ended_at).where(AgentSession.id == OpenAgentTask.session_id).scalar_subquery()
+        removed = delete(OpenAgentTask).where(OpenAgentTask.session_id == session_id)
         async with self._database.begin() as tx:
-            row = (await tx.execute(removed.returning(ended, AgentTask.deadline, AgentTask.timeout_s))).one_or_none()
+            row = (
+                await tx.execute(removed.returning(ended, OpenAgentTask.deadline, OpenAgentTask.timeout_s))
+            ).one_or_none()
         ended_at, deadline, timeout_s = row or (None, None, 0.0)
         if ended_at is None or deadline is None:
             return None
@@ -82,36 +84,36 @@ class AgentTasks:
 
     async def claim(self, of: Caller, run_id: str | None, worker: str, lease_s: float) -> ClaimedTask | None:
         """Claim the oldest free task, or return None if there is none."""
-        mine = [] if of.project is None else [AgentTask.project == of.project]
+        mine = [] if of.project is None else [OpenAgentTask.project == of.project]
         if run_id is not None:
-            mine.append(AgentTask.run_id == run_id)
+            mine.append(OpenAgentTask.run_id == run_id)
         async with self._database.begin() as tx:
             await self._give_up(tx, *mine)
             task = await self._next(tx, *mine)
             return None if task is None else await self._claimed(tx, task, worker, lease_s)
 
-    async def _next(self, tx: AsyncSession, *mine: ColumnElement[bool]) -> AgentTask | None:
+    async def _next(self, tx: AsyncSession, *mine: ColumnElement[bool]) -> OpenAgentTask | None:
         query = (
-            select(AgentTask)
-            .join(AgentSession, AgentSession.id == AgentTask.session_id)
+            select(OpenAgentTask)
+            .join(AgentSession, AgentSession.id == OpenAgentTask.session_id)
             .where(*mine, _OPEN, AgentSession.expires_at > func.clock_timestamp(), ~_is_held())
-            .order_by(AgentTask.session_id)
+            .order_by(OpenAgentTask.session_id)
             .limit(1)
-            .with_for_update(of=AgentTask, skip_locked=True)
+            .with_for_update(of=OpenAgentTask, skip_locked=True)
         )
         return (await tx.execute(query)).scalar_one_or_none()
 
-    async def _claimed(self, tx: AsyncSession, task: AgentTask, worker: str, lease_s: float) -> ClaimedTask:
+    async def _claimed(self, tx: AsyncSession, task: OpenAgentTask, worker: str, lease_s: float) -> ClaimedTask:
         losses = task.losses if task.lease_until is None else await _losses(tx, task)
         values = {"worker": worker, "lease_until": until(lease_s), "deadline": until(task.timeout_s)}
         mine, unclaimed = AgentSession.id == task.session_id, task.deadline is None
         opened = await self._store.restart_in(tx, mine, first_unused=unclaimed)
         assert opened.key is not None
         taken = (
-            update(AgentTask)
-            .where(AgentTask.session_id == task.session_id)
+            update(OpenAgentTask)
+            .where(OpenAgentTask.session_id == task.session_id)
             .values(losses=losses, **values)
-            .returning(AgentTask.deadline, AgentTask.lease_until)
+            .returning(OpenAgentTask.deadline, OpenAgentTask.lease_until)
         )
         deadline, lease_until = (await tx.execute(taken)).one()
         assert deadline is not None
@@ -132,10 +134,16 @@ class AgentTasks:
     async def _give_up(self, tx: AsyncSession, *mine: ColumnElement[bool]) -> None:
         """End the sessions of tasks that were lost too often. They get a reason instead of a result."""
         query = (
-            select(AgentTask)
-            .join(AgentSession, AgentSession.id == AgentTask.session_id)
-            .where(*mine, _OPEN, ~_is_held(), AgentTask.lease_until.is_not(None), AgentTask.losses >= MAX_LOSSES - 1)
-            .with_for_update(of=AgentTask, skip_locked=True)
+            select(OpenAgentTask)
+            .join(AgentSession, AgentSession.id == OpenAgentTask.session_id)
+            .where(
+                *mine,
+                _OPEN,
+                ~_is_held(),
+                OpenAgentTask.lease_until.is_not(None),
+                OpenAgentTask.losses >= MAX_LOSSES - 1,
+            )
+            .with_for_update(of=OpenAgentTask, skip_locked=True)
         )
         for task in (await tx.execute(query)).scalars().all():
             if await _losses(tx, task) >= MAX_LOSSES:
@@ -143,13 +151,13 @@ class AgentTasks:
 
     async def heartbeat(self, of: Caller, session_id: str, attempt: int, lease_s: float) -> datetime:
         """Renew the claim and return its new end. Raises NotFound, ClaimLost."""
-        renew = update(AgentTask).where(AgentTask.session_id == session_id).values(lease_until=until(lease_s))
+        renew = update(OpenAgentTask).where(OpenAgentTask.session_id == session_id).values(lease_until=until(lease_s))
         async with self._database.begin() as tx:
             await _held_task(tx, of, session_id, attempt)
             row = await tx.get(AgentSession, session_id)
             if row is None or row.state != AgentSessionState.OPEN:
                 raise ClaimLost(f"Session {session_id} is over.")
-            renewed = (await tx.execute(renew.returning(AgentTask.lease_until))).scalar_one()
+            renewed = (await tx.execute(renew.returning(OpenAgentTask.lease_until))).scalar_one()
             assert renewed is not None
             return renewed
 
@@ -165,13 +173,13 @@ class AgentTasks:
             unclaimed = update(AgentSession).where(AgentSession.id == session_id, _OPEN)
             await tx.execute(unclaimed.values(expires_at=func.clock_timestamp() + UNCLAIMED))
 
-    async def _end(self, tx: AsyncSession, task: AgentTask, reason: str) -> None:
+    async def _end(self, tx: AsyncSession, task: OpenAgentTask, reason: str) -> None:
         query = select(AgentSession).where(AgentSession.id == task.session_id, _OPEN).with_for_update()
         if (row := (await tx.execute(query)).scalar_one_or_none()) is not None:
-            await end_row(tx, row, Outcome(reason=reason, lost=True))
+            await end_row(tx, row, SessionOutcome(reason=reason, lost=True))
 
 
-async def _losses(tx: AsyncSession, task: AgentTask) -> int:
+async def _losses(tx: AsyncSession, task: OpenAgentTask) -> int:
     """Return how often the task was lost in a row, including this time. The count starts again if the model answered
     during this claim, because an agent that makes progress was lost by chance."""
     assert task.deadline is not None
@@ -184,20 +192,24 @@ async def _losses(tx: AsyncSession, task: AgentTask) -> int:
 
 def _is_held() -> ColumnElement[bool]:
     """Return the SQL condition that an agent holds the task."""
-    return ~lapsed(AgentTask.lease_until)
+    return ~lapsed(OpenAgentTask.lease_until)
 
 
-async def _held_task(tx: AsyncSession, of: Caller, session_id: str, attempt: int) -> AgentTask:
+async def _held_task(tx: AsyncSession, of: Caller, session_id: str, attempt: int) -> OpenAgentTask:
     """Return the task if this attempt holds it. It does so even after its lease has expired, until the task is claimed
     again. Raises NotFound, ClaimLost."""
     mine = [] if of.project is None else [AgentSession.project == of.project]
     if (await tx.execute(select(AgentSession.id).where(AgentSession.id == session_id, *mine))).first() is None:
         raise NotFound("There is no such session.")
     query = (
-        select(AgentTask)
-        .join(AgentSession, AgentSession.id == AgentTask.session_id)
-        .where(AgentTask.session_id == session_id, AgentSession.attempt == attempt, AgentTask.lease_until.is_not(None))
+        select(OpenAgentTask)
+        .join(AgentSession, AgentSession.id == OpenAgentTask.session_id)
+        .where(
+            OpenAgentTask.session_id == session_id,
+            AgentSession.attempt == attempt,
+            OpenAgentTask.lease_until.is_not(None),
+        )
     )
-    if (task := (await tx.execute(query.with_for_update(of=AgentTask))).scalar_one_or_none()) is None:
+    if (task := (await tx.execute(query.with_for_update(of=OpenAgentTask))).scalar_one_or_none()) is None:
         raise ClaimLost(f"Attempt {attempt} of session {session_id} has been given up, or is over.")
     return task

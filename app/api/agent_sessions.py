@@ -36,7 +36,7 @@ from learnloop_service.app.schemas.agent_sessions import (
 )
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.training.protocol.model_name import ModelName
-from learnloop_service.training.rollout.agents.sessions import Outcome, SessionLimits
+from learnloop_service.training.rollout.agents.sessions import SessionLimits, SessionOutcome
 
 router = keyed_router("sessions", prefix="/sessions")
 
@@ -142,7 +142,7 @@ async def end_agent_session(
     409 if another attempt has begun: the outcome of an earlier one does not count. The same outcome again changes
     nothing.
     """
-    outcome = Outcome(request.reward, request.parts, request.output, request.reason)
+    outcome = SessionOutcome(request.reward, request.parts, request.output, request.reason)
     row = await store.end(caller, id, outcome, request.attempt)
     return _shown(row, (await opinions_of(database, [id])).get(id))
 

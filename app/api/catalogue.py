@@ -12,7 +12,7 @@ import learnloop_service.training.rollout.agents.registry
 from learnloop_service.app.api.added_routes import AddedUpload
 from learnloop_service.app.api.dependencies import CurrentService, CurrentSettings, RunIdQuery
 from learnloop_service.app.api.routers import keyed_router
-from learnloop_service.app.backends import Choice, choices, unusable_base_models
+from learnloop_service.app.backends import BackendChoice, choices, unusable_base_models
 from learnloop_service.app.listed_models import ListedModels
 from learnloop_service.app.operations.fitting_judges import examined, unfit_judges
 from learnloop_service.app.schemas.base import ResponseModel
@@ -178,7 +178,7 @@ async def list_backends(settings: CurrentSettings) -> BackendCatalogue:
     return BackendCatalogue(items=[_backend(choice, bases) for choice in choices()])
 
 
-def _backend(choice: Choice, bases: list[UnusableBaseModel]) -> BackendOut:
+def _backend(choice: BackendChoice, bases: list[UnusableBaseModel]) -> BackendOut:
     """Return a backend; `bases` are the engine's that cannot be loaded."""
     on_engine, known = is_on_engine(choice.name), loaded_traits(choice.name)
     return BackendOut(

@@ -13,7 +13,7 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.events.feed import EventFeed
 from learnloop_service.app.runs.queries import RunQueries
 from learnloop_service.app.runs.store import RunStore
-from learnloop_service.app.service import Service
+from learnloop_service.app.service import HandlerResources
 from learnloop_service.app.settings import Settings
 from learnloop_service.app.webhooks.endpoints import Endpoints
 from learnloop_service.app.worker.runner import Runner
@@ -40,7 +40,7 @@ def _of_service(name: str) -> Any:
     return Depends(part)
 
 
-CurrentService = Annotated[Service, of_app("service")]
+CurrentService = Annotated[HandlerResources, of_app("service")]
 """For handlers that need several parts of the service. The others take only the part that they need."""
 
 

@@ -8,7 +8,7 @@ from learnloop_service.app.api.dependencies import CurrentService, of_app
 from learnloop_service.app.model_registry.engine_client import EngineClient
 from learnloop_service.app.model_registry.proxy import ChatProxy
 from learnloop_service.app.model_registry.resolver import ModelResolver, base_models
-from learnloop_service.app.operations.start_evaluation import EvaluationStarter
+from learnloop_service.app.operations.start.evaluation import EvaluationStarter
 
 
 async def _engine(request: Request, service: CurrentService) -> EngineClient:

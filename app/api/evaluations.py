@@ -17,7 +17,7 @@ from learnloop_service.app.errors import Conflict
 from learnloop_service.app.evaluations import rendering
 from learnloop_service.app.evaluations.store import EvaluationStore
 from learnloop_service.app.http import idempotency
-from learnloop_service.app.operations.start_evaluation import StartedEvaluation, check_new_budget
+from learnloop_service.app.operations.start.evaluation import StartedEvaluation, check_new_budget
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.evaluations import (
     EvaluationAccepted,

@@ -14,7 +14,7 @@ from learnloop_service.app.api.dependencies import (
 from learnloop_service.app.api.presentation import ledger_totals
 from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.db.tables import LedgerEntry, Run
-from learnloop_service.app.domain.stored_request import Budget
+from learnloop_service.app.domain.stored_request import StoredBudget
 from learnloop_service.app.runs.cost import machine_usd
 from learnloop_service.app.runs.ledger import Totals, totals
 from learnloop_service.app.schemas.results import BudgetState, Ledger, LedgerRow
@@ -56,4 +56,4 @@ def _row(row: LedgerEntry, price_per_hour: float | None) -> LedgerRow:
 
 def _budget(run: Run, sums: Totals) -> BudgetState:
     spent = {f"spent_{unit}": value for unit, value in asdict(sums.spent).items()}
-    return BudgetState(**asdict(run.stored_request.budget or Budget()), **spent)
+    return BudgetState(**asdict(run.stored_request.budget or StoredBudget()), **spent)

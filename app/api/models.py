@@ -24,9 +24,9 @@ from learnloop_service.app.model_registry.checkpoints import Checkpoints
 from learnloop_service.app.model_registry.listing import listed
 from learnloop_service.app.model_registry.promotions import Promotions
 from learnloop_service.app.model_registry.pushes.destination import destination
-from learnloop_service.app.model_registry.pushes.push import Place
-from learnloop_service.app.operations.challenge import Challenge, challenge
+from learnloop_service.app.model_registry.pushes.push import PushDestination
 from learnloop_service.app.operations.end_release import after_overtaken
+from learnloop_service.app.operations.start.challenge import Challenge, challenge
 from learnloop_service.app.schemas.base import Name, RequestPart, ResponseModel
 from learnloop_service.app.schemas.evaluations import EvaluationAccepted
 from learnloop_service.app.schemas.run_request import EnvironmentChoice, JudgeChoice
@@ -304,7 +304,7 @@ async def push_checkpoint(
     step = await checkpoints.exported_step(request.step)
     name = request.repo or request.prefix or f"{model.name}/{step}"
     target = destination(request.to).target(settings, model.project, name)
-    pushed = await checkpoints.push(step, Place(request.to, asdict(target)), caller, settings)
+    pushed = await checkpoints.push(step, PushDestination(request.to, asdict(target)), caller, settings)
     return PushOut(model=str(model), step=step, **asdict(pushed))
 
 

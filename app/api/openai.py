@@ -23,7 +23,7 @@ from learnloop_service.app.api.session_models import (
 from learnloop_service.app.api.users import CurrentUsers
 from learnloop_service.app.gateway import anthropic_messages
 from learnloop_service.app.gateway.chat import ChatAsked
-from learnloop_service.app.gateway.forms import Asked, begun
+from learnloop_service.app.gateway.forms import GatewayRequest, begun
 from learnloop_service.app.gateway.gateway import SessionGateway
 from learnloop_service.app.gateway.observed import ObservedExchange, observed_response
 from learnloop_service.app.gateway.unrecorded import UnrecordedExchange
@@ -33,7 +33,7 @@ from learnloop_service.app.releases.exposures import failure_recorded
 from learnloop_service.app.releases.split import Exposure
 from learnloop_service.app.schemas.anthropic import CountTokensRequest, MessagesRequest, TokenCount
 from learnloop_service.app.schemas.openai import (
-    ChatRequest,
+    CompletionRequest,
     ModelObject,
     ModelObjects,
     ResponseRequest,
@@ -49,7 +49,7 @@ ModelPath = Annotated[str, Path(description="Name of the model; append `@STEP` f
 
 
 @asked_by_agents(
-    router, "/chat/completions", chat_in_session, responses=COMPLETION, openapi_extra=described_body(ChatRequest)
+    router, "/chat/completions", chat_in_session, responses=COMPLETION, openapi_extra=described_body(CompletionRequest)
 )
 async def chat_completions(
     models: CurrentModels,
@@ -168,7 +168,7 @@ async def _observed(
     exposure: Exposure,
     gateway: SessionGateway,
     request: Request,
-    asked: Asked,
+    asked: GatewayRequest,
 ) -> Response:
     """Reply to a request that a release counts."""
     async with failure_recorded(models.database, exposure):

@@ -10,8 +10,8 @@ from learnloop_service.app.domain.run_state import RunStatus
 from learnloop_service.app.domain.settings_by_path import by_path
 from learnloop_service.app.domain.supervised import supervised_figures
 from learnloop_service.app.errors import NotFound
-from learnloop_service.app.operations.start_evaluation import StartedEvaluation
-from learnloop_service.app.operations.start_run import Started
+from learnloop_service.app.operations.start.evaluation import StartedEvaluation
+from learnloop_service.app.operations.start.run import Started
 from learnloop_service.app.results.showcase import showcase_email, shows_email
 from learnloop_service.app.runs.cost import machine_usd, total_usd
 from learnloop_service.app.runs.diagnoses import causes_of
@@ -35,7 +35,7 @@ from learnloop_service.app.schemas.runs import (
     RunWebhookCreated,
     SupervisedFigures,
 )
-from learnloop_service.app.statistics.verdict import Verdict, verdict
+from learnloop_service.app.statistics.verdict import RunVerdict, verdict
 from learnloop_service.environment.wording import counted
 from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.statistics.shares import wilson
@@ -66,7 +66,7 @@ def run_brief(run: Run) -> RunBrief:
 
 
 def run_listed(
-    listed: Listed, verdict: Verdict, curve: list[float] | None, *, with_settings: bool = False
+    listed: Listed, verdict: RunVerdict, curve: list[float] | None, *, with_settings: bool = False
 ) -> RunListed:
     """Return a run as an item of the list of runs. `curve` is None unless it was requested."""
     run = listed.run

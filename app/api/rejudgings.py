@@ -11,8 +11,8 @@ from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.db.tables import EvaluationJob
 from learnloop_service.app.evaluations.store import EvaluationStore
 from learnloop_service.app.http import idempotency
-from learnloop_service.app.operations.start_evaluation import StartedEvaluation
-from learnloop_service.app.operations.start_rejudging import Planned, RejudgingStarter
+from learnloop_service.app.operations.start.evaluation import StartedEvaluation
+from learnloop_service.app.operations.start.rejudging import Planned, RejudgingStarter
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.rejudgings import RejudgeRequest, RejudgingAccepted, RejudgingBrief
 

@@ -7,10 +7,10 @@ from typing import Any
 from learnloop_service.app.db.tables import Promotion, Release
 from learnloop_service.app.domain.release_rules import KINDS, Guardrail, ReleaseRules
 from learnloop_service.app.domain.release_state import LIVE, SPLITTING, Arm, ReleaseReason, ReleaseState
-from learnloop_service.app.operations.start_release import StartedRelease
+from learnloop_service.app.operations.start.release import StartedRelease
 from learnloop_service.app.releases import words
 from learnloop_service.app.releases.decision import GuardrailEvidence, weigh
-from learnloop_service.app.releases.evidence import Evidence
+from learnloop_service.app.releases.evidence import ReleaseEvidence
 from learnloop_service.app.releases.forecast import forecast
 from learnloop_service.app.releases.store import ArmFigures, WholeRelease
 from learnloop_service.app.schemas.releases import (
@@ -39,7 +39,7 @@ def release_accepted(started: StartedRelease) -> ReleaseAccepted:
 def release_out(whole: WholeRelease) -> ReleaseOut:
     """Return a release with everything that is known about it."""
     row, rules, state = whole.row, ReleaseRules.parse(whole.row.rules), ReleaseState(whole.row.state)
-    cells = Evidence.parse(row.evidence).cells if row.evidence is not None else {}
+    cells = ReleaseEvidence.parse(row.evidence).cells if row.evidence is not None else {}
     # Of the current stage, which can be newer than the evidence of the last look.
     guardrails = {name: weigh(rules, row.stage, name, cells.get(name, {})) for name in rules.guardrails}
     ends_at = words.ends_at(rules, row.started_at)

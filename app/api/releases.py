@@ -15,15 +15,15 @@ from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.errors import NotFound
 from learnloop_service.app.http import idempotency
 from learnloop_service.app.operations.end_release import cancel_trial
-from learnloop_service.app.operations.start_release import ReleaseStarter, StartedRelease
+from learnloop_service.app.operations.start.release import ReleaseStarter, StartedRelease
 from learnloop_service.app.releases.store import ReleaseStore, Verb
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.releases import (
+    NewReleaseRequest,
     ReleaseAccepted,
     ReleaseBrief,
     ReleaseEventOut,
     ReleaseOut,
-    ReleaseRequest,
     ReleaseVerified,
     RollbackRequest,
     UnitOut,
@@ -51,7 +51,7 @@ async def post_release(
     caller: CurrentCaller,
     project: ProjectPart,
     name: PromotedPart,
-    request: ReleaseRequest,
+    request: NewReleaseRequest,
 ) -> ReleaseAccepted:
     """Give a candidate a share of the users of a promoted name.
 

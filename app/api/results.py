@@ -23,7 +23,7 @@ from learnloop_service.app.api.pages import ByNumber
 from learnloop_service.app.api.presentation import node_scores
 from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.operations.judge_agreement import agreement_of
-from learnloop_service.app.operations.verify_run import verify
+from learnloop_service.app.operations.verify.run import verify
 from learnloop_service.app.results.documents import Results, content_type
 from learnloop_service.app.results.files import results_folder, sizes
 from learnloop_service.app.schemas.agreement import Agreement, AgreementRequest

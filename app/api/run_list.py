@@ -14,7 +14,7 @@ from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.db.json_text import flaw
 from learnloop_service.app.domain.run_state import RunStatus
 from learnloop_service.app.errors import InvalidRequest
-from learnloop_service.app.runs.run_list import Filters, Listed, Order, Place, RunList, SortBy
+from learnloop_service.app.runs.run_list import Listed, Order, PageEnd, RunFilters, RunList, SortBy
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.runs import RunListed
 
@@ -65,7 +65,7 @@ async def list_runs(
     limit: Limit = 50,
 ) -> Page[RunListed]:
     """List runs, newest first or sorted by their figures."""
-    filters = Filters(caller.project, status, search, tag, starred, settings_hash)
+    filters = RunFilters(caller.project, status, search, tag, starred, settings_hash)
     order = Order(sort, ascending)
     after = None if cursor is None else _place(cursor, order)
     found = await RunList(service.database).page(filters, order, after, limit + 1, fold=fold)
@@ -88,14 +88,14 @@ def _cursor(listed: Listed, order: Order) -> str:
     return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
 
 
-def _place(cursor: str, order: Order) -> Place:
+def _place(cursor: str, order: Order) -> PageEnd:
     """Return the place that a cursor stands for. Raises InvalidRequest if it belongs to another order."""
     if order.by is SortBy.CREATED:
         known = _ID.fullmatch(cursor) is not None
-        place = Place(cursor, cursor)
+        place = PageEnd(cursor, cursor)
     else:
         by, is_ascending, *rest = _read(cursor)
-        place = Place(*rest)
+        place = PageEnd(*rest)
         known = (by, is_ascending) == (order.by, order.is_ascending)
         known = known and isinstance(place.value, str if order.is_by_text else float)
     if not known:

@@ -22,8 +22,8 @@ from learnloop_service.app.db.tables import Run
 from learnloop_service.app.domain.run_state import RunStatus
 from learnloop_service.app.operations.delete_run import remove
 from learnloop_service.app.operations.diagnose_run import diagnosis
-from learnloop_service.app.operations.fork_run import fork
-from learnloop_service.app.operations.start_evaluation import check_new_budget
+from learnloop_service.app.operations.start.evaluation import check_new_budget
+from learnloop_service.app.operations.start.fork import fork
 from learnloop_service.app.runs.reward_histogram import reward_histogram
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.diagnosis import RunDiagnosis

@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.routing import APIRoute
 
-from learnloop_service.app.agent_sessions.calls import Asker
+from learnloop_service.app.agent_sessions.calls import SessionCaller
 from learnloop_service.app.agent_sessions.store import AgentSessions
 from learnloop_service.app.api.dependencies import NO_NUL, CurrentCaller, CurrentDatabase, of_app
 from learnloop_service.app.api.raw_bodies import described_body, json_object
@@ -14,12 +14,12 @@ from learnloop_service.app.api.routers import openai_router
 from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.gateway import anthropic_messages, chat, responses
-from learnloop_service.app.gateway.forms import AgentRequest, Asked, reply
+from learnloop_service.app.gateway.forms import AgentRequest, GatewayRequest, reply
 from learnloop_service.app.gateway.gateway import SessionGateway
 from learnloop_service.app.schemas.anthropic import CountTokensRequest, MessageObject, MessagesRequest, TokenCount
 from learnloop_service.app.schemas.openai import (
     ChatCompletion,
-    ChatRequest,
+    CompletionRequest,
     ModelObject,
     ModelObjects,
     ResponseObject,
@@ -93,7 +93,7 @@ def asked_by_agents(
 
 
 @asked_by_agents(
-    router, "/chat/completions", chat_in_session, responses=COMPLETION, openapi_extra=described_body(ChatRequest)
+    router, "/chat/completions", chat_in_session, responses=COMPLETION, openapi_extra=described_body(CompletionRequest)
 )
 async def session_chat_completions(
     gateway: CurrentGateway, caller: CurrentCaller, request: Request, id: SessionId
@@ -179,11 +179,11 @@ async def count_in_session(
     return {"input_tokens": await gateway.count_tokens(_asker(caller, session_id), chat_body)}
 
 
-def _asker(caller: Caller, session_id: str) -> Asker:
-    return Asker(session_id, None if caller.agent is None else caller.agent.sha256)
+def _asker(caller: Caller, session_id: str) -> SessionCaller:
+    return SessionCaller(session_id, None if caller.agent is None else caller.agent.sha256)
 
 
 async def _in_session(
-    request: Request, gateway: SessionGateway, caller: Caller, session_id: str, protocol: str, asked: Asked
+    request: Request, gateway: SessionGateway, caller: Caller, session_id: str, protocol: str, asked: GatewayRequest
 ) -> Response:
     return await reply(gateway, AgentRequest(request, _asker(caller, session_id), protocol), asked)

@@ -9,7 +9,7 @@ from learnloop_service.app.api.ownership import in_project
 from learnloop_service.app.api.presentation import accepted
 from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.http import idempotency
-from learnloop_service.app.operations.start_run import SaveReply, Started, start_run
+from learnloop_service.app.operations.start.run import SaveReply, Started, start_run
 from learnloop_service.app.schemas.runs import LearnLoopAccepted
 
 router = keyed_router("runs", route_class=BigBodyRoute)

@@ -2,7 +2,7 @@
 
 from learnloop_service.app.api.dependencies import CurrentCaller, CurrentService
 from learnloop_service.app.api.routers import keyed_router
-from learnloop_service.app.operations.delete_user import UserDeletion as Deletion
+from learnloop_service.app.operations.delete_user import UserDataDeletion
 from learnloop_service.app.schemas.user_data import UserDeleted, UserDeletion
 
 router = keyed_router("users")
@@ -16,4 +16,4 @@ async def delete_user(service: CurrentService, caller: CurrentCaller, request: U
     """
     project = caller.project_of(request.project)
     user_hash = service.users.hash_of(request.user)
-    return await Deletion(service.database, service.settings.data_dir, user_hash, project).run()
+    return await UserDataDeletion(service.database, service.settings.data_dir, user_hash, project).run()

@@ -13,13 +13,13 @@ from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.db.tables import EvaluationJob, Trajectory
 from learnloop_service.app.evaluations.store import EvaluationStore
 from learnloop_service.app.evaluations.what_ifs import StateValue, turn_values_of
-from learnloop_service.app.operations.start_what_if import WhatIfStarter
+from learnloop_service.app.operations.start.what_if import WhatIfStarter
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.evaluations import EvaluationAccepted
 from learnloop_service.app.schemas.intervals import IntervalOut
 from learnloop_service.app.schemas.what_ifs import TurnCredit, TurnValue, TurnValues, WhatIfBrief, WhatIfRequest
 from learnloop_service.training.statistics.shares import wilson
-from learnloop_service.training.statistics.turn_values import Credit, Verdict, credits, sentence, verdict
+from learnloop_service.training.statistics.turn_values import Credit, TurnVerdict, credits, sentence, verdict
 
 router = keyed_router("trajectories")
 
@@ -73,7 +73,7 @@ def _brief(job: EvaluationJob) -> WhatIfBrief:
 def _turn_values(row: Trajectory, values: Mapping[int, StateValue]) -> TurnValues:
     """Return what the values of the states before a rollout's turns say."""
     sampled = {turn: each.sampled for turn, each in values.items()}
-    found = Verdict(None, None, None)
+    found = TurnVerdict(None, None, None)
     shown: list[TurnCredit] = []
     if row.success is not None:
         found = verdict(sampled, row.turns, row.success)

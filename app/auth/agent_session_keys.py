@@ -29,7 +29,9 @@ def is_session_key(secret: str) -> bool:
     return _FORM.fullmatch(secret) is not None
 
 
-class _Found(NamedTuple):
+class _Session(NamedTuple):
+    """The agent of a session, and the hash of the API key that opened it; None if none was needed."""
+
     caller: Caller
     opener_sha256: str | None
 
@@ -45,17 +47,17 @@ class AgentSessionKeys:
     def __init__(self, database: Database, keys: KeyCache) -> None:
         self._database = database
         self._keys = keys
-        self._found: dict[str, _Found] = {}
+        self._sessions: dict[str, _Session] = {}
 
     async def caller(self, key: str) -> Caller:
         """Return the agent with that key. Raises Unauthorized."""
         sha256 = hash_of(key)
-        caller, opener_sha256 = self._found.get(sha256) or await self._find(sha256)
+        caller, opener_sha256 = self._sessions.get(sha256) or await self._find(sha256)
         if opener_sha256 is not None and not await self._keys.holds(opener_sha256):
             raise Unauthorized("The session has ended: the API key that opened it is revoked, expired or changed.")
         return caller
 
-    async def _find(self, sha256: str) -> _Found:
+    async def _find(self, sha256: str) -> _Session:
         query = (
             select(AgentSession.id, AgentSession.project, AgentSession.opener_sha256)
             .join(AgentSessionKey, AgentSessionKey.session_id == AgentSession.id)
@@ -65,13 +67,13 @@ class AgentSessionKeys:
             row = (await tx.execute(query)).one_or_none()
         if row is None:
             raise Unauthorized("There is no session with this key.")
-        if len(self._found) >= _MOST_CACHED:
-            self._found.clear()
+        if len(self._sessions) >= _MOST_CACHED:
+            self._sessions.clear()
         both = frozenset({Scope.READ, Scope.WRITE})
         caller = Caller(f"session:{row.id}", row.project, both, SessionKey(row.id, sha256))
-        found = self._found[sha256] = _Found(caller, row.opener_sha256)
-        return found
+        session = self._sessions[sha256] = _Session(caller, row.opener_sha256)
+        return session
 
     def has(self, key: str) -> bool:
-        """Whether the key was found before. Makes no query."""
-        return hash_of(key) in self._found
+        """Return whether the key was found before. Makes no query."""
+        return hash_of(key) in self._sessions

@@ -1,7 +1,8 @@
 """Finds the caller of a credential: an API key, the key of an agent's session, or a browser's sign-in, which stands for
 an API key.
 
-Sign-ins are cached for as long as keys are: one that has ended in another process is refused as soon as a revoked key.
+Sign-ins are cached for as long as keys: one that has ended in another process is refused within the same time as a
+revoked key.
 """
 
 import time
@@ -30,8 +31,8 @@ class Callers:
     sign_ins: SignIns
     agent_sessions: AgentSessionKeys
     clock: Callable[[], float] = time.monotonic
-    _found: dict[str, tuple[FoundSignIn, float]] = field(default_factory=dict)
-    """By the hash of their token."""
+    _cached: dict[str, tuple[FoundSignIn, float]] = field(default_factory=dict)
+    """Sign-ins by the hash of their token, each with the time of the look-up."""
 
     async def caller(self, credential: Credential) -> Caller:
         """Return the caller of a credential. Raises Unauthorized, which does not say whether it ever existed."""
@@ -44,7 +45,7 @@ class Callers:
     def has(self, credential: Credential) -> bool:
         """Whether the credential was valid when it was last looked up. Makes no query."""
         if credential.is_sign_in:
-            return hash_of(credential.secret) in self._found
+            return hash_of(credential.secret) in self._cached
         if is_session_key(credential.secret):
             return self.agent_sessions.has(credential.secret)
         return self.keys.has(credential.secret)
@@ -52,16 +53,16 @@ class Callers:
     async def find_sign_in(self, token: str) -> FoundSignIn:
         """Find the sign-in with that token. Raises Unauthorized."""
         sha256, now = hash_of(token), self.clock()
-        kept = self._found.get(sha256)
-        if kept is not None and now - kept[1] < KEPT_S:
-            return kept[0]
-        self._found.pop(sha256, None)
-        if (found := await self.sign_ins.find(token)) is None:
+        cached = self._cached.get(sha256)
+        if cached is not None and now - cached[1] < KEPT_S:
+            return cached[0]
+        self._cached.pop(sha256, None)
+        if (sign_in := await self.sign_ins.find(token)) is None:
             raise Unauthorized("The session has ended. Sign in again with an API key.")
-        if len(self._found) >= _MOST_CACHED:
-            self._found.clear()
-        self._found[sha256] = (found, now)
-        return found
+        if len(self._cached) >= _MOST_CACHED:
+            self._cached.clear()
+        self._cached[sha256] = (sign_in, now)
+        return sign_in
 
     async def sign_in(self, key: str) -> NewSignIn:
         """Sign in with an API key. Raises Unauthorized."""
@@ -70,7 +71,7 @@ class Callers:
     async def sign_out(self, token: str) -> None:
         """End a sign-in: in this process immediately, in others when they look it up again."""
         await self.sign_ins.end(token)
-        self._found.pop(hash_of(token), None)
+        self._cached.pop(hash_of(token), None)
 
 
 @asynccontextmanager

@@ -29,21 +29,21 @@ class Credential:
 
 def credential_of(scope: Scope) -> Credential:
     """Return the credential of a request. A key takes precedence over a cookie. Raises Unauthorized."""
-    given = _sign_in_cookies(scope)
-    if not given or _authorizations(scope) or _plain_keys(scope):
+    cookies = _sign_in_cookies(scope)
+    if not cookies or _authorizations(scope) or _plain_keys(scope):
         return Credential(key_of(scope))
-    return Credential(given.get(_SECURE_COOKIE) or given[_PLAIN_COOKIE], is_sign_in=True)
+    return Credential(cookies.get(_SECURE_COOKIE) or cookies[_PLAIN_COOKIE], is_sign_in=True)
 
 
 def key_of(scope: Scope) -> str:
     """Return the API key of a request. Raises Unauthorized."""
-    given, plain = _authorizations(scope), _plain_keys(scope)
-    if not given and len(plain) == 1:
+    authorizations, plain = _authorizations(scope), _plain_keys(scope)
+    if not authorizations and len(plain) == 1:
         return plain[0].decode("latin-1").strip()
-    if not given:
+    if not authorizations:
         raise Unauthorized("An API key is required: Authorization: Bearer ll_...")
-    kind, _, key = given[0].decode("latin-1").partition(" ")
-    if len(given) > 1 or kind.lower() != "bearer":
+    kind, _, key = authorizations[0].decode("latin-1").partition(" ")
+    if len(authorizations) > 1 or kind.lower() != "bearer":
         raise Unauthorized("Send the API key in a single header: Authorization: Bearer ll_...")
     return key.strip()
 
@@ -71,8 +71,8 @@ def sign_in_cookie(token: str, seconds: int, *, secure: bool) -> str:
 
 def removed_cookies(scope: Scope) -> list[str]:
     """Return the Set-Cookie values that make the browser forget the cookies of this request."""
-    given = () if _authorizations(scope) or _plain_keys(scope) else _sign_in_cookies(scope)
-    return [sign_in_cookie("", 0, secure=name == _SECURE_COOKIE) for name in given]
+    cookies = () if _authorizations(scope) or _plain_keys(scope) else _sign_in_cookies(scope)
+    return [sign_in_cookie("", 0, secure=name == _SECURE_COOKIE) for name in cookies]
 
 
 def _authorizations(scope: Scope) -> list[bytes]:
@@ -80,12 +80,12 @@ def _authorizations(scope: Scope) -> list[bytes]:
 
 
 def _plain_keys(scope: Scope) -> list[bytes]:
-    given = [value for name, value in scope["headers"] if name == b"x-api-key"]
-    return given if given and model_path(route_path(scope)) in ANTHROPIC else []
+    keys = [value for name, value in scope["headers"] if name == b"x-api-key"]
+    return keys if keys and model_path(route_path(scope)) in ANTHROPIC else []
 
 
 def _sign_in_cookies(scope: Scope) -> dict[str, str]:
     """Return the tokens by the names of their cookies."""
     headers = [value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie"]
-    pairs = [each.strip().partition("=") for header in headers for each in header.split(";")]
+    pairs = [pair.strip().partition("=") for header in headers for pair in header.split(";")]
     return {name: value for name, _, value in pairs if name in (_PLAIN_COOKIE, _SECURE_COOKIE)}

@@ -14,7 +14,7 @@ class FailedKeys:
         self._per_s = per_minute / 60
         self._clock = clock
         self._failed: dict[str, tuple[float, float]] = {}
-        """Count of failures and time of the last one, by client. The clients with the newest failures come last."""
+        """Number of failures and time of the last one, by client. The clients with the newest failures come last."""
 
     def wait_s(self, client: str) -> float:
         """Return the seconds until the client can try another key; 0.0 means now."""

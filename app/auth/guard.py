@@ -12,7 +12,7 @@ from learnloop_service.app.auth.callers import Callers
 from learnloop_service.app.auth.credentials import Credential, credential_of, removed_cookies, session_key_of
 from learnloop_service.app.auth.failed_keys import FailedKeys
 from learnloop_service.app.auth.origin_check import refuse_foreign_pages, refuse_other_origins
-from learnloop_service.app.auth.rate_limit import RateLimit
+from learnloop_service.app.auth.rate_limit import CallerRateLimit
 from learnloop_service.app.errors import (
     DATABASE_DOWN,
     Forbidden,
@@ -37,7 +37,7 @@ class Guard:
         app: ASGIApp,
         *,
         required: bool | None,
-        limit: RateLimit | None,
+        limit: CallerRateLimit | None,
         failed_keys: FailedKeys | None = None,
         origins: Collection[str] = (),
     ) -> None:

@@ -34,7 +34,8 @@ class KeyCache:
     operator_hash: str | None = None
     """Hash of the operator's key from the settings."""
     clock: Callable[[], float] = time.monotonic
-    _found: dict[str, tuple[ApiKey, float]] = field(default_factory=dict)
+    _cached: dict[str, tuple[ApiKey, float]] = field(default_factory=dict)
+    """Keys by their hash, each with the time of the look-up."""
     _exist: bool = False
     """Whether a key was ever created, as of `_asked_at`."""
     _asked_at: float | None = None
@@ -85,21 +86,21 @@ class KeyCache:
     def has(self, key: str) -> bool:
         """Whether the key was valid when it was last looked up. Makes no query."""
         sha256 = hash_of(key)
-        return sha256 in self._found or sha256 == self.operator_hash
+        return sha256 in self._cached or sha256 == self.operator_hash
 
     def _is_operators(self, sha256: str) -> bool:
         return self.operator_hash is not None and hmac.compare_digest(sha256, self.operator_hash)
 
     async def _row(self, sha256: str) -> ApiKey | None:
         now = self.clock()
-        kept = self._found.get(sha256)
-        if kept is not None and now - kept[1] < KEPT_S:
-            return kept[0]
+        cached = self._cached.get(sha256)
+        if cached is not None and now - cached[1] < KEPT_S:
+            return cached[0]
         row = await self.keys.by_hash(sha256)
         if row is None:
-            self._found.pop(sha256, None)
+            self._cached.pop(sha256, None)
         else:
-            self._found[sha256] = (row, now)
+            self._cached[sha256] = (row, now)
         return row
 
     async def save_use(self) -> None:

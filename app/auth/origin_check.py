@@ -51,12 +51,12 @@ def refuse_other_origins(scope: Scope) -> None:
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     reads = scope["method"] in READING
     if site is not None:
-        own = site == "same-origin" or (site == "none" and reads)
+        is_own_page = site == "same-origin" or (site == "none" and reads)
     elif origin is not None:
-        own = urlsplit(origin).netloc == headers.get("host", "")
+        is_own_page = urlsplit(origin).netloc == headers.get("host", "")
     else:
-        own = reads
-    if not own:
+        is_own_page = reads
+    if not is_own_page:
         raise Forbidden(
             "With the cookie of a sign-in, only pages of this service can make requests; send an API key instead. "
             "(A proxy must pass on the headers Host, Origin and Sec-Fetch-Site.)"

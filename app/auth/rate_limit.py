@@ -6,7 +6,7 @@ from collections.abc import Callable
 _MOST_CALLERS = 10_000
 
 
-class RateLimit:
+class CallerRateLimit:
     """Allows each caller `per_s` sustained requests per second, and bursts of `burst`."""
 
     def __init__(self, per_s: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:

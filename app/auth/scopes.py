@@ -71,10 +71,10 @@ def needed(method: str, path: str) -> Scope | None:
 
 def is_for_agent(path: str, session_id: str) -> bool:
     """Whether the agent of that session can make requests to the path."""
-    own = path.removeprefix(f"{SESSIONS}{session_id}")
-    if own == path:
+    in_session = path.removeprefix(f"{SESSIONS}{session_id}")
+    if in_session == path:
         return path in MODEL_CALLS or _is_model_list(path)
-    return own in _AGENT_PATHS or _is_model_list(own)
+    return in_session in _AGENT_PATHS or _is_model_list(in_session)
 
 
 def _is_model_list(path: str) -> bool:

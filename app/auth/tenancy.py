@@ -60,7 +60,7 @@ OWNED: Mapping[str, Owned] = {
 
 
 class KnownRuns:
-    """Remembers the projects of runs, which never change. A deleted run is not found anyway."""
+    """Remembers the projects of runs, which never change. A request for a deleted run finds nothing in any case."""
 
     def __init__(self) -> None:
         self._found: set[tuple[str, str]] = set()

@@ -4,13 +4,13 @@ from rich.console import Console
 from rich.table import Table
 
 from learnloop_service.app.cli.terminal import folded, print_finding, results, table
-from learnloop_service.training.base_report import FormatCount, Report
-from learnloop_service.training.base_verdicts import Verdict
+from learnloop_service.training.bases.report import BaseReport, FormatCount
+from learnloop_service.training.bases.verdicts import BaseVerdict
 
 _REASONS = 2
 
 
-def print_verdict(name: str, verdict: Verdict, console: Console = results) -> None:
+def print_verdict(name: str, verdict: BaseVerdict, console: Console = results) -> None:
     """Print the verdict on a base model, with its report."""
     if verdict.fault is not None:
         print_finding("fault", name, verdict.fault, console=console)
@@ -18,7 +18,7 @@ def print_verdict(name: str, verdict: Verdict, console: Console = results) -> No
         _print_report(verdict.report, console)
 
 
-def state_of(verdict: Verdict | None, fault: str | None) -> str:
+def state_of(verdict: BaseVerdict | None, fault: str | None) -> str:
     """Return in a few words whether runs can use a base model."""
     if fault is not None:
         return fault
@@ -30,14 +30,14 @@ def state_of(verdict: Verdict | None, fault: str | None) -> str:
     return "ok" if verdict.report.probe else "ok, not asked for calls"
 
 
-def _print_report(report: Report, console: Console) -> None:
+def _print_report(report: BaseReport, console: Console) -> None:
     for finding in report.findings:
         print_finding(finding.severity, finding.name, finding.found, finding.remedy, console)
     if report.probe:
         console.print(_table(report))
 
 
-def _table(report: Report) -> Table:
+def _table(report: BaseReport) -> Table:
     def row(count: FormatCount) -> tuple[str, ...]:
         chosen = " *" if count.tool_format == report.tool_format else ""
         numbers = map(str, (count.prompts, count.calls, count.malformed, count.no_call))

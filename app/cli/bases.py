@@ -18,9 +18,9 @@ from learnloop_service.app.cli.phase_bar import PhaseBar
 from learnloop_service.app.cli.serve import data_directory, settings_with
 from learnloop_service.app.cli.terminal import Failure, failing_on, folded, print_json, print_list, progress, results
 from learnloop_service.app.datasets.hub import HUB_ID, is_hub_id
-from learnloop_service.training.base_model_files import added_base_models, base_model_fault, data_dir_of, place_of_added
-from learnloop_service.training.base_report import Severity, written
-from learnloop_service.training.base_verdicts import BaseVerdicts, Verdict
+from learnloop_service.training.bases.files import added_base_models, base_model_fault, data_dir_of, place_of_added
+from learnloop_service.training.bases.report import FindingSeverity, written
+from learnloop_service.training.bases.verdicts import BaseVerdict, BaseVerdicts
 from learnloop_service.training.engine_libraries import missing_libraries
 
 if TYPE_CHECKING:  # importing pydantic is slow
@@ -68,7 +68,7 @@ class _Base:
         return sum(path.stat().st_size for path in self.place.iterdir())
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> BaseVerdict | None:
         """The verdict on its files, or None if they were not examined since they changed."""
         return BaseVerdicts(self.data_dir).find(self.place)
 
@@ -153,7 +153,7 @@ def _require_new(name: str, data_dir: Path) -> None:
 
 def add_base(
     name: str, source: Path | None, data_dir: Path, *, prompts: int = 32, device: _Device = _Device.AUTO
-) -> tuple[Path, Verdict]:
+) -> tuple[Path, BaseVerdict]:
     """Add the base model at `source`, or of the installed package. Returns its directory and the verdict on it.
 
     Raises Failure.
@@ -162,11 +162,12 @@ def add_base(
     place = place_of_added(data_dir, name)
     _require_libraries()
     with PhaseBar() as bar:
-        from learnloop_service.training.engine.registry import base_examination, base_model_import
+        from learnloop_service.training.bases import full_examination
+        from learnloop_service.training.engine.registry import base_model_import
 
         with failing_on(base_model_import.CannotAdd):
             verdict = base_model_import.add(source or base_model_import.packaged(name), place, bar)
-        verdict = base_examination.ask_for_calls(
+        verdict = full_examination.ask_for_calls(
             place, data_dir_of(place), verdict, prompts=prompts, device=device, progress=bar
         )
     return place, verdict
@@ -197,18 +198,20 @@ def check(
     raise typer.Exit(1 if any(map(_is_faulty, found.values())) else 0)
 
 
-def _is_faulty(verdict: Verdict) -> bool:
-    return verdict.fault is not None or (verdict.report is not None and verdict.report.severity is Severity.FAULT)
+def _is_faulty(verdict: BaseVerdict) -> bool:
+    return verdict.fault is not None or (
+        verdict.report is not None and verdict.report.severity is FindingSeverity.FAULT
+    )
 
 
-def _examined(base: _Base, prompts: int, device: _Device) -> Verdict:
+def _examined(base: _Base, prompts: int, device: _Device) -> BaseVerdict:
     _require_libraries()
     with PhaseBar() as bar:
-        from learnloop_service.training.engine.registry import base_examination
+        from learnloop_service.training.bases import full_examination
 
         try:
-            return base_examination.examine(base.place, base.data_dir, prompts=prompts, device=device, progress=bar)
-        except base_examination.NotChecked as error:
+            return full_examination.examine(base.place, base.data_dir, prompts=prompts, device=device, progress=bar)
+        except full_examination.NotChecked as error:
             raise Failure(f"{base.name} was not examined: {error}") from error
 
 

@@ -15,7 +15,7 @@ from learnloop_service.app.cli.terminal import Failure, print_json, results, say
 from learnloop_service.environment.json_type import Json
 
 if TYPE_CHECKING:
-    from learnloop_service.app.reports.verify import Difference, Verification
+    from learnloop_service.app.reports.verify import FigureDifference, ReportVerification
 
 _WRITE = "write"
 _SHOWN = 100
@@ -125,7 +125,7 @@ def _current(service: Service, run_id: str) -> tuple[str, str | None]:
     return current, key.get("x")
 
 
-def _print(found: "Verification", as_json: bool) -> None:
+def _print(found: "ReportVerification", as_json: bool) -> None:
     if as_json:
         listed = [{"than": other, **each._asdict()} for other, some in found.differences.items() for each in some]
         print_json({"ok": not listed, "not_verified": found.unverified, "checks": found.notes, "differences": listed})
@@ -141,7 +141,7 @@ def _print(found: "Verification", as_json: bool) -> None:
         _print_differences(other, differences)
 
 
-def _print_differences(other: str, differences: "list[Difference]") -> None:
+def _print_differences(other: str, differences: "list[FigureDifference]") -> None:
     if differences:
         results.print(f"{len(differences):,} differ from {other}:", style="red")
     for each in differences[:_SHOWN]:

@@ -38,70 +38,70 @@ class Unusable(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ImportedConversation:
     """A conversation in OpenAI's form."""
 
     form: str
     messages: Sequence[dict[str, Json]]
     tools: Sequence[Json] = ()
-    shown: int = 0
+    prompt_messages: int = 0
     """Number of first messages that the model was given, so that it is not known to have written their replies."""
     user: str | None = None
     """The user's key; None if the line names none."""
     expected: str | None = None
-    """What would have been right, if somebody wrote it down."""
+    """The expected answer; None if the line has none."""
 
 
-def conversation(line: Json, user_field: str | None = None) -> Conversation:
+def conversation(line: Json, user_field: str | None = None) -> ImportedConversation:
     """Return the conversation of a line. Raises Unusable."""
     if isinstance(line, list):
         line = {"messages": line}
     if not isinstance(line, dict):
         raise Unusable("it is neither an object nor a list of messages")
-    form, asked, replied = _parts(line)
-    given, tools = _asked(asked)
-    answer = [] if replied is None else _replied(replied)
-    if answer[: len(given)] == given:
-        answer = answer[len(given) :]
+    form, prompt, reply = _parts(line)
+    prompt_messages, tools = _prompt_messages(prompt)
+    answer = [] if reply is None else _reply_messages(reply)
+    if answer[: len(prompt_messages)] == prompt_messages:
+        answer = answer[len(prompt_messages) :]
     first = line.get("system") if form == "sharegpt" else None
     start = [{"role": "system", "content": first}] if isinstance(first, str) and first else []
-    messages = _Messages().read([*start, *given, *answer])
-    if not any(each["role"] == "assistant" for each in messages):
+    messages = _Messages().read([*start, *prompt_messages, *answer])
+    if not any(message["role"] == "assistant" for message in messages):
         raise Unusable("it has no reply of an assistant")
-    if not any(each["role"] == "user" for each in messages):
+    if not any(message["role"] == "user" for message in messages):
         raise Unusable("it has no message of a user")
-    return Conversation(
+    return ImportedConversation(
         form,
         messages,
         _tools(line.get("tools") or line.get("functions") or tools),
-        len(given) if answer else 0,
+        len(prompt_messages) if answer else 0,
         user_of(line, user_field),
         next((text for key in _EXPECTED if isinstance(text := line.get(key), str) and text.strip()), None),
     )
 
 
 def _parts(line: Mapping[str, Json]) -> tuple[str, Json, Json]:
-    """Return the form of a line, what was asked there, and what was replied. Raises Unusable."""
+    """Return a line's form, its prompt and its reply. Raises Unusable."""
     if isinstance(line.get("messages"), list):
         return "openai", line["messages"], None
     for key in ("conversations", "conversation"):
         if isinstance(line.get(key), list):
             return "sharegpt", line[key], None
-    for asked, replied, form in _PAIRS:
-        if line.get(asked) is not None and replied in line:
-            if line[replied] is None:
-                raise Unusable(f"its {replied} is empty")
-            return form, line[asked], line[replied]
+    for prompt_key, reply_key, form in _PAIRS:
+        if line.get(prompt_key) is not None and reply_key in line:
+            if line[reply_key] is None:
+                raise Unusable(f"its {reply_key} is empty")
+            return form, line[prompt_key], line[reply_key]
     raise Unusable("it has none of: messages, conversations, inputs and output, input and output, prompt and response")
 
 
 def user_of(line: Mapping[str, Json], field: str | None = None) -> str | None:
     """Return the key of the line's user. Weave's own `wb_user_id`, who traced the call, is the last resort."""
     names = (field,) if field is not None else _USERS
-    places = [line, *(each for key in _PLACES if isinstance(each := line.get(key), dict))]
-    found = [place.get(name) for place in places for name in names]
-    found += [] if field is not None else [line.get("wb_user_id")]
-    for value in found:
+    holders = [line, *(inner for key in _PLACES if isinstance(inner := line.get(key), dict))]
+    keys = [holder.get(name) for holder in holders for name in names]
+    keys += [] if field is not None else [line.get("wb_user_id")]
+    for value in keys:
         if isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip():
             return str(value)
     return None
@@ -117,46 +117,46 @@ def _json_of(text: str) -> Json:
         return text
 
 
-def _asked(value: Json) -> tuple[list[Json], Json]:
+def _prompt_messages(value: Json) -> tuple[list[Json], Json]:
     """Return the messages that a model was given, and its tools. Raises Unusable."""
-    found = _json_of(value) if isinstance(value, str) else value
-    if isinstance(found, list):
-        return _as_messages(found, value, "user"), ()
-    if isinstance(found, dict):
-        if isinstance(found.get("messages"), list):
-            return found["messages"], found.get("tools") or ()
+    parsed = _json_of(value) if isinstance(value, str) else value
+    if isinstance(parsed, list):
+        return _as_messages(parsed, value, "user"), ()
+    if isinstance(parsed, dict):
+        if isinstance(parsed.get("messages"), list):
+            return parsed["messages"], parsed.get("tools") or ()
         for key in ("kwargs", "input", "inputs"):
-            if isinstance(found.get(key), dict | list):
-                return _asked(found[key])
-        if "role" in found:
-            return [found], ()
-        value = next((text for key in _ASKED if isinstance(text := found.get(key), str)), None)
+            if isinstance(parsed.get(key), dict | list):
+                return _prompt_messages(parsed[key])
+        if "role" in parsed:
+            return [parsed], ()
+        value = next((text for key in _ASKED if isinstance(text := parsed.get(key), str)), None)
     if not isinstance(value, str) or not value.strip():
         raise Unusable("what was asked is not in the form of messages")
     return [{"role": "user", "content": value}], ()
 
 
-def _replied(value: Json) -> list[Json]:
-    """Return the messages with which it was answered. Raises Unusable."""
-    found = _json_of(value) if isinstance(value, str) else value
-    if isinstance(found, list):
-        return _as_messages(found, value, "assistant")
-    if isinstance(found, dict):
-        if isinstance(choices := found.get("choices"), list) and choices and isinstance(choices[0], dict):
-            return _replied(choices[0].get("message") or choices[0].get("text"))
-        if isinstance(found.get("messages"), list):
-            return list(found["messages"])
-        if "role" in found or "tool_calls" in found:
-            return [{"role": "assistant", **found}]
-        value = next((text for key in _REPLIED if isinstance(text := found.get(key), str)), None)
+def _reply_messages(value: Json) -> list[Json]:
+    """Return the messages of a reply. Raises Unusable."""
+    parsed = _json_of(value) if isinstance(value, str) else value
+    if isinstance(parsed, list):
+        return _as_messages(parsed, value, "assistant")
+    if isinstance(parsed, dict):
+        if isinstance(choices := parsed.get("choices"), list) and choices and isinstance(choices[0], dict):
+            return _reply_messages(choices[0].get("message") or choices[0].get("text"))
+        if isinstance(parsed.get("messages"), list):
+            return list(parsed["messages"])
+        if "role" in parsed or "tool_calls" in parsed:
+            return [{"role": "assistant", **parsed}]
+        value = next((text for key in _REPLIED if isinstance(text := parsed.get(key), str)), None)
     if not isinstance(value, str) or not value.strip():
         raise Unusable("the reply is not in the form of a message")
     return [{"role": "assistant", "content": value}]
 
 
-def _as_messages(found: list[Json], value: Json, role: str) -> list[Json]:
-    if found and all(isinstance(each, dict) and ("role" in each or "from" in each) for each in found):
-        return found
+def _as_messages(rows: list[Json], value: Json, role: str) -> list[Json]:
+    if rows and all(isinstance(row, dict) and ("role" in row or "from" in row) for row in rows):
+        return rows
     if isinstance(value, str) and value.strip():
         return [{"role": role, "content": value}]
     raise Unusable("a list in it does not hold messages with roles")
@@ -169,38 +169,38 @@ class _Messages:
     calls: int = 0
     open: list[str] = field(default_factory=list)
 
-    def read(self, given: Sequence[Json]) -> list[dict[str, Json]]:
+    def read(self, messages: Sequence[Json]) -> list[dict[str, Json]]:
         """Return the messages in OpenAI's form. Raises Unusable."""
-        return [self._message(each) for each in given]
+        return [self._message(message) for message in messages]
 
-    def _message(self, given: Json) -> dict[str, Json]:
-        said = given.get("role", given.get("from")) if isinstance(given, dict) else None
-        role = _ROLES.get(said.lower()) if isinstance(said, str) else None
+    def _message(self, source: Json) -> dict[str, Json]:
+        stated_role = source.get("role", source.get("from")) if isinstance(source, dict) else None
+        role = _ROLES.get(stated_role.lower()) if isinstance(stated_role, str) else None
         if role is None:
             raise Unusable("a message has no role that is known")
-        places = ("content", "value", "text", "refusal")
-        content = _text(next((given[key] for key in places if given.get(key) is not None), None))
+        content_keys = ("content", "value", "text", "refusal")
+        content = _text(next((source[key] for key in content_keys if source.get(key) is not None), None))
         if role == "tool":
-            return {"role": role, "content": content, "tool_call_id": self._answered(given)}
+            return {"role": role, "content": content, "tool_call_id": self._answered_call(source)}
         if role != "assistant":
             return {"role": role, "content": content}
-        if said == "function_call":
+        if stated_role == "function_call":
             calls, content = [self._call(_json_of(content))], ""
         else:
-            calls = [self._call(each) for each in self._given_calls(given)]
+            calls = [self._call(call) for call in self._source_calls(source)]
         if not content.strip() and not calls:
             raise Unusable("a message of the assistant is empty")
         message: dict[str, Json] = {"role": role, **({"content": content} if content else {})}
         return message | ({"tool_calls": calls} if calls else {})
 
-    def _given_calls(self, given: Mapping[str, Json]) -> list[Json]:
-        found = given.get("tool_calls") or ([given["function_call"]] if given.get("function_call") else [])
-        if not isinstance(found, list):
+    def _source_calls(self, source: Mapping[str, Json]) -> list[Json]:
+        calls = source.get("tool_calls") or ([source["function_call"]] if source.get("function_call") else [])
+        if not isinstance(calls, list):
             raise Unusable("the tool_calls of a message are not a list")
-        return found
+        return calls
 
-    def _call(self, given: Json) -> dict[str, Json]:
-        function = given.get("function", given) if isinstance(given, dict) else None
+    def _call(self, source: Json) -> dict[str, Json]:
+        function = source.get("function", source) if isinstance(source, dict) else None
         name = function.get("name") if isinstance(function, dict) else None
         if not isinstance(function, dict) or not isinstance(name, str) or not name:
             raise Unusable("a call of a tool has no name")
@@ -208,12 +208,12 @@ class _Messages:
         if text is None or not isinstance(_json_of(text), dict):
             raise Unusable("the arguments of a call are not a JSON object")
         self.calls += 1
-        id = given.get("id")
+        id = source.get("id")
         self.open.append(id if isinstance(id, str) and id else f"call_{self.calls}")
         return {"id": self.open[-1], "type": "function", "function": {"name": name, "arguments": text}}
 
-    def _answered(self, given: Mapping[str, Json]) -> str:
-        id = given.get("tool_call_id")
+    def _answered_call(self, source: Mapping[str, Json]) -> str:
+        id = source.get("tool_call_id")
         if not isinstance(id, str) or not id:
             id = self.open[0] if self.open else ""
         if id not in self.open:
@@ -239,15 +239,15 @@ def _text_parts(parts: list[Json]) -> Iterator[str]:
         yield text
 
 
-def _tools(given: Any) -> list[Json]:
+def _tools(declared: Any) -> list[Json]:
     """Return tools in OpenAI's form; ShareGPT has them as text, and bare. What is not a tool is dropped."""
-    found = _json_of(given) if isinstance(given, str) else given
+    parsed = _json_of(declared) if isinstance(declared, str) else declared
     tools = []
-    for each in found if isinstance(found, list) else ():
-        function = each.get("function", each) if isinstance(each, dict) else None
+    for entry in parsed if isinstance(parsed, list) else ():
+        function = entry.get("function", entry) if isinstance(entry, dict) else None
         if isinstance(function, dict) and isinstance(function.get("name"), str) and function["name"]:
-            kept = {
+            fields = {
                 key: function[key] for key in ("name", "description", "parameters") if function.get(key) is not None
             }
-            tools.append({"type": "function", "function": kept})
+            tools.append({"type": "function", "function": fields})
     return tools

@@ -34,10 +34,12 @@ def opinions(line: Json, field: str | None = None) -> list[Opinion]:
     """Return all opinions in a line, or only those that have the name `field`."""
     if not isinstance(line, dict):
         return []
-    found = [each for place in _places(line) for key in _FIELDS for each in _read(place.get(key), field, key)]
+    opinions_of_line = [
+        opinion for holder in _places(line) for key in _FIELDS for opinion in _read(holder.get(key), field, key)
+    ]
     if field is not None and field not in _FIELDS:
-        found += [each for place in _places(line) for each in _read(place.get(field), None, field)]
-    return found
+        opinions_of_line += [opinion for holder in _places(line) for opinion in _read(holder.get(field), None, field)]
+    return opinions_of_line
 
 
 def _places(line: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
@@ -47,18 +49,18 @@ def _places(line: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
             yield from _places(inner)
     talk = line.get("messages") or line.get("conversations")
     if isinstance(talk, list):
-        yield from (each for each in talk if isinstance(each, dict))
+        yield from (message for message in talk if isinstance(message, dict))
 
 
 def _read(value: Json, field: str | None, name: str, depth: int = 0) -> Iterator[Opinion]:
     """Yield the opinions in a value that is called `name`."""
-    wanted = None if field == name else field
+    inner_field = None if field == name else field
     if isinstance(value, list) and depth < _DEEPEST:
-        for each in value:
-            yield from _read(each, wanted, name, depth + 1)
+        for inner in value:
+            yield from _read(inner, inner_field, name, depth + 1)
     elif isinstance(value, dict) and depth < _DEEPEST:
-        yield from _read_object(value, wanted, depth)
-    elif wanted is None:
+        yield from _read_object(value, inner_field, depth)
+    elif inner_field is None:
         yield from _read_one(value)
 
 
@@ -75,9 +77,9 @@ def _read_object(value: Mapping[str, Json], field: str | None, depth: int) -> It
     keys = [key for key in _VALUES if key in value]
     # An object without any known key has the opinions by their names, such as {"user-feedback": 1}.
     for key in keys if called is not None or keys else value:
-        found = list(_read(value[key], field, key, depth + 1))
-        yield from found
-        if found and keys:
+        inner_opinions = list(_read(value[key], field, key, depth + 1))
+        yield from inner_opinions
+        if inner_opinions and keys:
             return
 
 
@@ -103,9 +105,9 @@ class Scale:
     zero_is_down: bool = True
 
     @classmethod
-    def of(cls, seen: Collection[Opinion], threshold: float | None) -> "Scale":
+    def of(cls, opinions: Collection[Opinion], threshold: float | None) -> "Scale":
         """Return the scale of all opinions in a file. Raises NoThreshold."""
-        numbers = {each for each in seen if not isinstance(each, bool)}
+        numbers = {opinion for opinion in opinions if not isinstance(opinion, bool)}
         if threshold is None and numbers - _THUMBS:
             raise NoThreshold(
                 f"the opinions are numbers from {min(numbers):g} to {max(numbers):g}: give `threshold`, the least "
@@ -113,14 +115,14 @@ class Scale:
             )
         return cls(threshold, -1.0 not in numbers)
 
-    def liked(self, said: Collection[Opinion]) -> bool | None:
+    def liked(self, opinions: Collection[Opinion]) -> bool | None:
         """Return whether the conversation was liked; None if it says nothing, or contradicts itself."""
-        found = {verdict for each in said if (verdict := self._liked_one(each)) is not None}
-        return found.pop() if len(found) == 1 else None
+        verdicts = {verdict for opinion in opinions if (verdict := self._liked_one(opinion)) is not None}
+        return verdicts.pop() if len(verdicts) == 1 else None
 
-    def disagrees(self, said: Collection[Opinion]) -> bool:
+    def disagrees(self, opinions: Collection[Opinion]) -> bool:
         """Return whether there are opinions for and against the conversation."""
-        return {self._liked_one(each) for each in said} >= {True, False}
+        return {self._liked_one(opinion) for opinion in opinions} >= {True, False}
 
     def _liked_one(self, opinion: Opinion) -> bool | None:
         if isinstance(opinion, bool):

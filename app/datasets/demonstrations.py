@@ -26,14 +26,18 @@ class _Part(RequestPart):
     @classmethod
     def _without_nulls(cls, value: Json) -> Json:
         """Drop null fields, because clients write them for everything that a message does not have."""
-        return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
+        return (
+            {key: content for key, content in value.items() if content is not None}
+            if isinstance(value, dict)
+            else value
+        )
 
 
 def _without_nulls(value: Json) -> Json:
     """Drop null fields at any depth. Arrow, through which data sets go, has them for all that another row has."""
     if isinstance(value, dict):
-        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 class _Text(_Part):
@@ -62,10 +66,10 @@ class _Function(_Part):
     @classmethod
     def _is_object(cls, value: str) -> str:
         try:
-            found = strict_json.loads(value.encode())
+            arguments = strict_json.loads(value.encode())
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            arguments = None
+        if not isinstance(arguments, dict):
             raise ValueError("expected the text of a JSON object")
         return value
 
@@ -141,26 +145,26 @@ class _Demonstration(_Part):
     @field_validator("messages", mode="before")
     @classmethod
     def _as_chats_take_them(cls, value: Json) -> Json:
-        """Read the messages as a chat does. What cannot be read so stays as it is, and its field is named as wrong."""
+        """Read the messages as a chat does. Others stay as they are, so that validation names the field at fault."""
         try:
             read = read_messages(_without_nulls(value))
         except (TypeError, ValueError):
             return value
-        return [{name: each for name, each in message.items() if name not in _LOGGED} for message in read]
+        return [{name: content for name, content in message.items() if name not in _LOGGED} for message in read]
 
     @model_validator(mode="before")
     @classmethod
     def _with_older_functions(cls, value: Json) -> Json:
-        """OpenAI's older files have functions in place of tools."""
+        """Read the functions of OpenAI's older files as tools."""
         older = value.get("functions") if isinstance(value, dict) else None
         if not isinstance(older, list) or value.get("tools"):
             return value
-        tools = [{"type": "function", "function": each} for each in older]
-        return {name: each for name, each in value.items() if name != "functions"} | {"tools": tools}
+        tools = [{"type": "function", "function": function} for function in older]
+        return {name: content for name, content in value.items() if name != "functions"} | {"tools": tools}
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if not any(isinstance(each, _Assistant) and each.weight != 0 for each in self.messages):
+        if not any(isinstance(turn, _Assistant) and turn.weight != 0 for turn in self.messages):
             raise ValueError("there is no assistant message to learn")
         offered = {tool.function.name for tool in self.tools or ()}
         called: set[str] = set()
@@ -179,32 +183,32 @@ def read_demonstrations(content: bytes) -> list[dict[str, Json]]:
 
     Raises BadDemonstrations, which names the first faults by line and field.
     """
-    found: list[dict[str, Json]] = []
+    demonstrations: list[dict[str, Json]] = []
     faults: list[str] = []
     for number, line in enumerate(content.split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
-            found.append(checked(_object(line)))
+            demonstrations.append(checked(_object(line)))
         except ValidationError as error:
-            faults += (f"line {number}: {fault}" for fault in said(error))
+            faults += (f"line {number}: {fault}" for fault in faults_of(error))
         except ValueError as error:
             faults.append(f"line {number}: {error}")
         if len(faults) >= _NAMED_FAULTS:
             break
     if faults:
         raise BadDemonstrations("; ".join(faults[:_NAMED_FAULTS]))
-    if not found:
+    if not demonstrations:
         raise BadDemonstrations("the file is empty; expected JSON Lines with messages and tools")
-    return found
+    return demonstrations
 
 
 def checked(value: Json) -> dict[str, Json]:
     """Return a demonstration with the fields that are stored. Raises ValidationError, a ValueError."""
-    found: dict[str, Json] = _Demonstration.model_validate(value).model_dump(
+    demonstration: dict[str, Json] = _Demonstration.model_validate(value).model_dump(
         exclude_none=True, exclude={"parallel_tool_calls"}
     )
-    return found
+    return demonstration
 
 
 def _object(line: bytes) -> dict[str, Json]:
@@ -222,9 +226,9 @@ def _object(line: bytes) -> dict[str, Json]:
     return value
 
 
-def said(error: ValidationError) -> Iterator[str]:
+def faults_of(error: ValidationError) -> Iterator[str]:
     """Yield the faults of a demonstration, each with the field that it is in."""
     for fault in error.errors(include_url=False, include_input=False):
         # Union tags contain a space, field names do not.
-        place = ".".join(str(part) for part in fault["loc"] if " " not in str(part))
-        yield f"{place}: {message_of(fault)}" if place else message_of(fault)
+        field = ".".join(str(part) for part in fault["loc"] if " " not in str(part))
+        yield f"{field}: {message_of(fault)}" if field else message_of(fault)

@@ -96,8 +96,8 @@ def _reason(error: BaseException, repo: str, endpoint: str, kind: RepositoryKind
         )
     if isinstance(cause, RepositoryNotFoundError):
         return f"{endpoint} has no {kind.name} {repo}, or only for those with a token (HF_TOKEN)"
-    said = f"{repo} cannot be fetched from {endpoint}: {_line(cause)}"
-    return f"{said}. A local copy does as well: give its path" if is_absent else said
+    reason = f"{repo} cannot be fetched from {endpoint}: {_line(cause)}"
+    return f"{reason}. A local copy does as well: give its path" if is_absent else reason
 
 
 def _line(error: BaseException) -> str:

@@ -38,18 +38,18 @@ async def fetch(database: Database, store: DatasetStore, hash: str) -> None:
     """Write the inbox's file to the data directory, unless it is already there or the database does not have it."""
     if await asyncio.to_thread(store.inbox_path(hash).is_file):
         return
-    made = store.scratch()
+    file = store.scratch()
     try:
         number = 0
         async with database() as tx:
             while (part := await tx.get(InboxPart, (hash, number))) is not None:
-                await asyncio.to_thread(_append, made, part.content)
+                await asyncio.to_thread(_append, file, part.content)
                 tx.expunge(part)
                 number += 1
         if number:
-            await asyncio.to_thread(store.keep_inbox, made, hash)
+            await asyncio.to_thread(store.keep_inbox, file, hash)
     finally:
-        made.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
 
 
 def _append(file: Path, content: bytes) -> None:

@@ -33,7 +33,7 @@ async def completed(model: JudgeModel, prompt: str, schema: Mapping[str, Any]) -
 def listed(text: str, name: str) -> list[Json] | None:
     """Parse the list of that name in a model's reply; None if there is none."""
     try:
-        found = json.loads(text[text.find("{") : text.rfind("}") + 1])[name]
+        entries = json.loads(text[text.find("{") : text.rfind("}") + 1])[name]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return found if isinstance(found, list) else None
+    return entries if isinstance(entries, list) else None

@@ -29,8 +29,8 @@ _NO: Mapping[Kind, str] = {
 class UnknownDataset(ValueError):
     """The project has no such data. `kind` is the setting that names it."""
 
-    def __init__(self, kind: Kind, wanted: str) -> None:
-        super().__init__(f"there {_NO[kind]} {wanted}")
+    def __init__(self, kind: Kind, description: str) -> None:
+        super().__init__(f"there {_NO[kind]} {description}")
         self.kind: Kind = kind
 
 
@@ -77,31 +77,31 @@ class _Finder:
         self._store = store
         self._project = project
 
-    async def inbox(self, given: Json) -> DatasetVersion | None:
+    async def inbox(self, reference: Json) -> DatasetVersion | None:
         """Return the version of an inbox, or None if the environment interprets the value. Raises UnknownDataset."""
-        if isinstance(given, dict) and isinstance(given.get("sha256"), str):
-            return await self._content("inbox", given["sha256"], given.get("name"))
-        if not isinstance(given, str) or not (parts := _NAMED.fullmatch(given)):
+        if isinstance(reference, dict) and isinstance(reference.get("sha256"), str):
+            return await self._content("inbox", reference["sha256"], reference.get("name"))
+        if not isinstance(reference, str) or not (parts := _NAMED.fullmatch(reference)):
             return None
-        found = await self._newest("inbox", parts)
-        if found is None and parts["version"]:
-            raise UnknownDataset("inbox", repr(given))
-        return found
+        version = await self._newest("inbox", parts)
+        if version is None and parts["version"]:
+            raise UnknownDataset("inbox", repr(reference))
+        return version
 
-    async def named(self, kind: Kind, given: str) -> DatasetVersion:
+    async def named(self, kind: Kind, reference: str) -> DatasetVersion:
         """Return the version with that name. Raises UnknownDataset."""
-        parts = _NAMED.fullmatch(given)
-        found = await self._newest(kind, parts) if parts else None
-        if found is None:
-            raise UnknownDataset(kind, repr(given))
-        return found
+        parts = _NAMED.fullmatch(reference)
+        version = await self._newest(kind, parts) if parts else None
+        if version is None:
+            raise UnknownDataset(kind, repr(reference))
+        return version
 
     async def _content(self, kind: Kind, hash: str, name: Json) -> DatasetVersion:
         for look_again in (False, True):
             if look_again:
                 await rows.register_prepared(self._database, self._store)
-            if (found := await rows.find_content(self._database, self._project, kind, hash, str(name))) is not None:
-                return found
+            if (version := await rows.find_content(self._database, self._project, kind, hash, str(name))) is not None:
+                return version
         raise UnknownDataset(kind, f"with the SHA-256 {hash!r}")
 
     async def _newest(self, kind: Kind, parts: re.Match[str]) -> DatasetVersion | None:

@@ -124,8 +124,8 @@ async def _first(database: Database, project: str | None, query: Any) -> Dataset
         query = query.where(DatasetVersion.project.in_((project, ANY_PROJECT)))
     own_first = (DatasetVersion.project == ANY_PROJECT).asc()
     async with database() as tx:
-        found = await tx.execute(query.order_by(own_first, DatasetVersion.version.desc()).limit(1))
-        row: DatasetVersion | None = found.scalar_one_or_none()
+        result = await tx.execute(query.order_by(own_first, DatasetVersion.version.desc()).limit(1))
+        row: DatasetVersion | None = result.scalar_one_or_none()
         return row
 
 
@@ -136,32 +136,34 @@ async def register_prepared(database: Database, store: DatasetStore) -> None:
         query = select(DatasetVersion.name, DatasetVersion.version).where(
             DatasetVersion.project == ANY_PROJECT, DatasetVersion.kind == "inbox"
         )
-        known = {(name, version) for name, version in await tx.execute(query)}
-    for each in prepared:
-        if (each.name, each.version) not in known:
-            await _register(database, store, each)
+        registered = {(name, version) for name, version in await tx.execute(query)}
+    for dataset in prepared:
+        if (dataset.name, dataset.version) not in registered:
+            await _register(database, store, dataset)
 
 
 def _prepared(store: DatasetStore) -> list[Version]:
-    found: list[Version] = []
+    versions: list[Version] = []
     for name in store.names():
         try:
-            found += store.versions(name)
+            versions += store.versions(name)
         except StoreError as error:
             log.warning("prepared data left out", error=str(error))
-    return found
+    return versions
 
 
 def _without_folders(version: Version) -> dict[str, Json]:
     """Return settings and sources with file names instead of paths, because all projects can see them."""
 
-    def shown(source: Json) -> Json:
+    def without_folder(source: Json) -> Json:
         if isinstance(source, list):
-            return list(map(shown, source))
+            return list(map(without_folder, source))
         return source if not isinstance(source, str) or is_hub_id(source) else Path(source).name
 
-    recipe = {key: shown(value) if key in ("emails", "questions") else value for key, value in version.recipe.items()}
-    return {"recipe": recipe, "sources": {shown(source): hash for source, hash in version.sources.items()}}
+    recipe = {
+        key: without_folder(value) if key in ("emails", "questions") else value for key, value in version.recipe.items()
+    }
+    return {"recipe": recipe, "sources": {without_folder(source): hash for source, hash in version.sources.items()}}
 
 
 async def _register(database: Database, store: DatasetStore, version: Version) -> None:
@@ -185,8 +187,8 @@ async def _register(database: Database, store: DatasetStore, version: Version) -
                 project=ANY_PROJECT, sha256=new[1].sha256, kind="scenarios", content=cast(literal(text, Text), JSONB)
             )
             await tx.execute(document.on_conflict_do_nothing())
-        for each in new:
-            row = _row(each, version.version)
+        for new_version in new:
+            row = _row(new_version, version.version)
             values = {column.key: getattr(row, column.key) for column in DatasetVersion.__table__.columns}
             del values["created_at"]
             await tx.execute(insert(DatasetVersion).values(values).on_conflict_do_nothing())

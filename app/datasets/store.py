@@ -49,7 +49,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A version, and the stages that were run for it; results of the others were reused."""
+    """A version, and in `done` the stages that were run for it; results of the others were reused."""
 
     version: Version
     done: tuple[str, ...]
@@ -76,14 +76,14 @@ class DatasetStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
-    def keep_inbox(self, made: Path, hash: str) -> None:
+    def keep_inbox(self, scratch: Path, hash: str) -> None:
         """Move a finished inbox file into the store."""
         path = self.inbox_path(hash)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with made.open("rb") as file:
+        with scratch.open("rb") as file:
             os.fsync(file.fileno())
-        made.chmod(0o444)
-        made.replace(path)
+        scratch.chmod(0o444)
+        scratch.replace(path)
 
     def keep_scenarios(self, rows: Sequence[Json]) -> str:
         """Store the questions and return their hash, the same as in the table of documents."""
@@ -118,18 +118,20 @@ class DatasetStore:
         """Return the versions of a name, oldest first; none for an unknown name. Raises StoreError."""
         path = self.folder / f"{name}.json"
         try:
-            return [Version(**each) for each in _read(path)["versions"]] if path.is_file() else []
+            return [Version(**fields) for fields in _read(path)["versions"]] if path.is_file() else []
         except (KeyError, TypeError) as error:
             raise StoreError(f"{path} is damaged: {error}") from error
 
     def add_version(self, version: Version) -> Version:
         """Add a version unless the newest of its name has the same content. Returns the newest version."""
         with self._locked():
-            there = self.versions(version.name)
-            if there and (there[-1].inbox, there[-1].scenarios) == (version.inbox, version.scenarios):
-                return there[-1]
-            added = Version(**{**asdict(version), "version": len(there) + 1})
-            text = json.dumps({"versions": [asdict(each) for each in (*there, added)]}, indent=1, ensure_ascii=False)
+            versions = self.versions(version.name)
+            if versions and (versions[-1].inbox, versions[-1].scenarios) == (version.inbox, version.scenarios):
+                return versions[-1]
+            added = Version(**{**asdict(version), "version": len(versions) + 1})
+            text = json.dumps(
+                {"versions": [asdict(stored) for stored in (*versions, added)]}, indent=1, ensure_ascii=False
+            )
             self._write(self.folder / f"{version.name}.json", text)
             return added
 
@@ -143,15 +145,15 @@ class DatasetStore:
     def _write(self, path: Path, text: str) -> None:
         """Write the file atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        made = self.scratch()
+        scratch = self.scratch()
         try:
-            with made.open("w", encoding="utf-8") as file:
+            with scratch.open("w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            made.replace(path)
+            scratch.replace(path)
         finally:
-            made.unlink(missing_ok=True)
+            scratch.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> Any:

@@ -77,7 +77,7 @@ def json_lines(content: bytes) -> Iterator[tuple[int, Json, str | None]]:
     if isinstance(whole, dict) and (lists := [whole[key] for key in _WRAPPERS if _are_rows(whole.get(key))]):
         whole = lists[0]
     if _are_rows(whole):
-        yield from ((number, each, flaw(each)) for number, each in enumerate(whole, start=1))
+        yield from ((number, row, flaw(row)) for number, row in enumerate(whole, start=1))
         return
     for number, line in enumerate(content.split(b"\n"), start=1):
         if line.strip():
@@ -90,8 +90,8 @@ def json_lines(content: bytes) -> Iterator[tuple[int, Json, str | None]]:
 
 def _are_rows(value: Json) -> bool:
     """Whether a value is a list of rows, and not of the messages of one conversation."""
-    is_list = isinstance(value, list) and all(isinstance(each, dict | list) for each in value)
-    return is_list and not any("role" in each or "from" in each for each in value)
+    is_list = isinstance(value, list) and all(isinstance(row, dict | list) for row in value)
+    return is_list and not any("role" in row or "from" in row for row in value)
 
 
 def read_table(content: bytes, *, header: bool = True, encoding: str | None = None) -> Table:
@@ -106,7 +106,7 @@ def read_table(content: bytes, *, header: bool = True, encoding: str | None = No
     except (UnicodeDecodeError, LookupError) as error:
         raise BadTable(f"the file cannot be read as {encoding} ({error}); save it as UTF-8") from error
     named = re.match(r'"?sep=(.)"?(?=[\r\n])', text)  # Excel's first line
-    separator = named[1] if named else max(",;\t|", key=lambda each: _agreement(text[:_SAMPLE], each))
+    separator = named[1] if named else max(",;\t|", key=lambda candidate: _agreement(text[:_SAMPLE], candidate))
     records = _csv_records(text[named.end() :] if named else text, separator)
     return _table(records, f"CSV, {encoding}, separated by {separator.replace(chr(9), 'tabs')}", header)
 
@@ -130,8 +130,8 @@ def _encoding(content: bytes) -> str:
 
 def _agreement(text: str, separator: str) -> tuple[float, int]:
     """Return the share of the rows that have as many cells as the first one, and how many those are."""
-    found = (cells for _, cells in islice(_csv_records(text, separator), 200) if cells)
-    widths = [0 if isinstance(cells, str) else len(cells) for cells in found]
+    rows = (cells for _, cells in islice(_csv_records(text, separator), 200) if cells)
+    widths = [0 if isinstance(cells, str) else len(cells) for cells in rows]
     return (widths.count(widths[0]) / len(widths), widths[0]) if widths and widths[0] > 1 else (0.0, 0)
 
 
@@ -163,8 +163,8 @@ def _object_records(values: Iterator[tuple[int, Json, str | None]]) -> Records:
         if wrong is not None or not isinstance(value, dict):
             records.append((number, wrong or "it is not an object"))
         elif len(columns) <= _MAX_COLUMNS:
-            cells = {columns.setdefault(name, len(columns)): _text(each) for name, each in value.items()}
-            records.append((number, [cells.get(place, "") for place in range(len(columns))]))
+            cells = {columns.setdefault(name, len(columns)): _text(field) for name, field in value.items()}
+            records.append((number, [cells.get(column, "") for column in range(len(columns))]))
     yield 0, list(columns)
     yield from records
 
@@ -187,14 +187,14 @@ def _workbook_records(content: bytes) -> Records:
         sheet = openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=True).worksheets[0]
         sheet.reset_dimensions()
         rows = sheet.iter_rows(max_row=MAX_ROWS + 2, max_col=_MAX_COLUMNS, values_only=True)
-        yield from ((number, [_shown(cell) for cell in row]) for number, row in enumerate(rows, start=1))
+        yield from ((number, [_cell_text(cell) for cell in row]) for number, row in enumerate(rows, start=1))
     except BadTable:
         raise
     except Exception as error:  # openpyxl raises anything for a damaged file
         raise BadTable(f"it is not a valid XLSX file ({type(error).__name__}); save it again, or as CSV") from error
 
 
-def _shown(cell: object) -> str:
+def _cell_text(cell: object) -> str:
     if isinstance(cell, datetime) and cell.time() == time():
         return cell.date().isoformat()
     return "" if cell is None else str(cell).lower() if isinstance(cell, bool) else str(cell)
@@ -203,16 +203,18 @@ def _shown(cell: object) -> str:
 def _table(records: Records, form: str, header: bool) -> Table:
     """Make a table of the records. Blank rows are dropped, short ones filled; longer ones than the first are faults."""
     rows, faults, names = dict[int, list[str]](), list[tuple[int, str]](), list[str]()
-    for number, given in records:
-        cells = list(given) if not isinstance(given, str) else []
+    for number, record in records:
+        cells = list(record) if not isinstance(record, str) else []
         while cells and not cells[-1].strip() and len(cells) > len(names):
             cells.pop()
-        wrong = given if isinstance(given, str) else flaw(cells)
+        wrong = record if isinstance(record, str) else flaw(cells)
         if wrong is not None or (names and len(cells) > len(names)):
             faults.append((number, wrong or f"it has {len(cells)} cells, and the first row {len(names)}"))
         elif any(map(str.strip, cells)):
             is_first = not names
-            names = names or [(each.strip() if header else "") or f"column {n}" for n, each in enumerate(cells, 1)]
+            names = names or [
+                (heading.strip() if header else "") or f"column {n}" for n, heading in enumerate(cells, 1)
+            ]
             if not (header and is_first):
                 rows[number] = [*cells, *[""] * (len(names) - len(cells))]
             if len(rows) > MAX_ROWS or len(names) > _MAX_COLUMNS:

@@ -51,10 +51,10 @@ async def write_tasks(
 
 
 def _prompt(tools: Sequence[Tool], count: int, written: Sequence[str]) -> str:
-    known = "".join(f"- {task}\n" for task in written[-_SHOWN:])
+    earlier = "".join(f"- {task}\n" for task in written[-_SHOWN:])
     return _PROMPT.format(
         count=count,
-        written=f"\nThese were written before; write others:\n{known}" if known else "",
+        written=f"\nThese were written before; write others:\n{earlier}" if earlier else "",
         tools=json.dumps([tool.openai()["function"] for tool in tools], ensure_ascii=False, indent=1),
     )
 

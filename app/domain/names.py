@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from learnloop_service.training import base_defaults
+from learnloop_service.training.bases import defaults
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 """Name of a project or model, which is also used as a directory name."""
@@ -24,7 +24,7 @@ PATH_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*"
 REPO_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 """Repository on a hub, as NAMESPACE/NAME."""
 
-TINY_BASE = base_defaults.TINY_BASE
+TINY_BASE = defaults.TINY_BASE
 """The base model that ships with Learnloop."""
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]

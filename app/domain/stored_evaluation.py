@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from learnloop_service.app.domain.stored_request import Budget, Choice, Stored
+from learnloop_service.app.domain.stored_request import Choice, Stored, StoredBudget
 from learnloop_service.environment.base import Split
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.rollout.fork import Edit
@@ -101,7 +101,7 @@ class StoredEvaluation(Stored):
     max_completion_tokens: int
     rollout_timeout_s: float
     concurrency: int
-    budget: Budget | None = None
+    budget: StoredBudget | None = None
     """Spending limits; None for no limits."""
 
     @property

@@ -44,7 +44,7 @@ class StoredModel(Stored):
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class StoredBudget:
     """Spending limits of a run or an evaluation; None is no limit."""
 
     max_usd: float | None = None
@@ -96,7 +96,7 @@ class StoredRequest(Stored):
     agent: Choice | None = None
     """An agent that owns its loop; None for the built-in loop."""
     model: StoredModel
-    budget: Budget | None = None
+    budget: StoredBudget | None = None
     checkpoints: KeptCheckpoints | None = None
     """Which checkpoints to keep; None keeps all."""
     on_no_signal: NoSignalRule = NoSignalRule()

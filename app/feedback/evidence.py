@@ -79,7 +79,7 @@ async def emails(database: Database, run_id: str, *, after: int, limit: int) -> 
 def _emails(of: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
     """Select one row for each email that has feedback: trajectory_id, seq, kind, iteration, citations, online, wins,
     losses, simulated."""
-    said = events_about(Feedback.trajectory_id, Feedback.against_id)
+    events = events_about(Feedback.trajectory_id, Feedback.against_id)
     return (
         select(
             Trajectory.id.label("trajectory_id"),
@@ -87,10 +87,10 @@ def _emails(of: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
             Trajectory.kind,
             Trajectory.iteration,
             Trajectory.outcome["email"]["citations"].label("citations"),
-            func.max(case(ONLINE, value=said.c.type, else_=null())).label("online"),
-            *sums_of(said),
+            func.max(case(ONLINE, value=events.c.type, else_=null())).label("online"),
+            *sums_of(events),
         )
-        .join(said, said.c.subject == Trajectory.id)
+        .join(events, events.c.subject == Trajectory.id)
         .where(of)
         .group_by(Trajectory.id)
     )

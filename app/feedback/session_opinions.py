@@ -61,9 +61,9 @@ async def comments_on(database: Database, ids: Collection[str]) -> Mapping[str, 
         .where(Feedback.session_id.in_(sorted(ids)), Feedback.comment.is_not(None), in_force())
         .order_by(Feedback.id.desc())
     )
-    found: defaultdict[str, list[str]] = defaultdict(list)
+    comments: defaultdict[str, list[str]] = defaultdict(list)
     async with database() as tx:
         for id, comment in await tx.execute(query):
-            if id is not None and comment is not None and len(found[id]) < _MOST_COMMENTS:
-                found[id].append(comment)
-    return found
+            if id is not None and comment is not None and len(comments[id]) < _MOST_COMMENTS:
+                comments[id].append(comment)
+    return comments

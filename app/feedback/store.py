@@ -58,7 +58,7 @@ async def take(
         sound = [row for row in rows if not isinstance(row, ServiceError)]
         new = await _insert(tx, sound)
         stored = await _stored(tx, [_key(row) for row in sound if row["id"] not in new])
-    return [_taken(event, row, new, stored) for event, row in zip(events, rows, strict=True)]
+    return [_recorded(event, row, new, stored) for event, row in zip(events, rows, strict=True)]
 
 
 async def listed(
@@ -78,8 +78,8 @@ async def listed(
 
 async def of_session(database: Database, session_id: str, *, before: str | None, limit: int) -> Sequence[Feedback]:
     """Return the events in force on the session, newest first; `before` is a row's id."""
-    mine = (Feedback.session_id == session_id, in_force())
-    query = newest_first(select(Feedback).where(*mine), Feedback.id, before, limit)
+    conditions = (Feedback.session_id == session_id, in_force())
+    query = newest_first(select(Feedback).where(*conditions), Feedback.id, before, limit)
     async with database() as tx:
         return (await tx.execute(query)).scalars().all()
 
@@ -109,14 +109,14 @@ def _row(event: FeedbackEvent, subjects: Subjects, source: str, now: datetime) -
 async def _fitting(
     tx: AsyncSession, rows: Sequence[dict[str, Any] | ServiceError]
 ) -> list[dict[str, Any] | ServiceError]:
-    """Replace withdrawals by an error that cannot withdraw the event that they name, as far as it is known by now."""
+    """Replace withdrawals by an error if they name an event, stored by now, that they cannot withdraw."""
     keys = [(row["project"], row["withdraws"]) for row in rows if not isinstance(row, ServiceError)]
-    known = await _stored(tx, [key for key in keys if key[1] is not None])
-    return [row if isinstance(row, ServiceError) else _misdirected(row, known) or row for row in rows]
+    stored = await _stored(tx, [key for key in keys if key[1] is not None])
+    return [row if isinstance(row, ServiceError) else _misdirected(row, stored) or row for row in rows]
 
 
-def _misdirected(row: Mapping[str, Any], known: Mapping[tuple[str, str], Feedback]) -> InvalidRequest | None:
-    event = known.get((row["project"], row["withdraws"]))
+def _misdirected(row: Mapping[str, Any], stored: Mapping[tuple[str, str], Feedback]) -> InvalidRequest | None:
+    event = stored.get((row["project"], row["withdraws"]))
     if event is None:
         return None
     where = ("body", "withdraws")
@@ -150,11 +150,11 @@ def _key(row: Mapping[str, Any]) -> tuple[str, str]:
 async def _stored(tx: AsyncSession, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Feedback]:
     if not keys:
         return {}
-    found = await tx.execute(select(Feedback).where(tuple_(Feedback.project, Feedback.event_id).in_(keys)))
-    return {(row.project, row.event_id): row for row in found.scalars()}
+    events = await tx.execute(select(Feedback).where(tuple_(Feedback.project, Feedback.event_id).in_(keys)))
+    return {(row.project, row.event_id): row for row in events.scalars()}
 
 
-def _taken(
+def _recorded(
     event: FeedbackEvent, row: dict[str, Any] | ServiceError, new: set[str], stored: Mapping[tuple[str, str], Feedback]
 ) -> Recorded:
     if isinstance(row, ServiceError):

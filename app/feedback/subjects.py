@@ -1,4 +1,4 @@
-"""What feedback is about: trajectories, sessions, and users of promoted names."""
+"""Subjects of feedback: trajectories, sessions, and users of promoted names."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,27 +22,27 @@ _Sees = Callable[[str | None], bool]
 
 @dataclass(frozen=True, slots=True)
 class Subjects:
-    """What the events of a request are about."""
+    """The subjects of a request's events, as far as the sender can see them."""
 
     emails: "_Emails"
     worked: Mapping[str, "_Worked"]
-    asked: "_Asked"
+    users: "_PromotedNames"
 
     @classmethod
     async def of(cls, tx: AsyncSession, events: Sequence[FeedbackEvent], sees: _Sees, users: UserHasher) -> "Subjects":
-        """Find what the events are about, as far as the sender can see it."""
+        """Find the subjects of the events, as far as the sender can see them."""
         return cls(
             await _Emails.of(tx, events, sees),
             await _worked(tx, events, sees),
-            await _Asked.of(tx, events, sees, users),
+            await _PromotedNames.of(tx, events, sees, users),
         )
 
     def columns(self, event: FeedbackEvent) -> dict[str, Any]:
-        """Return the columns that say what the event is about. Raises NotFound, InvalidRequest."""
+        """Return the columns with the event's subject. Raises NotFound, InvalidRequest."""
         if event.session_id is not None:
             return _session_subject(event, event.session_id, self.worked)
         if event.user is not None and event.model is not None:
-            return self.asked.subject(event.user, event.model)
+            return self.users.subject(event.user, event.model)
         return self.emails.subject(event)
 
 
@@ -59,28 +59,28 @@ class _Email:
 class _Emails:
     """The trajectories that events refer to."""
 
-    shown: Mapping[tuple[str, int], str]
+    samples: Mapping[tuple[str, int], str]
     """Trajectory ids of sample emails, by run and iteration."""
-    known: Mapping[str, _Email]
+    emails: Mapping[str, _Email]
 
     @classmethod
     async def of(cls, tx: AsyncSession, events: Sequence[FeedbackEvent], sees: _Sees) -> "_Emails":
-        places = {(event.run_id, event.iteration) for event in events if event.run_id is not None}
-        shown = await _shown(tx, places) if places else {}
-        named = {*shown.values(), *(id for event in events for id in (event.trajectory_id, event.over) if id)}
-        return cls(shown, await _known(tx, named, sees))
+        iterations = {(event.run_id, event.iteration) for event in events if event.run_id is not None}
+        samples = await _sample_ids(tx, iterations) if iterations else {}
+        ids = {*samples.values(), *(id for event in events for id in (event.trajectory_id, event.over) if id)}
+        return cls(samples, await _visible_emails(tx, ids, sees))
 
     def subject(self, event: FeedbackEvent) -> dict[str, Any]:
-        """Return the columns that say what the event is about. Raises NotFound, InvalidRequest."""
-        id = event.trajectory_id or self.shown.get((event.run_id or "", event.iteration or 0))
-        if id is None or (event.run_id is not None and id not in self.known):
+        """Return the columns with the event's subject. Raises NotFound, InvalidRequest."""
+        id = event.trajectory_id or self.samples.get((event.run_id or "", event.iteration or 0))
+        if id is None or (event.run_id is not None and id not in self.emails):
             raise NotFound(f"Run {event.run_id!r} has no sample email after iteration {event.iteration}.")
         self._check(id, event.type)
         if event.over is not None:
             self._check(event.over, event.type)
         if event.over == id:
             raise InvalidRequest(("body", "over"), "An email cannot be preferred over itself.")
-        email = self.known[id]
+        email = self.emails[id]
         return _NO_SUBJECT | {
             "project": email.project,
             "run_id": email.run_id,
@@ -90,20 +90,20 @@ class _Emails:
 
     def _check(self, id: str, type: str) -> None:
         """Check that an event of that type can be about the trajectory. Raises NotFound, InvalidRequest."""
-        email = existing(self.known.get(id), "trajectory", id)
+        email = existing(self.emails.get(id), "trajectory", id)
         if not email.written and (email.is_email or type in ONLINE):
             raise InvalidRequest(
                 ("body",), f"Trajectory {id!r} has no email, so it cannot have feedback of type {type!r}."
             )
 
 
-async def _shown(tx: AsyncSession, places: Iterable[tuple[str, int | None]]) -> dict[tuple[str, int], str]:
+async def _sample_ids(tx: AsyncSession, iterations: Iterable[tuple[str, int | None]]) -> dict[tuple[str, int], str]:
     key = tuple_(Reflection.run_id, Reflection.iteration)
-    query = select(Reflection.run_id, Reflection.iteration, Reflection.trajectory_id).where(key.in_(places))
+    query = select(Reflection.run_id, Reflection.iteration, Reflection.trajectory_id).where(key.in_(iterations))
     return {(run_id, iteration): id for run_id, iteration, id in await tx.execute(query)}
 
 
-async def _known(tx: AsyncSession, ids: Iterable[str], sees: _Sees) -> dict[str, _Email]:
+async def _visible_emails(tx: AsyncSession, ids: Iterable[str], sees: _Sees) -> dict[str, _Email]:
     """Return the trajectories with these ids that the sender can see, locked against deletion until the transaction
     ends."""
     email, project = Trajectory.outcome["email"], func.coalesce(Run.model_project, Trajectory.project)
@@ -113,9 +113,9 @@ async def _known(tx: AsyncSession, ids: Iterable[str], sees: _Sees) -> dict[str,
         .where(Trajectory.id.in_(ids))
         .with_for_update(read=True, key_share=True, of=Trajectory)
     )
-    found = await tx.execute(query)
+    rows = await tx.execute(query)
     return {
-        id: _Email(of or "", run_id, is_email, bool(written)) for id, of, run_id, is_email, written in found if sees(of)
+        id: _Email(of or "", run_id, is_email, bool(written)) for id, of, run_id, is_email, written in rows if sees(of)
     }
 
 
@@ -143,7 +143,7 @@ async def _worked(tx: AsyncSession, events: Sequence[FeedbackEvent], sees: _Sees
 
 
 def _session_subject(event: FeedbackEvent, session_id: str, worked: Mapping[str, _Worked]) -> dict[str, Any]:
-    """Return the columns that say what the event is about. Raises NotFound, InvalidRequest."""
+    """Return the columns with the event's subject. Raises NotFound, InvalidRequest."""
     if event.type in ONLINE:
         raise InvalidRequest(("body", "type"), f"A session has no email, so it cannot have feedback {event.type!r}.")
     for id in (session_id, event.over):
@@ -157,29 +157,31 @@ def _session_subject(event: FeedbackEvent, session_id: str, worked: Mapping[str,
         raise InvalidRequest(("body", "over"), "A session cannot be preferred over itself.")
     if event.over is not None and worked[event.over].project != worked[session_id].project:
         raise InvalidRequest(("body", "over"), "The two sessions are of different projects.")
-    mine = {"project": worked[session_id].project, "session_id": session_id, "against_session_id": event.over}
-    return _NO_SUBJECT | mine
+    columns = {"project": worked[session_id].project, "session_id": session_id, "against_session_id": event.over}
+    return _NO_SUBJECT | columns
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PromotedNames:
     """The promoted names whose users events refer to."""
 
     names: Collection[str]
     users: UserHasher
 
     @classmethod
-    async def of(cls, tx: AsyncSession, events: Sequence[FeedbackEvent], sees: _Sees, users: UserHasher) -> "_Asked":
-        named = {ModelName.parse(event.model) for event in events if event.model is not None}
-        if not named:
+    async def of(
+        cls, tx: AsyncSession, events: Sequence[FeedbackEvent], sees: _Sees, users: UserHasher
+    ) -> "_PromotedNames":
+        names = {ModelName.parse(event.model) for event in events if event.model is not None}
+        if not names:
             return cls((), users)
-        keys = [(name.project, name.name) for name in named if sees(name.project)]
+        keys = [(name.project, name.name) for name in names if sees(name.project)]
         query = select(Promotion.project, Promotion.name).where(tuple_(Promotion.project, Promotion.name).in_(keys))
-        found = await tx.execute(query.distinct())
-        return cls({str(ModelName(project, name)) for project, name in found}, users)
+        promoted = await tx.execute(query.distinct())
+        return cls({str(ModelName(project, name)) for project, name in promoted}, users)
 
     def subject(self, user: str, model: str) -> dict[str, Any]:
-        """Return the columns that say what the event is about. Raises NotFound."""
+        """Return the columns with the event's subject. Raises NotFound."""
         if model not in self.names:
             raise NotFound(f"No checkpoint was ever promoted to {model!r}.")
         project = ModelName.parse(model).project

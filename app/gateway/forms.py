@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from fastapi import Request, Response
 
-from learnloop_service.app.agent_sessions.calls import Asker
+from learnloop_service.app.agent_sessions.calls import SessionCaller
 from learnloop_service.app.agent_sessions.replay import Repetition
 from learnloop_service.app.aio.event_loops import shielded
 from learnloop_service.app.gateway.chunks import Chunk
@@ -16,7 +16,7 @@ from learnloop_service.app.model_registry.proxy import CLIENT_DISCONNECTED, unle
 from learnloop_service.environment.json_type import Json
 
 
-class Asked(Protocol):
+class GatewayRequest(Protocol):
     """A request in one of the protocols."""
 
     @property
@@ -43,7 +43,7 @@ class AgentRequest:
     """An agent's HTTP request, with its session and protocol."""
 
     http: Request
-    asker: Asker
+    asker: SessionCaller
     protocol: str
 
     @property
@@ -55,7 +55,7 @@ class AgentRequest:
         return Repetition(count.isdecimal() and int(count) > 0, headers.get("idempotency-key"))
 
 
-async def reply(gateway: SessionGateway, request: AgentRequest, asked: Asked) -> Response:
+async def reply(gateway: SessionGateway, request: AgentRequest, asked: GatewayRequest) -> Response:
     """Reply to an agent. Sampling ends if the client disconnects. Raises the errors of SessionGateway.begin and
     Exchange."""
 
@@ -69,7 +69,7 @@ async def reply(gateway: SessionGateway, request: AgentRequest, asked: Asked) ->
     return await _until_disconnect(request.http, answered())
 
 
-async def begun(exchange: Exchange, http: Request, asked: Asked) -> Response:
+async def begun(exchange: Exchange, http: Request, asked: GatewayRequest) -> Response:
     """Send the reply of an exchange and finish it. Raises the errors of Exchange."""
     return await _until_disconnect(http, _make_reply(exchange, asked))
 
@@ -79,7 +79,7 @@ async def _until_disconnect(http: Request, answered: Coroutine[Any, Any, Respons
     return Response(status_code=CLIENT_DISCONNECTED) if made is None else made
 
 
-async def _make_reply(exchange: Exchange, asked: Asked) -> Response:
+async def _make_reply(exchange: Exchange, asked: GatewayRequest) -> Response:
     try:
         if not asked.is_streamed:
             return WholeReply(exchange, asked.document(await exchange.completion()))

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from learnloop_service.app.agent_sessions.calls import Asker, BegunCall, SessionCalls
+from learnloop_service.app.agent_sessions.calls import BegunCall, SessionCaller, SessionCalls
 from learnloop_service.app.agent_sessions.canonical import CanonicalRequest, canonical, seeds_of_call
 from learnloop_service.app.agent_sessions.replay import Repetition
 from learnloop_service.app.agent_sessions.store import AgentSessions
@@ -34,7 +34,7 @@ from learnloop_service.app.gateway.chunks import AnotherReply, Assembly, Chunk, 
 from learnloop_service.app.gateway.known_replies import KnownReplies
 from learnloop_service.app.gateway.upstream import ServerAway, Upstream
 from learnloop_service.app.model_registry.resolver import ModelResolver, ResolvedModel, base_models
-from learnloop_service.app.releases.exposures import Observed, failure_recorded, record
+from learnloop_service.app.releases.exposures import AnswerObservation, failure_recorded, record
 from learnloop_service.app.releases.split import Exposure, Split
 from learnloop_service.app.resources import Resources
 from learnloop_service.environment.json_type import Json
@@ -110,7 +110,7 @@ class SessionGateway:
 
     async def begin(
         self,
-        asker: Asker,
+        asker: SessionCaller,
         body: dict[str, Json],
         protocol: str,
         asked: Repetition,
@@ -170,7 +170,7 @@ class SessionGateway:
             await AgentSessions(self.database).warn(session.id, new)
             session.warnings.update(new)
 
-    async def count_tokens(self, asker: Asker, body: dict[str, Json]) -> int:
+    async def count_tokens(self, asker: SessionCaller, body: dict[str, Json]) -> int:
         """Return the number of tokens in the request's prompt. Nothing is recorded. Raises BadRequestBody, SessionOver,
         SessionRestarted and the errors of Upstream."""
         session = await self._session(asker.session_id)
@@ -247,7 +247,9 @@ class SessionGateway:
         recorded = await self.calls.answer(exchange.call, completion)
         if (exposure := exchange.session.exposure) is not None:
             usage = recorded.get("usage") or {}
-            observed = Observed(malformed=is_malformed(recorded), completion_tokens=usage.get("completion_tokens"))
+            observed = AnswerObservation(
+                malformed=is_malformed(recorded), completion_tokens=usage.get("completion_tokens")
+            )
             await record(self.database, exposure, observed)
             exchange.session.exposure = None
         asked = exchange.request

@@ -16,7 +16,7 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.gateway.chunks import Assembly, Chunk
 from learnloop_service.app.gateway.unrecorded import UnrecordedExchange
 from learnloop_service.app.model_registry.proxy import CLIENT_DISCONNECTED
-from learnloop_service.app.releases.exposures import Observed, failure_recorded, record
+from learnloop_service.app.releases.exposures import AnswerObservation, failure_recorded, record
 from learnloop_service.app.releases.split import Exposure
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.protocol.malformed_calls import is_malformed, is_malformed_response
@@ -66,7 +66,7 @@ class ObservedExchange:
         """Do nothing, since everything is recorded by then."""
 
     async def _record(self, completion: Mapping[str, Json], *, is_whole: bool = True) -> None:
-        observed = Observed(
+        observed = AnswerObservation(
             error=not is_whole,
             malformed=is_malformed(completion),
             seconds=time.monotonic() - self.begun_at,
@@ -85,7 +85,7 @@ async def observed_response(database: Database, exposure: Exposure, ask: Callabl
     if isinstance(reply, StreamingResponse) and reply.status_code < HTTPStatus.BAD_REQUEST:
         reply.body_iterator = _observed(database, exposure, reply.body_iterator, begun_at)
     elif reply.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR or reply.status_code in _NO_ANSWER:
-        await record(database, exposure, Observed(error=True))
+        await record(database, exposure, AnswerObservation(error=True))
     return reply
 
 
@@ -100,7 +100,7 @@ async def _observed(
                 yield last
             last = piece
         response = _response_in(bytes(body))
-        observed = Observed(
+        observed = AnswerObservation(
             error=response.get("status") not in _ANSWERED,
             malformed=is_malformed_response(response),
             seconds=time.monotonic() - begun_at,

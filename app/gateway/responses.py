@@ -15,7 +15,7 @@ from learnloop_service.training.protocol.malformed_calls import MALFORMED
 from learnloop_service.training.protocol.responses.events import Event, ResponseEvents
 from learnloop_service.training.protocol.responses.items import Item, reference_in
 from learnloop_service.training.protocol.responses.parameters import BadParameter, hint_warnings
-from learnloop_service.training.protocol.responses.reply import Reply, output_of, status_of
+from learnloop_service.training.protocol.responses.reply import ResponseFields, output_of, status_of
 from learnloop_service.training.protocol.responses.request import ResponsesRequest
 from learnloop_service.training.protocol.responses.tools import OfferedTools
 from learnloop_service.training.protocol.validation_message import message_of
@@ -55,9 +55,9 @@ class ResponsesAsked:
             except STREAM_ERRORS as error:
                 yield _sent(made.failed(str(error)))
 
-    def _reply(self, begun: Mapping[str, Json]) -> Reply:
+    def _reply(self, begun: Mapping[str, Json]) -> ResponseFields:
         """Return the constant fields of the response."""
-        return Reply(self.request, str(begun.get("model")), _id_of(begun), int(begun.get("created") or 0))
+        return ResponseFields(self.request, str(begun.get("model")), _id_of(begun), int(begun.get("created") or 0))
 
     async def _plain(self, first: Chunk, rest: AsyncIterator[Chunk]) -> AsyncIterator[Chunk]:
         """Yield the chunks, with each tool call held back and sent whole in the last one."""

@@ -14,7 +14,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from learnloop_service.app.claims.lease import lapsed
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.db.tables import Diagnosis, EvaluationJob, Event, Release, Run, WebhookDelivery
+from learnloop_service.app.db.tables import EvaluationJob, Event, Release, Run, SavedDiagnosis, WebhookDelivery
 from learnloop_service.app.domain.delivery_state import DeliveryState
 from learnloop_service.app.domain.evaluation_state import EvaluationStatus
 from learnloop_service.app.domain.release_state import ReleaseState
@@ -104,10 +104,10 @@ _QUEUE_AGE = (
     .where(Run.status == RunStatus.QUEUED)
 )
 _DIAGNOSED = (
-    select(Diagnosis.severity, func.count(func.distinct(Diagnosis.run_id)))
-    .join(Run, Run.id == Diagnosis.run_id)
-    .where(Diagnosis.state == "active", Run.status.in_(sorted(LIVE)))
-    .group_by(Diagnosis.severity)
+    select(SavedDiagnosis.severity, func.count(func.distinct(SavedDiagnosis.run_id)))
+    .join(Run, Run.id == SavedDiagnosis.run_id)
+    .where(SavedDiagnosis.state == "active", Run.status.in_(sorted(LIVE)))
+    .group_by(SavedDiagnosis.severity)
 )
 _FAILED = select(func.count()).where(WebhookDelivery.state == DeliveryState.FAILED)
 _PENDING = select(

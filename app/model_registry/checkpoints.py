@@ -17,7 +17,7 @@ from learnloop_service.app.errors import Conflict, NotFound
 from learnloop_service.app.events.log import append
 from learnloop_service.app.model_registry.engine_client import EngineClient
 from learnloop_service.app.model_registry.promotions import Promotions
-from learnloop_service.app.model_registry.pushes.push import Place, Pushed, Source, push
+from learnloop_service.app.model_registry.pushes.push import PushDestination, Pushed, Source, push
 from learnloop_service.app.model_registry.resolver import UnknownModelName
 from learnloop_service.app.releases.live import needed_checkpoints
 from learnloop_service.app.runs.resume_point import sampled_steps
@@ -165,7 +165,7 @@ class Checkpoints:
         """Return the engine's path for downloading a checkpoint that `exported_step` returned."""
         return f"/preview/models/{await self._model_id()}/checkpoints/{step}/export"
 
-    async def push(self, step: int, place: Place, caller: Caller, settings: Settings) -> Pushed:
+    async def push(self, step: int, place: PushDestination, caller: Caller, settings: Settings) -> Pushed:
         """Push a checkpoint that `exported_step` returned, and log an event for the run that produced it.
 
         Raises NotFound or the errors of `pushes.push`.

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from learnloop_service.app.errors import BadGateway, Conflict, NotFound, Unavailable
-from learnloop_service.app.processes.engine import Engine
+from learnloop_service.app.processes.engine import EngineHandle
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.protocol.model_name import ModelName
 
@@ -21,7 +21,7 @@ _ERRORS = {404: NotFound, 409: Conflict, 410: Conflict}
 class EngineClient:
     """Calls the engine. Methods raise Unavailable, NotFound, Conflict or BadGateway with the engine's own message."""
 
-    engine: Engine
+    engine: EngineHandle
     http: httpx.AsyncClient
 
     async def models(self) -> list[dict[str, Json]]:

@@ -22,7 +22,7 @@ from learnloop_service.app.db.tables import Promotion, Run
 from learnloop_service.app.domain.names import TINY_BASE
 from learnloop_service.app.errors import Conflict, NotFound
 from learnloop_service.app.model_registry.promotions import Promotions
-from learnloop_service.app.processes.engine import Engine
+from learnloop_service.app.processes.engine import EngineHandle
 from learnloop_service.app.releases.exposures import count
 from learnloop_service.app.releases.split import Exposure, Requester, Split
 from learnloop_service.app.runs.configuration import model_spec
@@ -72,7 +72,7 @@ class ModelResolver:
     """Resolves names. Methods that take a name raise UnknownModelName."""
 
     database: Database
-    engine: Engine
+    engine: EngineHandle
     connect: Connect
     base_models: frozenset[str]
 

@@ -21,14 +21,14 @@ from learnloop_service.app.errors import BadGateway, InvalidRequest, NotFound
 from learnloop_service.app.model_registry.promotions import Promotions
 from learnloop_service.app.model_registry.resolver import ModelResolver, of_run
 from learnloop_service.app.operations.named import ENVIRONMENT, built_environment, faults_at, rebuilding
-from learnloop_service.app.releases.exposures import Observed, failure_recorded, record, record_in
+from learnloop_service.app.releases.exposures import AnswerObservation, failure_recorded, record, record_in
 from learnloop_service.app.releases.split import Exposure, Requester
 from learnloop_service.app.runs.configuration import make_player
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.resume_point import begin_with
 from learnloop_service.app.schemas.ask import AskOut, AskRequest, InvokeOut, InvokeParameters
 from learnloop_service.app.schemas.run_request import EnvironmentChoice
-from learnloop_service.app.service import Service
+from learnloop_service.app.service import HandlerResources
 from learnloop_service.app.settings import Settings
 from learnloop_service.app.worker.measures import count_rollouts
 from learnloop_service.app.worker.save_iteration import rollout_row
@@ -108,7 +108,7 @@ class _ReportingChat:
 
 
 async def ask(
-    service: Service,
+    service: HandlerResources,
     models: ModelResolver,
     request: AskRequest,
     caller: Caller,
@@ -125,7 +125,11 @@ async def ask(
 
 
 async def _ask(
-    service: Service, agent: _Agent, request: AskRequest, user_hash: str | None = None, tell: Tell | None = None
+    service: HandlerResources,
+    agent: _Agent,
+    request: AskRequest,
+    user_hash: str | None = None,
+    tell: Tell | None = None,
 ) -> AskOut:
     run_id = agent.run.id if agent.run else None
     with (
@@ -140,7 +144,9 @@ async def _ask(
     return answer
 
 
-async def invoke(service: Service, models: ModelResolver, parameters: InvokeParameters, caller: Caller) -> InvokeOut:
+async def invoke(
+    service: HandlerResources, models: ModelResolver, parameters: InvokeParameters, caller: Caller
+) -> InvokeOut:
     """Ask the agent of the default environment that was promoted last; without one its newest trained agent, or the
     base model if nothing was trained yet.
 
@@ -169,7 +175,9 @@ async def invoke(service: Service, models: ModelResolver, parameters: InvokePara
     return InvokeOut.of(reply)
 
 
-async def _of_run(service: Service, models: ModelResolver, run_id: str, request: AskRequest, caller: Caller) -> _Agent:
+async def _of_run(
+    service: HandlerResources, models: ModelResolver, run_id: str, request: AskRequest, caller: Caller
+) -> _Agent:
     await require(service.database, caller, RUN, run_id)
     run = await service.store.get(run_id)
     resolved = of_run(run, request.checkpoint)
@@ -209,7 +217,7 @@ async def _by_name(models: ModelResolver, request: AskRequest, caller: Caller, r
 
 
 async def _answer(
-    service: Service, agent: _Agent, request: AskRequest, user_hash: str | None, tell: Tell | None
+    service: HandlerResources, agent: _Agent, request: AskRequest, user_hash: str | None, tell: Tell | None
 ) -> AskOut:
     with closing(await _environment(service.database, service.settings, agent)) as environment:
         begin_with(environment, agent.state)
@@ -244,7 +252,7 @@ async def _answer(
 
 
 async def _attempt(
-    service: Service, agent: _Agent, environment: Environment, request: AskRequest, tell: Tell | None
+    service: HandlerResources, agent: _Agent, environment: Environment, request: AskRequest, tell: Tell | None
 ) -> Rollout:
     """Return the agent's rollout of the task. Raises InvalidRequest, Conflict."""
     reference = await _reference(service.database, agent, request)
@@ -380,8 +388,8 @@ async def _save(database: Database, agent: _Agent, attempt: Rollout, asked_by: M
             await record_in(tx, exposure, _observed(attempt))
 
 
-def _observed(attempt: Rollout) -> Observed:
-    return Observed(
+def _observed(attempt: Rollout) -> AnswerObservation:
+    return AnswerObservation(
         error=attempt.failure is not None,
         malformed=attempt.outcome.get("finish") == "malformed",
         seconds=attempt.seconds,

@@ -16,7 +16,7 @@ _QUESTION = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class PromotedNameCheck:
     """The result of checking a promoted name."""
 
     checkpoint: str
@@ -26,7 +26,7 @@ class Check:
     reason: str | None
 
 
-async def check(models: ModelResolver, http: httpx.AsyncClient, caller: Caller, name: ModelName) -> Check:
+async def check(models: ModelResolver, http: httpx.AsyncClient, caller: Caller, name: ModelName) -> PromotedNameCheck:
     """Check a promoted name. Raises UnknownModelName."""
     resolved = await models.resolve(caller, str(name))
     began = time.monotonic()
@@ -40,7 +40,7 @@ async def check(models: ModelResolver, http: httpx.AsyncClient, caller: Caller, 
         reason = str(error)
     except _NoAnswer as error:
         reason = str(error)
-    return Check(resolved.name, reason is None, answered_by, time.monotonic() - began, reason)
+    return PromotedNameCheck(resolved.name, reason is None, answered_by, time.monotonic() - began, reason)
 
 
 class _NoAnswer(Exception):

@@ -57,7 +57,7 @@ class _Users:
 
 
 @dataclass(frozen=True, slots=True)
-class UserDeletion:
+class UserDataDeletion:
     """The deletion of one user's data in one project, or in all of them."""
 
     database: Database

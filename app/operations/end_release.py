@@ -7,10 +7,10 @@ from learnloop_service.app.domain.event_types import EventType
 from learnloop_service.app.errors import NotAllowed
 from learnloop_service.app.evaluations.store import EvaluationStore
 from learnloop_service.app.instruments import RELEASE_DECISIONS
-from learnloop_service.app.service import Service
+from learnloop_service.app.service import HandlerResources
 
 
-async def after_overtaken(service: Service, release: Release | None, actor: str) -> None:
+async def after_overtaken(service: HandlerResources, release: Release | None, actor: str) -> None:
     """Count the release that a promotion, a trial or a withdrawal has ended (None: there was none), and cancel its
     trial."""
     if release is not None:
@@ -18,7 +18,7 @@ async def after_overtaken(service: Service, release: Release | None, actor: str)
         await cancel_trial(service, release, actor)
 
 
-async def cancel_trial(service: Service, release: Release, actor: str) -> None:
+async def cancel_trial(service: HandlerResources, release: Release, actor: str) -> None:
     """Cancel the trial of a release that has ended before its traffic. A trial that has ended, too, stays as it is."""
     if release.evaluation_id is None or release.started_at is not None:
         return

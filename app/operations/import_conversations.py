@@ -15,9 +15,9 @@ from typing import Literal
 from pydantic import ValidationError
 
 from learnloop_service.app.agent_sessions.traffic import tool_results
-from learnloop_service.app.datasets.conversation_forms import Conversation, Unusable, conversation
+from learnloop_service.app.datasets.conversation_forms import ImportedConversation, Unusable, conversation
 from learnloop_service.app.datasets.conversation_opinions import NoThreshold, Opinion, Scale, opinions
-from learnloop_service.app.datasets.demonstrations import checked, said
+from learnloop_service.app.datasets.demonstrations import checked, faults_of
 from learnloop_service.app.datasets.tables import BadTable, json_lines, json_rows, json_text
 from learnloop_service.app.db.json_text import canonical
 from learnloop_service.app.operations.imported import SPLITS, Imported, NothingToImport, splits_of
@@ -47,14 +47,14 @@ class Wanted:
 @dataclass(frozen=True, slots=True)
 class _Read:
     line: int
-    talk: Conversation
+    talk: ImportedConversation
     said: Sequence[Opinion]
     owner: str
     """Hash of the user, or of the conversation itself if it has none."""
 
 
 @dataclass(slots=True)
-class ImportedConversations(Imported):
+class ConversationImport(Imported):
     """What a file of conversations has become."""
 
     kind: Literal["conversations", "questions"] = "conversations"
@@ -84,13 +84,13 @@ def holds_conversations(content: bytes) -> bool:
     return False
 
 
-def read_conversations(content: bytes, wanted: Wanted, hash_of: Callable[[str], str]) -> ImportedConversations:
+def read_conversations(content: bytes, wanted: Wanted, hash_of: Callable[[str], str]) -> ConversationImport:
     """Read a JSON Lines file, or a JSON list, of conversations. Raises NothingToImport."""
     try:
         content = json_text(content)
     except BadTable as error:
         raise NothingToImport(str(error)) from error
-    made, found = ImportedConversations(), list[_Read]()
+    made, found = ConversationImport(), list[_Read]()
     for number, value, wrong in json_lines(content):
         made.lines += 1
         try:
@@ -127,7 +127,7 @@ def _read(
     wrong: str | None,
     wanted: Wanted,
     hash_of: Callable[[str], str],
-    made: ImportedConversations,
+    made: ConversationImport,
 ) -> _Read:
     """Read one line. Raises Unusable."""
     if wrong is not None:
@@ -144,7 +144,7 @@ def _read(
     return _Read(line, talk, opinions(value, wanted.opinion), owner)
 
 
-def _verdict(read: _Read, scale: Scale, wanted: Wanted, made: ImportedConversations) -> bool | None:
+def _verdict(read: _Read, scale: Scale, wanted: Wanted, made: ConversationImport) -> bool | None:
     """Return whether the conversation becomes a demonstration or a task; None if neither."""
     liked = scale.liked(read.said)
     made.opinions["unrated" if liked is None else "liked" if liked else "disliked"] += 1
@@ -159,7 +159,7 @@ def _verdict(read: _Read, scale: Scale, wanted: Wanted, made: ImportedConversati
     return None
 
 
-def _add_task(read: _Read, splits: dict[str, Split], made: ImportedConversations) -> None:
+def _add_task(read: _Read, splits: dict[str, Split], made: ConversationImport) -> None:
     """Add what was asked last, with what was said before, as a task."""
     messages = read.talk.messages
     last = max(place for place, each in enumerate(messages) if each["role"] == "user")
@@ -180,10 +180,10 @@ def _add_task(read: _Read, splits: dict[str, Split], made: ImportedConversations
         made.owners[id] = read.owner
 
 
-def _add_demonstration(read: _Read, splits: dict[str, Split], held_out: set[str], made: ImportedConversations) -> None:
+def _add_demonstration(read: _Read, splits: dict[str, Split], held_out: set[str], made: ConversationImport) -> None:
     given = read.talk.messages
     messages = [
-        each | {"weight": 0} if each["role"] == "assistant" and place < read.talk.shown else each
+        each | {"weight": 0} if each["role"] == "assistant" and place < read.talk.prompt_messages else each
         for place, each in enumerate(given)
     ]
     id = f"demonstration.{sha256(_text(given).encode()).hexdigest()[:32]}"
@@ -200,7 +200,7 @@ def _add_demonstration(read: _Read, splits: dict[str, Split], held_out: set[str]
             made.demonstrations.append(checked({"messages": messages, **tools}) | {"id": id})
             made.owners[id] = read.owner
         except ValidationError as error:
-            made.leave_out(read.line, f"it was liked, but cannot be learned: {next(said(error))}")
+            made.leave_out(read.line, f"it was liked, but cannot be learned: {next(faults_of(error))}")
 
 
 def _text(value: Json) -> str:

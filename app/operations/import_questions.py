@@ -38,7 +38,7 @@ BASE = (
 
 
 @dataclass(slots=True)
-class ImportedQuestions(Imported):
+class QuestionImport(Imported):
     """What a table has become."""
 
     kind: Literal["conversations", "questions"] = "questions"
@@ -71,13 +71,13 @@ class ImportedQuestions(Imported):
 
 def read_questions(
     content: bytes, given: Mapping[Part, str | None], *, header: bool, encoding: str | None
-) -> ImportedQuestions:
+) -> QuestionImport:
     """Read a table of questions, whose columns are `given` or have usual names. Raises NothingToImport."""
     try:
         table = read_table(content, header=header, encoding=encoding)
     except BadTable as error:
         raise NothingToImport(str(error)) from error
-    made = ImportedQuestions(lines=len(table.rows) + len(table.faults), table=table)
+    made = QuestionImport(lines=len(table.rows) + len(table.faults), table=table)
     places = _places(table, given)
     made.columns = {part: table.columns[places[part]] if part in places else None for part in PARTS}
     for line, why in table.faults:
@@ -90,7 +90,7 @@ def read_questions(
     return made
 
 
-def _problem(made: ImportedQuestions, columns: Sequence[str]) -> NothingToImport | None:
+def _problem(made: QuestionImport, columns: Sequence[str]) -> NothingToImport | None:
     for part in PARTS[:2]:
         if made.columns[part] is None:
             there = ", ".join(columns)
@@ -123,7 +123,7 @@ def _places(table: Table, given: Mapping[Part, str | None]) -> dict[Part, int]:
     return found
 
 
-def _add(made: ImportedQuestions, line: int, row: Mapping[Part, str]) -> None:
+def _add(made: QuestionImport, line: int, row: Mapping[Part, str]) -> None:
     for part in PARTS[:2]:
         if not row[part]:
             return made.leave_out(line, f"it has no {part}")
@@ -139,7 +139,7 @@ def _add(made: ImportedQuestions, line: int, row: Mapping[Part, str]) -> None:
     return None
 
 
-def _split(made: ImportedQuestions) -> None:
+def _split(made: QuestionImport) -> None:
     """Give each task its split."""
     kinds = [" ".join(words(each["answer"])) or each["answer"] for each in made.tasks]
     groups = near_duplicates.groups([words(each["question"]) for each in made.tasks], kinds)

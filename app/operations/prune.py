@@ -26,6 +26,7 @@ from learnloop_service.app.db.tables import (
     Event,
     Feedback,
     JudgeCall,
+    JudgeVerdict,
     LedgerEntry,
     Release,
     ReleaseUnit,
@@ -33,7 +34,6 @@ from learnloop_service.app.db.tables import (
     Run,
     Trajectory,
     UserScenario,
-    Verdict,
     WebhookDelivery,
 )
 from learnloop_service.app.domain.agent_session_state import AgentSessionState
@@ -96,7 +96,7 @@ async def prune(database: Database, settings: Settings) -> None:
         (settings.keep_trajectories_days, Trajectory, Trajectory.id, Trajectory.started_at, asked),
         (settings.keep_trajectories_days, AgentSession, AgentSession.id, AgentSession.opened_at, over),
         (settings.keep_deliveries_days, WebhookDelivery, WebhookDelivery.id, WebhookDelivery.created_at, settled),
-        (settings.keep_verdicts_days, Verdict, Verdict.key, Verdict.created_at, None),
+        (settings.keep_verdicts_days, JudgeVerdict, JudgeVerdict.key, JudgeVerdict.created_at, None),
     ):
         if days is not None:
             old = made_at < func.now() - timedelta(days=days)

@@ -46,7 +46,7 @@ _TRAIN_THREADS = 2
 with tools and judges."""
 _GPU_SLOTS = 256
 """Default number of conversations that a GPU decodes together: all rollouts of an iteration and of an evaluation, by
-default, of base models whose size is known (training/base_defaults.py)."""
+default, of base models whose size is known (training/bases/defaults.py)."""
 _STOP_TIMEOUT_S = 10.0
 """Time to finish writing a checkpoint."""
 _KEPT_LINES = 20
@@ -96,7 +96,7 @@ class EngineAddress:
     key: str = field(repr=False)
 
 
-class Engine(Protocol):
+class EngineHandle(Protocol):
     """The engine that this process uses."""
 
     @property
@@ -121,7 +121,7 @@ class Engine(Protocol):
         """Wait until it no longer answers."""
 
 
-def open_engine(settings: Settings) -> Engine:
+def open_engine(settings: Settings) -> EngineHandle:
     """Return the shared engine if the settings name one, otherwise an engine of this process, not started yet."""
     if settings.engine_url is None:
         return EngineProcess(settings)
@@ -130,7 +130,7 @@ def open_engine(settings: Settings) -> Engine:
 
 
 @contextlib.asynccontextmanager
-async def held_engine(settings: Settings, *, start: bool = True) -> AsyncIterator[Engine]:
+async def held_engine(settings: Settings, *, start: bool = True) -> AsyncIterator[EngineHandle]:
     """Lock the data directory and start its engine in the background. Both are released at the end.
 
     Raises DataDirectoryError.

@@ -32,7 +32,7 @@ _FAILING, _PRIOR_UNITS = 0.02, 50
 """Failure rate that is assumed of the stable arm before anything is known, and how many units it counts as."""
 
 
-class Verdict(StrEnum):
+class ReleaseVerdict(StrEnum):
     """What is to happen to the release."""
 
     ROLL_BACK = "roll_back"
@@ -57,7 +57,7 @@ class Failures:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ReleaseFacts:
     """What a decision depends on."""
 
     state: ReleaseState
@@ -98,45 +98,45 @@ class GuardrailEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ReleaseDecision:
     """What is to happen, why, and the evidence for it."""
 
-    verdict: Verdict
+    verdict: ReleaseVerdict
     reason: ReleaseReason | None
     guardrails: Mapping[Guardrail, GuardrailEvidence]
 
 
-def decide(rules: ReleaseRules, facts: Facts) -> Decision:
+def decide(rules: ReleaseRules, facts: ReleaseFacts) -> ReleaseDecision:
     """Return what is to happen to a release whose users meet the candidate. A held one can only be rolled back."""
     guardrails = {name: weigh(rules, facts.stage, name, facts.counts.get(name, {})) for name in rules.guardrails}
     verdict, reason = _verdict(rules, facts, guardrails)
-    return Decision(verdict, reason, guardrails)
+    return ReleaseDecision(verdict, reason, guardrails)
 
 
 def _verdict(
-    rules: ReleaseRules, facts: Facts, guardrails: Mapping[Guardrail, GuardrailEvidence]
-) -> tuple[Verdict, ReleaseReason | None]:
+    rules: ReleaseRules, facts: ReleaseFacts, guardrails: Mapping[Guardrail, GuardrailEvidence]
+) -> tuple[ReleaseVerdict, ReleaseReason | None]:
     running = facts.state is ReleaseState.RUNNING
     tripped = _breaker(facts)
     if tripped is ReleaseReason.BREAKER:
-        return Verdict.ROLL_BACK, tripped
+        return ReleaseVerdict.ROLL_BACK, tripped
     biased = is_biased(facts.counts)
     if any(each.alarms for each in guardrails.values()):
-        return Verdict.ROLL_BACK, ReleaseReason.ASSIGNMENT if biased else ReleaseReason.GUARDRAIL
+        return ReleaseVerdict.ROLL_BACK, ReleaseReason.ASSIGNMENT if biased else ReleaseReason.GUARDRAIL
     if not running:
-        return Verdict.KEEP, None
+        return ReleaseVerdict.KEEP, None
     if biased:
-        return Verdict.HOLD, ReleaseReason.ASSIGNMENT
+        return ReleaseVerdict.HOLD, ReleaseReason.ASSIGNMENT
     if tripped is ReleaseReason.BACKEND_AWAY:
-        return Verdict.HOLD, tripped
+        return ReleaseVerdict.HOLD, tripped
     if facts.days >= rules.max_days:
-        return Verdict.PROMOTE if rules.at_end == "promote" else Verdict.ROLL_BACK, ReleaseReason.TIME
+        return ReleaseVerdict.PROMOTE if rules.at_end == "promote" else ReleaseVerdict.ROLL_BACK, ReleaseReason.TIME
     if facts.stage < len(rules.ramp) - 1 and facts.met >= LEAST_UNITS and all(e.passes for e in guardrails.values()):
-        return Verdict.NEXT_STAGE, None
-    return Verdict.KEEP, None
+        return ReleaseVerdict.NEXT_STAGE, None
+    return ReleaseVerdict.KEEP, None
 
 
-def _breaker(facts: Facts) -> ReleaseReason | None:
+def _breaker(facts: ReleaseFacts) -> ReleaseReason | None:
     """Return the reason to stop if the candidate's newest units failed in a row, unless nothing is known of the stable
     arm in the same time. If at least half of that failed as well, the backend is away."""
     failures = facts.failures

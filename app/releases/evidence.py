@@ -6,13 +6,13 @@ from typing import Any, Self
 
 from learnloop_service.app.domain.release_rules import Guardrail, ReleaseRules
 from learnloop_service.app.releases.counts import CellCounts, cells_json, parse_cells
-from learnloop_service.app.releases.decision import Decision, Facts, Failures, GuardrailEvidence, weigh
+from learnloop_service.app.releases.decision import Failures, GuardrailEvidence, ReleaseDecision, ReleaseFacts, weigh
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.statistics.guardrails import ArmMean
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class ReleaseEvidence:
     """What a look found. Thresholds are beside the evidence that they are for."""
 
     look: int
@@ -25,7 +25,7 @@ class Evidence:
     failures: Failures
 
     @classmethod
-    def of(cls, look: int, facts: Facts, decision: Decision) -> Self:
+    def of(cls, look: int, facts: ReleaseFacts, decision: ReleaseDecision) -> Self:
         """Return the evidence of a decision."""
         return cls(look, facts.stage, facts.met, facts.counts, decision.guardrails, facts.failures)
 

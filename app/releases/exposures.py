@@ -51,7 +51,7 @@ _RECORD = text(
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class AnswerObservation:
     """What an answer was like. None stands for what could not be measured."""
 
     error: bool = False
@@ -60,7 +60,9 @@ class Observed:
     completion_tokens: int | None = None
 
 
-async def record_in(tx: AsyncSession, exposure: Exposure, observed: Observed | None, *, durable: bool = True) -> None:
+async def record_in(
+    tx: AsyncSession, exposure: Exposure, observed: AnswerObservation | None, *, durable: bool = True
+) -> None:
     """Record in the caller's transaction that the unit meets its arm, if it is enrolled, and what its answer was like.
 
     The first record of an enrolled unit stays. An answer counts if it is the unit's first one in its stage and no
@@ -89,7 +91,7 @@ async def record_in(tx: AsyncSession, exposure: Exposure, observed: Observed | N
     await tx.execute(_RECORD, parameters)
 
 
-async def record(database: Database, exposure: Exposure, observed: Observed | None) -> None:
+async def record(database: Database, exposure: Exposure, observed: AnswerObservation | None) -> None:
     """Do the same in a transaction of its own, which is the statement alone: a single round trip.
 
     It does not wait for the disk. If the machine of the database fails within the next second, the unit's next answer
@@ -109,7 +111,7 @@ async def failure_recorded(database: Database, exposure: Exposure | None) -> Asy
     except BaseException as error:
         if exposure is not None and not _is_requesters_fault(error):
             with suppress(*DATABASE_DOWN):  # the error itself says more
-                await shielded(record(database, exposure, Observed(error=True)))
+                await shielded(record(database, exposure, AnswerObservation(error=True)))
         raise
 
 
@@ -125,7 +127,7 @@ def count(exposure: Exposure) -> None:
     RELEASE_EXPOSURES.labels(UNASSIGNED if exposure.unit is None else exposure.arm).inc()
 
 
-def _values(exposure: Exposure, observed: Observed) -> dict[str, Json]:
+def _values(exposure: Exposure, observed: AnswerObservation) -> dict[str, Json]:
     split = exposure.split
     values: dict[str, Json] = {
         Guardrail.ERROR: float(observed.error),

@@ -16,8 +16,8 @@ from learnloop_service.app.domain.release_rules import ReleaseRules
 from learnloop_service.app.domain.release_state import LIVE, ReleaseReason, ReleaseState
 from learnloop_service.app.instruments import RELEASE_DECISIONS, RELEASE_OUTCOMES
 from learnloop_service.app.releases import counts, moves
-from learnloop_service.app.releases.decision import Facts, Verdict, decide
-from learnloop_service.app.releases.evidence import Evidence
+from learnloop_service.app.releases.decision import ReleaseFacts, ReleaseVerdict, decide
+from learnloop_service.app.releases.evidence import ReleaseEvidence
 from learnloop_service.app.releases.outcomes import ClosedWindow, close_windows
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.statistics.sequential import Decision as TrialDecision
@@ -71,10 +71,10 @@ async def _after_trial(tx: AsyncSession, row: Release) -> EventType | None:
 
 async def _decide(tx: AsyncSession, row: Release, now: datetime) -> EventType | None:
     rules = ReleaseRules.parse(row.rules)
-    known = Evidence.none(rules) if row.evidence is None else Evidence.parse(row.evidence)
+    known = ReleaseEvidence.none(rules) if row.evidence is None else ReleaseEvidence.parse(row.evidence)
     new = await counts.count_new(tx, row.id, row.looks + 1)
     row.looks += 1 if new else 0
-    facts = Facts(
+    facts = ReleaseFacts(
         state=ReleaseState(row.state),
         stage=row.stage,
         met=await counts.met(tx, row.id, row.stage, row.looks),
@@ -83,22 +83,22 @@ async def _decide(tx: AsyncSession, row: Release, now: datetime) -> EventType | 
         days=(now - (row.started_at or now)) / timedelta(days=1),
     )
     decision = decide(rules, facts)
-    evidence = Evidence.of(row.looks, facts, decision).json()
-    if new or decision.verdict is not Verdict.KEEP:
+    evidence = ReleaseEvidence.of(row.looks, facts, decision).json()
+    if new or decision.verdict is not ReleaseVerdict.KEEP:
         row.evidence = evidence
     return await _follow(tx, row, decision.verdict, decision.reason, evidence)
 
 
 async def _follow(
-    tx: AsyncSession, row: Release, verdict: Verdict, reason: ReleaseReason | None, evidence: Mapping[str, Json]
+    tx: AsyncSession, row: Release, verdict: ReleaseVerdict, reason: ReleaseReason | None, evidence: Mapping[str, Json]
 ) -> EventType | None:
     """Write what was decided."""
-    if verdict is Verdict.NEXT_STAGE:
+    if verdict is ReleaseVerdict.NEXT_STAGE:
         return await moves.next_stage(tx, row, evidence)
     if reason is None:
         return None
-    if verdict is Verdict.HOLD:
+    if verdict is ReleaseVerdict.HOLD:
         return await moves.hold(tx, row, reason, moves.SYSTEM, evidence)
-    if verdict is Verdict.PROMOTE:
+    if verdict is ReleaseVerdict.PROMOTE:
         return await moves.promote(tx, row, reason, moves.SYSTEM, evidence)
     return await moves.roll_back(tx, row, reason, moves.SYSTEM, evidence)

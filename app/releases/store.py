@@ -23,7 +23,7 @@ from learnloop_service.app.domain.release_state import LIVE, Arm, ReleaseReason,
 from learnloop_service.app.errors import NotAllowed, existing
 from learnloop_service.app.instruments import RELEASE_DECISIONS
 from learnloop_service.app.releases import counts, moves
-from learnloop_service.app.releases.evidence import Evidence
+from learnloop_service.app.releases.evidence import ReleaseEvidence
 from learnloop_service.app.releases.outcomes import late_events
 from learnloop_service.app.schemas.releases import ReleaseVerified
 
@@ -150,7 +150,7 @@ class ReleaseStore:
         stored = events if row.evidence is None else [*events, row.evidence]
         differences: dict[str, None] = {}
         async with self._database() as tx:
-            for evidence in map(Evidence.parse, stored):
+            for evidence in map(ReleaseEvidence.parse, stored):
                 cells = await counts.count_again(tx, id, evidence.look)
                 met = await counts.met(tx, id, evidence.stage, evidence.look)
                 differences |= dict.fromkeys(evidence.differences(rules, cells, met))

@@ -43,8 +43,8 @@ def card(report: Json) -> str:
             svg.label(WIDTH - 48, 62, "Learnloop", anchor="end", size=24, weight="bold", fill=_COLORS.faint),
             svg.label(_LEFT, 142, _headline(words, verdict["on"]), size=58, weight="bold", fill=color),
             *(
-                svg.label(_LEFT, 184 + 27 * place, line, size=19, fill=_COLORS.faint)
-                for place, line in enumerate(_sentence(verdict["text"]))
+                svg.label(_LEFT, 184 + 27 * index, line, size=19, fill=_COLORS.faint)
+                for index, line in enumerate(_sentence(verdict["text"]))
             ),
             svg.label(_LEFT, 262, "Held-out success", size=17, weight="bold", fill=_COLORS.ink),
             svg.moved(
@@ -64,7 +64,7 @@ def _headline(words: str, on: Json) -> str:
     if on is None:
         return words
     ends = [on["first"], *([on["latest"]] if on["latest"] else [])]
-    return f"{words}: {' → '.join(percent(each['success']) for each in ends)}"
+    return f"{words}: {' → '.join(percent(end['success']) for end in ends)}"
 
 
 def _sentence(text: str) -> list[str]:

@@ -40,18 +40,18 @@ def rewards_chart(report: Json, palette: Palette, frame: Frame) -> list[str]:
     height = (frame.height - frame.top - frame.bottom) / _BINS
     gap = 2.0 if width > 6 else 0.5
     shades: dict[int, list[svg.Point]] = {}
-    for place, (_, some) in enumerate(columns):
+    for column, (_, some) in enumerate(columns):
         counts = Counter(min(_BINS - 1, int((reward - low) / span * _BINS)) for reward in some)
         for box, count in counts.items():
-            corner = (frame.left + place * width + gap / 2, frame.y((box + 1) / _BINS) + gap / 2)
+            corner = (frame.left + column * width + gap / 2, frame.y((box + 1) / _BINS) + gap / 2)
             shades.setdefault(max(1, round(_SHADES * (count / len(some)) ** 0.6)), []).append(corner)
     drawn = [
         svg.boxes(corners, width - gap, height - gap, palette.series, shade / _SHADES)
         for shade, corners in sorted(shades.items())
     ]
     means = [
-        (frame.left + (place + 0.5) * width, frame.y((fmean(some) - low) / span))
-        for place, (_, some) in enumerate(columns)
+        (frame.left + (column + 0.5) * width, frame.y((fmean(some) - low) / span))
+        for column, (_, some) in enumerate(columns)
     ]
     return [
         *_reward_labels(frame, palette, low, high, columns, width),
@@ -62,11 +62,11 @@ def rewards_chart(report: Json, palette: Palette, frame: Frame) -> list[str]:
 
 def listed_rewards(report: Json) -> dict[int, list[float]]:
     """Return the rewards of the listed training rollouts by iteration."""
-    found: dict[int, list[float]] = {}
+    by_iteration: dict[int, list[float]] = {}
     for batch, rows in batches_of(report).items():
         if batch.is_training and (some := [row.reward for row in rows if row.reward is not None]):
-            found.setdefault(batch.iteration, []).extend(some)
-    return dict(sorted(found.items()))
+            by_iteration.setdefault(batch.iteration, []).extend(some)
+    return dict(sorted(by_iteration.items()))
 
 
 def _columns(rewards: Mapping[int, Sequence[float]]) -> list[tuple[int, list[float]]]:
@@ -84,7 +84,7 @@ def _reward_labels(
         words = signed(low + share * (high - low), 2)
         y = frame.y(share) + (4 if share == 0.5 else 10 if share == 1 else 0)
         yield svg.label(frame.left - 8, y, words, anchor="end", fill=palette.faint, size=frame.text)
-    centers = ((frame.left + (place + 0.5) * width, number) for place, (number, _) in enumerate(columns))
+    centers = ((frame.left + (column + 0.5) * width, number) for column, (number, _) in enumerate(columns))
     yield from iteration_labels(frame, palette, centers)
 
 
@@ -113,7 +113,7 @@ def phases_bar(report: Json, palette: Palette, frame: Frame) -> list[str]:
 
 def phase_seconds(report: Json) -> dict[str, float]:
     """Return the seconds of each phase, unknown phases as `other`."""
-    found: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
     for name, sums in report["cost"]["phases"].items():
-        found[name if name in PHASES else "other"] += sums["seconds"]
-    return {name: found[name] for name in PHASES if found[name] > 0}
+        seconds[name if name in PHASES else "other"] += sums["seconds"]
+    return {name: seconds[name] for name in PHASES if seconds[name] > 0}

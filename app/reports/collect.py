@@ -24,8 +24,8 @@ from learnloop_service.app.domain.evaluation_state import EvaluationStatus
 from learnloop_service.app.processes.cores import usable_cores
 from learnloop_service.app.reports.rollouts import (
     MAX_DIGESTS,
-    Batch,
     Listing,
+    RolloutBatch,
     Row,
     digest,
     evaluated,
@@ -53,7 +53,7 @@ _MAX_REJUDGINGS = 5
 _ROWS_AT_ONCE = 200
 _FIGURES = ("iteration", "step", "success", "malformed", "failed_rollouts")
 _PARTS_OF_TEXT = ("sentence", "details")
-"""What a verdict has twice. A report has it once, as those of earlier versions, with which it is compared."""
+"""Members that repeat a verdict's text in parts. A report leaves them out, as reports of earlier versions did."""
 _REWARDS = ("mean", "median", "min", "max", "count")
 
 
@@ -78,7 +78,9 @@ async def collect(database: Database, settings: Settings, run: Run) -> Json:
         "run": _run(run),
         "settings": run.request,
         "verdict": {name: value for name, value in asdict(judged).items() if name not in _PARTS_OF_TEXT},
-        "causes": [_cause(each) for each in await diagnoses_of(database, run.id) if each.state == "active"],
+        "causes": [
+            _cause(diagnosis) for diagnosis in await diagnoses_of(database, run.id) if diagnosis.state == "active"
+        ],
         "iterations": _thinned_iterations(iterations),
         "evaluations": _thinned_evaluations(evaluations, run.best_step),
         "scenarios": collected.scenarios,
@@ -154,28 +156,30 @@ async def _figures(database: Database, run_id: str) -> tuple[list[Json], list[Js
         )
 
 
-async def _sizes(database: Database, run_id: str) -> dict[Batch, int]:
-    columns = [getattr(Trajectory, name) for name in (*Batch._fields, "replaces")]
+async def _sizes(database: Database, run_id: str) -> dict[RolloutBatch, int]:
+    columns = [getattr(Trajectory, name) for name in (*RolloutBatch._fields, "replaces")]
     query = (
         select(*columns, func.count().label("rollouts"))
         .where(Trajectory.run_id == run_id, Trajectory.iteration.is_not(None))
         .group_by(*columns)
     )
-    sizes: Counter[Batch] = Counter()
+    sizes: Counter[RolloutBatch] = Counter()
     async with database() as tx:
         for row in await tx.execute(query):
             sizes[_batch_of(row)] += row.rollouts
     return dict(sizes)
 
 
-def _batch_of(row: Any) -> Batch:
+def _batch_of(row: Any) -> RolloutBatch:
     """Return the batch of a trajectory. Training batches are not distinguished by the policy that sampled them, and
     replacements are a batch apart, because figures leave them out."""
     step = row.step if row.kind == "evaluation" else None
-    return Batch(row.iteration, row.kind if row.replaces is None else "replacement", row.split, row.mode, step)
+    return RolloutBatch(row.iteration, row.kind if row.replaces is None else "replacement", row.split, row.mode, step)
 
 
-def _first_choice(sizes: Mapping[Batch, int], evaluations: Sequence[Json], best_step: int | None) -> list[Batch]:
+def _first_choice(
+    sizes: Mapping[RolloutBatch, int], evaluations: Sequence[Json], best_step: int | None
+) -> list[RolloutBatch]:
     """Return the batches that the verdict, the examples and the end points of curves follow from."""
     heads = headline(evaluations)
     ends = [evaluated(row) for row in (*heads[:1], *heads[-1:])]
@@ -189,7 +193,7 @@ class _Collected:
 
     def __init__(self) -> None:
         self.scenarios: list[str] = []
-        self.batches: dict[Batch, list[Row]] = {}
+        self.batches: dict[RolloutBatch, list[Row]] = {}
         self._numbers: dict[str, int] = {}
         self._hashes: dict[int, list[str]] = {}
 
@@ -202,7 +206,7 @@ class _Collected:
                 self.scenarios.append(row.scenario_id)
             self.batches.setdefault(batch, []).append(listed_row(row, self._numbers[row.scenario_id], hash))
 
-    def listed(self, sizes: Mapping[Batch, int], listing: Listing) -> Json:
+    def listed(self, sizes: Mapping[RolloutBatch, int], listing: Listing) -> Json:
         return {
             "total": sum(sizes.values()),
             "listed": sum(map(len, self.batches.values())),
@@ -221,20 +225,20 @@ class _Collected:
             {
                 "from": block[0],
                 "to": block[-1],
-                "rollouts": sum(len(self._hashes[each]) for each in block),
-                "sha256": digest(hash for each in block for hash in self._hashes[each]),
+                "rollouts": sum(len(self._hashes[member]) for member in block),
+                "sha256": digest(hash for member in block for hash in self._hashes[member]),
             }
             for block in blocks.values()
         ]
 
 
 async def _collected(database: Database, run_id: str, listed: Listing) -> _Collected:
-    found = _Collected()
-    mine = Trajectory.run_id == run_id, Trajectory.iteration.is_not(None)
-    async for rows in trajectories(database, _ROWS_AT_ONCE, *mine):
+    collected = _Collected()
+    of_run = Trajectory.run_id == run_id, Trajectory.iteration.is_not(None)
+    async for rows in trajectories(database, _ROWS_AT_ONCE, *of_run):
         for row in rows:
-            found.add(row, listed)
-    return found
+            collected.add(row, listed)
+    return collected
 
 
 def _thinned_iterations(rows: Sequence[Json]) -> Json:
@@ -247,12 +251,12 @@ def _thinned_iterations(rows: Sequence[Json]) -> Json:
 
 def _thinned_evaluations(rows: Sequence[Json], best_step: int | None) -> Json:
     numbers = sorted({row["iteration"] for row in rows})
-    places = {number: place for place, number in enumerate(numbers)}
+    positions = {number: position for position, number in enumerate(numbers)}
     every = thinned(range(len(numbers)), _MAX_EVALUATED)
     items = [
         row
         for row in rows
-        if places[row["iteration"]] % every == 0 or row["iteration"] == numbers[-1] or row["step"] == best_step
+        if positions[row["iteration"]] % every == 0 or row["iteration"] == numbers[-1] or row["step"] == best_step
     ]
     return {"every": every, "items": items}
 
@@ -273,7 +277,7 @@ async def _cost(database: Database, run: Run) -> Json:
 
 
 def _number(value: Any) -> float | int | None:
-    """Return a sum as a plain number: those of whole numbers are Decimals."""
+    """Return a sum as a plain number, because Postgres gives the sum of whole numbers as a Decimal."""
     return value if value is None or isinstance(value, float) else int(value)
 
 
@@ -285,8 +289,8 @@ async def _checkpoints(database: Database, run_id: str) -> list[Json]:
     every = thinned(range(len(rows)), _MAX_EVALUATED)
     return [
         {name: getattr(row, name) for name in names}
-        for place, row in enumerate(rows)
-        if place % every == 0 or row.is_best or row is rows[-1]
+        for position, row in enumerate(rows)
+        if position % every == 0 or row.is_best or row is rows[-1]
     ]
 
 

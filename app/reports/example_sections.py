@@ -41,14 +41,14 @@ def examples_section(report: Json) -> Html:
 def _changes(report: Json) -> Html | None:
     if (ends := compared(report)) is None:
         return None
-    found = changes(*ends, report["scenarios"])
+    changed = changes(*ends, report["scenarios"])
     return h(
         "p",
-        f"Of {counted(sum(found), 'task')}, ",
-        h("strong", f"{found.better:,} got better", class_="good"),
+        f"Of {counted(sum(changed), 'task')}, ",
+        h("strong", f"{changed.better:,} got better", class_="good"),
         ", ",
-        h("strong", f"{found.worse:,} got worse", class_="bad"),
-        f" and {found.same:,} stayed the same.",
+        h("strong", f"{changed.worse:,} got worse", class_="bad"),
+        f" and {changed.same:,} stayed the same.",
     )
 
 
@@ -61,13 +61,13 @@ _COUNTS = {
 }
 
 
-def _example(place: int, item: Json) -> Html:
+def _example(number: int, item: Json) -> Html:
     task: Mapping[str, Json] = item["task"]
     name = next((name for name in _TITLES if isinstance(task.get(name), str)), None)
     others = {key: value for key, value in task.items() if key != name}
     return h(
         "article",
-        h("h3", f"{place}. ", task[name] if name else item["scenario_id"], " ", h("span", item["why"], class_="chip")),
+        h("h3", f"{number}. ", task[name] if name else item["scenario_id"], " ", h("span", item["why"], class_="chip")),
         h("p", " · ".join(f"{key}: {_plain(value)}" for key, value in others.items()), class_="muted small")
         if others
         else None,
@@ -125,9 +125,9 @@ def _expected(reference: Mapping[str, Json]) -> str:
 
 def _message(message: Json) -> Html:
     calls = [h("code", f"{call['name']}({_arguments(call['arguments'])})") for call in message["calls"]]
-    said = h("span", message["text"], class_="said", dir="auto") if message["text"] else None
+    words = h("span", message["text"], class_="said", dir="auto") if message["text"] else None
     return h(
-        "li", h("b", _WHO.get(message["role"], _plain(message["role"]))), " ", said, *calls, class_=_class(message)
+        "li", h("b", _WHO.get(message["role"], _plain(message["role"]))), " ", words, *calls, class_=_class(message)
     )
 
 

@@ -16,7 +16,7 @@ RULE = (
 FELL, UNSOLVED, DRAWN = "fell most", "still not solved", "drawn"
 
 
-class Example(NamedTuple):
+class ReportExample(NamedTuple):
     """A task and the rollouts that show it, before and after training."""
 
     scenario: str
@@ -25,23 +25,28 @@ class Example(NamedTuple):
     after: Row
 
 
-def examples(before: Sequence[Row], after: Sequence[Row], scenarios: Sequence[str]) -> list[Example]:
+def examples(before: Sequence[Row], after: Sequence[Row], scenarios: Sequence[str]) -> list[ReportExample]:
     """Return the tasks to show. The rollouts are those of the first and of the latest headline evaluation."""
     earlier, later = (successes(scored(rows, scenarios)) for rows in (before, after))
     first, last = _by_scenario(before, scenarios), _by_scenario(after, scenarios)
     return [
-        Example(id, why, _shown(first[id], -1 if why == FELL else 0), _shown(last[id], 1 if why == FELL else 0))
+        ReportExample(
+            id,
+            why,
+            _first_rollout(first[id], -1 if why == FELL else 0),
+            _first_rollout(last[id], 1 if why == FELL else 0),
+        )
         for id, why in _chosen(earlier, later)
     ]
 
 
 def right_of(rows: Sequence[Row], scenario: int) -> tuple[int, int]:
     """Return how many rollouts of a task succeeded, and how many there are."""
-    mine = [row for row in rows if row.scenario == scenario]
-    return sum(bool(row.success) for row in mine), len(mine)
+    of_task = [row for row in rows if row.scenario == scenario]
+    return sum(bool(row.success) for row in of_task), len(of_task)
 
 
-class Changes(NamedTuple):
+class SuccessChanges(NamedTuple):
     """Numbers of tasks by how their success changed."""
 
     better: int
@@ -49,11 +54,15 @@ class Changes(NamedTuple):
     same: int
 
 
-def changes(before: Sequence[Row], after: Sequence[Row], scenarios: Sequence[str]) -> Changes:
+def changes(before: Sequence[Row], after: Sequence[Row], scenarios: Sequence[str]) -> SuccessChanges:
     """Compare the success of the tasks that both evaluations have."""
     earlier, later = (successes(scored(rows, scenarios)) for rows in (before, after))
-    found = [later[id] - earlier[id] for id in earlier.keys() & later.keys()]
-    return Changes(sum(each > 0 for each in found), sum(each < 0 for each in found), sum(each == 0 for each in found))
+    changes_of_tasks = [later[id] - earlier[id] for id in earlier.keys() & later.keys()]
+    return SuccessChanges(
+        sum(change > 0 for change in changes_of_tasks),
+        sum(change < 0 for change in changes_of_tasks),
+        sum(change == 0 for change in changes_of_tasks),
+    )
 
 
 def _chosen(earlier: Mapping[str, float], later: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -70,12 +79,12 @@ def _chosen(earlier: Mapping[str, float], later: Mapping[str, float]) -> list[tu
 
 
 def _by_scenario(rows: Sequence[Row], scenarios: Sequence[str]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+    by_scenario: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(scenarios[row.scenario], []).append(row)
-    return found
+        by_scenario.setdefault(scenarios[row.scenario], []).append(row)
+    return by_scenario
 
 
-def _shown(rows: Sequence[Row], order: int) -> Row:
+def _first_rollout(rows: Sequence[Row], order: int) -> Row:
     """Return the first rollout, with successes last (order 1) or first (order -1); 0 keeps the order."""
     return sorted(rows, key=lambda row: order * bool(row.success))[0]

@@ -5,7 +5,16 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from learnloop_service.app.reports.examples import RULE, examples, right_of
-from learnloop_service.app.reports.rollouts import FAILED, Batch, Row, batches_of, compared, digest, evaluated, scored
+from learnloop_service.app.reports.rollouts import (
+    FAILED,
+    RolloutBatch,
+    Row,
+    batches_of,
+    compared,
+    digest,
+    evaluated,
+    scored,
+)
 from learnloop_service.app.statistics.verdict import verdict
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.scoring import held_out_figures, malformed_share, success_rate, successes, summarise
@@ -14,15 +23,15 @@ from learnloop_service.training.types import EvaluationConfig
 
 
 class Figure(NamedTuple):
-    """A figure of a report, and what follows from the rollouts in the report."""
+    """A figure as a report states it, and as it is computed from the rollouts in the report."""
 
     name: str
-    shown: Json
+    stated: Json
     computed: Json
 
     @property
     def agrees(self) -> bool:
-        return bool(self.shown == self.computed)
+        return bool(self.stated == self.computed)
 
 
 def figures(report: Json) -> list[Figure]:
@@ -37,7 +46,7 @@ def figures(report: Json) -> list[Figure]:
     ]
 
 
-def _iterations(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> Iterator[Figure]:
+def _iterations(report: Json, batches: Mapping[RolloutBatch, Sequence[Row]]) -> Iterator[Figure]:
     of_training = {batch.iteration: rows for batch, rows in batches.items() if batch.is_training}
     whole = _whole(report, batches)
     for item in report["iterations"]["items"]:
@@ -56,16 +65,20 @@ def _iterations(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> Iterato
         yield Figure(f"{where}: malformed", item["malformed"], malformed_share(rollouts))
 
 
-def _whole(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> dict[int, list[Row]]:
+def _whole(report: Json, batches: Mapping[RolloutBatch, Sequence[Row]]) -> dict[int, list[Row]]:
     """Return the rollouts of the iterations of which all are listed."""
     rows: dict[int, list[Row]] = {}
     for batch, some in batches.items():
         rows.setdefault(batch.iteration, []).extend(some)
-    made = {each["from"]: each["rollouts"] for each in report["digests"] if each["from"] == each["to"]}
-    return {iteration: mine for iteration, mine in rows.items() if made.get(iteration) == len(mine)}
+    counts = {digest["from"]: digest["rollouts"] for digest in report["digests"] if digest["from"] == digest["to"]}
+    return {
+        iteration: of_iteration
+        for iteration, of_iteration in rows.items()
+        if counts.get(iteration) == len(of_iteration)
+    }
 
 
-def _evaluations(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> Iterator[Figure]:
+def _evaluations(report: Json, batches: Mapping[RolloutBatch, Sequence[Row]]) -> Iterator[Figure]:
     scenarios, settings = report["scenarios"], report["settings"].get("evaluation", {})
     baseline: dict[tuple[str, str], dict[str, float]] = {}
     for item in report["evaluations"]["items"]:
@@ -75,8 +88,8 @@ def _evaluations(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> Iterat
         rollouts, kind = scored(rows, scenarios), (item["split"], item["mode"])
         where = evaluation_name(item)
         samples = settings.get("samples", EvaluationConfig().samples) if item["mode"] == "sampled" else 1
-        found = held_out_figures(rollouts, samples, by_scenario=settings.get("seed") is not None)
-        for name, value in asdict(found).items():
+        computed = held_out_figures(rollouts, samples, by_scenario=settings.get("seed") is not None)
+        for name, value in asdict(computed).items():
             yield Figure(f"{where}: {name.replace('_', ' ')}", item[name], value)
         yield Figure(f"{where}: turns", item["turns"], float(sum(row.turns for row in rows)) / len(rows))
         if item["iteration"] == 0:
@@ -94,12 +107,12 @@ def evaluation_name(item: Mapping[str, Any]) -> str:
 
 def _verdict(report: Json) -> Iterator[Figure]:
     """Compute the verdict from the evaluations in the report."""
-    shown = report["verdict"]
-    items, losses = report["evaluations"]["items"], shown.get("losses")  # earlier versions wrote none
-    found = asdict(verdict(items, report["run"]["best_step"], shown["causes"], losses))
+    stated = report["verdict"]
+    items, losses = report["evaluations"]["items"], stated.get("losses")  # earlier versions wrote none
+    computed = asdict(verdict(items, report["run"]["best_step"], stated["causes"], losses))
     for name in ("state", "points", "interval", "on", "text"):
-        computed = found[name]
-        yield Figure(f"verdict: {name}", shown[name], list(computed) if isinstance(computed, tuple) else computed)
+        value = computed[name]
+        yield Figure(f"verdict: {name}", stated[name], list(value) if isinstance(value, tuple) else value)
 
 
 def _examples(report: Json) -> Iterator[Figure]:
@@ -109,10 +122,10 @@ def _examples(report: Json) -> Iterator[Figure]:
         yield Figure("examples: number", len(items), 0)
         return
     chosen = examples(ends[0], ends[1], report["scenarios"])
-    yield Figure("examples: tasks", [each["scenario_id"] for each in items], [each.scenario for each in chosen])
-    for number, (item, each) in enumerate(zip(items, chosen, strict=False), 1):
-        yield Figure(f"example {number}: why it is shown", item["why"], each.why)
-        for side, row, rows in (("before", each.before, ends[0]), ("after", each.after, ends[1])):
+    yield Figure("examples: tasks", [item["scenario_id"] for item in items], [example.scenario for example in chosen])
+    for number, (item, example) in enumerate(zip(items, chosen, strict=False), 1):
+        yield Figure(f"example {number}: why it is shown", item["why"], example.why)
+        for side, row, rows in (("before", example.before, ends[0]), ("after", example.after, ends[1])):
             right, samples = right_of(rows, row.scenario)
             computed = {
                 "trajectory_id": row.id, "right": right, "samples": samples, "success": row.success,
@@ -122,7 +135,7 @@ def _examples(report: Json) -> Iterator[Figure]:
                 yield Figure(f"example {number}, {side} training: {name}", item[side][name], value)
 
 
-def _digests(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> Iterator[Figure]:
+def _digests(report: Json, batches: Mapping[RolloutBatch, Sequence[Row]]) -> Iterator[Figure]:
     whole = _whole(report, batches)
     for item in report["digests"]:
         if item["from"] == item["to"] and item["from"] in whole:

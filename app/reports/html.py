@@ -17,7 +17,7 @@ class Html(str):
 
 def visible(text: str) -> str:
     """Return the text with invisible characters replaced by visible marks."""
-    return UNSEEN.sub(lambda found: _mark(ord(found[0])), text)
+    return UNSEEN.sub(lambda match: _mark(ord(match[0])), text)
 
 
 def _mark(code: int) -> str:
@@ -32,12 +32,12 @@ def text(value: object) -> Html:
 def h(name: str, *children: object, **attributes: object) -> Html:
     """Return an element. `class_` is the attribute class, and `_` in other names becomes `-`. Children that are None or
     False are left out."""
-    given = "".join(
+    attribute_text = "".join(
         f' {attribute.rstrip("_").replace("_", "-")}="{text(value)}"'
         for attribute, value in attributes.items()
         if value is not None
     )
-    return Html(f"<{name}{given}>{joined(*children)}</{name}>")
+    return Html(f"<{name}{attribute_text}>{joined(*children)}</{name}>")
 
 
 def joined(*parts: object) -> Html:

@@ -80,6 +80,6 @@ def _data(report: Json) -> str:
     return _ESCAPED.sub(_escape, canonical(report))
 
 
-def _escape(found: re.Match[str]) -> str:
-    character = found[0]
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
     return f"\\u{ord(character):04x}" if character in "<>&" else json.dumps(character)[1:-1]

@@ -19,7 +19,7 @@ def proof(report: Json, checked: Sequence[Figure]) -> Html:
     return section(
         "Do the figures agree?",
         joined(
-            _found(checked),
+            _result(checked),
             h(
                 "p",
                 f"This file lists score, reward, success and hash of {_part(report['rollouts'])}, as JSON in the "
@@ -41,7 +41,7 @@ def proof(report: Json, checked: Sequence[Figure]) -> Html:
     )
 
 
-def _found(checked: Sequence[Figure]) -> Html:
+def _result(checked: Sequence[Figure]) -> Html:
     wrong = [figure.name for figure in checked if not figure.agrees]
     if not wrong:
         words = f"✓ All {counted(len(checked), 'figure')} that were recomputed from the rollouts in this file agree."
@@ -61,7 +61,7 @@ def _part(rollouts: Json) -> str:
 
 def _digests(report: Json) -> Html:
     rows = report["digests"]
-    shown = rows if len(rows) <= MAX_ROWS else [*rows[: MAX_ROWS // 2], *rows[-MAX_ROWS // 2 :]]
+    listed = rows if len(rows) <= MAX_ROWS else [*rows[: MAX_ROWS // 2], *rows[-MAX_ROWS // 2 :]]
     table = table_of(
         ("iterations", "rollouts", "SHA-256 of the hashes of their rollouts"),
         [
@@ -70,9 +70,9 @@ def _digests(report: Json) -> Html:
                 row["rollouts"],
                 h("code", row["sha256"]),
             )
-            for row in shown
+            for row in listed
         ],
         texts=(2,),
     )
-    note = "" if len(shown) == len(rows) else f"The first and the last {MAX_ROWS // 2} of {len(rows)} are shown."
+    note = "" if len(listed) == len(rows) else f"The first and the last {MAX_ROWS // 2} of {len(rows)} are shown."
     return h("details", h("summary", f"{len(rows):,} digests"), table, h("p", note, class_="muted") if note else None)

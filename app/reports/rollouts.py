@@ -15,7 +15,7 @@ from learnloop_service.app.statistics.verdict import headline
 from learnloop_service.environment.base import Scenario
 from learnloop_service.environment.json_type import Json
 from learnloop_service.judges.base import Score
-from learnloop_service.training.types import Failure, FailureKind, Rollout, ScoredRollout
+from learnloop_service.training.types import FailureKind, Rollout, RolloutFailure, ScoredRollout
 
 MAX_LISTED = 2_000
 """Maximum number of listed rollouts: about 250 kB."""
@@ -29,7 +29,7 @@ HASHED = (
 """Fields of `GET /trajectories/{trajectory_id}` that the hash of a rollout covers. Fields that later versions add are
 not among them, so that old reports can still be verified."""
 FAILED = "failed"
-"""The end of a rollout that failed; of others it is the `finish` of the outcome."""
+"""The `end` of a rollout that failed. For the others it is the outcome's `finish`."""
 
 
 class Row(NamedTuple):
@@ -46,7 +46,7 @@ class Row(NamedTuple):
     sha256: str
 
 
-class Batch(NamedTuple):
+class RolloutBatch(NamedTuple):
     """Rollouts that were made together: the training rollouts of an iteration, or a held-out evaluation."""
 
     iteration: int
@@ -69,31 +69,31 @@ def rollout_hash(row: Any) -> str:
 def digest(hashes: Iterable[str]) -> str:
     """Return the SHA-256 of hashes in ascending order, each followed by a newline."""
     whole = sha256()
-    for each in sorted(hashes):
-        whole.update(f"{each}\n".encode())
+    for hash in sorted(hashes):
+        whole.update(f"{hash}\n".encode())
     return whole.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The batches whose rollouts are listed. Of the others, every `every`-th iteration's are."""
+    """The batches whose rollouts are listed: those chosen, and all of every `every`-th iteration."""
 
-    batches: frozenset[Batch]
+    batches: frozenset[RolloutBatch]
     every: int
 
 
-def listing(sizes: Mapping[Batch, int], first_choice: Sequence[Batch]) -> Listing:
+def listing(sizes: Mapping[RolloutBatch, int], first_choice: Sequence[RolloutBatch]) -> Listing:
     """Choose the batches to list. `first_choice` are listed before others, as far as they fit."""
-    chosen: set[Batch] = set()
-    left = MAX_LISTED
+    chosen: set[RolloutBatch] = set()
+    room = MAX_LISTED
     for batch in first_choice:
-        if batch in sizes and batch not in chosen and sizes[batch] <= left:
+        if batch in sizes and batch not in chosen and sizes[batch] <= room:
             chosen.add(batch)
-            left -= sizes[batch]
+            room -= sizes[batch]
     others = sizes.keys() - chosen
     for every in steps():
         some = {batch for batch in others if batch.iteration % every == 0}
-        if sum(sizes[batch] for batch in some) <= left:
+        if sum(sizes[batch] for batch in some) <= room:
             return Listing(frozenset(chosen | some), every)
     raise AssertionError("steps() is endless")
 
@@ -114,11 +114,11 @@ def listed_row(row: Any, scenario: int, hash: str) -> Row:
     return Row(row.id, scenario, row.score, row.reward, row.success, end[:40], row.turns, hash)
 
 
-def batches_of(report: Json) -> dict[Batch, list[Row]]:
+def batches_of(report: Json) -> dict[RolloutBatch, list[Row]]:
     """Return the listed rollouts of a report."""
     return {
-        Batch(*(each[name] for name in Batch._fields)): [Row(*row) for row in each["rows"]]
-        for each in report["rollouts"]["batches"]
+        RolloutBatch(*(batch[name] for name in RolloutBatch._fields)): [Row(*row) for row in batch["rows"]]
+        for batch in report["rollouts"]["batches"]
     }
 
 
@@ -132,9 +132,9 @@ def compared(report: Json) -> tuple[list[Row], list[Row]] | None:
     return (before, after) if before and after else None
 
 
-def evaluated(row: Json) -> Batch:
+def evaluated(row: Json) -> RolloutBatch:
     """Return the batch of the rollouts of a held-out evaluation."""
-    return Batch(row["iteration"], "evaluation", row["split"], row["mode"], row["step"])
+    return RolloutBatch(row["iteration"], "evaluation", row["split"], row["mode"], row["step"])
 
 
 def scored(rows: Sequence[Row], scenarios: Sequence[str]) -> list[ScoredRollout]:
@@ -143,7 +143,7 @@ def scored(rows: Sequence[Row], scenarios: Sequence[str]) -> list[ScoredRollout]
 
 
 def _scored(row: Row, scenario_id: str) -> ScoredRollout:
-    failure = Failure(FailureKind.OTHER, FAILED) if row.end == FAILED else None
+    failure = RolloutFailure(FailureKind.OTHER, FAILED) if row.end == FAILED else None
     scenario = Scenario(scenario_id, "validation", {}, {})
     rollout = Rollout(row.id, scenario, cast(Any, None), {"finish": row.end}, failure)
     return ScoredRollout(rollout, Score(None, ""), row.reward, {}, bool(row.success))

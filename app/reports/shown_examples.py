@@ -6,7 +6,7 @@ from sqlalchemy import select
 
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Trajectory
-from learnloop_service.app.reports.examples import RULE, Example, examples, right_of
+from learnloop_service.app.reports.examples import RULE, ReportExample, examples, right_of
 from learnloop_service.app.reports.rollouts import Row, compared
 from learnloop_service.environment.json_type import Json
 
@@ -26,22 +26,24 @@ async def _items(database: Database, document: Json) -> list[Json]:
         return []
     before, after = ends
     chosen = examples(before, after, document["scenarios"])
-    ids = [id for each in chosen for id in (each.before.id, each.after.id)]
+    ids = [id for example in chosen for id in (example.before.id, example.after.id)]
     async with database() as tx:
         rows = (await tx.execute(select(Trajectory).where(Trajectory.id.in_(ids)))).scalars().all()
     stored = {row.id: row for row in rows}
-    return [_example(each, stored, before, after) for each in chosen]
+    return [_example(example, stored, before, after) for example in chosen]
 
 
-def _example(each: Example, stored: Mapping[str, Trajectory], before: Sequence[Row], after: Sequence[Row]) -> Json:
-    scenario = stored[each.before.id].scenario
+def _example(
+    example: ReportExample, stored: Mapping[str, Trajectory], before: Sequence[Row], after: Sequence[Row]
+) -> Json:
+    scenario = stored[example.before.id].scenario
     return {
-        "scenario_id": each.scenario,
-        "why": each.why,
+        "scenario_id": example.scenario,
+        "why": example.why,
         "task": scenario["task"],
         "reference": scenario["reference"],
-        "before": _side(stored[each.before.id], right_of(before, each.before.scenario)),
-        "after": _side(stored[each.after.id], right_of(after, each.after.scenario)),
+        "before": _side(stored[example.before.id], right_of(before, example.before.scenario)),
+        "after": _side(stored[example.after.id], right_of(after, example.after.scenario)),
     }
 
 
@@ -66,20 +68,22 @@ def _side(row: Trajectory, right: tuple[int, int]) -> Json:
 
 def _messages(messages: Sequence[Json]) -> list[Json]:
     """Return role, text and tool calls of the messages, cut to what a report has room for."""
-    left, found = _MAX_CONVERSATION, []
+    room, cut_messages = _MAX_CONVERSATION, []
     for message in messages:
-        text = _cut(_text(message.get("content")), min(_MAX_MESSAGE, left))
-        left = max(0, left - len(text.encode()))
+        text = _cut(_text(message.get("content")), min(_MAX_MESSAGE, room))
+        room = max(0, room - len(text.encode()))
         calls = []
         for call in message.get("tool_calls") or ():
-            arguments = _cut(str(call["function"]["arguments"]), min(_MAX_MESSAGE, left))
-            left = max(0, left - len(arguments.encode()))
+            arguments = _cut(str(call["function"]["arguments"]), min(_MAX_MESSAGE, room))
+            room = max(0, room - len(arguments.encode()))
             calls.append({"name": str(call["function"]["name"])[:100], "arguments": arguments})
-        found.append({"role": message.get("role"), "text": text, "calls": calls})
-        if left == 0:
+        cut_messages.append({"role": message.get("role"), "text": text, "calls": calls})
+        if room == 0:
             break
-    missing = len(messages) - len(found)
-    return [*found, {"role": "cut", "text": f"{missing} more messages", "calls": []}] if missing else found
+    missing = len(messages) - len(cut_messages)
+    return (
+        [*cut_messages, {"role": "cut", "text": f"{missing} more messages", "calls": []}] if missing else cut_messages
+    )
 
 
 def _text(content: Json) -> str:
@@ -93,5 +97,5 @@ def _cut(text: str, most: int) -> str:
     whole = text.encode()
     if len(whole) <= most:
         return text
-    kept = whole[:most].decode(errors="ignore")
-    return f"{kept} [cut: {len(text) - len(kept)} more characters are in the stored trajectory]"
+    beginning = whole[:most].decode(errors="ignore")
+    return f"{beginning} [cut: {len(text) - len(beginning)} more characters are in the stored trajectory]"

@@ -36,18 +36,18 @@ def public_text(key: Ed25519PrivateKey) -> str:
 
 def sign(content: str, key: Ed25519PrivateKey) -> str:
     """Return the file with the signature as its last element."""
-    said = {"key": public_text(key), "signature": _text(key.sign(_digest(content)))}
-    return f'{content}<script type="application/json" id="signature">{json.dumps(said)}</script>\n'
+    document = {"key": public_text(key), "signature": _text(key.sign(_digest(content)))}
+    return f'{content}<script type="application/json" id="signature">{json.dumps(document)}</script>\n'
 
 
 def opened(file: str) -> Signed:
     """Take a file apart, and check its signature against the key that it names."""
-    if (found := _ELEMENT.search(file)) is None:
+    if (match := _ELEMENT.search(file)) is None:
         return Signed(file, None, False)
-    content = file[: found.start()]
+    content = file[: match.start()]
     try:
-        said = json.loads(found[1])
-        key, signature = str(said["key"]), _bytes(str(said["signature"]))
+        document = json.loads(match[1])
+        key, signature = str(document["key"]), _bytes(str(document["signature"]))
         Ed25519PublicKey.from_public_bytes(_bytes(key)).verify(signature, _digest(content))
     except (ValueError, KeyError, InvalidSignature):
         return Signed(content, "(unreadable)", False)
@@ -63,7 +63,7 @@ def _text(value: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """Raises ValueError."""
+    """Decode base64url without padding. Raises ValueError."""
     try:
         return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except binascii.Error as error:

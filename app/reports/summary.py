@@ -20,7 +20,7 @@ STATES = {
 
 
 def name_of(run: Json) -> str:
-    """Return what the run is called. Reports of earlier versions, which have to be rendered alike, have no name."""
+    """Return the run's name. Reports of earlier versions have none, and must be rendered as before."""
     name: str = run.get("name", run["model"])
     return name
 
@@ -33,7 +33,7 @@ def head(report: Json) -> Html:
     if on is not None:
         ends = [on["first"], *([on["latest"]] if on["latest"] else [])]
         share = joined(
-            h("strong", " → ".join(percent(each["success"]) for each in ends)),
+            h("strong", " → ".join(percent(end["success"]) for end in ends)),
             h("span", " of held-out tasks right"),
         )
     return h(
@@ -52,21 +52,21 @@ def head(report: Json) -> Html:
         _amounts(report),
         _causes(report),
         *(
-            h("p", f"Judged again by {each['judge']}: {each['text']}", class_="muted")
-            for each in report.get("rejudgings", ())  # earlier versions wrote none
+            h("p", f"Judged again by {rejudging['judge']}: {rejudging['text']}", class_="muted")
+            for rejudging in report.get("rejudgings", ())  # earlier versions wrote none
         ),
     )
 
 
 def _test_line(report: Json) -> Html | None:
-    """Say what the test split shows, where it is not the headline."""
+    """Return a sentence on the test split, unless that is the headline."""
     rows = report["evaluations"]["items"]
     tests = [row for row in rows if (row["split"], row["mode"]) == ("test", "sampled")]
     if len(tests) < 2 or headline(rows)[0]["split"] == "test":
         return None
     first, latest = tests[0], on_same_scenarios(tests[0], tests[-1])
     change = latest["difference"]
-    shown = (
+    change_text = (
         ""
         if change is None
         else (
@@ -77,7 +77,7 @@ def _test_line(report: Json) -> Html | None:
     return h(
         "p",
         f"On the test split, which chose no checkpoint: {percent(first['success'])} → {percent(latest['success'])} of "
-        f"{counted(latest['scenarios'], 'task')}{shown}.",
+        f"{counted(latest['scenarios'], 'task')}{change_text}.",
         class_="muted",
     )
 
@@ -122,11 +122,11 @@ def _causes(report: Json) -> Html | None:
             *(
                 h(
                     "li",
-                    h("strong", in_words(each["cause"])),
-                    f" ({each['severity']}): {each['summary']} ",
-                    h("em", each["remedy"]),
+                    h("strong", in_words(cause["cause"])),
+                    f" ({cause['severity']}): {cause['summary']} ",
+                    h("em", cause["remedy"]),
                 )
-                for each in report["causes"]
+                for cause in report["causes"]
             ),
         ),
         class_="notice",

@@ -57,10 +57,10 @@ def _interval(row: Json) -> str:
 
 
 def _change(row: Json) -> str:
-    found = row["difference"]
-    if found is None:
+    difference = row["difference"]
+    if difference is None:
         return ""
-    return f"{points(100 * found['mean'])} [{points(100 * found['low'])}, {points(100 * found['high'])}]"
+    return f"{points(100 * difference['mean'])} [{points(100 * difference['low'])}, {points(100 * difference['high'])}]"
 
 
 def iterations(report: Json) -> Html | None:
@@ -69,7 +69,7 @@ def iterations(report: Json) -> Html | None:
     if not items:
         return None
     every = max(report["iterations"]["every"], thinned([row["iteration"] for row in items], MAX_ROWS))
-    shown = [row for row in items if row["iteration"] % every == 0 or row in (items[0], items[-1])]
+    listed = [row for row in items if row["iteration"] % every == 0 or row in (items[0], items[-1])]
     names = (
         "iteration",
         "step",
@@ -92,7 +92,7 @@ def iterations(report: Json) -> Html | None:
             percent(row["malformed"]),
             row["failed_rollouts"],
         )
-        for row in shown
+        for row in listed
     ]
     table = table_of(names, rows)
     return section("Training iterations", table, _thinning(every, "iteration"))
@@ -103,7 +103,7 @@ def _thinning(every: int, noun: str) -> str:
 
 
 def facts(report: Json) -> Html:
-    """Return what the run was, what it ran on, and its settings."""
+    """Return tables of the run, of its machine, and of its settings."""
     run, written = report["run"], report["written"]
     facts = {
         "run": run["run_id"],
@@ -172,7 +172,7 @@ def section(title: str, content: Html, note: str = "") -> Html:
 
 def table_of(names: Sequence[str], rows: Sequence[Sequence[object]], texts: Sequence[int] = ()) -> Html:
     """Return a table. Columns are right-aligned numbers, except those whose places are in `texts`."""
-    classes = ["text" if place in texts else None for place in range(len(names))]
+    classes = ["text" if column in texts else None for column in range(len(names))]
 
     def line(cells: Sequence[object], kind: str) -> Html:
         return h("tr", *(h(kind, cell, class_=of) for cell, of in zip(cells, classes, strict=True)))

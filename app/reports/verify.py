@@ -26,7 +26,7 @@ _CHANGING = (
 )  # fmt: skip
 """Prefixes of the figures that change if a run continues after its report was written."""
 _REJUDGING = "rejudging "
-"""Begins the names of what can be made and deleted after a report was written."""
+"""Prefix of the figures of rejudgings, which can be added and deleted after a report was written."""
 _OF_ROLLOUTS = ("run.pruned", "rollout", "digest", "example")
 """What cannot be compared once the service has deleted the run's trajectories because of their age."""
 
@@ -35,7 +35,7 @@ class DamagedReport(Exception):
     """The file is not a report that can be read. The message says why."""
 
 
-class Difference(NamedTuple):
+class FigureDifference(NamedTuple):
     """A figure or text of the file that differs from what it should be."""
 
     name: str
@@ -43,80 +43,86 @@ class Difference(NamedTuple):
     other: Json
 
 
-class Comparison(NamedTuple):
+class DatabaseComparison(NamedTuple):
     """A comparison with the service's database."""
 
     compared: int
-    differences: list[Difference]
+    differences: list[FigureDifference]
     not_compared: list[str]
-    """What was left out, and why."""
+    """Figures that were left out of the comparison, each with the reason."""
 
 
 @dataclass
-class Verification:
-    """What was found out about a file."""
+class ReportVerification:
+    """The result of verifying a file."""
 
-    differences: dict[str, list[Difference]] = field(default_factory=dict)
-    """By what the file differs from."""
+    differences: dict[str, list[FigureDifference]] = field(default_factory=dict)
+    """Differences between the file and each source, by the source's name."""
     notes: list[str] = field(default_factory=list)
     unverified: list[str] = field(default_factory=list)
-    """What the file says without evidence."""
+    """Statements of the file for which there is no evidence."""
 
 
-def verified(file: str, current: str | None, key: str | None) -> Verification:
+def verified(file: str, current: str | None, key: str | None) -> ReportVerification:
     """Verify a file: against the rollouts in it, its own text, and `current`, the file that the service writes now.
 
     `key` is the public key of the service. Without both, who wrote the file is not verified. Only of a file that the
     service signed, its own word counts on when it was written, by what, and how far the run was. Raises DamagedReport.
     """
     content, signer, valid = opened(file)
-    report, found = read_report(content), Verification()
+    report, verification = read_report(content), ReportVerification()
     signed = valid and key is not None and signer == key
     if signer is not None and not (valid if key is None else signed):
-        found.differences["the service's signature"] = [Difference("signature, by the key", signer, key or NOTHING)]
-    count, found.differences["rollouts in the file"] = recomputed(report)
-    found.notes.append(f"{count:,} figures were recomputed from {report['rollouts']['listed']:,} rollouts in the file")
+        verification.differences["the service's signature"] = [
+            FigureDifference("signature, by the key", signer, key or NOTHING)
+        ]
+    count, verification.differences["rollouts in the file"] = recomputed(report)
+    verification.notes.append(
+        f"{count:,} figures were recomputed from {report['rollouts']['listed']:,} rollouts in the file"
+    )
     if is_ours(report):
-        found.differences["its own data"] = page_differences(content, report)
-        found.notes.append("the page was compared with its data")
+        verification.differences["its own data"] = page_differences(content, report)
+        verification.notes.append("the page was compared with its data")
     elif not signed:
-        found.unverified.append("the text of its page, which another version of Learnloop wrote")
+        verification.unverified.append("the text of its page, which another version of Learnloop wrote")
     if signed:
-        found.notes.append("the service signed the file as it is")
+        verification.notes.append("the service signed the file as it is")
     if current is not None:
-        _compare_with_service(found, content, report, opened(current).content, signed)
+        _compare_with_service(verification, content, report, opened(current).content, signed)
     elif signed:
-        found.unverified.append("that the service's database still says the same (--offline)")
+        verification.unverified.append("that the service's database still says the same (--offline)")
     else:
-        found.unverified.append(
+        verification.unverified.append(
             "that a service wrote it, and with that the run, its rollouts and judgements, the rejudgings, the machine, "
             "the prices and the dates"
         )
-    return found
+    return verification
 
 
-def _compare_with_service(found: Verification, content: str, report: Json, current: str, signed: bool) -> None:
-    there = read_report(current)
-    comparison = compared_with(report, there, signed=signed)
-    found.differences["the service"] = comparison.differences
-    found.notes.append(f"{comparison.compared:,} figures, texts and hashes were compared with the service")
-    found.notes += [f"not compared: {reason}" for reason in comparison.not_compared]
+def _compare_with_service(
+    verification: ReportVerification, content: str, report: Json, current: str, signed: bool
+) -> None:
+    current_report = read_report(current)
+    comparison = compared_with(report, current_report, signed=signed)
+    verification.differences["the service"] = comparison.differences
+    verification.notes.append(f"{comparison.compared:,} figures, texts and hashes were compared with the service")
+    verification.notes += [f"not compared: {reason}" for reason in comparison.not_compared]
     if signed:
         return
-    found.unverified.append(f"the time at which it says that it was written ({report['written']['at']})")
-    if not is_ours(there):
-        found.unverified.append("the file byte for byte, because the service runs another version of Learnloop")
-    elif not any(found.differences.values()):
-        there["written"]["at"] = report["written"]["at"]
-        found.differences["what the service writes"] = page_differences(content, there)
+    verification.unverified.append(f"the time at which it says that it was written ({report['written']['at']})")
+    if not is_ours(current_report):
+        verification.unverified.append("the file byte for byte, because the service runs another version of Learnloop")
+    elif not any(verification.differences.values()):
+        current_report["written"]["at"] = report["written"]["at"]
+        verification.differences["what the service writes"] = page_differences(content, current_report)
 
 
 def read_report(content: str) -> Json:
     """Return the data of a report. Raises DamagedReport."""
-    if len(found := _DATA.findall(content)) != 1:
+    if len(documents := _DATA.findall(content)) != 1:
         raise DamagedReport("it has no data of a report")
     try:
-        report = json.loads(found[0])
+        report = json.loads(documents[0])
         version = report["format"]
     except (ValueError, TypeError, KeyError) as error:
         raise DamagedReport(f"its data is not that of a report: {error}") from error
@@ -125,16 +131,18 @@ def read_report(content: str) -> Json:
     return report
 
 
-def recomputed(report: Json) -> tuple[int, list[Difference]]:
+def recomputed(report: Json) -> tuple[int, list[FigureDifference]]:
     """Return how many figures were recomputed from the rollouts in the report, and those that differ.
 
     Raises DamagedReport.
     """
     try:
-        found = figures(report)
+        computed = figures(report)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise DamagedReport(f"its figures cannot be computed: {type(error).__name__}: {error}") from error
-    return len(found), [Difference(each.name, each.shown, each.computed) for each in found if not each.agrees]
+    return len(computed), [
+        FigureDifference(figure.name, figure.stated, figure.computed) for figure in computed if not figure.agrees
+    ]
 
 
 def is_ours(report: Json) -> bool:
@@ -142,7 +150,7 @@ def is_ours(report: Json) -> bool:
     return bool(report["written"]["renderer"] == renderer())
 
 
-def page_differences(content: str, report: Json) -> list[Difference]:
+def page_differences(content: str, report: Json) -> list[FigureDifference]:
     """Return where the page says something else than its data, as text, with what it should say.
 
     Only for reports that `is_ours`. Raises DamagedReport.
@@ -156,18 +164,20 @@ def page_differences(content: str, report: Json) -> list[Difference]:
     here, there = _Pieces.of(content), _Pieces.of(expected)
     matcher = SequenceMatcher(None, here, there, autojunk=False)
     return [
-        Difference(
-            f"page, {(here[a:b] or there[c:d] or [_Piece('its form', '')])[0].place}",
+        FigureDifference(
+            f"page, {(here[a:b] or there[c:d] or [_Piece('its form', '')])[0].section}",
             " ".join(piece.text for piece in here[a:b]),
             " ".join(piece.text for piece in there[c:d]),
         )
         for kind, a, b, c, d in matcher.get_opcodes()
         if kind != "equal"
-    ] or [Difference("page, its form", "another arrangement of the same texts", "the arrangement that reports have")]
+    ] or [
+        FigureDifference("page, its form", "another arrangement of the same texts", "the arrangement that reports have")
+    ]
 
 
 class _Piece(NamedTuple):
-    place: str
+    section: str
     text: str
 
 
@@ -176,8 +186,8 @@ class _Pieces(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self.found: list[_Piece] = []
-        self._place = "head"
+        self.pieces: list[_Piece] = []
+        self._section = "head"
         self._open: list[str] = []
 
     @classmethod
@@ -185,11 +195,11 @@ class _Pieces(HTMLParser):
         parser = cls()
         parser.feed(content)
         parser.close()
-        return parser.found
+        return parser.pieces
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._open.append(tag)
-        self.found.append(_Piece(self._place, f"<{tag}{''.join(f' {name}={value}' for name, value in attrs)}>"))
+        self.pieces.append(_Piece(self._section, f"<{tag}{''.join(f' {name}={value}' for name, value in attrs)}>"))
 
     def handle_endtag(self, tag: str) -> None:
         while self._open and self._open.pop() != tag:
@@ -197,12 +207,12 @@ class _Pieces(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self._open[-1:] == ["h2"]:
-            self._place = data
+            self._section = data
         if data.strip():
-            self.found.append(_Piece(self._place, data.strip()))
+            self.pieces.append(_Piece(self._section, data.strip()))
 
 
-def compared_with(report: Json, current: Json, *, signed: bool) -> Comparison:
+def compared_with(report: Json, current: Json, *, signed: bool) -> DatabaseComparison:
     """Compare a report with the one that the service makes now.
 
     What can have changed since it was written is left out of a signed report only. Raises DamagedReport.
@@ -214,7 +224,7 @@ def compared_with(report: Json, current: Json, *, signed: bool) -> Comparison:
         raise DamagedReport(f"its data is incomplete: {type(error).__name__}: {error}") from error
     if not signed:
         names = [name for name in {**here, **there} if name != _AT]
-        return Comparison(len(names), _differing(names, here, there), [])
+        return DatabaseComparison(len(names), _differing(names, here, there), [])
     left_out: tuple[str, ...] = (_WRITTEN, *(_CHANGING if went_on else ()))
     reasons = ["the run has gone on since, so what changes with it"] if went_on else []
     if current["run"]["pruned"] != report["run"]["pruned"]:
@@ -224,12 +234,12 @@ def compared_with(report: Json, current: Json, *, signed: bool) -> Comparison:
     if went_on:  # the service can list other rollouts of a longer run
         names = [name for name in names if name in there]
     names = [name for name in names if not name.startswith(_REJUDGING) or (name in here and name in there)]
-    return Comparison(len(names), _differing(names, here, there), reasons)
+    return DatabaseComparison(len(names), _differing(names, here, there), reasons)
 
 
-def _differing(names: Iterable[str], here: Mapping[str, Json], there: Mapping[str, Json]) -> list[Difference]:
-    found = [Difference(name, here.get(name, NOTHING), there.get(name, NOTHING)) for name in names]
-    return [each for each in found if each.file != each.other]
+def _differing(names: Iterable[str], here: Mapping[str, Json], there: Mapping[str, Json]) -> list[FigureDifference]:
+    differences = [FigureDifference(name, here.get(name, NOTHING), there.get(name, NOTHING)) for name in names]
+    return [difference for difference in differences if difference.file != difference.other]
 
 
 def _named(report: Json) -> Iterator[tuple[str, Json]]:
@@ -270,7 +280,7 @@ def _flat(name: str, value: Json) -> Iterator[tuple[str, Json]]:
         for key, inner in value.items():
             yield from _flat(f"{name}.{key}", inner)
     elif isinstance(value, list) and value:
-        for place, inner in enumerate(value, 1):
-            yield from _flat(f"{name}.{place}", inner)
+        for position, inner in enumerate(value, 1):
+            yield from _flat(f"{name}.{position}", inner)
     else:
         yield name, value

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from learnloop_service.app.domain.stored_request import Budget
+from learnloop_service.app.domain.stored_request import StoredBudget
 from learnloop_service.training.budget import BudgetReached, Usage
 from learnloop_service.training.phases import Phase
 
@@ -86,7 +86,7 @@ class Meter:
     Not thread-safe: while the learn loop has rollouts in flight, the meter belongs to their thread.
     """
 
-    def __init__(self, budget: Budget, prior: PriorUsage, clock: Clock = time.monotonic) -> None:
+    def __init__(self, budget: StoredBudget, prior: PriorUsage, clock: Clock = time.monotonic) -> None:
         self.prompt_per_turn, self.judging = prior.prompt_per_turn, prior.judging
         self.iteration = prior.iteration
         """The next iteration to finish."""
@@ -184,7 +184,7 @@ class Meter:
     @property
     def limited(self) -> bool:
         """Whether there is any limit."""
-        return self._budget != Budget()
+        return self._budget != StoredBudget()
 
     async def extend(self, reservation: "MeterReservation", most: Callable[[], Usage]) -> None:
         """Reserve more for a running call once it fits. Raises RunBudgetReached."""

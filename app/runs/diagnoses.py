@@ -8,13 +8,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from learnloop_service.app.claims.lease import Lease
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.db.tables import Diagnosis, Iteration, Run
+from learnloop_service.app.db.tables import Iteration, Run, SavedDiagnosis
 from learnloop_service.app.domain.event_types import EventType
 from learnloop_service.app.domain.stored_request import DiagnosisRule
 from learnloop_service.app.events.log import append
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.diagnosis.diagnosis import Diagnosis as Found
-from learnloop_service.training.diagnosis.diagnosis import Severity, current_causes
+from learnloop_service.training.diagnosis.diagnosis import Diagnosis, Severity, current_causes
 from learnloop_service.training.diagnosis.facts import Facts
 
 
@@ -30,10 +29,10 @@ async def facts_of(database: Database, run_id: str) -> list[Facts]:
         return [Facts.parse(facts) for facts in found if facts is not None]
 
 
-async def diagnoses_of(database: Database, run_id: str) -> Sequence[Diagnosis]:
+async def diagnoses_of(database: Database, run_id: str) -> Sequence[SavedDiagnosis]:
     """Return a run's diagnoses."""
     async with database() as tx:
-        return (await tx.execute(select(Diagnosis).where(Diagnosis.run_id == run_id))).scalars().all()
+        return (await tx.execute(select(SavedDiagnosis).where(SavedDiagnosis.run_id == run_id))).scalars().all()
 
 
 def causes_of(run: Run) -> list[str]:
@@ -45,17 +44,17 @@ async def save(
     tx: AsyncSession,
     lease: Lease[Run],
     iteration: int,
-    found: Sequence[Found],
+    found: Sequence[Diagnosis],
     rule: DiagnosisRule,
     collapse_pause: str | None = None,
 ) -> None:
     """Save the diagnoses after an iteration, with an event for each that was named or cleared. `collapse_pause` is why
     on_collapse pauses the run now."""
-    mine = select(Diagnosis.cause, Diagnosis.state).where(Diagnosis.run_id == lease.id)
+    mine = select(SavedDiagnosis.cause, SavedDiagnosis.state).where(SavedDiagnosis.run_id == lease.id)
     before = {cause: state for cause, state in (await tx.execute(mine)).all()}  # noqa: C416 - rows are no tuples to mypy
     for each in found:
         row = _row(each)
-        statement = insert(Diagnosis).values(run_id=lease.id, **row)
+        statement = insert(SavedDiagnosis).values(run_id=lease.id, **row)
         await tx.execute(statement.on_conflict_do_update(index_elements=["run_id", "cause"], set_=row))
     changed = [each for each in found if before.get(each.cause) != each.state]
     for each in changed:
@@ -67,7 +66,7 @@ async def save(
     await tx.execute(update(Run).where(Run.id == lease.id).values(**values))
 
 
-def pause_reason(changed: Sequence[Found], rule: DiagnosisRule) -> str | None:
+def pause_reason(changed: Sequence[Diagnosis], rule: DiagnosisRule) -> str | None:
     """Return why the rule pauses the run now: the first of the newly named diagnoses that are serious enough.
 
     A consequence of another cause does not: who resumes a run in spite of a cause accepts what follows from it.
@@ -79,7 +78,7 @@ def pause_reason(changed: Sequence[Found], rule: DiagnosisRule) -> str | None:
     return f"{serious[0].cause}: {serious[0].summary} (on_diagnosis)" if serious else None
 
 
-def _is_news(found: Found) -> bool:
+def _is_news(found: Diagnosis) -> bool:
     return found.state == "active" and found.explained_by is None
 
 
@@ -92,7 +91,7 @@ async def check_rule(database: Database, run_id: str) -> None:
         raise DiagnosisStop(reason)
 
 
-def _row(found: Found) -> dict[str, Json]:
+def _row(found: Diagnosis) -> dict[str, Json]:
     remedy = {"text": found.remedy.text, "how": found.remedy.how, "request": found.remedy.request}
     return {
         "cause": str(found.cause),

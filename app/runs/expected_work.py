@@ -12,7 +12,7 @@ from learnloop_service.environment.json_type import Json
 
 
 @dataclass(frozen=True, slots=True)
-class ExpectedRollouts:
+class RolloutForecast:
     """Numbers of rollouts in a run."""
 
     baseline: int
@@ -35,24 +35,24 @@ class ExpectedRollouts:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpectedWork:
+class WorkForecast:
     """The rollouts of a run, and the time that they take."""
 
-    rollouts: ExpectedRollouts
+    rollouts: RolloutForecast
     seconds: float | None
     """By the newest comparable run; None if there is none."""
     disk_bytes: float | None = None
     """What its checkpoints and rollouts take; None if that is unknown."""
 
 
-def expected_rollouts(request: Mapping[str, Json], iterations: int) -> ExpectedRollouts:
+def expected_rollouts(request: Mapping[str, Json], iterations: int) -> RolloutForecast:
     """Return the rollouts of a run with this whole request and this number of iterations of GRPO."""
     held_out = request["evaluation"]
     each = held_out["samples"] + 1  # plus a greedy one
     numbers = range(0 if request.get("warm_start") else 1, iterations + 1)  # 0 is the last one on demonstrations
     evaluations = sum(number % held_out["every"] == 0 or number == iterations for number in numbers)
     training = iterations * request["groups_per_iteration"] * request["rollouts_per_group"]
-    return ExpectedRollouts(
+    return RolloutForecast(
         baseline=each * (held_out["scenarios"] + held_out["test_scenarios"]),
         training=training,
         evaluations=each * (evaluations * held_out["scenarios"] + held_out["test_scenarios"]),
@@ -60,7 +60,7 @@ def expected_rollouts(request: Mapping[str, Json], iterations: int) -> ExpectedR
     )
 
 
-async def expected_work(database: Database, run: Run) -> ExpectedWork:
+async def expected_work(database: Database, run: Run) -> WorkForecast:
     """Return what a run that is about to be queued will do. Its time is that of the newest completed run of the same
     project with the same base model, environment and backend, per rollout."""
     warm_start = run.request.get("warm_start") or {"iterations": 0}
@@ -81,4 +81,4 @@ async def expected_work(database: Database, run: Run) -> ExpectedWork:
     )
     async with database() as tx:
         found = (await tx.execute(took)).one_or_none()
-    return ExpectedWork(rollouts, None if found is None else rollouts.total * found[1] / found[0])
+    return WorkForecast(rollouts, None if found is None else rollouts.total * found[1] / found[0])

@@ -29,7 +29,7 @@ OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class NewLedgerEntry:
     """A row to be saved. Wasted work has no seconds, because it was done alongside other work."""
 
     phase: str
@@ -52,7 +52,7 @@ class Totals:
         return RunUsage(self.usage.usd or 0.0, self.seconds / 60, self.usage.tokens)
 
 
-def entries_of(result: IterationResult, meter: Meter, driven_s: float) -> list[Entry]:
+def entries_of(result: IterationResult, meter: Meter, driven_s: float) -> list[NewLedgerEntry]:
     """Return the rows of a finished iteration. `driven_s` is the time driven since rows were last saved.
 
     What the meter counted beyond the result led to nothing: requests of rollouts that were restarted.
@@ -84,12 +84,12 @@ def entries_of(result: IterationResult, meter: Meter, driven_s: float) -> list[E
             used = usage_of_rollouts(made) + usage_of_calls(
                 call for call, in_vain in calls.get(phase, ()) if in_vain == wasted
             )
-            entries.append(Entry(phase, 0.0 if wasted else seconds[phase], used, wasted))
+            entries.append(NewLedgerEntry(phase, 0.0 if wasted else seconds[phase], used, wasted))
     meter.keep(
         result.iteration,
         {phase: sum((each.usage for each in entries if each.phase == phase), Usage()) for phase in Phase},
     )
-    entries.append(Entry(OTHER, max(0.0, driven_s - sum(seconds.values()))))
+    entries.append(NewLedgerEntry(OTHER, max(0.0, driven_s - sum(seconds.values()))))
     entries += _lost(meter.lost(result.iteration))
     return [entry for entry in entries if entry.seconds or _used_any(entry.usage)]
 
@@ -102,15 +102,17 @@ def _calls(calls: Iterable[JudgeCallResult]) -> list[tuple[JudgeCallResult, bool
     return [(call, call.error is not None) for call in calls]
 
 
-def _lost(lost: Mapping[Phase, Usage]) -> list[Entry]:
-    return [Entry(phase, 0.0, used, wasted=True) for phase, used in lost.items()]
+def _lost(lost: Mapping[Phase, Usage]) -> list[NewLedgerEntry]:
+    return [NewLedgerEntry(phase, 0.0, used, wasted=True) for phase, used in lost.items()]
 
 
 def _used_any(usage: Usage) -> bool:
     return usage.tokens > 0 or usage.usd is not None
 
 
-async def save(tx: AsyncSession, run_id: str, iteration: int, entries: Sequence[Entry], *, whole: bool) -> None:
+async def save(
+    tx: AsyncSession, run_id: str, iteration: int, entries: Sequence[NewLedgerEntry], *, whole: bool
+) -> None:
     """Save rows of an iteration in the caller's transaction.
 
     `whole` means that the iteration is finished and the rows contain all of its tokens.
@@ -119,7 +121,7 @@ async def save(tx: AsyncSession, run_id: str, iteration: int, entries: Sequence[
     before = {row.phase: row for row in (await tx.execute(select(LedgerEntry).where(*mine))).scalars()}
     merged = {entry.phase: entry for entry in entries if not entry.wasted}
     for phase, row in before.items():
-        entry, stored = merged.get(phase, Entry(phase)), _usage(row)
+        entry, stored = merged.get(phase, NewLedgerEntry(phase)), _usage(row)
         usage = entry.usage if whole else _most(entry.usage, stored)
         merged[phase] = replace(entry, seconds=entry.seconds + row.seconds, usage=usage)
     await tx.execute(delete(LedgerEntry).where(*mine))
@@ -145,8 +147,8 @@ async def save_unfinished(database: Database, lease: Lease[Run], meter: Meter, s
     async with database.begin() as tx:
         await require(tx, lease)
         for iteration in sorted({meter.iteration, *meter.unfinished}):
-            used = [Entry(phase, 0.0, usage) for phase, usage in meter.unfinished.get(iteration, {}).items()]
-            driven = [Entry(OTHER, seconds)] if iteration == meter.iteration else []
+            used = [NewLedgerEntry(phase, 0.0, usage) for phase, usage in meter.unfinished.get(iteration, {}).items()]
+            driven = [NewLedgerEntry(OTHER, seconds)] if iteration == meter.iteration else []
             entries = [*used, *driven, *_lost(meter.lost(iteration))]
             await save(tx, lease.id, iteration, entries, whole=False)
 

@@ -40,7 +40,7 @@ from learnloop_service.app.errors import NotFound, existing
 from learnloop_service.app.runs.diagnoses import causes_of
 from learnloop_service.app.runs.ledger import SUMS, Totals, sums_of, totals_of
 from learnloop_service.app.runs.verdicts import EVALUATION, LOSSES, Judged, verdicts
-from learnloop_service.app.statistics.verdict import Verdict
+from learnloop_service.app.statistics.verdict import RunVerdict
 
 _Entity = TypeVar("_Entity")
 SHOWN_ITERATIONS = 200
@@ -187,7 +187,7 @@ class RunQueries:
             found = await tx.execute(query, {"run_ids": run_ids})
             return {run_id: [mean for mean in means if mean is not None] for run_id, means in found}
 
-    async def verdicts(self, runs: Sequence[Run]) -> dict[str, Verdict]:
+    async def verdicts(self, runs: Sequence[Run]) -> dict[str, RunVerdict]:
         """Return the verdicts on those runs, by run."""
         async with self._database() as tx:
             return await verdicts(tx, {run.id: Judged(run.best_step, causes_of(run)) for run in runs})

@@ -12,7 +12,7 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
 from learnloop_service.environment.base import Environment, Reflective
 from learnloop_service.training.best_checkpoint import BestCheckpoint, Validation
-from learnloop_service.training.rollout_schedule import sampled_after
+from learnloop_service.training.loop.rollout_schedule import sampled_after
 from learnloop_service.training.types import Resume, Snapshot
 
 INHERITED = -1

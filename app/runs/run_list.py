@@ -60,7 +60,7 @@ class SortBy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Filters:
+class RunFilters:
     """Which runs are listed; None matches any."""
 
     project: str | None = None
@@ -85,7 +85,7 @@ class Order:
         return self.by in _TEXTS
 
 
-class Place(NamedTuple):
+class PageEnd(NamedTuple):
     """Where a page ended: what its last run was sorted by, and that run's id."""
 
     value: Value
@@ -137,7 +137,7 @@ class RunList:
         self._database = database
 
     async def page(
-        self, filters: Filters, order: Order, after: Place | None, limit: int, *, fold: bool = False
+        self, filters: RunFilters, order: Order, after: PageEnd | None, limit: int, *, fold: bool = False
     ) -> list[Listed]:
         """Return at most `limit` runs from the place `after`.
 
@@ -158,12 +158,12 @@ class RunList:
         ]
 
 
-def _apart(filters: Filters, by: SortBy) -> Subquery:
+def _apart(filters: RunFilters, by: SortBy) -> Subquery:
     """Select id and value of the runs."""
     return _matching(select(Run.id, _key(by).label("value"), literal(1).label("runs")), filters, by).subquery()
 
 
-def _folded(filters: Filters, by: SortBy) -> Subquery:
+def _folded(filters: RunFilters, by: SortBy) -> Subquery:
     """Select id and value of the newest run of each settings."""
     each = _matching(select(Run.id, Run.settings_hash, _key(by).label("value")), filters, by).subquery()
     newest = func.array_agg(aggregate_order_by(each.c.value, each.c.id.desc()), type_=ARRAY(Text))[1]
@@ -174,7 +174,7 @@ def _folded(filters: Filters, by: SortBy) -> Subquery:
     return query.group_by(each.c.settings_hash).subquery()
 
 
-def _paged(entries: Subquery, order: Order, after: Place | None) -> Select[Any, Any, Any]:
+def _paged(entries: Subquery, order: Order, after: PageEnd | None) -> Select[Any, Any, Any]:
     """Select the entries from the place on, in order. Those without a value come last."""
     last = float("inf") if order.is_ascending else float("-inf")
     value = entries.c.value if order.by in _TEXTS else func.coalesce(entries.c.value, literal(last, Float))
@@ -195,7 +195,7 @@ def _sorted_by(entries: Subquery, by: SortBy) -> tuple[ColumnElement[Any], ...]:
     return (entries.c.id,) if by is SortBy.CREATED else (entries.c.value, entries.c.id)
 
 
-def _same(filters: Filters, hashes: Sequence[str]) -> Select[Any, Any]:
+def _same(filters: RunFilters, hashes: Sequence[str]) -> Select[Any, Any]:
     """Select the figures of the runs of each settings."""
     means = [func.avg(cast(value, Float)) for value in _NUMBERS.values()]
     spread = [of(headlines.GAIN) for of in (func.stddev_samp, func.min, func.max)]
@@ -222,7 +222,7 @@ def _figures(row: Sequence[Any]) -> SameSettingsOut:
     )
 
 
-def _matching(query: Select[Any, Any], filters: Filters, by: SortBy) -> Select[Any, Any]:
+def _matching(query: Select[Any, Any], filters: RunFilters, by: SortBy) -> Select[Any, Any]:
     """Return the query of the runs that the filters leave, with their headlines if those are needed."""
     if by in _OF_HEADLINES:
         query = headlines.with_headlines(query)

@@ -24,7 +24,7 @@ from learnloop_service.app.runs.documents import NewDocument, save
 from learnloop_service.app.runs.journal_entries import drop_unscored
 from learnloop_service.app.runs.verdicts import verdict_on
 from learnloop_service.training.protocol.model_name import ModelName
-from learnloop_service.training.types import Progress
+from learnloop_service.training.types import IterationProgress
 
 _ENDINGS: Mapping[RunStatus, tuple[Move, EventType]] = {
     RunStatus.COMPLETED: (Move.COMPLETE, EventType.RUN_COMPLETED),
@@ -98,7 +98,7 @@ class RunStore:
             return existing(await tx.get(Run, run_id), "run", run_id)
 
     async def heartbeat(
-        self, lease: Lease[Run], progress: Progress | None, wait_reason: str | None = None
+        self, lease: Lease[Run], progress: IterationProgress | None, wait_reason: str | None = None
     ) -> PendingRequests:
         """Save a running run's progress and what it waits for. Returns its owner's requests. Raises LeaseLost."""
         values: dict[str, Any] = {"wait_reason": wait_reason}

@@ -8,7 +8,7 @@ from learnloop_service.environment.base import Scenario
 from learnloop_service.environment.json_type import Json
 from learnloop_service.judges.base import Candidate
 from learnloop_service.training.rollout.histories import transcript
-from learnloop_service.training.types import Failure, FailureKind, Rollout
+from learnloop_service.training.types import FailureKind, Rollout, RolloutFailure
 
 
 @dataclass
@@ -35,7 +35,7 @@ def candidate_of(row: Any) -> Candidate:
 def stored_rollout(scenario: Scenario, row: Any, messages: Sequence[Json] = ()) -> Rollout:
     """Return the rollout of a trajectory, with its verdict left out. `messages` are what a judge reads of it."""
     metrics = {name: getattr(row, name) for name in ("turns", "prompt_tokens", "completion_tokens")}
-    failure = None if row.error is None else Failure(FailureKind(row.failure or FailureKind.OTHER), row.error)
+    failure = None if row.error is None else RolloutFailure(FailureKind(row.failure or FailureKind.OTHER), row.error)
     return Rollout(row.id, scenario, cast(Any, _StoredTrajectory(messages, metrics)), row.outcome, failure)
 
 

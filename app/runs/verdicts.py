@@ -10,7 +10,7 @@ from sqlalchemy.orm import aliased
 
 from learnloop_service.app.db.tables import Evaluation, Iteration, Run
 from learnloop_service.app.domain.supervised import MARK
-from learnloop_service.app.statistics.verdict import Verdict, verdict
+from learnloop_service.app.statistics.verdict import RunVerdict, verdict
 
 EVALUATION = (
     "iteration",
@@ -60,7 +60,7 @@ class Judged(NamedTuple):
     """Names of its current diagnoses."""
 
 
-async def verdicts(tx: AsyncSession, runs: Mapping[str, Judged]) -> dict[str, Verdict]:
+async def verdicts(tx: AsyncSession, runs: Mapping[str, Judged]) -> dict[str, RunVerdict]:
     """Return the verdicts on runs, by id."""
     sampled = and_(Evaluation.run_id.in_(runs), Evaluation.mode == "sampled")
     ends = (

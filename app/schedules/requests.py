@@ -10,7 +10,7 @@ from learnloop_service.app.db.tables import Promotion, Schedule
 from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.app.errors import InvalidRequest
 from learnloop_service.app.operations.own_agent_requests import OwnAgentRequests
-from learnloop_service.app.operations.run_plan import plan_of
+from learnloop_service.app.operations.start.run_plan import plan_of
 from learnloop_service.app.resources import Resources
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.schemas.schedules import ScheduleRequest

@@ -30,16 +30,16 @@ from learnloop_service.app.model_registry.checkpoints import Checkpoints
 from learnloop_service.app.model_registry.engine_client import EngineClient
 from learnloop_service.app.model_registry.promotions import Promotions
 from learnloop_service.app.model_registry.resolver import ModelResolver, base_models
-from learnloop_service.app.operations.challenge import Challenge, challenge
-from learnloop_service.app.operations.start_evaluation import EvaluationStarter, StartedEvaluation
-from learnloop_service.app.operations.start_release import ReleaseStarter, StartedRelease
-from learnloop_service.app.operations.start_run import Parent, Started, start_run
+from learnloop_service.app.operations.start.challenge import Challenge, challenge
+from learnloop_service.app.operations.start.evaluation import EvaluationStarter, StartedEvaluation
+from learnloop_service.app.operations.start.release import ReleaseStarter, StartedRelease
+from learnloop_service.app.operations.start.run import ForkOrigin, Started, start_run
 from learnloop_service.app.runs import documents
 from learnloop_service.app.schedules.requests import checkpoint_name, filter_of, request_for
 from learnloop_service.app.schedules.store import DueTimeTaken, ScheduleStore, follow, take
-from learnloop_service.app.schemas.releases import ReleaseRequest
+from learnloop_service.app.schemas.releases import NewReleaseRequest
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
-from learnloop_service.app.service import Service
+from learnloop_service.app.service import HandlerResources
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.statistics.sequential import Rule
@@ -66,7 +66,7 @@ class _Skipped(Exception):
 class Scheduler:
     """Deals with the due times of all schedules."""
 
-    service: Service
+    service: HandlerResources
     evaluations: EvaluationStarter
     engine: EngineClient
 
@@ -163,7 +163,7 @@ class Scheduler:
             await documents.save_of_users(tx, new, drawn.users)
         return dict(new.reference)
 
-    async def _parent(self, champion: Promotion) -> Parent | None:
+    async def _parent(self, champion: Promotion) -> ForkOrigin | None:
         """Return the run that made the champion; None if no run did, or if it was deleted."""
         query = (
             select(Checkpoint.run_id)
@@ -175,7 +175,7 @@ class Scheduler:
         )
         async with self.service.database() as tx:
             run_id = (await tx.execute(query)).scalar_one_or_none()
-        return None if run_id is None else Parent(run_id, champion.step, learned=None)
+        return None if run_id is None else ForkOrigin(run_id, champion.step, learned=None)
 
     async def _follow(self, row: ScheduleRun, schedule: Schedule, run: Run | None) -> None:
         """Start what follows an ended run, or save why nothing does. Raises DueTimeTaken or Unavailable."""
@@ -225,12 +225,12 @@ class Scheduler:
             await follow(tx, row, release_id=started.row.id)
 
         starter = ReleaseStarter(self.engine, self.evaluations)
-        request = ReleaseRequest(model=f"{run.model_project}/{run.model_name}", step=step)
+        request = NewReleaseRequest(model=f"{run.model_project}/{run.model_name}", step=step)
         await starter.start(schedule.project, schedule.promoted_name, request, _caller(schedule), save)
         log.info("release of a schedule started", schedule=schedule.id, run_id=run.id)
 
 
-def scheduler_of(service: Service, http: httpx.AsyncClient) -> Scheduler:
+def scheduler_of(service: HandlerResources, http: httpx.AsyncClient) -> Scheduler:
     """Return the scheduler of a service. `http` talks to its engine."""
     models = ModelResolver(service.database, service.engine, service.connect, base_models(service.settings))
     evaluations = EvaluationStarter(service, service.store, models, service.runner.wake)

@@ -13,7 +13,7 @@ class _OpenAI(BaseModel):
     model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
 
 
-class ChatRequest(_OpenAI):
+class CompletionRequest(_OpenAI):
     """A chat completion to create, as in OpenAI's API. Parameters that are not supported are refused by name."""
 
     model_config = ConfigDict(

@@ -48,7 +48,7 @@ class OutcomeRule(RequestPart):
         return self
 
 
-class ReleaseRequest(RequestBody):
+class NewReleaseRequest(RequestBody):
     """A candidate that is to earn the traffic of a promoted name."""
 
     model_config = ConfigDict(

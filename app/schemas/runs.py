@@ -251,7 +251,7 @@ class DifferenceOut(ResponseModel):
     """The smallest mean difference that would have been shown; null if there are too few scenarios for any."""
 
 
-class EvaluationOut(ResponseModel):
+class RunEvaluationOut(ResponseModel):
     """Held-out evaluation of one checkpoint."""
 
     iteration: int
@@ -513,7 +513,7 @@ class RunOut(RunBrief):
     """The request with all defaults filled in."""
     iterations: list[IterationFigures]
     """The latest iterations, oldest first, up to 200. `GET /runs/{run_id}/iterations` lists all."""
-    evaluations: list[EvaluationOut]
+    evaluations: list[RunEvaluationOut]
     """The held-out evaluations: those of the baseline, and the latest ones."""
     summary: dict[str, Json] | None
     """Held-out figures before and after, once the run has completed."""

@@ -12,7 +12,7 @@ from statistics import fmean
 
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted, in_words
-from learnloop_service.training.statistics.difference import Difference, difference
+from learnloop_service.training.statistics.difference import SuccessDifference, difference
 
 MAX_SHOWN = 5
 _TESTED = 8
@@ -44,7 +44,7 @@ class Behaviour:
     before: float
     after: float
     """Shares of rollouts from 0 to 1, as means over the scenarios that both evaluations have."""
-    change: Difference
+    change: SuccessDifference
     """The change of the share, paired by scenario."""
 
 
@@ -59,49 +59,49 @@ class Behaviours:
 @dataclass(frozen=True, slots=True)
 class _Feature:
     family: tuple[str, ...]
-    """Of a family, such as the thresholds of one number, only the feature that changed most is shown."""
+    """Features of one family, such as the thresholds of one number: only the one that changed most is shown."""
     what: str
 
 
 def behaviours(before: Sequence[Act], after: Sequence[Act]) -> Behaviours:
     """Return the features whose share changed most between two evaluations, the largest change first.
 
-    A change is left out if chance could explain it (`Difference.is_shown`), or if a larger one has the same family or
-    says the same of every rollout.
+    A change is left out if chance could explain it (`SuccessDifference.is_shown`), or if a larger one has the same
+    family or says the same of every rollout.
     """
     shared = {act.scenario_id for act in before} & {act.scenario_id for act in after}
     sides = [[act for act in acts if act.scenario_id in shared] for acts in (before, after)]
     having = _having([*sides[0], *sides[1]])
     shares = {feature: _shares(sides, had) for feature, had in having.items()}
     ranked = sorted(having, key=lambda feature: -abs(_mean(shares[feature][1]) - _mean(shares[feature][0])))
-    found = []
+    changed = []
     for feature in _different(ranked, having, sum(map(len, sides))):
         earlier, later = shares[feature]
         change = difference(earlier, later)
         if change is not None and change.is_shown:
-            found.append(Behaviour(feature.what, _mean(earlier), _mean(later), change))
-    return Behaviours(found[:MAX_SHOWN], len(having))
+            changed.append(Behaviour(feature.what, _mean(earlier), _mean(later), change))
+    return Behaviours(changed[:MAX_SHOWN], len(having))
 
 
 def _having(acts: Sequence[Act]) -> dict[_Feature, frozenset[int]]:
     """Return the indices of the acts with each feature, for the most frequent features."""
-    found: defaultdict[_Feature, set[int]] = defaultdict(set)
-    for place, act in enumerate(acts):
+    acts_with: defaultdict[_Feature, set[int]] = defaultdict(set)
+    for index, act in enumerate(acts):
         for feature in _features(act):
-            found[feature].add(place)
-    frequent = sorted(found, key=lambda feature: -len(found[feature]))[:_MOST_FEATURES]
-    return {feature: frozenset(found[feature]) for feature in frequent}
+            acts_with[feature].add(index)
+    frequent = sorted(acts_with, key=lambda feature: -len(acts_with[feature]))[:_MOST_FEATURES]
+    return {feature: frozenset(acts_with[feature]) for feature in frequent}
 
 
 def _shares(sides: Sequence[Sequence[Act]], having: frozenset[int]) -> list[dict[str, float]]:
     """Return, for each side, the share of its acts with a feature by scenario. `having` counts through both sides."""
-    found, start = [], 0
+    shares, start = [], 0
     for acts in sides:
-        made = Counter(act.scenario_id for act in acts)
-        had = Counter(act.scenario_id for place, act in enumerate(acts, start) if place in having)
-        found.append({id: had[id] / count for id, count in made.items()})
+        acts_of_scenario = Counter(act.scenario_id for act in acts)
+        had = Counter(act.scenario_id for index, act in enumerate(acts, start) if index in having)
+        shares.append({id: had[id] / count for id, count in acts_of_scenario.items()})
         start += len(acts)
-    return found
+    return shares
 
 
 def _mean(shares: Mapping[str, float]) -> float:
@@ -112,11 +112,11 @@ def _different(ranked: Sequence[_Feature], having: Mapping[_Feature, frozenset[i
     """Yield the first features that say different things of the `count` rollouts, at most _TESTED."""
     everything = frozenset(range(count))
     families: set[tuple[str, ...]] = set()
-    said: set[frozenset[int]] = set()
+    covered: set[frozenset[int]] = set()
     for feature in ranked:
-        if feature.family not in families and having[feature] not in said and len(families) < _TESTED:
+        if feature.family not in families and having[feature] not in covered and len(families) < _TESTED:
             families.add(feature.family)
-            said |= {having[feature], everything - having[feature]}
+            covered |= {having[feature], everything - having[feature]}
             yield feature
 
 
@@ -133,13 +133,13 @@ def _first_call(tool: str, arguments: str) -> Iterator[_Feature]:
     what = f"the first call is {_named(tool)}"
     yield _Feature(("first", tool), what)
     try:
-        given = json.loads(arguments)
+        values = json.loads(arguments)
     except ValueError:
-        given = None
-    if not isinstance(given, dict):
+        values = None
+    if not isinstance(values, dict):
         yield _Feature(("unreadable",), "the first call's arguments are not a JSON object")
         return
-    for name, value in given.items():
+    for name, value in values.items():
         family = ("argument", tool, name)
         if value not in (None, "", [], {}):
             yield _Feature(family, f"{what} with {_named(name)}")

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Trend(StrEnum):
-    """What became of a scenario, in the order in which scenarios are shown."""
+    """How a scenario fared over the checkpoints, in the order in which scenarios are shown."""
 
     KNOWN = "known"
     """All its rollouts were right at the first checkpoint and at the last one."""
@@ -22,38 +22,44 @@ class Trend(StrEnum):
     """None of its rollouts was right at any checkpoint."""
 
 
-_ORDER = {trend: place for place, trend in enumerate(Trend)}
+_ORDER = {trend: position for position, trend in enumerate(Trend)}
 
 
 def trend(shares: Sequence[float | None]) -> Trend:
-    """Return what became of a scenario with these shares of right rollouts, in [0, 1], by checkpoint; None where it was
-    not evaluated. Without any evaluation nothing was ever right."""
-    known = [share for share in shares if share is not None]
-    if not any(known):
+    """Return the trend of a scenario with these shares of right rollouts, in [0, 1], by checkpoint.
+
+    A share is None where the scenario was not evaluated. Without any evaluation the trend is NEVER.
+    """
+    evaluated = [share for share in shares if share is not None]
+    if not any(evaluated):
         return Trend.NEVER
-    first, last = known[0], known[-1]
+    first, last = evaluated[0], evaluated[-1]
     if last < first:
         return Trend.GOT_WORSE
     if last == 1:
         return Trend.KNOWN if first == 1 else Trend.LEARNED
-    return Trend.LOST if 1 in known else Trend.CHANGED
+    return Trend.LOST if 1 in evaluated else Trend.CHANGED
 
 
 def learned_at(shares: Sequence[float | None]) -> int | None:
     """Return the index of the checkpoint from which on all rollouts were right, up to the last evaluation; None if they
     are not."""
     since: int | None = None
-    for place, share in enumerate(shares):
+    for index, share in enumerate(shares):
         if share == 1:
-            since = place if since is None else since
+            since = index if since is None else since
         elif share is not None:
             since = None
     return since
 
 
 def order(shares: Sequence[float | None]) -> tuple[int, int, float]:
-    """Return the key that sorts scenarios: by trend, then by when they were first right, then the better ones first."""
-    known = [share for share in shares if share is not None]
-    found = trend(shares)
-    since = learned_at(shares) if found is Trend.LEARNED else next((n for n, each in enumerate(shares) if each == 1), 0)
-    return _ORDER[found], since or 0, -sum(known) / max(1, len(known))
+    """Return the key that sorts scenarios by trend, then by when they were first right, then by the best share."""
+    evaluated = [share for share in shares if share is not None]
+    kind = trend(shares)
+    since = (
+        learned_at(shares)
+        if kind is Trend.LEARNED
+        else next((n for n, right_share in enumerate(shares) if right_share == 1), 0)
+    )
+    return _ORDER[kind], since or 0, -sum(evaluated) / max(1, len(evaluated))

@@ -10,7 +10,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from learnloop_service.environment.wording import in_words, signed
-from learnloop_service.training.statistics.difference import MIN_CHANGED, Difference
+from learnloop_service.training.statistics.difference import MIN_CHANGED, SuccessDifference
 
 HEADLINES = (("validation", "sampled"), ("test", "sampled"))
 """Split and mode of the headline figure: the first one that the run evaluates. Validation is evaluated throughout, and
@@ -30,11 +30,11 @@ class VerdictState(StrEnum):
     DEMONSTRATIONS_LEARNED = "demonstrations_learned"
     """The run trained on demonstrations only, has no later evaluation, and its loss fell."""
     DEMONSTRATIONS_NOT_LEARNED = "demonstrations_not_learned"
-    """The same, and its loss did not fall."""
+    """The run trained on demonstrations only, has no later evaluation, and its loss did not fall."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RunVerdict:
     """The comparison of a run's first evaluation with its latest one."""
 
     state: VerdictState
@@ -54,8 +54,8 @@ class Verdict:
     causes: tuple[str, ...]
     """Diagnosed causes."""
     losses: Mapping[str, Any] | None = None
-    """Of a finished run on demonstrations only: `first` and `latest` loss in nats per token, and `held_out`, whether it
-    is the loss on demonstrations that are held out."""
+    """Losses of a finished run on demonstrations only: `first` and `latest` in nats per token, and `held_out`, whether
+    they are those on held-out demonstrations."""
 
 
 def verdict(
@@ -63,35 +63,35 @@ def verdict(
     best_step: int | None = None,
     causes: Sequence[str] = (),
     losses: Mapping[str, Any] | None = None,
-) -> Verdict:
+) -> RunVerdict:
     """Return the verdict on a run with these evaluations, in any order, and the best checkpoint's step.
 
     An evaluation has `iteration`, `split`, `mode`, `step`, `scenarios`, `success`, and `difference`: the fields of a
-    `Difference` from the baseline, or None. `losses` are those of a finished run on demonstrations only.
+    `SuccessDifference` from the baseline, or None. `losses` are those of a finished run on demonstrations only.
     """
     rows = headline(evaluations)
     if losses is not None and losses["first"] is not None and losses["latest"] is not None and len(rows) < 2:
         return _on_demonstrations(losses, causes)
     if not rows:
-        said = _Said("Too early to say: no held-out scenario has been evaluated", "", _because(causes))
-        return Verdict(VerdictState.TOO_EARLY, None, None, None, *said.parts(), tuple(causes))
+        text = _VerdictText("Too early to say: no held-out scenario has been evaluated", "", _because(causes))
+        return RunVerdict(VerdictState.TOO_EARLY, None, None, None, *text.parts(), tuple(causes))
     first, latest = rows[0], rows[-1]
     latest = on_same_scenarios(first, latest)
-    found = Difference(**latest["difference"]) if latest is not first and latest["difference"] else None
-    state = _state(found, is_later=latest is not first)
+    difference = SuccessDifference(**latest["difference"]) if latest is not first and latest["difference"] else None
+    state = _state(difference, is_later=latest is not first)
     on = {name: latest[name] for name in ("split", "mode", "scenarios")} | {
         "first": _checkpoint(first),
         "latest": _checkpoint(latest) if latest is not first else None,
-        "smallest_points": None if found is None or found.smallest is None else _points(found.smallest),
+        "smallest_points": None if difference is None or difference.smallest is None else _points(difference.smallest),
     }
-    points, interval = _figures(first, latest, found)
-    said = _sentence(state, first, latest, found)
-    said = said._replace(more=said.more + _best(rows, best_step) + _because(causes))
-    return Verdict(state, points, interval, on, *said.parts(), tuple(causes))
+    points, interval = _figures(first, latest, difference)
+    text = _sentence(state, first, latest, difference)
+    text = text._replace(more=text.more + _best(rows, best_step) + _because(causes))
+    return RunVerdict(state, points, interval, on, *text.parts(), tuple(causes))
 
 
-class _Said(NamedTuple):
-    """What a verdict says."""
+class _VerdictText(NamedTuple):
+    """The text of a verdict, in parts."""
 
     sentence: str
     basis: str
@@ -108,15 +108,15 @@ class _Said(NamedTuple):
         return self.sentence, in_words(f"{stated}{self.more}".strip()), f"{self.sentence}{basis}{self.end}{self.more}"
 
 
-def _on_demonstrations(losses: Mapping[str, Any], causes: Sequence[str]) -> Verdict:
+def _on_demonstrations(losses: Mapping[str, Any], causes: Sequence[str]) -> RunVerdict:
     first, latest = losses["first"], losses["latest"]
     state = VerdictState.DEMONSTRATIONS_LEARNED if latest < first else VerdictState.DEMONSTRATIONS_NOT_LEARNED
     digits = next((digits for digits in (2, 3, 4) if f"{first:.{digits}g}" != f"{latest:.{digits}g}"), 2)
-    shown = f"{first:.{digits}g} → {latest:.{digits}g}"
+    losses_text = f"{first:.{digits}g} → {latest:.{digits}g}"
     loss, basis = ("held-out loss", "") if losses["held_out"] else ("loss while it trained", "none was held out")
-    sentence = f"Demonstrations {'' if latest < first else 'not '}learned: {loss} {shown}"
-    said = _Said(sentence, basis, _because(causes))
-    return Verdict(state, None, None, None, *said.parts(), tuple(causes), losses)
+    sentence = f"Demonstrations {'' if latest < first else 'not '}learned: {loss} {losses_text}"
+    text = _VerdictText(sentence, basis, _because(causes))
+    return RunVerdict(state, None, None, None, *text.parts(), tuple(causes), losses)
 
 
 def headline(evaluations: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -130,18 +130,18 @@ def headline(evaluations: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]
 
 def on_same_scenarios(first: Mapping[str, Any], later: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the later evaluation with its success on the scenarios of the baseline, if the baseline ended early."""
-    found = later.get("difference")
-    if found is None or first["scenarios"] >= later["scenarios"]:
+    difference = later.get("difference")
+    if difference is None or first["scenarios"] >= later["scenarios"]:
         return later
-    return {**later, "scenarios": first["scenarios"], "success": first["success"] + found["mean"]}
+    return {**later, "scenarios": first["scenarios"], "success": first["success"] + difference["mean"]}
 
 
-def _state(found: Difference | None, *, is_later: bool) -> VerdictState:
+def _state(difference: SuccessDifference | None, *, is_later: bool) -> VerdictState:
     if not is_later:
         return VerdictState.TOO_EARLY
-    if found is None or not found.is_shown:
+    if difference is None or not difference.is_shown:
         return VerdictState.NO_CHANGE_SHOWN
-    return VerdictState.LEARNED if found.mean > 0 else VerdictState.GOT_WORSE
+    return VerdictState.LEARNED if difference.mean > 0 else VerdictState.GOT_WORSE
 
 
 def _checkpoint(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,10 +153,10 @@ def _points(share: float) -> float:
 
 
 def _figures(
-    first: Mapping[str, Any], latest: Mapping[str, Any], found: Difference | None
+    first: Mapping[str, Any], latest: Mapping[str, Any], difference: SuccessDifference | None
 ) -> tuple[float | None, tuple[float, float] | None]:
-    if found is not None:
-        return _points(found.mean), (_points(found.low), _points(found.high))
+    if difference is not None:
+        return _points(difference.mean), (_points(difference.low), _points(difference.high))
     return (None if latest is first else _points(latest["success"] - first["success"])), None
 
 
@@ -169,32 +169,32 @@ _OPENINGS = {
 
 
 def _sentence(
-    state: VerdictState, first: Mapping[str, Any], latest: Mapping[str, Any], found: Difference | None
-) -> _Said:
+    state: VerdictState, first: Mapping[str, Any], latest: Mapping[str, Any], difference: SuccessDifference | None
+) -> _VerdictText:
     opening = _OPENINGS[state].format(first=first["success"], latest=latest["success"])
     noun = "scenario" if latest["scenarios"] == 1 else "scenarios"
     what = f"{latest['scenarios']} {latest['split']} {noun}, {latest['mode']}"
     if state is VerdictState.TOO_EARLY:
-        return _Said(opening, what, end=", and has not been evaluated since.")
-    if found is None:
-        kept = " An earlier version evaluated it and did not keep what the interval of the difference needs."
-        return _Said(opening, what, kept)
-    mean, low, high = (signed(100 * share) for share in (found.mean, found.low, found.high))
+        return _VerdictText(opening, what, end=", and has not been evaluated since.")
+    if difference is None:
+        missing = " An earlier version evaluated it and did not keep what the interval of the difference needs."
+        return _VerdictText(opening, what, missing)
+    mean, low, high = (signed(100 * share) for share in (difference.mean, difference.low, difference.high))
     basis = f"95% interval {low} to {high}; {what}, paired; after iteration {latest['iteration']}"
-    more = _limits(found, latest["scenarios"]) if state is VerdictState.NO_CHANGE_SHOWN else ""
-    return _Said(f"{opening}, {mean} points", basis, more)
+    more = _limits(difference, latest["scenarios"]) if state is VerdictState.NO_CHANGE_SHOWN else ""
+    return _VerdictText(f"{opening}, {mean} points", basis, more)
 
 
-def _limits(found: Difference, scenarios: int) -> str:
-    """Say what this evaluation could have shown."""
-    if found.smallest is None:
-        few = "1 scenario is" if found.scenarios == 1 else f"{found.scenarios} scenarios are"
-        if found.scenarios < scenarios:
-            few = f"Only {found.scenarios} of them were scored both times, which is"
+def _limits(difference: SuccessDifference, scenarios: int) -> str:
+    """Return a sentence on the smallest difference that this evaluation could have shown."""
+    if difference.smallest is None:
+        few = "1 scenario is" if difference.scenarios == 1 else f"{difference.scenarios} scenarios are"
+        if difference.scenarios < scenarios:
+            few = f"Only {difference.scenarios} of them were scored both times, which is"
         return f" {few} too few to show any difference."
-    if found.low > 0 or found.high < 0:
-        return f" Only {found.changed} of the scenarios changed; {MIN_CHANGED} are needed to tell it from chance."
-    return f" The smallest difference that it could have shown is {ceil(_points(found.smallest))} points."
+    if difference.low > 0 or difference.high < 0:
+        return f" Only {difference.changed} of the scenarios changed; {MIN_CHANGED} are needed to tell it from chance."
+    return f" The smallest difference that it could have shown is {ceil(_points(difference.smallest))} points."
 
 
 def _best(rows: Sequence[Mapping[str, Any]], best_step: int | None) -> str:

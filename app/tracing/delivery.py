@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class QueueLimits:
     """Maximum spans in the queue of one destination, and maximum characters of their attributes."""
 
     spans: int = 20_000
@@ -43,7 +43,7 @@ class Limits:
 class _Queue:
     """Counts of queued and lost spans."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: QueueLimits) -> None:
         self._limits = limits
         self._lock = threading.Lock()
         self._size = 0
@@ -79,7 +79,7 @@ class _Queue:
 class Delivery(BatchSpanProcessor):
     """Sends spans to a destination from a separate thread. When the queue is full, new spans are dropped."""
 
-    def __init__(self, destination: Destination, redactor: Redactor, limits: Limits = Limits()) -> None:
+    def __init__(self, destination: Destination, redactor: Redactor, limits: QueueLimits = QueueLimits()) -> None:
         self._name = destination.name
         self._queue = _Queue(limits)
         self._sender = _Sender(destination, redactor, self._queue)

@@ -30,7 +30,7 @@ class NotTaken(Exception):
         self.status = status
 
 
-class Session(requests.Session):  # type: ignore[misc, unused-ignore]
+class ExporterSession(requests.Session):  # type: ignore[misc, unused-ignore]
     """An HTTP session for one exporter. It sends each request once, keeps its error, and sends only our headers.
 
     The exporter would send OTEL_EXPORTER_OTLP_HEADERS, which can contain a key, to every destination.
@@ -62,7 +62,7 @@ class Destination:
 
     name: str
     exporter: OTLPSpanExporter
-    session: Session
+    session: ExporterSession
     connect: Callable[[], None] = lambda: None
     """Called once before the first span, and again if it raised. Can block."""
     also: Mapping[str, str] | None = None
@@ -85,5 +85,5 @@ def _collector(settings: Settings) -> Destination | None:
         url = str(settings.otel_exporter_otlp_endpoint).rstrip("/") + "/v1/traces"
     else:
         return None
-    session = Session(settings.otlp_headers)
+    session = ExporterSession(settings.otlp_headers)
     return Destination("the OpenTelemetry collector", OTLPSpanExporter(url, session=session), session)

@@ -4,7 +4,7 @@ from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
 from learnloop_service.app.settings import Settings
-from learnloop_service.app.tracing.destinations import Destination, Session
+from learnloop_service.app.tracing.destinations import Destination, ExporterSession
 from learnloop_service.app.weave.project import open_project
 from learnloop_service.environment.trace import INPUT, MARKS, OUTPUT
 
@@ -26,7 +26,7 @@ def destination(settings: Settings) -> Destination | None:
     project, key = settings.weave_project, settings.wandb_api_key.get_secret_value()
     base = str(settings.wandb_base_url).rstrip("/")
     traces = settings.wf_trace_server_url or (_CLOUD_TRACES if base == _CLOUD else f"{base}/traces")
-    session = Session({})
+    session = ExporterSession({})
     exporter = OTLPSpanExporter(
         f"{str(traces).rstrip('/')}/otel/v1/traces",
         session=session,

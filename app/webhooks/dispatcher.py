@@ -17,7 +17,7 @@ from learnloop_service.app import instruments
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.errors import DATABASE_DOWN
 from learnloop_service.app.logs import RepeatedLog
-from learnloop_service.app.webhooks.queue import ClaimedDelivery, Group, claim, record_attempt
+from learnloop_service.app.webhooks.queue import ClaimedDelivery, DeliveryShare, claim, record_attempt
 from learnloop_service.app.webhooks.retries import RETRY_DELAYS_S, retry_delay_s
 from learnloop_service.app.webhooks.sender import Sender, SendResult
 
@@ -57,7 +57,7 @@ class Dispatcher:
         self._repeated = RepeatedLog(log)
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._sending: dict[asyncio.Task[None], Group] = {}
+        self._sending: dict[asyncio.Task[None], DeliveryShare] = {}
         self._recording = asyncio.Semaphore(_MAX_RECORDING)
         self._recording_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         """By project, kept only while it is in use."""

@@ -22,7 +22,7 @@ _GONE = "the endpoint was deleted or is disabled"
 _CRASHED_EVERY_TIME = "given up: the service stopped in the middle of every attempt"
 
 
-class Group(NamedTuple):
+class DeliveryShare(NamedTuple):
     """The project and receiver whose share of concurrent sends a delivery uses."""
 
     project: str
@@ -42,13 +42,13 @@ class ClaimedDelivery:
     """This attempt's number among all attempts ever made."""
     clock: DatabaseTime
     receiver: Receiver
-    group: Group
+    group: DeliveryShare
 
 
 async def claim(
     database: Database,
     slots: int,
-    in_flight: Mapping[Group, int],
+    in_flight: Mapping[DeliveryShare, int],
     *,
     visibility_timeout_s: float,
     last_attempt: int,
@@ -128,7 +128,7 @@ _DUE = text(
 """Selects and locks the ids of the deliveries that can be sent now."""
 
 
-def _parameters(slots: int, in_flight: Mapping[Group, int]) -> dict[str, Any]:
+def _parameters(slots: int, in_flight: Mapping[DeliveryShare, int]) -> dict[str, Any]:
     sending = sum(in_flight.values())
     return {
         "projects": [group.project for group in in_flight],
@@ -190,7 +190,7 @@ async def _begin(tx: AsyncSession, rows: list[WebhookDelivery]) -> dict[str, tup
 
 def _claimed(row: WebhookDelivery, endpoint: WebhookEndpoint | None, number: int, at: datetime) -> ClaimedDelivery:
     receiver = Receiver(None, row.url) if endpoint is None else Receiver.of(endpoint, at)
-    group = Group(row.project, row.receiver)
+    group = DeliveryShare(row.project, row.receiver)
     return ClaimedDelivery(row.id, row.subject, row.body, row.attempts, number, DatabaseTime(at), receiver, group)
 
 

@@ -20,11 +20,11 @@ from learnloop_service.environment.bounded_http import AnswerLimits, AnswerRefus
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.rollout.agents.remote import RemoteTask
 from learnloop_service.training.rollout.agents.sessions import (
-    Outcome,
     RolloutSession,
     RolloutSessions,
     SessionEnd,
-    SessionOver,
+    SessionHasEnded,
+    SessionOutcome,
 )
 
 DELAYS_S = (0.5, 2.0)
@@ -48,7 +48,7 @@ def task_document(task: RemoteTask, run_id: str | None) -> dict[str, Json]:
 
 
 @dataclass(frozen=True, slots=True)
-class Receiver:
+class TaskReceiver:
     """The runner that tasks are posted to."""
 
     url: str
@@ -72,7 +72,7 @@ class PushDispatch:
 
     database: RolloutSessions
     guard: AddressGuard
-    receiver: Receiver
+    receiver: TaskReceiver
     service_url: str
     """URL at which the agent reaches us."""
     run_id: str | None
@@ -96,7 +96,7 @@ class PushDispatch:
         finally:
             ended.cancel()
 
-    async def _post_with_retries(self, session: RolloutSession, task: RemoteTask) -> tuple[int, Outcome] | None:
+    async def _post_with_retries(self, session: RolloutSession, task: RemoteTask) -> tuple[int, SessionOutcome] | None:
         """Post the task, with retries. Returns its outcome and the attempt that has it, or None if the caller must wait
         for the session's end."""
         delays = iter(DELAYS_S)
@@ -104,7 +104,7 @@ class PushDispatch:
             if session.api_key is None:  # this worker or the previous one has already posted the task
                 try:
                     session = await self.database.restart(session.id)
-                except SessionOver:
+                except SessionHasEnded:
                     return None
             try:
                 outcome = await self._post(session, task)
@@ -113,11 +113,11 @@ class PushDispatch:
                 delay_s = next(delays, None)
                 log.info("a runner did not take a task", session_id=session.id, reason=str(refused))
                 if not refused.again or delay_s is None:
-                    return session.attempt, Outcome(reason=str(refused), lost=refused.lost)
+                    return session.attempt, SessionOutcome(reason=str(refused), lost=refused.lost)
             await asyncio.sleep(delay_s)
             session = RolloutSession(session.id, session.path, session.attempt, None)
 
-    async def _post(self, session: RolloutSession, task: RemoteTask) -> Outcome | None:
+    async def _post(self, session: RolloutSession, task: RemoteTask) -> SessionOutcome | None:
         """Post the task once. Returns None if the session will receive the outcome. Raises _Refused."""
         now = self.now()
         access = {"id": session.id, "base_url": f"{self.service_url}{session.path}", "api_key": session.api_key}
@@ -146,7 +146,7 @@ class PushDispatch:
             raise _Refused(said, again=True, lost=True) from error
 
 
-def _read(status: int, content: bytes) -> Outcome | None:
+def _read(status: int, content: bytes) -> SessionOutcome | None:
     """Return the outcome in the reply, or None if it comes later. Raises _Refused."""
     if status == httpx.codes.ACCEPTED:
         return None
@@ -160,7 +160,7 @@ def _read(status: int, content: bytes) -> Outcome | None:
         raise _Refused(f"the runner's outcome is invalid: {error}", again=True) from error
     except (ValueError, RecursionError) as error:
         raise _Refused(f"the runner's answer is no outcome: {error}", again=True) from error
-    return Outcome(found.reward, found.parts or None, found.output, found.reason)
+    return SessionOutcome(found.reward, found.parts or None, found.output, found.reason)
 
 
 @dataclass(frozen=True)

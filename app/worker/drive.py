@@ -19,7 +19,7 @@ from learnloop_service.app.claims.lease import Lease, LeaseLost
 from learnloop_service.app.db.clock import DatabaseTime, database_time
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Run
-from learnloop_service.app.domain.stored_request import Budget, Choice, StoredRequest
+from learnloop_service.app.domain.stored_request import Choice, StoredBudget, StoredRequest
 from learnloop_service.app.errors import DATABASE_DOWN
 from learnloop_service.app.results.files import ResultsFiles
 from learnloop_service.app.runs import diagnoses, ledger
@@ -48,17 +48,17 @@ from learnloop_service.training.diagnosis.examine import examine
 from learnloop_service.training.diagnosis.facts import Facts
 from learnloop_service.training.diagnosis.scenarios import easy_groups
 from learnloop_service.training.journal import Journal
+from learnloop_service.training.loop.warm_start import Demonstrations
 from learnloop_service.training.phases import Phase
 from learnloop_service.training.rollout.rollout import Player
-from learnloop_service.training.types import IterationResult, Progress, Resume, RunConfig
-from learnloop_service.training.warm_start import Demonstrations
+from learnloop_service.training.types import IterationProgress, IterationResult, Resume, RunConfig
 
 MakeServices = Callable[[Run, Environment], JudgeServices]
 """Makes the services for a run's judge. It is called, and they are used, on the run's own event loop."""
 
 
 class LearnLoop(Protocol):
-    """The signature of `learnloop_service.training.learn_loop.learn_loop`."""
+    """The signature of `learnloop_service.training.loop.learn_loop.learn_loop`."""
 
     def __call__(
         self,
@@ -67,7 +67,7 @@ class LearnLoop(Protocol):
         judge: Judge,
         policy: Policy,
         *,
-        progress: Callable[[Progress], None],
+        progress: Callable[[IterationProgress], None],
         journal: Journal,
         resume: Resume | None,
         budget: RunBudget,
@@ -96,7 +96,7 @@ class _Work:
     main_loop: asyncio.AbstractEventLoop
     journal: StoredJournal
     meter: Meter
-    note: Callable[[Progress], None]
+    note: Callable[[IterationProgress], None]
     waits: Callable[[str], None]
     facts: list[Facts]
     """Facts of the saved iterations, for diagnoses."""
@@ -160,7 +160,7 @@ class Driver:
         self,
         run: Run,
         lease: Lease[Run],
-        note: Callable[[Progress], None],
+        note: Callable[[IterationProgress], None],
         waits: Callable[[str], None],
         on_lost: Callable[[], None],
     ) -> None:
@@ -172,7 +172,7 @@ class Driver:
         main_loop = asyncio.get_running_loop()
         prior = await retry_while_database_is_down(lambda: ledger.prior_usage(self.database, run.id))
         request = run.stored_request
-        meter = Meter(request.budget or Budget(), prior, self.clock)
+        meter = Meter(request.budget or StoredBudget(), prior, self.clock)
         clock = await retry_while_database_is_down(lambda: database_time(self.database))
         journal = StoredJournal(self.database, lease, main_loop, on_lost, replaces=request.config.replace_groups)
         work = _Work(run, request, lease, main_loop, journal, meter, note, waits, [], clock)
@@ -202,7 +202,7 @@ class Driver:
         patience = Patience(work.waits)
         trained = -1  # the last iteration whose training progressed
 
-        def noted(progress: Progress) -> None:
+        def noted(progress: IterationProgress) -> None:
             nonlocal trained
             trains = progress.phase is Phase.TRAIN
             # The steps of a training that fails are lost, so they are progress only once.
@@ -215,7 +215,7 @@ class Driver:
         with self.tracing.run(work.run.id, work.lease.worker, _trace_inputs(work.run, work.request)):
             await patience.retrying(lambda: self._learn_and_flush(work, noted))
 
-    async def _learn_and_flush(self, work: _Work, note: Callable[[Progress], None]) -> None:
+    async def _learn_and_flush(self, work: _Work, note: Callable[[IterationProgress], None]) -> None:
         """Learn. On failure or cancellation, flush the journal, so that finished and answered work is kept."""
         try:
             await self._learn(work, note)
@@ -238,7 +238,7 @@ class Driver:
         easy = {each.iteration: easy_groups(each.groups) for each in work.facts}
         return replace(resume, rolled_out=list(rolled_out(work.facts)), easy=easy)
 
-    async def _learn(self, work: _Work, note: Callable[[Progress], None]) -> None:
+    async def _learn(self, work: _Work, note: Callable[[IterationProgress], None]) -> None:
         run, request = work.run, work.request
         await self._check_rules(work)  # the previous worker may have died before its check
         resume = await self._resume(work)
@@ -328,7 +328,7 @@ class Driver:
         )
 
     async def _save_rows(
-        self, work: _Work, result: IterationResult, facts: Facts, used: Sequence[ledger.Entry]
+        self, work: _Work, result: IterationResult, facts: Facts, used: Sequence[ledger.NewLedgerEntry]
     ) -> None:
         baseline = None
         if result.iteration > 0 and result.evaluations:

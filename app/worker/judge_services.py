@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from learnloop_service.app.aio.event_loops import run_on_loop
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.db.tables import Run, Verdict
+from learnloop_service.app.db.tables import JudgeVerdict, Run
 from learnloop_service.app.errors import DATABASE_DOWN
 from learnloop_service.app.feedback.evidence import StoredFeedback
 from learnloop_service.app.listed_models import ListedModels
@@ -63,12 +63,12 @@ class StoredVerdicts:
 
     async def _get(self, key: str) -> dict[str, Any] | None:
         async with self._database() as tx:
-            row = await tx.get(Verdict, key)
+            row = await tx.get(JudgeVerdict, key)
         return None if row is None else row.value
 
     async def _put(self, key: str, value: dict[str, Any]) -> None:
         async with self._database.begin() as tx:
-            await tx.execute(insert(Verdict).values(key=key, value=value).on_conflict_do_nothing())
+            await tx.execute(insert(JudgeVerdict).values(key=key, value=value).on_conflict_do_nothing())
 
 
 def _rate(settings: Settings, database: Database, main_loop: asyncio.AbstractEventLoop) -> RateLimit:

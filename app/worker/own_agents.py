@@ -15,7 +15,7 @@ from learnloop_service.app.runs.configuration import make_player, runner_of
 from learnloop_service.app.security.address_guard import AddressGuard
 from learnloop_service.app.security.secret_box import SecretBox, SecretUnreadable, secret_box
 from learnloop_service.app.settings import Settings
-from learnloop_service.app.worker.agent_dispatch import PullDispatch, PushDispatch, Receiver
+from learnloop_service.app.worker.agent_dispatch import PullDispatch, PushDispatch, TaskReceiver
 from learnloop_service.app.worker.rollout_sessions import LeasedSessions
 from learnloop_service.environment.own_agent.runner import Pull, Push
 from learnloop_service.training.backends.registry import engine_backend, is_on_engine
@@ -58,7 +58,7 @@ class OwnAgents:
             tasks = AgentTasks(self.database)
             return PullDispatch(sessions, tasks, sessions.main_loop, sessions.project, sessions.lease.id)
         guard = AddressGuard(self.settings.allowed_private_hosts)
-        receiver = Receiver(runner.url, self._secrets(runner))
+        receiver = TaskReceiver(runner.url, self._secrets(runner))
         return PushDispatch(sessions, guard, receiver, self.settings.agents_url, sessions.lease.id, now)
 
     def _secrets(self, runner: Push) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from learnloop_service.app.agent_sessions.calls import SessionCalls
-from learnloop_service.app.agent_sessions.outcomes import Outcomes
+from learnloop_service.app.agent_sessions.outcomes import OutcomeWaiters
 from learnloop_service.app.agent_sessions.store import (
     AgentSessions,
     ClaimLost,
@@ -26,11 +26,11 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import AgentSession, Run
 from learnloop_service.app.worker.driven import query
 from learnloop_service.training.rollout.agents.sessions import (
-    Outcome,
     RolloutSession,
     SessionEnd,
+    SessionHasEnded,
     SessionLimits,
-    SessionOver,
+    SessionOutcome,
 )
 from learnloop_service.training.rollout.model_calls import AnsweredCall, Sampling
 
@@ -57,7 +57,7 @@ class LeasedSessions:
         self._backend = backend
         self._store = AgentSessions(database)
         self._calls = SessionCalls(database)
-        self._outcomes = Outcomes(self._store)
+        self._outcomes = OutcomeWaiters(self._store)
 
     def _slot(self, iteration: int, entry: str) -> RolloutSlot:
         if self.lease.table is Run:
@@ -91,18 +91,18 @@ class LeasedSessions:
         return _rollout_session(await self._under_lease(lambda session: self._store.open_in(session, spec)))
 
     async def restart(self, session_id: str) -> RolloutSession:
-        """See `RolloutSessions`. Raises SessionOver."""
+        """See `RolloutSessions`. Raises SessionHasEnded."""
         mine = AgentSession.id == session_id
         try:
             return _rollout_session(await self._under_lease(lambda session: self._store.restart_in(session, mine)))
         except SessionIsOver as error:
-            raise SessionOver(str(error)) from error
+            raise SessionHasEnded(str(error)) from error
 
     async def ended(self, session_id: str) -> SessionEnd:
         """See `RolloutSessions`."""
         return await run_on_loop(self.main_loop, self._outcomes.wait(session_id))
 
-    async def end(self, session_id: str, attempt: int, outcome: Outcome) -> SessionEnd:
+    async def end(self, session_id: str, attempt: int, outcome: SessionOutcome) -> SessionEnd:
         """See `RolloutSessions`."""
         try:
             await query(self.main_loop, lambda: self._store.end(self._owner, session_id, outcome, attempt))

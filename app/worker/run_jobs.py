@@ -18,7 +18,7 @@ from learnloop_service.app.runs.store import PendingRequests, RunStore
 from learnloop_service.app.worker.drive import Driver
 from learnloop_service.app.worker.runner import Activity
 from learnloop_service.training.backends.base import BackendUnavailable
-from learnloop_service.training.types import Progress
+from learnloop_service.training.types import IterationProgress
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class RunJobs:
         await self.driver.drive(row, lease, activity.note, activity.wait, activity.lose)
 
     async def report(
-        self, lease: Lease[Run], progress: Progress | None, wait_reason: str | None, driven_s: float
+        self, lease: Lease[Run], progress: IterationProgress | None, wait_reason: str | None, driven_s: float
     ) -> PendingRequests:
         return await RunStore(self.database).heartbeat(lease, progress, wait_reason)
 

@@ -28,10 +28,10 @@ from learnloop_service.app.runs.store import PendingRequests
 from learnloop_service.environment.first_line import first_line
 from learnloop_service.environment.plugins import PluginFault
 from learnloop_service.training.backends.base import BackendRefused, BackendUnavailable, StepConflict, TrainingFailed
-from learnloop_service.training.collector import RolloutsFailed
-from learnloop_service.training.evaluation import NothingScored
-from learnloop_service.training.learn_loop import CheckpointLost
-from learnloop_service.training.types import Progress
+from learnloop_service.training.loop.collector import RolloutsFailed
+from learnloop_service.training.loop.evaluation import NothingScored
+from learnloop_service.training.loop.learn_loop import CheckpointLost
+from learnloop_service.training.types import IterationProgress
 
 _POLL_S = 1.0
 _REPORT_S = 0.5
@@ -56,7 +56,7 @@ log = structlog.get_logger(__name__)
 class Activity(Protocol):
     """How driven work reports to its runner. Can be called from any thread."""
 
-    def note(self, progress: Progress) -> None:
+    def note(self, progress: IterationProgress) -> None:
         """Report progress."""
 
     def wait(self, reason: str) -> None:
@@ -66,7 +66,7 @@ class Activity(Protocol):
         """Report that the lease is lost."""
 
 
-class Jobs(Protocol):
+class JobKind(Protocol):
     """One kind of work, runs or evaluations: how it is driven and ended. Called on the service's event loop."""
 
     @property
@@ -83,7 +83,7 @@ class Jobs(Protocol):
         """Drive the row to its end and return its result. Raises LeaseLost, RunBudgetReached, and other failures."""
 
     async def report(
-        self, lease: Lease[Any], progress: Progress | None, wait_reason: str | None, driven_s: float
+        self, lease: Lease[Any], progress: IterationProgress | None, wait_reason: str | None, driven_s: float
     ) -> PendingRequests:
         """Save a report, and return what the owner has requested. Raises LeaseLost.
 
@@ -102,7 +102,7 @@ class Jobs(Protocol):
 
 
 class WorkFailed(Exception):
-    """Raised by `Jobs.drive` for work that failed, but has a result to save."""
+    """Raised by `JobKind.drive` for work that failed, but has a result to save."""
 
     def __init__(self, reason: str, result: Any) -> None:
         super().__init__(reason)
@@ -123,14 +123,14 @@ class _End(StrEnum):
 class _ActiveWork:
     """Work that is being driven. `work` does it; `supervisor` waits for it and saves how it ended."""
 
-    jobs: Jobs
+    jobs: JobKind
     lease: Lease[Any]
     main_loop: asyncio.AbstractEventLoop
     about: Mapping[str, str]
     """The row's id, for the log."""
     work: asyncio.Task[Any] | None = None
     supervisor: asyncio.Task[None] | None = None
-    progress: Progress | None = None
+    progress: IterationProgress | None = None
     moved_at: float = field(default_factory=time.monotonic)
     """Time of the last progress, on the monotonic clock."""
     reported_at: float = field(default_factory=time.monotonic)
@@ -140,7 +140,7 @@ class _ActiveWork:
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the work hangs, so that the supervisor does not wait for its end."""
 
-    def note(self, progress: Progress) -> None:
+    def note(self, progress: IterationProgress) -> None:
         if progress.failures is None and self.progress is not None:  # phases without rollouts leave them as they are
             progress = replace(progress, failures=self.progress.failures)
         self.progress, self.wait_reason, self.moved_at = progress, None, time.monotonic()
@@ -168,7 +168,7 @@ class _ActiveWork:
 class Runner:
     """Drives several kinds of work, each up to its number of slots at the same time."""
 
-    def __init__(self, url: URL, kinds: Sequence[Jobs], *, ttl_s: float, phase_timeout_s: float) -> None:
+    def __init__(self, url: URL, kinds: Sequence[JobKind], *, ttl_s: float, phase_timeout_s: float) -> None:
         """Work without progress for `phase_timeout_s` counts as hung, and fails."""
         self._kinds = kinds
         self._repeated = RepeatedLog(log)
@@ -235,10 +235,10 @@ class Runner:
                 async with asyncio.timeout(_POLL_S):
                     await self._wake.wait()
 
-    def _has_room(self, jobs: Jobs) -> bool:
+    def _has_room(self, jobs: JobKind) -> bool:
         return sum(active.jobs is jobs for active in self._active.values()) < jobs.slots
 
-    def _take(self, jobs: Jobs, row: Claimable, lease: Lease[Any]) -> None:
+    def _take(self, jobs: JobKind, row: Claimable, lease: Lease[Any]) -> None:
         noun = jobs.claims.noun
         about = {f"{noun}_id": row.id}
         active = self._active[row.id] = _ActiveWork(jobs, lease, asyncio.get_running_loop(), about)
@@ -324,14 +324,14 @@ class Runner:
 
     async def _report(self, active: _ActiveWork) -> None:
         """Save progress and check for the owner's requests, periodically."""
-        saved: Progress | None = None
+        saved: IterationProgress | None = None
         while True:
             progress = active.progress
             if await self._save_progress(active, progress if progress != saved else None):
                 saved = progress
             await asyncio.sleep(_REPORT_S)
 
-    async def _save_progress(self, active: _ActiveWork, progress: Progress | None) -> bool:
+    async def _save_progress(self, active: _ActiveWork, progress: IterationProgress | None) -> bool:
         """Save progress and act on the owner's requests. Returns whether the progress was saved."""
         before, active.reported_at = active.reported_at, time.monotonic()
         driven_s = active.reported_at - before

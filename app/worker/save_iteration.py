@@ -59,7 +59,7 @@ class IterationRows:
     trajectories: list[Row]
     judge_calls: list[Row]
     reflection: Row | None
-    ledger: Sequence[ledger.Entry]
+    ledger: Sequence[ledger.NewLedgerEntry]
     event: Row
     """Data of the iteration's event."""
     keep_rollouts: bool
@@ -75,7 +75,7 @@ def iteration_rows(
     run: Run,
     request: StoredRequest | None,
     result: IterationResult,
-    used: Sequence[ledger.Entry],
+    used: Sequence[ledger.NewLedgerEntry],
     facts: Sequence[Facts] = (),
     baseline: Baseline | None = None,
 ) -> IterationRows:

@@ -14,19 +14,19 @@ def main() -> None:
     client = Anthropic(max_retries=0)
     system, *messages = desk.messages
     tools = [
-        {"name": each["name"], "description": each["description"], "input_schema": each["parameters"]}
-        for each in (tool["function"] for tool in desk.tools)
+        {"name": function["name"], "description": function["description"], "input_schema": function["parameters"]}
+        for function in (tool["function"] for tool in desk.tools)
     ]
     print(json.dumps(_work(desk, client, system["content"], messages, tools)))
 
 
 def _work(desk: Desk, client: Anthropic, system: str, messages: list[Json], tools: list[Json]) -> Json:
     for _ in range(desk.max_turns):
-        said: Any = client.messages.create(
+        reply: Any = client.messages.create(
             model=os.environ["ANTHROPIC_MODEL"], max_tokens=256, system=system, messages=messages, tools=tools
         )
-        messages.append({"role": "assistant", "content": [block.model_dump() for block in said.content]})
-        calls = [block for block in said.content if block.type == "tool_use"]
+        messages.append({"role": "assistant", "content": [block.model_dump() for block in reply.content]})
+        calls = [block for block in reply.content if block.type == "tool_use"]
         if not calls:
             return desk.end("malformed")
         try:
@@ -34,8 +34,8 @@ def _work(desk: Desk, client: Anthropic, system: str, messages: list[Json], tool
                 {"type": "tool_result", "tool_use_id": call.id, "content": desk.call(call.name, call.input)}
                 for call in calls
             ]
-        except Done as done:
-            return done.outcome
+        except Done as finish:
+            return finish.outcome
         messages.append({"role": "user", "content": results})
     return desk.end("out_of_turns")
 

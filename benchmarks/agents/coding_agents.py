@@ -87,8 +87,8 @@ def transcript(recorded: Recorded) -> Iterator[str]:
     session = recorded.session
     yield f"  {session['prompt_tokens']} + {session['completion_tokens']} tokens; {summary(recorded)}"
     for call in recorded.calls:
-        yield f"  {call['number']}. {call['protocol']}: {_asked(call)}"
-        yield f"     -> {_answered(call)}"
+        yield f"  {call['number']}. {call['protocol']}: {_request_text(call)}"
+        yield f"     -> {_reply_text(call)}"
     for warning in session["warnings"]:
         yield f"  warning: {warning}"
 
@@ -107,18 +107,18 @@ def _last_words(ended: Ended) -> str:
     return (failed if ended.status and failed else lines or [""])[-1][:_WIDTH]
 
 
-def _asked(call: Mapping[str, Json]) -> str:
+def _request_text(call: Mapping[str, Json]) -> str:
     roles = [message["role"] for message in call["messages"]]
     return f"{', '.join(roles[:8])}{', ...' if len(roles) > 8 else ''}; {len(call['tools'])} tools"
 
 
-def _answered(call: Mapping[str, Json]) -> str:
-    if call["completion"] is None:
+def _reply_text(recorded_call: Mapping[str, Json]) -> str:
+    if recorded_call["completion"] is None:
         return "no answer"
-    [choice] = call["completion"]["choices"]
-    used = [each["function"]["name"] for each in choice["message"].get("tool_calls") or ()]
+    [choice] = recorded_call["completion"]["choices"]
+    used = [call["function"]["name"] for call in choice["message"].get("tool_calls") or ()]
     text = " ".join((choice["message"]["content"] or "").split())[:_WIDTH]
-    tokens = call["completion"]["usage"]
+    tokens = recorded_call["completion"]["usage"]
     calls = f" calls {', '.join(used)};" if used else ""
     return f"{tokens['prompt_tokens']} + {tokens['completion_tokens']} tokens;{calls} {text!r}"
 
@@ -128,10 +128,10 @@ def version_of(agent: CodingAgent) -> str | None:
     if (command := shutil.which(agent.command)) is None:
         return None
     if agent.command == "mini":  # it has no flag for it
-        said = subprocess.run([command, "--help"], capture_output=True, text=True, check=False).stdout
-        return said.split("version ")[-1].split()[0].rstrip(".")
-    found = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
-    return (found.stdout or found.stderr).strip().splitlines()[-1]
+        help_text = subprocess.run([command, "--help"], capture_output=True, text=True, check=False).stdout
+        return help_text.split("version ")[-1].split()[0].rstrip(".")
+    answer = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
+    return (answer.stdout or answer.stderr).strip().splitlines()[-1]
 
 
 def check(service: Service, agent: CodingAgent) -> bool:
@@ -141,16 +141,16 @@ def check(service: Service, agent: CodingAgent) -> bool:
     full, spent = in_session(service, _SHORT, agent), in_session(service, _LONG, agent, is_spent=True)
     print(f"  context of {_SHORT_CONTEXT} tokens: {summary(full)}")
     print(f"  limit of calls reached: {summary(spent)}", flush=True)
-    return recorded.is_answered and all(each.ended.status is not None for each in (recorded, full, spent))
+    return recorded.is_answered and all(recording.ended.status is not None for recording in (recorded, full, spent))
 
 
 def train(service: Service, name: str, rollouts: int) -> str:
     """Train the agent for one step and return its figures in a line. Raises RuntimeError if the run did not complete or
     trained nothing."""
     scenarios = [{"task": {"prompt": f"Say {word}."}} for word in ("hello", "goodbye", "thanks", "please", "sorry")]
-    own = {"name": "agent", "config": {"scenarios": scenarios, "runner": {"pull": {}}}}
+    environment = {"name": "agent", "config": {"scenarios": scenarios, "runner": {"pull": {}}}}
     request = {
-        "environment": own,
+        "environment": environment,
         "judge": {"name": "reported"},
         "model": {"base_model": _LONG},
         "iterations": 1,
@@ -163,10 +163,10 @@ def train(service: Service, name: str, rollouts: int) -> str:
     }
     run_id = service.start_run(request)["run_id"]
     with _claiming(service, name):
-        while (found := service.run(run_id))["status"] in ("queued", "running"):
+        while (run := service.run(run_id))["status"] in ("queued", "running"):
             time.sleep(_POLL_S)
-    if found["status"] != "completed":
-        raise RuntimeError(f"the run of {name} is {found['status']}: {found['error']}")
+    if run["status"] != "completed":
+        raise RuntimeError(f"the run of {name} is {run['status']}: {run['error']}")
     row = list(service.iterations(run_id))[-1]
     if row["step"] != 1:
         raise RuntimeError(f"the run of {name} trained nothing: {row['no_signal'] or row['skipped_groups']}")

@@ -30,8 +30,8 @@ def main() -> None:
     try:
         graph.compile().invoke({"messages": desk.messages}, {"recursion_limit": 2 * desk.max_turns})
         outcome = desk.end("malformed")
-    except Done as done:
-        outcome = done.outcome
+    except Done as finish:
+        outcome = finish.outcome
     except GraphRecursionError:
         outcome = desk.end("out_of_turns")
     print(json.dumps(outcome))

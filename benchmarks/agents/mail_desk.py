@@ -27,8 +27,8 @@ JUDGE = ReferenceJudge()
 def tasks(split: Split, count: int, seed: int) -> list[dict[str, Json]]:
     """Return scenarios of the environment `agent`, the ones that a run of `email_search` with that seed attempts."""
     return [
-        {"id": each.id, "split": split, "task": {**each.task, "id": each.id, "split": split, "seed": seed}}
-        for each in ENVIRONMENT.scenarios(split, count, seed)
+        {"id": scenario.id, "split": split, "task": {**scenario.task, "id": scenario.id, "split": split, "seed": seed}}
+        for scenario in ENVIRONMENT.scenarios(split, count, seed)
     ]
 
 
@@ -36,38 +36,41 @@ class MailDesk:
     """The mailboxes that agents work in."""
 
     def __init__(self, scenarios: Sequence[Scenario]) -> None:
-        self._scenarios = {each.id: each for each in scenarios}
+        self._scenarios = {scenario.id: scenario for scenario in scenarios}
         self._open: dict[str, Episode] = {}
 
     def app(self) -> Starlette:
         """Return the HTTP application."""
         return Starlette(
-            routes=[Route(f"/{each.__name__}", each, methods=["POST"]) for each in (self.open, self.call, self.end)]
+            routes=[
+                Route(f"/{endpoint.__name__}", endpoint, methods=["POST"])
+                for endpoint in (self.open, self.call, self.end)
+            ]
         )
 
     async def open(self, request: Request) -> JSONResponse:
-        asked = await request.json()
-        episode = self._open[asked["session"]] = ENVIRONMENT.episode(self._scenarios[asked["task"]["id"]])
+        body = await request.json()
+        episode = self._open[body["session"]] = ENVIRONMENT.episode(self._scenarios[body["task"]["id"]])
         tools = [tool.openai() for tool in episode.tools]
         return JSONResponse({"messages": episode.messages(), "tools": tools, "max_turns": episode.max_turns})
 
     async def call(self, request: Request) -> JSONResponse:
-        asked = await request.json()
-        episode, arguments = self._open[asked["session"]], asked["arguments"]
+        body = await request.json()
+        episode, arguments = self._open[body["session"]], body["arguments"]
         text = arguments if isinstance(arguments, str) else json.dumps(arguments)
         try:
-            result = await call_tool(episode, asked["name"], text, "call")
+            result = await call_tool(episode, body["name"], text, "call")
         except ToolError as error:
             episode.end("malformed", str(error))
             return JSONResponse({"content": str(error), "final": True, "outcome": await _outcome(episode)})
-        shown: dict[str, Json] = {"content": result.content, "final": result.final}
-        return JSONResponse(shown | ({"outcome": await _outcome(episode)} if result.final else {}))
+        reply: dict[str, Json] = {"content": result.content, "final": result.final}
+        return JSONResponse(reply | ({"outcome": await _outcome(episode)} if result.final else {}))
 
     async def end(self, request: Request) -> JSONResponse:
-        asked = await request.json()
-        episode = self._open[asked["session"]]
-        said = out_of_turns(episode) if asked["reason"] == "out_of_turns" else "no tool call in the reply"
-        episode.end(asked["reason"], said)
+        body = await request.json()
+        episode = self._open[body["session"]]
+        detail = out_of_turns(episode) if body["reason"] == "out_of_turns" else "no tool call in the reply"
+        episode.end(body["reason"], detail)
         return JSONResponse({"outcome": await _outcome(episode)})
 
 

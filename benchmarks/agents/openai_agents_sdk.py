@@ -32,8 +32,8 @@ async def _work() -> None:
         async def invoke(_context: Any, arguments: str) -> str:
             try:
                 return desk.call(function["name"], arguments)
-            except Done as done:
-                ended.append(done.outcome)
+            except Done as finish:
+                ended.append(finish.outcome)
                 return "done"
 
         return FunctionTool(
@@ -45,7 +45,7 @@ async def _work() -> None:
         name="mail",
         instructions=system["content"],
         model=os.environ["OPENAI_MODEL"],
-        tools=[tool(each) for each in desk.tools],
+        tools=[tool(function_tool) for function_tool in desk.tools],
         tool_use_behavior=lambda _context, _results: ToolsToFinalOutputResult(bool(ended), "done"),
     )
     config = RunConfig(model_provider=OpenAIProvider(use_responses=False), tracing_disabled=True)

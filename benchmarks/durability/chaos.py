@@ -64,10 +64,12 @@ class Plan:
 
 async def chaos(plan: Plan, directory: Path) -> dict[str, Any]:
     """Return figures and `violations`, the broken promises."""
-    each = (plan.runs + plan.poison) // _WORKERS + 1  # spare capacity for takeovers, but no worker can hold every run
+    runs_per_worker = (
+        plan.runs + plan.poison
+    ) // _WORKERS + 1  # spare capacity for takeovers, but no worker can hold every run
     code = freeze(directory)
     async with migrated(directory) as store:
-        workers = Workers(store.postgres.url, code, directory, _WORKERS, TTL_S, plan.pace_s, concurrent=each)
+        workers = Workers(store.postgres.url, code, directory, _WORKERS, TTL_S, plan.pace_s, concurrent=runs_per_worker)
         try:
             await audit(store.database)
             for number in range(plan.runs + plan.poison):
@@ -145,7 +147,7 @@ def _counts(all_stories: list[Story]) -> dict[str, Any]:
         sum(len(story.events) for story in all_stories),
         sum(story.run.epoch for story in all_stories),
         len(rollouts),
-        sum(entry.name.startswith("rollout/") for story in all_stories for entry in story.kept),
+        sum(entry.name.startswith("rollout/") for story in all_stories for entry in story.entries),
         sum(len(story.trained) for story in all_stories),
     )
     return dict(zip(_COUNTED, counts, strict=True))

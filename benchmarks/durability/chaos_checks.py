@@ -28,7 +28,7 @@ AUDIT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class AuditedEntry:
     """A committed journal entry, its epoch, and the epoch that the run had then (`now`)."""
 
     iteration: int
@@ -47,7 +47,7 @@ class Story:
     iterations: Sequence[int]
     checkpoints: Sequence[int]
     events: Sequence[Event]
-    kept: Sequence[Kept]
+    entries: Sequence[AuditedEntry]
     acts: Sequence[dict[str, Any]]
     trained: Sequence[tuple[int, int]]
     """Trained steps, each with the epoch that it was trained under."""
@@ -72,7 +72,7 @@ async def stories(database: Database, directory: Path) -> list[Story]:
                 list(await tx.scalars(_of(Checkpoint.step, run).order_by(Checkpoint.step))),
                 list(await tx.scalars(select(Event).where(Event.run_id == run.id).order_by(Event.seq))),
                 [
-                    Kept(*row)
+                    AuditedEntry(*row)
                     for row in await tx.execute(
                         text(
                             "SELECT iteration, name, epoch, now, extract(epoch FROM at)::float8 FROM chaos_audit "
@@ -142,9 +142,9 @@ def _gapless(story: Story) -> Iterator[str]:
 
 def _fenced(story: Story) -> Iterator[str]:
     """Check that commits carry the newest epoch and that each epoch is claimed once."""
-    for kept in story.kept:
-        if kept.epoch != kept.now:
-            yield f"{kept} was kept under an old epoch"
+    for entry in story.entries:
+        if entry.epoch != entry.now:
+            yield f"{entry} was kept under an old epoch"
     epochs = [epoch for _, epoch in story.trained]
     if epochs != sorted(epochs):
         yield f"its trainer took the steps under the epochs {epochs}"
@@ -160,15 +160,17 @@ def _fenced(story: Story) -> Iterator[str]:
 
 def _done_once(story: Story) -> Iterator[str]:
     """Check that kept work is not repeated, and that nothing is done twice under one epoch."""
-    kept = {(entry.iteration, entry.name): entry.epoch for entry in story.kept}
-    if len(kept) != len(story.kept):
+    epochs_of_entries = {(entry.iteration, entry.name): entry.epoch for entry in story.entries}
+    if len(epochs_of_entries) != len(story.entries):
         yield "a journal entry was kept twice"
-    if missing := {(k, f"rollout/train/{n}") for k in story.iterations for n in range(ROLLOUTS)} - set(kept):
+    if missing := {(k, f"rollout/train/{n}") for k in story.iterations for n in range(ROLLOUTS)} - set(
+        epochs_of_entries
+    ):
         yield f"never kept: {sorted(missing)}"
     for (iteration, act, epoch), times in _counted(story).items():
         if times > 1:
             yield f"{act} of iteration {iteration} was done {times} times under epoch {epoch}"
-        if act.startswith("rollout/") and epoch > kept.get((iteration, act), epoch):
+        if act.startswith("rollout/") and epoch > epochs_of_entries.get((iteration, act), epoch):
             timeline = _timeline(story, iteration)
             yield f"{act} of iteration {iteration} was kept, and done again under epoch {epoch}: {timeline}"
 
@@ -178,10 +180,10 @@ def _timeline(story: Story, iteration: int) -> str:
     acts = [
         (a["at"], f"{a['act']} under {a['epoch']} by {a['pid']}") for a in story.acts if a["iteration"] == iteration
     ]
-    kept = [(k.at, f"{k.name} kept under {k.epoch}") for k in story.kept if k.iteration == iteration]
+    entries = [(k.at, f"{k.name} kept under {k.epoch}") for k in story.entries if k.iteration == iteration]
     started = [(e.occurred_at.timestamp(), f"{e.type} {e.data.get('epoch', '')} {e.actor}") for e in story.events]
     first, last = min(at for at, _ in acts) - 3, max(at for at, _ in acts) + 3
-    return "; ".join(f"{at - first:.3f} {what}" for at, what in sorted(acts + kept + started) if first <= at <= last)
+    return "; ".join(f"{at - first:.3f} {what}" for at, what in sorted(acts + entries + started) if first <= at <= last)
 
 
 def _counted(story: Story) -> Counter[tuple[int, str, int]]:

@@ -29,10 +29,10 @@ def open_forks(code: Path, directory: Path) -> Forks:
         return Forks("benchmarks.durability.chaos_worker", code, log)
 
 
-def start_worker(forks: Forks, url: URL, directory: Path, *more: str, **given: float | str) -> Forked:
-    """Start a worker with the flags in `given` and `more`."""
-    given["database"] = url.set(drivername="postgresql").render_as_string(hide_password=False)
-    flags = [f"--{name}={value}" for name, value in given.items()]
+def start_worker(forks: Forks, url: URL, directory: Path, *more: str, **options: float | str) -> Forked:
+    """Start a worker with the flags in `options` and `more`."""
+    options["database"] = url.set(drivername="postgresql").render_as_string(hide_password=False)
+    flags = [f"--{name}={value}" for name, value in options.items()]
     return forks.start([f"--directory={directory}", *flags, *more])
 
 
@@ -141,8 +141,8 @@ class Nemesis:
         """Return the names of the workers that hold a lease, or none if the database is down."""
         with suppress(psycopg.OperationalError):
             async with await connected(self._postgres.url) as admin:
-                found = await admin.execute("SELECT DISTINCT owner FROM run WHERE status = 'running'")
-                return {owner for (owner,) in await found.fetchall()}
+                cursor = await admin.execute("SELECT DISTINCT owner FROM run WHERE status = 'running'")
+                return {owner for (owner,) in await cursor.fetchall()}
         return set()
 
     async def _cut(self) -> bool:

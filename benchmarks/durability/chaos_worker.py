@@ -36,9 +36,9 @@ from learnloop_service.environment.base import Environment, Json
 from learnloop_service.judges.base import Judge, JudgeServices
 from learnloop_service.training.backends.base import ModelSpec, Policy, StepConflict, TrainOutcome, TrainRequest
 from learnloop_service.training.journal import IterationJournal, Journal
+from learnloop_service.training.loop.train_step import TrainStep
 from learnloop_service.training.phases import Phase
-from learnloop_service.training.train_step import TrainStep
-from learnloop_service.training.types import Group, IterationResult, Progress, Resume, RunConfig
+from learnloop_service.training.types import Group, IterationProgress, IterationResult, Resume, RunConfig
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy, scripted_result
 
 POISON = "poison"
@@ -76,14 +76,14 @@ class Claims(RunClaims):
 class Freezes:
     """Freezes the whole process, once for each model whose name ends with the name of the point."""
 
-    def __init__(self, wanted: bool) -> None:
-        self._wanted = wanted
-        self._done: set[str] = set()
+    def __init__(self, is_enabled: bool) -> None:
+        self._is_enabled = is_enabled
+        self._frozen: set[str] = set()
 
     def at(self, point: str, model: str) -> None:
         """Freeze here if this is the model's point. Called only in iterations that train."""
-        if self._wanted and model.endswith(f"-{point}") and model not in self._done:
-            self._done.add(model)
+        if self._is_enabled and model.endswith(f"-{point}") and model not in self._frozen:
+            self._frozen.add(model)
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # with os.kill this thread could run on briefly
 
 
@@ -156,7 +156,7 @@ class JournaledLoop:
         judge: Judge,
         policy: Policy,
         *,
-        progress: Callable[[Progress], None],
+        progress: Callable[[IterationProgress], None],
         journal: Journal,
         resume: Resume | None,
         **_: object,
@@ -175,7 +175,7 @@ class JournaledLoop:
                     self.history.write(act=entry, run=name, iteration=iteration, epoch=epoch)
                     await asyncio.sleep(self.pace_s * random.uniform(0.5, 1.5))
                     entries.keep_soon(entry, json.dumps({"by": os.getpid(), "tokens": [*range(200)]}))
-                progress(Progress(iteration, Phase.ROLLOUT, number + 1, ROLLOUTS))
+                progress(IterationProgress(iteration, Phase.ROLLOUT, number + 1, ROLLOUTS))
                 if iteration > 0 and number == ROLLOUTS // 2:
                     self.freezes.at("rollout", name)
             if "judge/train" not in entries.kept:

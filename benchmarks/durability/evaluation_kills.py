@@ -43,7 +43,8 @@ class Evaluation(Work):
     url: str = ""
     id: str = ""
     rows: str = ""
-    seen: dict[str, str] = field(default_factory=dict)
+    finished: dict[str, str] = field(default_factory=dict)
+    """Slots that were finished at the kills, each with its row's id."""
     saved_rows = "SELECT slot, id FROM trajectory WHERE evaluation_id = %s"
     """Selects what the evaluation has finished, and what tells it from another attempt."""
 
@@ -66,10 +67,10 @@ class Evaluation(Work):
         return _posted(service, f"/trajectories/{longest['id']}/what-if", {"search": "all", "samples": 64})
 
     def moved(self, document: Json) -> bool:
-        return len(self.saved()) > len(self.seen)
+        return len(self.saved()) > len(self.finished)
 
     def was_killed(self, document: Json) -> None:
-        self.seen |= self.saved()
+        self.finished |= self.saved()
 
     def account(self, service: Service, document: Json, data_dir: Path) -> Json:
         return [{name: model[name] for name in _FIGURES} for model in document["report"]["models"]]
@@ -86,7 +87,7 @@ class Evaluation(Work):
         epochs = [data["epoch"] for _, type, data in events if type == "evaluation.started"]
         return {
             "saved": len(last),
-            "made_again": sum(last.get(place) != made for place, made in self.seen.items()),
+            "made_again": sum(last.get(slot) != id for slot, id in self.finished.items()),
             "lost": document["total"] - len(last),
             "counted_twice": document["done"] - len(last),
             "rows_of_runs_changed": self.rows != rows_hash(self.url),
@@ -139,8 +140,8 @@ def under_kills(
     """Return the account of the killed work and its figures. `variables` are added to the service's environment."""
     with database(directory / "postgres") as work.url:
         settings = {"DATABASE_URL": work.url, **variables}
-        document, account, done = killed(work, directory / "killed", kills, _BETWEEN_S, rng, settings)
-        return account, {"kills": done, **work.figures(document)}
+        document, account, kill_count = killed(work, directory / "killed", kills, _BETWEEN_S, rng, settings)
+        return account, {"kills": kill_count, **work.figures(document)}
 
 
 _MUST_BE: dict[str, Json] = {
@@ -169,15 +170,15 @@ def main() -> None:
         if options.rejudge:
             rejudging = Rejudging(options.scenarios, what_if=False)
             with judges_installed(directory / "judges") as variables:
-                account, found = under_kills(rejudging, directory, options.kills, rng, variables)
+                account, figures = under_kills(rejudging, directory, options.kills, rng, variables)
             expected, seconds = rejudging.expected, rejudging.seconds
         else:
             expected, seconds = undisturbed(Evaluation(options.scenarios, options.what_if), directory / "undisturbed")
             work = Evaluation(options.scenarios, options.what_if)
-            account, found = under_kills(work, directory, options.kills, rng, {})
-    judge(found | {"undisturbed_s": round(seconds, 1), "same": account == expected}, _MUST_BE)
-    if found["kills"] < options.kills:
-        raise SystemExit(f"it ended after {found['kills']} of {options.kills} kills: give it more --scenarios")
+            account, figures = under_kills(work, directory, options.kills, rng, {})
+    judge(figures | {"undisturbed_s": round(seconds, 1), "same": account == expected}, _MUST_BE)
+    if figures["kills"] < options.kills:
+        raise SystemExit(f"it ended after {figures['kills']} of {options.kills} kills: give it more --scenarios")
 
 
 if __name__ == "__main__":

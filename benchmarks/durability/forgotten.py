@@ -48,32 +48,34 @@ async def forgotten(directory: Path) -> Json:
                 with Service(f"http://127.0.0.1:{port}") as client:
                     await asyncio.to_thread(processes.wait_for, child, processes.answers(client), most_s=_MOST_S)
                 run = f"/runs/{(await http.post('/learn-loop', json=_LEARN_LOOP)).raise_for_status().json()['run_id']}"
-                await _until(http, run, lambda said: said["progress"] and said["progress"]["iteration"] == 1)
+                await _until(
+                    http, run, lambda run_state: run_state["progress"] and run_state["progress"]["iteration"] == 1
+                )
                 before = (await http.get(run)).json()["progress"]
                 network.forget()
                 began, carried = time.monotonic(), network.carried
-                said = await _until(
+                run_state = await _until(
                     http,
                     run,
-                    lambda said: (
-                        (said["progress"] != before and network.carried - carried > 20_000)
-                        or said["status"] in ("failed", "completed")
+                    lambda run_state: (
+                        (run_state["progress"] != before and network.carried - carried > 20_000)
+                        or run_state["status"] in ("failed", "completed")
                     ),
                 )
                 return {
                     "seconds": round(time.monotonic() - began, 1),
-                    "status": said["status"],
-                    "error": said["error"],
+                    "status": run_state["status"],
+                    "error": run_state["error"],
                     "from": before,
-                    "to": said["progress"],
+                    "to": run_state["progress"],
                 }
 
 
 async def _until(http: httpx.AsyncClient, path: str, holds: Callable[[Json], object]) -> Json:
     async with asyncio.timeout(_MOST_S):
-        while not holds(said := (await http.get(path)).json()):
+        while not holds(document := (await http.get(path)).json()):
             await asyncio.sleep(0.2)
-        return said
+        return document
 
 
 def main() -> None:
@@ -81,8 +83,8 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
         machine = processes.machine()
-        found = asyncio.run(forgotten(Path(directory)))
-    sys.stdout.write(json.dumps(machine | found) + "\n")
+        figures = asyncio.run(forgotten(Path(directory)))
+    sys.stdout.write(json.dumps(machine | figures) + "\n")
 
 
 if __name__ == "__main__":

@@ -118,8 +118,8 @@ def frozen_postgres(data_dir: Path, port: int, limit_s: float) -> None:
         _seconds_until(lambda: _up(client), _START_S)
         for server in _servers(data_dir):
             server.suspend()
-        said = _seconds_until(lambda: _readiness(client).get("status") != "ready", limit_s)
-        _say("postgres: /health/ready says so after", said)
+        seconds = _seconds_until(lambda: _readiness(client).get("status") != "ready", limit_s)
+        _say("postgres: /health/ready says so after", seconds)
         child.terminate()
         _say("postgres: stopped after", _seconds_until(lambda: child.poll() is not None, 150))
         _say("postgres: exit status", child.poll(), "server processes left:", len(_servers(data_dir)))
@@ -130,10 +130,10 @@ def frozen_postgres(data_dir: Path, port: int, limit_s: float) -> None:
 
 def taken_port(data_dir: Path) -> None:
     """Report how long a service takes to say that its port is in use."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with _service(data_dir, taken.getsockname()[1]) as child:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with _service(data_dir, listener.getsockname()[1]) as child:
             after = _seconds_until(lambda: child.poll() is not None, 60)
             _say("port: exit status", child.poll(), f"after {after}")
             log = (data_dir / "service.log").read_text().splitlines()

@@ -223,7 +223,7 @@ def killed(
     `settings` are the service's. `lived` gets of each service its start (Unix time), the seconds until progress, and
     whether it came after a kill. Returns the document, the account, and the number of kills.
     """
-    port, path, done = free_port(), "", 0
+    port, path, kill_count = free_port(), "", 0
     while True:
         started = time.time()
         with serving(data_dir, port, settings, timeout_s=5) as it:
@@ -233,23 +233,25 @@ def killed(
             assert document is not None, f"it does not move on: {watched.now()}"
             moved_s = time.time() - started
             if not ended(document):
-                pause_s = rng.uniform(*between_s) if done < kills else _MOST_S
+                pause_s = rng.uniform(*between_s) if kill_count < kills else _MOST_S
                 document = watched.wait_until(ended, pause_s) or watched.now() or document
             if lived is not None:
-                lived(started, moved_s, done > 0)
+                lived(started, moved_s, kill_count > 0)
             if ended(document):
                 document = watched.completed()
-                return document, work.account(it.client, document, data_dir), done
+                return document, work.account(it.client, document, data_dir), kill_count
             it.kill()
         work.was_killed(document)
-        done += 1
+        kill_count += 1
 
 
-async def until(what: str, ask: Callable[[], Awaitable[Any]], wanted: Callable[[Any], object], most_s: float) -> None:
-    """Wait until the answer is the wanted one. Raises RuntimeError if that takes too long."""
+async def until(
+    what: str, ask: Callable[[], Awaitable[Any]], is_reached: Callable[[Any], object], most_s: float
+) -> None:
+    """Wait until `is_reached` holds of what `ask` returns. Raises RuntimeError if that takes too long."""
     try:
         async with asyncio.timeout(most_s):
-            while not wanted(await ask()):
+            while not is_reached(await ask()):
                 await asyncio.sleep(0.01)
     except TimeoutError:
         raise RuntimeError(f"not within {most_s:.0f} s: {what}") from None
@@ -259,12 +261,12 @@ def report(measure: Callable[[Path], Coroutine[Any, Any, dict[str, Any]]]) -> No
     """Measure in a new directory and print the figures. Raises SystemExit if they have violations."""
     machine = processes.machine()
     with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
-        found = asyncio.run(measure(Path(directory)))
-    judge(found | {"machine": machine}, {"violations": []})
+        figures = asyncio.run(measure(Path(directory)))
+    judge(figures | {"machine": machine}, {"violations": []})
 
 
-def judge(found: Mapping[str, Json], must_be: Mapping[str, Json]) -> None:
-    """Print what was found. Raises SystemExit with the names of what is not as it must be."""
-    print(json.dumps(found, indent=2))
-    if wrong := [name for name, value in must_be.items() if found[name] != value]:
+def judge(figures: Mapping[str, Json], must_be: Mapping[str, Json]) -> None:
+    """Print the figures. Raises SystemExit with the names of those that are not as they must be."""
+    print(json.dumps(figures, indent=2))
+    if wrong := [name for name, value in must_be.items() if figures[name] != value]:
         raise SystemExit(f"kills left traces: {', '.join(wrong)}")

@@ -45,7 +45,7 @@ class Run(Work):
     log: Path = Path()
     hits: Counter[str] = field(default_factory=Counter)
     ahead: int = 0
-    kept: set[str] = field(default_factory=set)
+    finished: set[str] = field(default_factory=set)
     moved_s: list[float] = field(default_factory=list)
     last: Json = None
 
@@ -60,13 +60,13 @@ class Run(Work):
 
     def was_killed(self, document: Json) -> None:
         self.last = where(document)
-        self.kept |= kept_rollouts(self.url)
+        self.finished |= kept_rollouts(self.url)
         self.ahead += begun_iterations(self.url) > 1
         self.hits[str(document["progress"]["phase"])] += 1
 
     def account(self, service: Service, document: Json, data_dir: Path) -> Json:
         """Return the weights, and what the run says of itself, without times and ids: equal runs have others."""
-        events = [[each["type"], each["iteration"]] for each in service.events(document["run_id"])]
+        events = [[logged["type"], logged["iteration"]] for logged in service.events(document["run_id"])]
         named = ("cause", "state", "first_iteration", "named_at_iteration", "summary")
         diagnoses = service.diagnosis(document["run_id"])["diagnoses"]
         return {
@@ -88,8 +88,8 @@ class Run(Work):
             "hits": dict(self.hits),
             "kills_with_rollouts_ahead": self.ahead,
             "rollouts": document["rollouts"],
-            "finished_rollouts_seen_at_kills": len(self.kept),
-            "made_again": len(self.kept - saved_rollouts(self.url)),
+            "finished_rollouts_seen_at_kills": len(self.finished),
+            "made_again": len(self.finished - saved_rollouts(self.url)),
             "restart_s": self.restarts.figures() | {"seen to move on": spread(self.moved_s)} if self.moved_s else {},
             "cost": document["cost"],
         }
@@ -151,15 +151,15 @@ def main() -> None:
         machine = processes.machine()
         calm, data_dir = directory / "undisturbed", directory / "killed"
         expected, seconds = undisturbed(Run(request), calm)
-        found = {"undisturbed_s": round(seconds, 1), "journal_percent": journal_percent(calm / "service.log")}
+        figures = {"undisturbed_s": round(seconds, 1), "journal_percent": journal_percent(calm / "service.log")}
         with database(directory / "postgres") as url:
             run = Run(request, url, data_dir / "service.log")
             document, account, kills = killed(
                 run, data_dir, options.kills, between_s, rng, {"DATABASE_URL": url}, run.lived
             )
-            found |= {"kills": kills, **run.figures(document)}
-    found = {"machine": machine, "seed": options.seed, "expected": expected, "account": account, **found}
-    judge(found, {"account": expected, "made_again": 0})
+            figures |= {"kills": kills, **run.figures(document)}
+    figures = {"machine": machine, "seed": options.seed, "expected": expected, "account": account, **figures}
+    judge(figures, {"account": expected, "made_again": 0})
     if kills < options.kills:
         raise SystemExit(f"the run ended after {kills} of {options.kills} kills: give it more --iterations")
 

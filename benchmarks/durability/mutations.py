@@ -215,21 +215,21 @@ MUTATIONS = (
     ),
     _one(
         "the intent before the training",
-        "training/train_step.py",
+        "training/loop/train_step.py",
         "await requests.begin(unsure=requests.open and self._policy.settle_timeout_s > 0)",
         "pass",
         f"{_ONCE}::test_the_step_is_taken_once",
     ),
     _one(
         "nothing of a step is kept before its checkpoint is durable",
-        "training/learn_loop.py",
+        "training/loop/learn_loop.py",
         "                self._journal.hold()\n",
         "",
         "tests/integration/training/test_pipeline.py::test_a_checkpoint_is_written_beside",
     ),
     _one(
         "what was sampled from a step that is trained again is given up",
-        "training/learn_loop.py",
+        "training/loop/learn_loop.py",
         "if early.done() and early.result() != outcome:",
         "if False:",
         "tests/integration/training/test_pipeline.py::test_what_was_sampled_from_a_step_that_is_lost",
@@ -376,7 +376,7 @@ def run_test(code: Path, test: str) -> str:
         *(["-k", name] if name else []),
     ]
     try:
-        done = subprocess.run(
+        finished = subprocess.run(
             command,
             cwd=code,
             env=os.environ | {"LEARNLOOP_SHRINK": "0", "LEARNLOOP_SEQUENCES": "80"},
@@ -386,8 +386,12 @@ def run_test(code: Path, test: str) -> str:
         )
     except subprocess.TimeoutExpired:
         return "no end"
-    last = next(reversed(done.stdout.splitlines()), "")
-    return {0: "passed", 1: "failed"}[done.returncode] if done.returncode in (0, 1) and " error" not in last else last
+    last = next(reversed(finished.stdout.splitlines()), "")
+    return (
+        {0: "passed", 1: "failed"}[finished.returncode]
+        if finished.returncode in (0, 1) and " error" not in last
+        else last
+    )
 
 
 def misfit(mutation: Mutation, code: Path) -> str:
@@ -429,21 +433,24 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="run nothing, but see whether the code still has them")
     options = parser.parse_args()
     first, step = options.part
-    chosen = [each for each in MUTATIONS if options.only in f"{each.guard} {each.file}"][first - 1 :: step]
+    chosen = [mutation for mutation in MUTATIONS if options.only in f"{mutation.guard} {mutation.file}"][
+        first - 1 :: step
+    ]
     wrong = []
     with tempfile.TemporaryDirectory(prefix="learnloop-mutations-") as directory:
         code = freeze(Path(directory))
-        for test in dict.fromkeys(each.test for each in chosen if not (options.list or options.trusting)):
+        for test in dict.fromkeys(mutation.test for mutation in chosen if not (options.list or options.trusting)):
             outcome = run_test(code, test)
             print(f"{outcome:<8}  as it is: {test}", flush=True)
             wrong += [test] if outcome != "passed" else []
-        for each in chosen:
+        for mutation in chosen:
             clock = time.monotonic()
-            outcome = misfit(each, code) if options.list else survives(each, code)
+            outcome = misfit(mutation, code) if options.list else survives(mutation, code)
             print(
-                f"{outcome:<8}  {each.guard} ({each.file}; {each.test}; {time.monotonic() - clock:.0f} s)", flush=True
+                f"{outcome:<8}  {mutation.guard} ({mutation.file}; {mutation.test}; {time.monotonic() - clock:.0f} s)",
+                flush=True,
             )
-            wrong += [each.guard] if outcome not in ("failed", "") else []
+            wrong += [mutation.guard] if outcome not in ("failed", "") else []
     print(f"{len(chosen)} mutations; not as it must be: {wrong or 'none'}")
     raise SystemExit(1 if wrong else 0)
 

@@ -67,13 +67,13 @@ SELECT count(*) FROM agent_task JOIN agent_session ON id = session_id WHERE stat
 class RecordingDesk(MailDesk):
     """A mail desk that records the agents' tool calls. Agents can only call what a model's answer contained."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.called: set[tuple[str, str, str]] = set()
 
     async def call(self, request: Request) -> JSONResponse:
-        asked = await request.json()
-        self.called.add((asked["session"], asked["name"], asked["arguments"]))
+        body = await request.json()
+        self.called.add((body["session"], body["name"], body["arguments"]))
         return await super().call(request)
 
 
@@ -135,7 +135,7 @@ class Stage:
         if target in ("claimer", "agent") and not self._may_lose_agents():
             return False
         with suppress(psutil.Error, StopIteration):
-            next(iter(self._found(target))).kill()
+            next(iter(self._processes_of(target))).kill()
             return True
         return False
 
@@ -145,7 +145,7 @@ class Stage:
             return connection.execute(_SPARED).fetchone() == (0,)
         return False
 
-    def _found(self, target: str) -> list[psutil.Process]:
+    def _processes_of(self, target: str) -> list[psutil.Process]:
         if target in self._processes:
             return [psutil.Process(self._processes[target].pid)]
         if target == "database":
@@ -153,11 +153,11 @@ class Stage:
             return [psutil.Process(pid)]
         if target == "engine":
             children = psutil.Process(self._processes["service"].pid).children()
-            return [each for each in children if "learnloop_service.training.engine" in each.cmdline()]
+            return [child for child in children if "learnloop_service.training.engine" in child.cmdline()]
         return psutil.Process(self._processes["claimer"].pid).children()
 
-    def start(self, asked: Mapping[str, Json]) -> None:
-        self.run = Watched(self.service, f"/runs/{self.service.start_run(asked)['run_id']}")
+    def start(self, learn_loop: Mapping[str, Json]) -> None:
+        self.run = Watched(self.service, f"/runs/{self.service.start_run(learn_loop)['run_id']}")
 
     def database(self) -> "psycopg.Connection[Any]":
         """Connect to the service's Postgres."""
@@ -175,15 +175,15 @@ def killing(stage: Stage, kills: int, between_s: tuple[float, float], rng: rando
         run = stage.run.now()
         if run is not None and ended(run):
             break
-        if run is None or _place(run) == last:
+        if run is None or _progress(run) == last:
             continue  # the run has to progress between kills
         if stage.kill(target):
-            last = _place(run)
+            last = _progress(run)
             hits[target] += 1
     return hits
 
 
-def _place(run: Json) -> Json:
+def _progress(run: Json) -> Json:
     return [run["rollouts"], run["progress"]]
 
 
@@ -219,7 +219,7 @@ def _logprobs(values: Any) -> str:
 
 
 def driven(directory: Path, config: RunConfig, disturb: Callable[[Stage], Counter[str]]) -> dict[str, Json]:
-    """Drive the run to its end and return what was found."""
+    """Drive the run to its end and return its figures."""
     clock = time.monotonic()
     counts: dict[Split, int] = {
         "train": config.iterations * config.groups_per_iteration,
@@ -227,26 +227,26 @@ def driven(directory: Path, config: RunConfig, disturb: Callable[[Stage], Counte
         "test": config.evaluation.test_scenarios,
     }
     directory.mkdir()
-    asked = request("shell", counts, 0, config) | {"rollout_timeout_s": 3600}
+    learn_loop = request("shell", counts, 0, config) | {"rollout_timeout_s": 3600}
     with desk(counts, 0, RecordingDesk) as (desk_url, mail_desk):
         stage = Stage(directory, desk_url)
         with stage.running():
             with stage.database() as connection:
                 connection.execute(_WATCH)
-            stage.start(asked)
+            stage.start(learn_loop)
             hits = disturb(stage)
             run = stage.run.completed()
             assert isinstance(mail_desk, RecordingDesk)
-            found = faults(stage, mail_desk.called)
+            violations = faults(stage, mail_desk.called)
     return {
         "weights": weights(directory),
         "rollouts": run["rollouts"],
-        "lost_rollouts": dict(sum((Counter(each["lost_rollouts"]) for each in run["iterations"]), Counter())),
+        "lost_rollouts": dict(sum((Counter(iteration["lost_rollouts"]) for iteration in run["iterations"]), Counter())),
         "warnings": run["warnings"],
         "kills": hits.total(),
         "hits": dict(hits),
         "seconds": round(time.monotonic() - clock),
-        **found,
+        **violations,
     }
 
 

@@ -62,7 +62,7 @@ class _Kind(ABC):
 
     table: type[Run] | type[EvaluationJob]
     store: Any
-    asked: Sequence[str]
+    verbs: Sequence[str]
     """Requests of an owner, repeated according to their weight."""
     reopened: str
     """The event that can follow an end."""
@@ -86,7 +86,7 @@ class _Kind(ABC):
 
 class _Runs(_Kind):
     table = Run
-    asked = ("cancel", "cancel", "pause", "resume", "retry")
+    verbs = ("cancel", "cancel", "pause", "resume", "retry")
     reopened = "retried"
     moves = frozenset(Move) - {Move.REOPEN}
 
@@ -111,7 +111,7 @@ class _Runs(_Kind):
 
 class _Evaluations(_Kind):
     table = EvaluationJob
-    asked = ("cancel", "cancel", "resume")
+    verbs = ("cancel", "cancel", "resume")
     reopened = "resumed"
 
     def __init__(self, database: Database) -> None:
@@ -129,9 +129,9 @@ class _Evaluations(_Kind):
         return await EvaluationStore(self.database).heartbeat(lease, None, 0.0)
 
     async def log(self, id: str) -> Sequence[EvaluationEvent]:
-        mine = select(EvaluationEvent).where(EvaluationEvent.evaluation_id == id)
+        query = select(EvaluationEvent).where(EvaluationEvent.evaluation_id == id)
         async with self.database() as tx:
-            return (await tx.scalars(mine.order_by(EvaluationEvent.seq))).all()
+            return (await tx.scalars(query.order_by(EvaluationEvent.seq))).all()
 
 
 KINDS: Mapping[str, type[_Kind]] = {"runs": _Runs, "evaluations": _Evaluations}
@@ -148,10 +148,10 @@ class _Stage:
 
     def acts(self, ending: str, rng: random.Random) -> list[Callable[[], Awaitable[object]]]:
         """Return the racing acts: the worker's ending, one to three requests, and sometimes a theft."""
-        asked = rng.sample(self.kind.asked, rng.randint(1, 3))
+        verbs = rng.sample(self.kind.verbs, rng.randint(1, 3))
         acts: list[Callable[[], Awaitable[object]]] = [
             partial(self._end, ending),
-            *(partial(self._ask, v) for v in asked),
+            *(partial(self._ask, v) for v in verbs),
         ]
         return [*acts, self._steal] if rng.random() < 0.3 else acts
 
@@ -206,7 +206,7 @@ async def races(engine: AsyncEngine, kind: str, examples: int, seed: int) -> dic
         await asyncio.gather(*acts)
         await stage.settle()
         row = await of_kind.store.get(stage.lease.id)
-        wrong += [f"example {number}: {each}" for each in violations(of_kind, row, await of_kind.log(row.id))]
+        wrong += [f"example {number}: {violation}" for violation in violations(of_kind, row, await of_kind.log(row.id))]
         ends[row.status] += 1
     return {
         "kind": kind,

@@ -57,32 +57,32 @@ class Front:
     def workers(self) -> list[dict[str, Any]]:
         """Return the workers listed by `/health`, or none if it does not answer."""
         try:
-            found: list[dict[str, Any]] = httpx.get(f"{self._url}/health", timeout=5).json()["workers"]
+            workers: list[dict[str, Any]] = httpx.get(f"{self._url}/health", timeout=5).json()["workers"]
         except (httpx.HTTPError, ValueError):
             return []
-        return found
+        return workers
 
     def up(self, count: int) -> bool:
-        return sum(bool(each["up"]) for each in self.workers()) >= count
+        return sum(bool(worker["up"]) for worker in self.workers()) >= count
 
     def node_of(self, cluster: RayCluster, role: str, without: str | None = None) -> Node | None:
         """Return a node with a worker of that role and none of the role `without`."""
         nodes: dict[Node, set[str]] = {}
-        for each in self.workers():
+        for worker in self.workers():
             for node in cluster.nodes:
-                if each["up"] and node.runs(int(each["place"].rpartition(" ")[2])):
-                    nodes.setdefault(node, set()).update(each["roles"])
+                if worker["up"] and node.runs(int(worker["place"].rpartition(" ")[2])):
+                    nodes.setdefault(node, set()).update(worker["roles"])
         return next((node for node, roles in nodes.items() if role in roles and without not in roles), None)
 
 
 @contextmanager
 def front(data_dir: Path, port: int, address: str) -> Iterator[Front]:
-    made = Front(data_dir, port, address)
+    running = Front(data_dir, port, address)
     try:
-        yield made
+        yield running
     finally:
-        made.process.kill()
-        made.process.wait()
+        running.process.kill()
+        running.process.wait()
 
 
 def until(true: Callable[[], object], what: str) -> None:
@@ -94,12 +94,12 @@ def until(true: Callable[[], object], what: str) -> None:
 
 
 def disturbed(directory: Path, work: Run) -> dict[str, Json]:
-    """Drive the run over the cluster, kill nodes, and return what was found."""
+    """Drive the run over the cluster, kill nodes, and return the figures."""
     data_dir, port, engine_port = directory / "killed", free_port(), free_port()
     data_dir.mkdir()
     (directory / "service").mkdir()
     seconds: dict[str, float] = {}
-    kept: set[str] = set()
+    finished_rollouts: set[str] = set()
 
     def phase(name: str) -> Json:
         def there(run: Json) -> bool:
@@ -130,7 +130,7 @@ def disturbed(directory: Path, work: Run) -> dict[str, Json]:
                 run = phase("rollout")
                 node = engine.node_of(cluster, "samples", without="trains") or engine.node_of(cluster, "samples")
                 assert node is not None
-                kept |= kept_rollouts(url)
+                finished_rollouts |= kept_rollouts(url)
                 node.kill()
                 goes_on("a node with a sampler", run, time.monotonic())
                 cluster.add(2)
@@ -138,13 +138,13 @@ def disturbed(directory: Path, work: Run) -> dict[str, Json]:
                 run = phase("train")
                 node = engine.node_of(cluster, "trains")
                 assert node is not None
-                kept |= kept_rollouts(url)
+                finished_rollouts |= kept_rollouts(url)
                 node.kill()
                 since = time.monotonic()
                 cluster.add(2)
                 goes_on("the node with the trainer", run, since)
                 run = phase("rollout")
-                kept |= kept_rollouts(url)
+                finished_rollouts |= kept_rollouts(url)
                 for node in [cluster.head, *cluster.nodes]:
                     node.kill()
                 since = time.monotonic()
@@ -160,8 +160,8 @@ def disturbed(directory: Path, work: Run) -> dict[str, Json]:
             "weights": weights(data_dir),
             "seconds": seconds,
             "rollouts": last["rollouts"],
-            "finished_rollouts_seen_at_kills": len(kept),
-            "made_again": len(kept - saved_rollouts(url)),
+            "finished_rollouts_seen_at_kills": len(finished_rollouts),
+            "made_again": len(finished_rollouts - saved_rollouts(url)),
         }
 
 
@@ -174,9 +174,9 @@ def main() -> None:
     with workplace() as directory:
         machine = processes.machine()
         expected, calm_s = undisturbed(Run(request), directory / "undisturbed")
-        found = disturbed(directory, Run(request))
-    found = {"machine": machine, "undisturbed_s": round(calm_s, 1), "expected": expected["weights"], **found}
-    judge(found, {"weights": expected["weights"], "made_again": 0})
+        figures = disturbed(directory, Run(request))
+    figures = {"machine": machine, "undisturbed_s": round(calm_s, 1), "expected": expected["weights"], **figures}
+    judge(figures, {"weights": expected["weights"], "made_again": 0})
 
 
 if __name__ == "__main__":

@@ -71,16 +71,16 @@ class Users:
     count: int
     answers: dict[int, list[tuple[float, str]]] = field(default_factory=lambda: defaultdict(list))
     liked: set[int] = field(default_factory=set)
-    """Those whose thumbs up was accepted."""
+    """Users whose thumbs up was accepted."""
     unanswered: int = 0
     stopping: bool = False
 
     async def ask(self, part: int) -> None:
         """Let a part of the users ask, one after the other, until `stopping`. No user asks twice at the same time."""
-        mine, chance = range(part, self.count, _ASKING), random.Random(part)
+        numbers, chance = range(part, self.count, _ASKING), random.Random(part)
         async with httpx.AsyncClient(timeout=20, trust_env=False) as http:
             while not self.stopping:
-                user, port = chance.choice(mine), chance.choice(self.ports)
+                user, port = chance.choice(numbers), chance.choice(self.ports)
                 body = {"model": "p/live", "user": f"user {user}", "messages": [{"role": "user", "content": "Who?"}]}
                 began = time.time()
                 try:
@@ -144,16 +144,16 @@ class Person:
 
     async def until(self, verb: str, *states: str) -> None:
         """Do it until the release is in one of the states."""
-        while (await asyncio.to_thread(self._done, verb))["state"] not in states:
+        while (await asyncio.to_thread(self._ask, verb))["state"] not in states:
             await asyncio.sleep(0.1)
 
     async def release(self) -> Json:
         """Return the release as one of the services shows it."""
-        while (found := await asyncio.to_thread(self._done, None))["state"] is None:
+        while (release := await asyncio.to_thread(self._ask, None))["state"] is None:
             await asyncio.sleep(0.1)
-        return found
+        return release
 
-    def _done(self, verb: str | None) -> Json:
+    def _ask(self, verb: str | None) -> Json:
         for port in self.ports:
             with Service(f"http://127.0.0.1:{port}", timeout_s=10) as service:
                 try:
@@ -240,10 +240,10 @@ async def _load(url: str, directory: Path, engine_url: str, kills: int, count: i
             verified = service.call("GET", f"/releases/{release_id}/verify")
     finally:
         killer.close()
-    return {"kills": killer.kills} | _found(url, users, promoted_at, verified)
+    return {"kills": killer.kills} | _account(url, users, promoted_at, verified)
 
 
-def _found(url: str, users: Users, promoted_at: float, verified: Json) -> dict[str, Json]:
+def _account(url: str, users: Users, promoted_at: float, verified: Json) -> dict[str, Json]:
     """Compare what users got with the salt, and the rows with each other."""
     with psycopg.connect(url, row_factory=dict_row) as connection:
 
@@ -260,11 +260,11 @@ def _found(url: str, users: Users, promoted_at: float, verified: Json) -> dict[s
     hashes = {user: hasher.hash_of(f"user {user}") for user in users.answers}
     arms = {user: assignment(release["salt"], unit, _RAMP[-1]).arm for user, unit in hashes.items()}
     before = {user: [model for at, model in got if at < promoted_at] for user, got in users.answers.items()}
-    seen, enrolled = {row["unit"] for row in observed}, {row["unit"]: row["arm"] for row in units}
+    observed_units, enrolled = {row["unit"] for row in observed}, {row["unit"]: row["arm"] for row in units}
     per_unit = Counter((row["unit"], row["stage"]) for row in observed)
     counted = {name: sum(cell[3] for cell in cells) for name, cells in release["evidence"]["cells"].items()}
     marked = sum(row["look"] is not None and row["look"] <= release["looks"] for row in observed)
-    versions = [each["data"]["release_version"] for each in events]
+    versions = [event["data"]["release_version"] for event in events]
     closed = [row for row in units if row["closed_at"] is not None]
     window = timedelta(hours=_RULES.window_hours)
     liked = [row for row in closed if row["exposed_at"] < feedback.get(row["unit"], row["exposed_at"])]
@@ -281,7 +281,7 @@ def _found(url: str, users: Users, promoted_at: float, verified: Json) -> dict[s
         "users_on_the_wrong_side": sum(_CANDIDATE in got and arms[user] == "stable" for user, got in before.items()),
         "users_who_went_back": sum(got != sorted(got) for got in before.values()),
         "arms_that_are_not_the_salts": sum(enrolled.get(hashes[user], arm) != arm for user, arm in arms.items()),
-        "users_not_observed": sum(bool(got) and hashes[user] not in seen for user, got in before.items()),
+        "users_not_observed": sum(bool(got) and hashes[user] not in observed_units for user, got in before.items()),
         "candidates_users_not_enrolled": sum(
             _CANDIDATE in got and hashes[user] not in enrolled for user, got in before.items()
         ),
@@ -289,10 +289,10 @@ def _found(url: str, users: Users, promoted_at: float, verified: Json) -> dict[s
         "observations": len(observed),
         "counted_wrongly": {name: number for name, number in counted.items() if number != marked},
         "champions": champions,
-        "transitions": [each["type"].removeprefix("release.") for each in events],
-        "gaps_in_events": [each["seq"] for each in events] != list(range(1, len(events) + 1)),
+        "transitions": [event["type"].removeprefix("release.") for event in events],
+        "gaps_in_events": [event["seq"] for event in events] != list(range(1, len(events) + 1)),
         "versions_rise_by_one": versions == list(range(2, len(events) + 2)),
-        "stages": [each["data"]["stage"] for each in events if each["type"] == "release.stage_changed"],
+        "stages": [event["data"]["stage"] for event in events if event["type"] == "release.stage_changed"],
         "verified": verified["verified"],
         "differences": verified["differences"][:3],
     }
@@ -331,11 +331,11 @@ def main() -> None:
         database(directory / "postgres") as url,
         slow_model(0.02) as engine_url,
     ):
-        found = asyncio.run(_load(url, directory, engine_url, options.kills, options.users, options.seed))
-    judge(found, _MUST_BE)
-    times = Counter[str](found["transitions"])
+        figures = asyncio.run(_load(url, directory, engine_url, options.kills, options.users, options.seed))
+    judge(figures, _MUST_BE)
+    times = Counter[str](figures["transitions"])
     if times["promoted"] != 1 or times["started"] != 1 or times["held"] != times["resumed"]:
-        raise SystemExit(f"kills left traces: {found['transitions']}")
+        raise SystemExit(f"kills left traces: {figures['transitions']}")
 
 
 if __name__ == "__main__":

@@ -53,10 +53,12 @@ def spread(times: Sequence[float]) -> dict[str, float]:
 
 def journal_percent(log: Path) -> dict[str, float]:
     """Return the time spent waiting for the journal and writing it in the background, in percent of iteration time."""
-    saved = [each for each in _entries(log.read_bytes().splitlines()) if each["event"] == "iteration saved"]
+    saved = [
+        iteration for iteration in _entries(log.read_bytes().splitlines()) if iteration["event"] == "iteration saved"
+    ]
 
     def total_s(name: str) -> float:
-        return sum(float(each[name]) for each in saved)
+        return sum(float(iteration[name]) for iteration in saved)
 
     whole_s = total_s("seconds")
     return {name: round(100 * total_s(name) / whole_s, 2) for name in ("journal_s", "journal_beside_s")}

@@ -141,8 +141,8 @@ async def rolling_restart(directory: Path, *, restarts: int, every_s: float, rat
                     role.process.kill()
                     role.process.wait()
     wrong += [f"failed twice, {times} requests: {error}" for error, times in clients.failures.items()]
-    wrong += [f"it took {each:.1f} s to end" for each in exits if each > _EXIT_S]
-    wrong += [f"a run waited {each:.1f} s for its next worker" for each in handovers if each > _HANDOVER_S]
+    wrong += [f"it took {exit_s:.1f} s to end" for exit_s in exits if exit_s > _EXIT_S]
+    wrong += [f"a run waited {wait_s:.1f} s for its next worker" for wait_s in handovers if wait_s > _HANDOVER_S]
     return {
         "restarts": restarts,
         "requests": dict(clients.results),
@@ -171,9 +171,9 @@ async def _begin(port: int) -> tuple[list[str], str]:
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as client:
         bodies = [{"iterations": 10_000, "model": {"name": f"run-{number}"}} for number in range(_RUNS)]
         replies = [await client.post("/learn-loop", json=body) for body in bodies]
-        made = await client.post("/webhooks", json={"url": "http://127.0.0.1:9999/", "events": ["run.failed"]})
+        webhook = await client.post("/webhooks", json={"url": "http://127.0.0.1:9999/", "events": ["run.failed"]})
     return [str(reply.raise_for_status().json()["run_id"]) for reply in replies], str(
-        made.raise_for_status().json()["id"]
+        webhook.raise_for_status().json()["id"]
     )
 
 
@@ -215,7 +215,7 @@ async def _checked(database: Database) -> tuple[list[float], list[str]]:
             ) + [EventType.RUN_STARTED]:
                 wrong.append(f"run {run.id} was taken over without having been handed over")
             pairs = zip(moves[1::2], moves[2::2], strict=False)
-            handovers += [(taken.occurred_at - given.occurred_at).total_seconds() for given, taken in pairs]
+            handovers += [(started.occurred_at - released.occurred_at).total_seconds() for released, started in pairs]
     return handovers, wrong
 
 

@@ -77,8 +77,8 @@ def main() -> None:
     options = parser.parse_args()
     print(f"machine {processes.machine()}, seed {options.seed}, leases of {options.ttl} s")
     with tempfile.TemporaryDirectory(prefix="learnloop-takeover-") as directory:
-        taken = takeovers(Path(directory), kills=options.kills, ttl_s=options.ttl, rng=random.Random(options.seed))
-        seconds = asyncio.run(taken)
+        measuring = takeovers(Path(directory), kills=options.kills, ttl_s=options.ttl, rng=random.Random(options.seed))
+        seconds = asyncio.run(measuring)
     for claimed_s, kept_s in seconds:
         print(f"claimed after {claimed_s:5.2f} s, first entry after {kept_s:5.2f} s")
     late = [claimed_s for claimed_s, _ in seconds if claimed_s > options.ttl + _BEYOND_S]

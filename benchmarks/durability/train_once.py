@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from learnloop_service.training.backends.base import ModelSpec
-from learnloop_service.training.train_step import UNSURE
+from learnloop_service.training.loop.train_step import UNSURE
 from tests.fakes.lossy_proxy import LossyProxy, Moment, lossy_proxy, nothing
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _choice(*tokens: int) -> Any:
     from openai.types.chat.chat_completion import Choice
 
     content: Any = [
-        {"token": f"token_id:{each}", "bytes": None, "logprob": -0.5, "top_logprobs": []} for each in tokens
+        {"token": f"token_id:{token}", "bytes": None, "logprob": -0.5, "top_logprobs": []} for token in tokens
     ]
     message = {"role": "assistant", "content": "At noon."}
     return Choice.model_validate(
@@ -157,17 +157,25 @@ PLACES = {"embedded": _engine, "serverless": _hosted, "local": _local}
 class _Run:
     """One run with one fault."""
 
-    def __init__(self, backend: str, place: Place, proxy: LossyProxy, fault: Fault, directory: Path) -> None:
+    def __init__(self, backend: str, service: Place, proxy: LossyProxy, fault: Fault, directory: Path) -> None:
         from benchmarks.durability.train_once_child import Order
 
         self._fault = fault
-        self._left = fault.times
+        self._remaining = fault.times
         self._proxy = proxy
         self._directory = directory
         directory.mkdir()
-        self.model = ModelSpec("once", directory.name, place.base_model)
+        self.model = ModelSpec("once", directory.name, service.base_model)
         self._order = Order(
-            backend, proxy.url, place.key, self.model, place.groups, directory, _ITERATIONS, _ITERATIONS, fault.dies_at
+            backend,
+            proxy.url,
+            service.key,
+            self.model,
+            service.groups,
+            directory,
+            _ITERATIONS,
+            _ITERATIONS,
+            fault.dies_at,
         )
         self._process: Any = None
 
@@ -188,9 +196,9 @@ class _Run:
 
     async def _loses(self, moment: Moment, request: str) -> bool:
         begun = (self._directory / f"{_ITERATIONS - 1}:train").exists()
-        if not begun or not self._left or moment != self._fault.moment or not self._matches(request):
+        if not begun or not self._remaining or moment != self._fault.moment or not self._matches(request):
             return False
-        self._left -= 1
+        self._remaining -= 1
         if self._fault.what == "kill":
             self._process.kill()
         return True
@@ -200,7 +208,7 @@ class _Run:
 
     @property
     def happened(self) -> bool:
-        return self._left < self._fault.times if self._fault.request else (self._directory / "died").exists()
+        return self._remaining < self._fault.times if self._fault.request else (self._directory / "died").exists()
 
     @property
     def flagged(self) -> bool:
@@ -218,12 +226,12 @@ async def _all(names: list[str]) -> int:
         print(f"{'backend':<11} {'fault':<36} {'lives':>5} {'trained':>8} {'flagged':>8}")
         for name in names:
             async with AsyncExitStack() as stack:
-                place = await stack.enter_async_context(PLACES[name](root, base))
-                proxy = await stack.enter_async_context(lossy_proxy(place.url))
+                service = await stack.enter_async_context(PLACES[name](root, base))
+                proxy = await stack.enter_async_context(lossy_proxy(service.url))
                 for number, fault in enumerate(FAULTS):
-                    run = _Run(name, place, proxy, fault, root / f"{name}-{number}")
+                    run = _Run(name, service, proxy, fault, root / f"{name}-{number}")
                     lives = await run.to_its_end()
-                    trained = await place.trained(run.model)
+                    trained = await service.trained(run.model)
                     right = run.happened and (trained == _ITERATIONS or (fault.unknown and run.flagged))
                     violations += not right
                     mark = "" if right else "  WRONG" if run.happened else "  NEVER HAPPENED"

@@ -14,7 +14,7 @@ from learnloop_service.training.backends.base import Backend, BackendUnavailable
 from learnloop_service.training.backends.local import backend as local
 from learnloop_service.training.backends.serverless import ServerlessAccess
 from learnloop_service.training.journal import IterationJournal
-from learnloop_service.training.train_step import TrainStep
+from learnloop_service.training.loop.train_step import TrainStep
 from learnloop_service.training.types import Group, RunConfig
 
 import_art()  # import once before forking
@@ -46,8 +46,8 @@ class FileJournal:
         self._order = order
 
     async def kept(self, iteration: int) -> Mapping[str, str]:
-        found = self._order.directory.glob(f"{iteration}:*")
-        return {each.name.partition(":")[2].replace(":", "/"): each.read_text() for each in found}
+        files = self._order.directory.glob(f"{iteration}:*")
+        return {file.name.partition(":")[2].replace(":", "/"): file.read_text() for file in files}
 
     async def keep(self, iteration: int, name: str, value: str) -> None:
         self.keep_soon(iteration, name, value)

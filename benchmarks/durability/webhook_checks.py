@@ -43,9 +43,9 @@ def _violations(story: Story, events: set[tuple[str, int]]) -> Iterator[str]:
     bodies = {row.id: row.body.encode() for row in rows}
     yield from _count("bodies changed", (arrival.raw != bodies.get(arrival.id) for arrival in arrivals))
     yield from _count("signatures are wrong", (not _signed(story.secret, arrival) for arrival in arrivals))
-    begun = {(each.delivery_id, int(each.started_at.timestamp())) for each in story.attempts}
-    sent = ((each.id, int(each.headers["webhook-timestamp"])) for each in arrivals)
-    stale = (all((id, at - late) not in begun for late in range(_LATE_S)) for id, at in sent)
+    begun = {(attempt.delivery_id, int(attempt.started_at.timestamp())) for attempt in story.attempts}
+    arrival_times = ((received.id, int(received.headers["webhook-timestamp"])) for received in arrivals)
+    stale = (all((id, at - late) not in begun for late in range(_LATE_S)) for id, at in arrival_times)
     yield from _count("timestamps are not their attempt's", stale)
     yield from _count("runs out of order", (seqs != sorted(seqs) for seqs in _firsts(arrivals).values()))
     yield from _count("asked again before Retry-After", _too_soon(arrivals))

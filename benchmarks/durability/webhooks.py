@@ -125,12 +125,12 @@ class Stage:
             return (await tx.execute(query)).scalar_one()
 
     async def story(self, name: str, endpoint: NewEndpoint, receiver: FaultyReceiver) -> Story:
-        mine = WebhookDelivery.endpoint_id == endpoint.row.id
-        rows = select(WebhookDelivery).where(mine)
+        of_endpoint = WebhookDelivery.endpoint_id == endpoint.row.id
+        rows = select(WebhookDelivery).where(of_endpoint)
         tries = select(WebhookAttempt).join(WebhookDelivery, WebhookDelivery.id == WebhookAttempt.delivery_id)
         async with self.database() as tx:
             deliveries = (await tx.execute(rows)).scalars().all()
-            attempts = (await tx.execute(tries.where(mine))).scalars().all()
+            attempts = (await tx.execute(tries.where(of_endpoint))).scalars().all()
         return Story(name, endpoint.secret, receiver, deliveries, attempts)
 
     @asynccontextmanager
@@ -148,10 +148,10 @@ async def faulty_figures(stage: Stage, options: argparse.Namespace) -> dict[str,
     async with AsyncExitStack() as stack:
         elsewhere = await stack.enter_async_context(faulty_receiver())
         chances = [Chances(random.Random(f"{options.seed} {n}"), elsewhere.url) for n in range(_FAULTY)]
-        receivers = [await stack.enter_async_context(faulty_receiver(each.answer)) for each in chances]
+        receivers = [await stack.enter_async_context(faulty_receiver(behaviour.answer)) for behaviour in chances]
         gone_after = options.events // 4
         gone = await stack.enter_async_context(faulty_receiver(lambda n: "200 OK" if n < gone_after else "410 Gone"))
-        endpoints = [await stage.endpoint(each.url, "faulty") for each in (*receivers, gone)]
+        endpoints = [await stage.endpoint(target.url, "faulty") for target in (*receivers, gone)]
         dispatchers = await stack.enter_async_context(stage.dispatchers(*_QUICK))
         events = await _append_events_while_killing(stage, dispatchers, [*receivers, gone], options, rng)
         calm_s = await _calm(stage, dispatchers)
@@ -162,7 +162,7 @@ async def faulty_figures(stage: Stage, options: argparse.Namespace) -> dict[str,
         wrong = [wrong for story in stories[:-1] for wrong in violations(story, events)]
         wrong += [*_gone_wrong(stories[-1], (await stage.endpoints.get(endpoints[-1].row.id)).disabled_reason)]
         wrong += [f"a redirect was followed {elsewhere.requests} times"] if elsewhere.requests else []
-    met = sum((each.met for each in chances), Counter[str]())
+    met = sum((behaviour.met for behaviour in chances), Counter[str]())
     wrong += [f"{kind} never happened" for kind in (kind.split()[0] for kind in _FAULTS) if not met[kind]]
     arrivals = [arrival for story in stories[:-1] for arrival in story.receiver.arrivals]
     return {
@@ -215,9 +215,9 @@ async def _calm(stage: Stage, dispatchers: Dispatchers) -> float:
 def _gone_wrong(story: Story, disabled_reason: str | None) -> list[str]:
     if "410" not in (disabled_reason or ""):
         return ["the endpoint that answered 410 is not disabled"]
-    taken = {arrival.id for arrival in story.receiver.accepted()}  # outcomes can be lost with a killed dispatcher
+    received = {arrival.id for arrival in story.receiver.accepted()}  # outcomes can be lost with a killed dispatcher
     delivered = {row.id for row in story.deliveries if row.state == "delivered"}
-    if wrong := delivered - taken:
+    if wrong := delivered - received:
         return [f"{len(wrong)} deliveries to the endpoint that answered 410 are not as they should be"]
     return []
 
@@ -241,7 +241,9 @@ async def delay_figures(stage: Stage, events: int, hanging: int) -> dict[str, An
             await asyncio.sleep(_EVERY_S)
         everything = warm + expected * events
         await _reached(lambda: len(healthy.arrivals) >= everything)
-        delays = sorted(1e3 * max(0.0, each.at - committed[each.body["seq"]]) for each in healthy.arrivals[warm:])
+        delays = sorted(
+            1e3 * max(0.0, arrival.at - committed[arrival.body["seq"]]) for arrival in healthy.arrivals[warm:]
+        )
     cuts = statistics.quantiles(delays, n=100, method="inclusive")
     missing = everything - len(healthy.arrivals)
     return {

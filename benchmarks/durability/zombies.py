@@ -45,11 +45,11 @@ async def zombies(directory: Path, *, rounds: int, ttl_s: float) -> dict[str, An
         try:
             await audit(store.database)
             for name, more in (("zombie", ["--freezes"]), ("heir", [])):
-                given: dict[str, float | str] = {"name": name, "engine": name, "ttl": ttl_s, "pace": 0.02}
-                worker = start_worker(forks, store.postgres.url, directory, *more, concurrent=1, **given)
+                flags: dict[str, float | str] = {"name": name, "engine": name, "ttl": ttl_s, "pace": 0.02}
+                worker = start_worker(forks, store.postgres.url, directory, *more, concurrent=1, **flags)
                 workers.append(worker)
             points = [(point, number) for number in range(rounds) for point in POINTS]
-            seconds = [await _frozen_at(*each, store.database, workers[0]) for each in points]
+            seconds = [await _frozen_at(*moment, store.database, workers[0]) for moment in points]
             all_stories = await stories(store.database, directory)
         finally:
             for worker in workers:
@@ -60,7 +60,7 @@ async def zombies(directory: Path, *, rounds: int, ttl_s: float) -> dict[str, An
     return {
         "freezes": len(seconds),
         "ttl_s": ttl_s,
-        "taken_over_after_s": [round(each, 1) for each in seconds],
+        "taken_over_after_s": [round(seconds_frozen, 1) for seconds_frozen in seconds],
         "claims": sum(story.run.epoch for story in all_stories),
         "violations": wrong,
     }
@@ -77,7 +77,9 @@ async def _frozen_at(point: str, number: int, database: Database, worker: Forked
     async def run() -> Run:
         return await store.get(run_id)
 
-    await until(f"frozen at {point}", status, lambda found: found == psutil.STATUS_STOPPED, _PATIENCE_S)
+    await until(
+        f"frozen at {point}", status, lambda process_status: process_status == psutil.STATUS_STOPPED, _PATIENCE_S
+    )
     frozen = time.monotonic()
     await retry_while_database_is_down(lambda: _leave_to_heir(database, run_id))
     await until("taken over", run, lambda run: run.epoch > 1, _PATIENCE_S)
@@ -97,8 +99,8 @@ async def _leave_to_heir(database: Database, run_id: str) -> None:
 def _by_zombies(story: Story) -> list[str]:
     """Describe steps that the first worker trained beyond what had landed before it froze."""
     landed = [_FROZEN_IN] if story.run.model_name.endswith(_LANDED) else []
-    taken = [step for step, epoch in story.trained if epoch == 1]
-    return [] if taken == landed else [f"{story.run.model_name}: the zombie trained the steps {taken}, not {landed}"]
+    steps = [step for step, epoch in story.trained if epoch == 1]
+    return [] if steps == landed else [f"{story.run.model_name}: the zombie trained the steps {steps}, not {landed}"]
 
 
 def main() -> None:

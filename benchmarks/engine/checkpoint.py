@@ -109,8 +109,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=options.directory) as directory:
             train_jobs(Path(directory), options.parameters, options.device, options.rounds, lora=options.lora)
         return
-    taken: list[float] = []
-    least: list[float] = []
+    commit_s: list[float] = []
+    write_s: list[float] = []
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:
         registry = Registry(Path(directory), {"learnloop/tiny": TINY_BASE})
         model = registry.create(project="benchmark", name="checkpoint", base_model="learnloop/tiny")
@@ -119,16 +119,16 @@ def main() -> None:
         for _ in range(options.rounds):
             started = time.perf_counter()
             written = registry.commit(model.id, registry.newest(model.id), {"loss": 0.5}, policy.save)
-            taken.append(time.perf_counter() - started)
+            commit_s.append(time.perf_counter() - started)
             size = sum(file.stat().st_size for file in written.directory.iterdir())
             content = os.urandom(size)
             started = time.perf_counter()
             write_plainly(Path(directory) / "plain", content)
-            least.append(time.perf_counter() - started)
-    for name, seconds in (("checkpoint", taken), ("the same bytes", least)):
-        ordered = sorted(1e3 * each for each in seconds)
+            write_s.append(time.perf_counter() - started)
+    for name, seconds in (("checkpoint", commit_s), ("the same bytes", write_s)):
+        ordered = sorted(1e3 * duration for duration in seconds)
         print(f"{name}: median {statistics.median(ordered):.0f} ms, {ordered[0]:.0f} to {ordered[-1]:.0f} ms")
-    ratio = statistics.median(taken) / statistics.median(least)
+    ratio = statistics.median(commit_s) / statistics.median(write_s)
     print(f"{size / 1e6:.1f} MB, {ratio:.1f} times; others kept {busy} cores busy")
 
 

@@ -222,8 +222,8 @@ def prompts(seed: int) -> list[list[int]]:
 
 def tool_result(seed: int, rollout: int, turn: int) -> list[int]:
     """Return random tokens, always the same for one rollout's turn."""
-    found: list[int] = np.random.default_rng((seed, rollout, turn)).integers(0, 1000, TOOL_RESULT).tolist()
-    return found
+    tokens: list[int] = np.random.default_rng((seed, rollout, turn)).integers(0, 1000, TOOL_RESULT).tolist()
+    return tokens
 
 
 class Ours:
@@ -274,8 +274,8 @@ class Ours:
         if self._store is None:
             return items
         self._store.set(f"{seed}/{self._rank}", pickle.dumps(items))
-        found = [item for rank in range(self._gpus) for item in pickle.loads(self._store.get(f"{seed}/{rank}"))]
-        return sorted(found, key=lambda item: item.ids)
+        sequences = [item for rank in range(self._gpus) for item in pickle.loads(self._store.get(f"{seed}/{rank}"))]
+        return sorted(sequences, key=lambda item: item.ids)
 
     def iteration(self, seed: int) -> Iteration:
         from learnloop_service.training.engine.trainer.packed_batches import packed_batches
@@ -329,8 +329,8 @@ class Ours:
                 conversations[number] += sample.ids + draw.integers(0, 1000, TOOL_RESULT).tolist()
                 logprobs[number] += sample.logprobs
         items = [
-            TrainSequence(tuple(ids), tuple(trained), tuple(own), (-1.0) ** number, 1.0)
-            for number, (ids, own) in enumerate(zip(conversations, logprobs, strict=True))
+            TrainSequence(tuple(ids), tuple(trained), tuple(of_one), (-1.0) ** number, 1.0)
+            for number, (ids, of_one) in enumerate(zip(conversations, logprobs, strict=True))
         ]
         with timed() as train:
             self._step(items)
@@ -354,15 +354,15 @@ class Ours:
     def _replies(self, prompts: list[list[int]]) -> list[Any]:
         from learnloop_service.training.engine.sampling.requests import SampleRequest
 
-        found: dict[int, Any] = {}
+        samples: dict[int, Any] = {}
         for number, ids in enumerate(prompts):
-            self.sampler.submit(SampleRequest(tuple(ids), "policy", REPLY), None, partial(found.__setitem__, number))
+            self.sampler.submit(SampleRequest(tuple(ids), "policy", REPLY), None, partial(samples.__setitem__, number))
         while self.sampler.busy:
             self.sampler.step()
-        for sample in found.values():
+        for sample in samples.values():
             if isinstance(sample, Exception):
                 raise sample
-        return [found[number] for number in range(len(prompts))]
+        return [samples[number] for number in range(len(prompts))]
 
     def _checkpoint(self) -> list[float]:
         """Return the seconds that one of the processes needs to write a checkpoint, as a list of one number."""
@@ -381,7 +381,7 @@ class Ours:
         from learnloop_service.training.engine.engine import TRAINING_SHARE
         from learnloop_service.training.engine.memory import free_bytes
 
-        if any(free_bytes(each) < TRAINING_SHARE * torch.cuda.mem_get_info(each)[1] for each in _gpus()):
+        if any(free_bytes(gpu) < TRAINING_SHARE * torch.cuda.mem_get_info(gpu)[1] for gpu in _gpus()):
             self.sampler.release_idle()
 
     def _rollouts(self, seed: int) -> tuple[list[Any], int]:
@@ -394,9 +394,9 @@ class Ours:
         def submit(rollout: int, turn: int, ids: list[int], trained: list[int], logprobs: list[float]) -> None:
             length = reply_tokens(seed, rollout, turn) if self._uneven else REPLY
             request = SampleRequest(tuple(ids), "policy", length, seed=seed * 1000 + rollout * 10 + turn)
-            self.sampler.submit(request, None, partial(done, rollout, turn, ids, trained, logprobs))
+            self.sampler.submit(request, None, partial(on_sample, rollout, turn, ids, trained, logprobs))
 
-        def done(
+        def on_sample(
             rollout: int, turn: int, ids: list[int], trained: list[int], logprobs: list[float], sample: Any
         ) -> None:
             nonlocal prefilled
@@ -444,8 +444,8 @@ def measure(ours: Ours, iterations: int, gpus: int) -> dict[str, float]:
         return ours.long_contexts()
     ours.iteration(0)
     reset_peak()
-    found = [ours.iteration(seed) for seed in range(1, iterations + 1)]
-    best = sorted(found, key=lambda each: each.seconds)[len(found) // 2]
+    measured = [ours.iteration(seed) for seed in range(1, iterations + 1)]
+    best = sorted(measured, key=lambda iteration: iteration.seconds)[len(measured) // 2]
     whole = SHARED_PROMPT + OWN_PROMPT + TURNS * REPLY + (TURNS - 1) * TOOL_RESULT
     return {
         "flash_attention": ours.flash_attention,
@@ -533,18 +533,18 @@ def _together(name: str, iterations: int, gpus: int, *weights: str) -> dict[str,
         return _alone(*one)
     with tempfile.TemporaryDirectory() as meet, ThreadPoolExecutor(gpus) as threads:
         several = ("--gpus", str(gpus), "--meet", meet)
-        found = [
+        running = [
             threads.submit(_alone, *one, *several, "--rank", str(rank), CUDA_VISIBLE_DEVICES=str(rank))
             for rank in range(gpus)
         ]
-        figures = [each.result() for each in found]
+        figures = [future.result() for future in running]
     return figures[0]
 
 
 def _alone(*arguments: str, **environment: str) -> dict[str, float]:
     """Run a module in a separate process and return the JSON it prints; its memory and patches end with it."""
     with tempfile.TemporaryFile("w+") as errors:
-        done = subprocess.run(
+        finished = subprocess.run(
             [sys.executable, "-m", *arguments],
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -553,12 +553,14 @@ def _alone(*arguments: str, **environment: str) -> dict[str, float]:
             env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", **os.environ, **environment},
         )
         errors.seek(0)
-        if done.returncode:
+        if finished.returncode:
             raise SystemExit(f"{' '.join(arguments)}:\n{errors.read()[-4000:]}")
         sys.stderr.write("".join(line for line in errors if "out of memory" in line))
     # The last line of JSON, because vLLM can log while it ends.
-    found: dict[str, float] = json.loads(next(line for line in reversed(done.stdout.splitlines()) if line[:1] == "{"))
-    return found
+    figures: dict[str, float] = json.loads(
+        next(line for line in reversed(finished.stdout.splitlines()) if line[:1] == "{")
+    )
+    return figures
 
 
 if __name__ == "__main__":

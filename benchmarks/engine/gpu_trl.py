@@ -92,15 +92,15 @@ class Clock(TrainerCallback):
     def figures(self) -> dict[str, float]:
         """Return medians."""
         names = ("iteration_s", "rollout_s", "update_s", "train_s", "checkpoint_s", "useful_mfu_of_790")
-        found = []
+        rows = []
         for trained, rollout, sync, saved, useful in zip(
             self._trained, self.rollouts, self.syncs, self._saved, self.useful, strict=True
         ):
             training = trained - rollout - sync
-            found.append((trained + saved, rollout, sync, training, saved, useful / training / PEAK_FLOPS))
+            rows.append((trained + saved, rollout, sync, training, saved, useful / training / PEAK_FLOPS))
         corrected, uncorrected = (
             dict(zip(names, map(statistics.median, zip(*part, strict=True)), strict=True))
-            for part in (found[1 : self._counted + 1], found[self._counted + 1 :])
+            for part in (rows[1 : self._counted + 1], rows[self._counted + 1 :])
         )
         return corrected | {
             "useful_mfu_of_989": corrected["useful_mfu_of_790"] * PEAK_FLOPS / DATASHEET_FLOPS,
@@ -111,21 +111,23 @@ class Clock(TrainerCallback):
 def rollouts(clock: Clock, _: list[Any], trainer: Any) -> dict[str, Any]:
     """Run all conversations of an iteration, turn by turn."""
     seed = trainer.state.global_step
-    own = [prompt for prompt in prompts(seed) for _ in range(ROLLOUTS)]
-    completions: list[list[int]] = [[] for _ in own]
-    logprobs: list[list[float]] = [[] for _ in own]
-    masks: list[list[int]] = [[] for _ in own]
+    all_prompts = [prompt for prompt in prompts(seed) for _ in range(ROLLOUTS)]
+    completions: list[list[int]] = [[] for _ in all_prompts]
+    logprobs: list[list[float]] = [[] for _ in all_prompts]
+    masks: list[list[int]] = [[] for _ in all_prompts]
     with timed() as seconds:
         for turn in range(TURNS):
-            ids = [prompt + said for prompt, said in zip(own, completions, strict=True)]
+            ids = [prompt + completion for prompt, completion in zip(all_prompts, completions, strict=True)]
             _, replies, sampled, _ = trainer.vllm_generation.generate(ids, None, ROLLOUTS)
             for number, reply in enumerate(replies):
                 result = tool_result(seed, number, turn) if turn + 1 < TURNS else []
                 completions[number] += [*reply, *result]
-                logprobs[number] += [*(each[0] for each in sampled[number]), *([0.0] * len(result))]
+                logprobs[number] += [*(candidates[0] for candidates in sampled[number]), *([0.0] * len(result))]
                 masks[number] += [1] * len(reply) + [0] * len(result)
-    clock.rolled_out(seconds[0], [(*prompt, *said) for prompt, said in zip(own, completions, strict=True)])
-    return {"prompt_ids": own, "completion_ids": completions, "logprobs": logprobs, "env_mask": masks}
+    clock.rolled_out(
+        seconds[0], [(*prompt, *completion) for prompt, completion in zip(all_prompts, completions, strict=True)]
+    )
+    return {"prompt_ids": all_prompts, "completion_ids": completions, "logprobs": logprobs, "env_mask": masks}
 
 
 def reward(completions: list[Any], **_: Any) -> list[float | None]:

@@ -51,8 +51,8 @@ def rollouts(llm: Any, sampling: Any, seed: int) -> None:
     conversations = [list(prompt) for prompt in prompts(seed) for _ in range(ROLLOUTS)]
     for turn in range(TURNS):
         inputs = [{"prompt_token_ids": ids} for ids in conversations]
-        for number, found in enumerate(llm.generate(inputs, sampling, use_tqdm=False)):
-            conversations[number] += [*found.outputs[0].token_ids, *tool_result(seed, number, turn)]
+        for number, output in enumerate(llm.generate(inputs, sampling, use_tqdm=False)):
+            conversations[number] += [*output.outputs[0].token_ids, *tool_result(seed, number, turn)]
 
 
 def main() -> int:

@@ -43,8 +43,8 @@ def main() -> None:
         rows = list(service.iterations(options.run))[-options.iterations :]
         rollouts = [
             [
-                service.trajectory(each["id"])
-                for each in service.trajectories(options.run, iteration=row["iteration"], split="train")
+                service.trajectory(listed["id"])
+                for listed in service.trajectories(options.run, iteration=row["iteration"], split="train")
             ]
             for row in rows
         ]
@@ -55,42 +55,46 @@ def main() -> None:
     sampler = Sampler(slots=run["request"]["concurrency"])
     engine = Engine(Registry(options.data_dir, {TINY_NAME: TINY_BASE}), sampler, device=options.device)
     model = f"{run['model']['project']}/{run['model']['name']}"
-    found = [
-        _compared(engine, engine.registry.resolve(f"{model}@{row['sampled_step']}"), mine, row, run["request"])
-        for row, mine in zip(rows, rollouts, strict=True)
+    compared = [
+        _compared(engine, engine.registry.resolve(f"{model}@{row['sampled_step']}"), of_iteration, row, run["request"])
+        for row, of_iteration in zip(rows, rollouts, strict=True)
     ]
-    for each in found:
-        print(json.dumps(each), flush=True)
-    figures = {name: round(median(each[name] for each in found), 3) for name in found[0] if name != "iteration"}
+    for comparison in compared:
+        print(json.dumps(comparison), flush=True)
+    figures = {
+        name: round(median(comparison[name] for comparison in compared), 3)
+        for name in compared[0]
+        if name != "iteration"
+    }
     print(json.dumps({"device": _device(options.device), "median": figures}))
 
 
-def _compared(engine: Engine, target: Target, rollouts: Sequence[Json], row: Json, asked: Json) -> dict[str, float]:
+def _compared(engine: Engine, target: Target, rollouts: Sequence[Json], row: Json, settings: Json) -> dict[str, float]:
     """Return the figures of an iteration and of the engine alone on its prompts."""
     tokenizer = engine.tokenizer(target)
     conversations = [
         [
             SampleRequest(
-                tuple(tokenizer.prompt(each["messages"][:number], each["tools"])),
+                tuple(tokenizer.prompt(rollout["messages"][:number], rollout["tools"])),
                 target.key,
-                asked["max_completion_tokens"],
+                settings["max_completion_tokens"],
                 stop_ids=tokenizer.stop_ids,
             )
-            for number, message in enumerate(each["messages"])
+            for number, message in enumerate(rollout["messages"])
             if message["role"] == "assistant"
         ]
-        for each in rollouts
+        for rollout in rollouts
     ]
     engine.sample(target, conversations[0][:1])  # loads the weights
-    tokens, seconds = _alone(engine, target, conversations, asked["concurrency"])
+    tokens, seconds = _alone(engine, target, conversations, settings["concurrency"])
     timing = row["timing"]
     rollout_s = timing["rollout_s"] + timing["ahead_s"]
-    of_run = sum(each["completion_tokens"] for each in rollouts) / rollout_s  # the timing's are also evaluations'
+    of_run = sum(rollout["completion_tokens"] for rollout in rollouts) / rollout_s  # the timing's are also evaluations'
     step = row["train_metrics"]["seconds"]
     return {
         "iteration": row["iteration"],
         "conversations": len(conversations),
-        "prompt_tokens": sum(len(request.prompt) for each in conversations for request in each),
+        "prompt_tokens": sum(len(request.prompt) for conversation in conversations for request in conversation),
         "run_rollout_s": rollout_s,
         "run_tokens_per_s": of_run,
         "alone_rollout_s": seconds,
@@ -114,9 +118,9 @@ def _alone(
             ask(conversation, 0)
 
     def ask(conversation: Conversation, turn: int) -> None:
-        engine.submit(target, conversation[turn], None, partial(done, conversation, turn))
+        engine.submit(target, conversation[turn], None, partial(on_sample, conversation, turn))
 
-    def done(conversation: Conversation, turn: int, sample: Sample | Exception) -> None:
+    def on_sample(conversation: Conversation, turn: int, sample: Sample | Exception) -> None:
         nonlocal tokens
         if isinstance(sample, Exception):
             raise sample

@@ -45,8 +45,8 @@ def _chunk(token: int | None) -> bytes:
     logprobs = None if token is None else {"content": [_logprob(token)], "refusal": None}
     delta = {} if token is None else {"content": "a"}
     choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": ended}
-    made = {**_HEADER, "object": "chat.completion.chunk", "choices": [choice], **({} if token else {"usage": _USAGE})}
-    return f"data: {json.dumps(made)}\n\n".encode()
+    chunk = {**_HEADER, "object": "chat.completion.chunk", "choices": [choice], **({} if token else {"usage": _USAGE})}
+    return f"data: {json.dumps(chunk)}\n\n".encode()
 
 
 _MODEL = json.dumps(_HEADER["model"]).encode()
@@ -76,13 +76,13 @@ class _Model:
         if not scope["path"].endswith("/chat/completions"):
             await _send(send, "application/json", _OTHERS)
             return
-        asked = json.loads(body)
-        takes_s = self._seconds(asked["messages"])
-        if asked.get("stream"):
+        request = json.loads(body)
+        takes_s = self._seconds(request["messages"])
+        if request.get("stream"):
             await self._stream(send, takes_s)
         else:
             await asyncio.sleep(takes_s)
-            await _send(send, "application/json", _REPLY.replace(_MODEL, json.dumps(asked["model"]).encode()))
+            await _send(send, "application/json", _REPLY.replace(_MODEL, json.dumps(request["model"]).encode()))
 
     def _seconds(self, messages: list[Json]) -> float:
         share = zlib.crc32(_texts(messages).encode()) / 2**32
@@ -97,7 +97,7 @@ class _Model:
 
 
 def _texts(messages: list[Json]) -> str:
-    return "\n".join(str(each["content"]) for each in messages)
+    return "\n".join(str(message["content"]) for message in messages)
 
 
 async def _begin(send: Send, kind: str) -> None:
@@ -133,9 +133,9 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--reply-s", type=float, required=True)
     parser.add_argument("--spread", type=float, required=True)
-    given = parser.parse_args()
-    model = _Model(given.reply_s, given.spread)
-    uvicorn.run(model, port=given.port, lifespan="off", log_level="warning", access_log=False)
+    options = parser.parse_args()
+    model = _Model(options.reply_s, options.spread)
+    uvicorn.run(model, port=options.port, lifespan="off", log_level="warning", access_log=False)
 
 
 if __name__ == "__main__":

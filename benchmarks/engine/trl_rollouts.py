@@ -26,7 +26,7 @@ from benchmarks.engine.trl_side import ENVIRONMENT, JUDGE, Iteration
 from learnloop_service.training.backends import embedded
 from learnloop_service.training.backends.base import ModelSpec
 from learnloop_service.training.engine.__main__ import TINY_NAME
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.rollout.rollout import total
 from learnloop_service.training.types import EvaluationConfig, IterationResult, RunConfig
 
@@ -60,7 +60,7 @@ async def our_iterations(base_url: str, config: RunConfig) -> AsyncGenerator[Ite
 def _ours(result: IterationResult) -> Iteration:
     rollouts = [scored.rollout for group in result.groups for scored in group.rollouts]
     if result.failed_rollouts or result.rewards.mean is None:
-        raise RuntimeError(f"{result.failed_rollouts} rollouts failed: {[each.error for each in rollouts]}")
+        raise RuntimeError(f"{result.failed_rollouts} rollouts failed: {[rollout.error for rollout in rollouts]}")
     return Iteration(
         seconds=result.timing.total_s - result.timing.evaluate_s,
         rollout_s=result.timing.rollout_s,
@@ -105,14 +105,14 @@ def figures(iterations: Sequence[Iteration], rollouts: int) -> dict[str, float]:
         return round(statistics.median(map(value, iterations)), 4)
 
     return {
-        "seconds_per_iteration": median(lambda each: each.seconds),
-        "seconds_per_rollout": median(lambda each: each.seconds / rollouts),
-        "rollout_phase_s": median(lambda each: each.rollout_s),
-        "train_phase_s": median(lambda each: each.seconds - each.rollout_s),
-        "sampled_tokens_per_s": median(lambda each: each.tokens / each.rollout_s),
-        "tokens_per_rollout": median(lambda each: each.tokens / rollouts),
-        "turns_per_rollout": median(lambda each: each.turns),
-        "reward": median(lambda each: each.reward),
+        "seconds_per_iteration": median(lambda iteration: iteration.seconds),
+        "seconds_per_rollout": median(lambda iteration: iteration.seconds / rollouts),
+        "rollout_phase_s": median(lambda iteration: iteration.rollout_s),
+        "train_phase_s": median(lambda iteration: iteration.seconds - iteration.rollout_s),
+        "sampled_tokens_per_s": median(lambda iteration: iteration.tokens / iteration.rollout_s),
+        "tokens_per_rollout": median(lambda iteration: iteration.tokens / rollouts),
+        "turns_per_rollout": median(lambda iteration: iteration.turns),
+        "reward": median(lambda iteration: iteration.reward),
     }
 
 
@@ -131,7 +131,7 @@ def main() -> None:
     )
     config = run_config(1, 0)
     rollouts = config.groups_per_iteration * config.rollouts_per_group
-    ratios = [other.seconds / own.seconds for own, other in zip(ours, theirs, strict=True)]
+    ratios = [other.seconds / our.seconds for our, other in zip(ours, theirs, strict=True)]
     result = {
         "trl_version": version("trl"),
         "rollouts_per_iteration": rollouts,

@@ -28,7 +28,7 @@ from learnloop_service.environment.email_search.tools import ANSWER, TOOLS
 from learnloop_service.judges.base import Candidate
 from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.engine.__main__ import TINY_BASE
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.types import RunConfig
 
 ENVIRONMENT = SyntheticEmailSearch()
@@ -181,7 +181,7 @@ class Trainer(TrainerCallback):
             for environment, messages in zip(environments, completions, strict=True)
         ]
         self._turns = statistics.fmean(
-            sum(each["role"] == "assistant" for each in messages) for messages in completions
+            sum(message["role"] == "assistant" for message in messages) for messages in completions
         )
         self._reward = statistics.fmean(rewards)
         return rewards

@@ -42,7 +42,7 @@ class Work:
     turns: int
     shared: int
     """Prompt tokens shared by all groups."""
-    own: int
+    separate: int
     """Prompt tokens of one group only."""
     reply: int
     result: int
@@ -92,7 +92,7 @@ class Iterations:
         self, directory: Path, base: Path, work: Work, roles: Sequence[tuple[bool, bool]], device: str, judge_s: float
     ) -> None:
         from learnloop_service.training.engine.registry.registry import Registry
-        from learnloop_service.training.engine.tokenizers import Tokenizers
+        from learnloop_service.training.engine.text.tokenizers import Tokenizers
         from learnloop_service.training.engine.workers.link import WorkerSpec
         from learnloop_service.training.engine.workers.local import LocalWorkers
         from learnloop_service.training.engine.workers.pool import WorkerPool
@@ -120,20 +120,20 @@ class Iterations:
     async def sampled(self, targets: Sequence[Any], seed: int) -> float:
         """Sample one group of conversations per adapter, all concurrently; return tokens per second."""
         work, draw = self._work, np.random.default_rng(seed)
-        prompts = draw.integers(2, TOKEN_IDS, (len(targets), work.shared + work.own)).tolist()
+        prompts = draw.integers(2, TOKEN_IDS, (len(targets), work.shared + work.separate)).tolist()
         started = time.perf_counter()
         await asyncio.gather(
             *(
-                self._rollout(target, prompt, seed, ADAPTER_CONVERSATIONS * place + each)
-                for place, (target, prompt) in enumerate(zip(targets, prompts, strict=True))
-                for each in range(ADAPTER_CONVERSATIONS)
+                self._rollout(target, prompt, seed, ADAPTER_CONVERSATIONS * number + member)
+                for number, (target, prompt) in enumerate(zip(targets, prompts, strict=True))
+                for member in range(ADAPTER_CONVERSATIONS)
             )
         )
         return len(targets) * ADAPTER_CONVERSATIONS * work.turns * work.reply / (time.perf_counter() - started)
 
     async def ready(self) -> None:
         """Wait until all workers are up."""
-        while not all(each["up"] for each in self.pool.details["workers"]):
+        while not all(worker["up"] for worker in self.pool.details["workers"]):
             await asyncio.sleep(0.1)
 
     async def measured(self, count: int, staleness: int) -> dict[str, float]:
@@ -142,7 +142,7 @@ class Iterations:
         A part counts for as long as the iteration waited for it. Rollouts run `staleness` iterations ahead throughout.
         """
         ahead = deque(asyncio.create_task(self._rolled_out(seed)) for seed in range(staleness + 1))
-        found = []
+        measurements = []
         for seed in range(staleness + 1, staleness + count + 2):
             started = time.perf_counter()
             rollouts = await ahead.popleft()
@@ -150,13 +150,15 @@ class Iterations:
             stepped = await self._train(rollouts.groups)
             ended = time.perf_counter()
             ahead.append(asyncio.create_task(self._rolled_out(seed)))
-            found.append((ended - started, judged - started, stepped - judged, ended - stepped, rollouts.seconds))
+            measurements.append(
+                (ended - started, judged - started, stepped - judged, ended - stepped, rollouts.seconds)
+            )
         for task in ahead:
             task.cancel()
         await asyncio.gather(*ahead, return_exceptions=True)
-        iteration, waited, train, checkpoint, rollout = map(fmean, zip(*found[1:], strict=True))
+        iteration, waited, train, checkpoint, rollout = map(fmean, zip(*measurements[1:], strict=True))
         work, rollouts_made = self._work, self._work.groups * self._work.rollouts
-        whole = work.shared + work.own + work.turns * work.reply + (work.turns - 1) * work.result
+        whole = work.shared + work.separate + work.turns * work.reply + (work.turns - 1) * work.result
         return {
             "iteration_s": iteration,
             "rollouts_and_judge_s": waited,
@@ -171,16 +173,18 @@ class Iterations:
         work, target = self._work, self._registry.resolve("benchmark/policy")
         draw = np.random.default_rng(seed)
         shared = draw.integers(2, TOKEN_IDS, work.shared).tolist()
-        prompts = [shared + draw.integers(2, TOKEN_IDS, work.own).tolist() for _ in range(work.groups)]
+        prompts = [shared + draw.integers(2, TOKEN_IDS, work.separate).tolist() for _ in range(work.groups)]
         started = time.perf_counter()
         sampled: list[float] = []
 
         async def group(number: int) -> tuple[Any, ...]:
             members = range(number * work.rollouts, (number + 1) * work.rollouts)
-            found = await asyncio.gather(*(self._rollout(target, prompts[number], seed, each) for each in members))
+            trajectories = await asyncio.gather(
+                *(self._rollout(target, prompts[number], seed, member) for member in members)
+            )
             sampled.append(time.perf_counter() - started)
             await asyncio.sleep(self._judge_s)
-            return tuple(found)
+            return tuple(trajectories)
 
         groups = await asyncio.gather(*map(group, range(work.groups)))
         return Rollouts(groups, max(sampled))
@@ -189,12 +193,12 @@ class Iterations:
         """Train until the checkpoint is written; return the time at which the step had been taken."""
         from learnloop_service.training.engine.computing import PolicyStep, TrainingTask
         from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
-        from learnloop_service.training.engine.trainer.grpo_step import Progress
+        from learnloop_service.training.engine.trainer.grpo_step import StepProgress
 
         end: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         stepped: list[float] = []
 
-        def progressed(progress: Progress) -> None:
+        def progressed(progress: StepProgress) -> None:
             if progress.metrics:
                 stepped.append(time.perf_counter())
 
@@ -213,7 +217,7 @@ class Iterations:
 
     async def _rollout(self, target: Any, prompt: list[int], seed: int, number: int) -> Any:
         from learnloop_service.training.engine.sampling.requests import SampleRequest
-        from learnloop_service.training.engine.trainer.trajectories import Conversation, Trajectory
+        from learnloop_service.training.engine.trainer.trajectories import Conversation, TrainingTrajectory
         from learnloop_service.training.rollout.call_sequences import TokenSequence
 
         work = self._work
@@ -229,16 +233,16 @@ class Iterations:
                 draw = np.random.default_rng((seed, number, turn))
                 ids += draw.integers(2, TOKEN_IDS, work.result).tolist()
         tokens = TokenSequence(tuple(ids), tuple(trained), tuple(logprobs))
-        said = ({"role": "user", "content": ""}, {"role": "assistant", "content": ""})
-        conversation = Conversation(said, None, {1: (0,)}, {1: (0.0,)}, frozenset({1}), tokens)
-        return Trajectory((conversation,), float(number % work.rollouts))
+        messages = ({"role": "user", "content": ""}, {"role": "assistant", "content": ""})
+        conversation = Conversation(messages, None, {1: (0,)}, {1: (0.0,)}, frozenset({1}), tokens)
+        return TrainingTrajectory((conversation,), float(number % work.rollouts))
 
 
 async def measure(
     base: Path, work: Work, workers: str, device: str, iterations: int, stalenesses: Sequence[int], judge_s: float
 ) -> dict[int, dict[str, float]]:
     """Return the figures of each staleness, with the seconds until all workers were up."""
-    found = {}
+    by_staleness = {}
     with tempfile.TemporaryDirectory(dir=base.parent) as directory:
         started = time.perf_counter()
         running = Iterations(Path(directory), base, work, roles(workers), device, judge_s)
@@ -247,10 +251,10 @@ async def measure(
             await running.ready()
             up_s = time.perf_counter() - started
             for staleness in stalenesses:
-                found[staleness] = {**await running.measured(iterations, staleness), "up_s": up_s}
+                by_staleness[staleness] = {**await running.measured(iterations, staleness), "up_s": up_s}
         finally:
             await running.pool.close()
-    return found
+    return by_staleness
 
 
 async def measure_adapters(base: Path, work: Work, device: str, iterations: int, count: int) -> dict[str, float]:
@@ -264,11 +268,11 @@ async def measure_adapters(base: Path, work: Work, device: str, iterations: int,
             together, turns = [], []
             for seed in range(iterations + 1):
                 together.append(await running.sampled(targets, 2 * seed))
-                turns.append(harmonic_mean([await running.sampled([each], 2 * seed + 1) for each in targets]))
+                turns.append(harmonic_mean([await running.sampled([target], 2 * seed + 1) for target in targets]))
         finally:
             await running.pool.close()
-    found = {"together_tokens_per_s": median(together[1:]), "one_after_the_other_tokens_per_s": median(turns[1:])}
-    return {**found, "speed_up": found["together_tokens_per_s"] / found["one_after_the_other_tokens_per_s"]}
+    rates = {"together_tokens_per_s": median(together[1:]), "one_after_the_other_tokens_per_s": median(turns[1:])}
+    return {**rates, "speed_up": rates["together_tokens_per_s"] / rates["one_after_the_other_tokens_per_s"]}
 
 
 def roles(workers: str) -> list[tuple[bool, bool]]:
@@ -319,15 +323,15 @@ def main() -> int:
                 figures = {key: round(value, 2) for key, value in asyncio.run(adapters).items()}
                 print(f"{name:5} {options.adapters} adapters {json.dumps(figures)}", flush=True)
                 continue
-            stalenesses = [int(each) for each in options.staleness.split(",")]
+            stalenesses = [int(staleness_text) for staleness_text in options.staleness.split(",")]
             for workers in options.workers.split(","):
                 measuring = measure(base, work, workers, options.device, options.iterations, stalenesses, options.judge)
-                for staleness, found in asyncio.run(measuring).items():
+                for staleness, measured in asyncio.run(measuring).items():
                     if workers == "1":
-                        alone[staleness] = found["iteration_s"]
+                        alone[staleness] = measured["iteration_s"]
                     if staleness in alone:
-                        found["speed_up"] = alone[staleness] / found["iteration_s"]
-                    figures = {key: round(value, 4) for key, value in found.items()}
+                        measured["speed_up"] = alone[staleness] / measured["iteration_s"]
+                    figures = {key: round(value, 4) for key, value in measured.items()}
                     print(f"{name:5} {workers} workers, staleness {staleness} {json.dumps(figures)}", flush=True)
     return 0
 

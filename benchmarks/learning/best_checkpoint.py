@@ -56,26 +56,26 @@ def _center(success: float) -> float:
     low, high = -15.0, 15.0
     while high - low > 1e-4:
         middle = (low + high) / 2
-        found = sum(w / (1 + exp(-middle - spread * step)) for w, step in zip(weights, steps, strict=True))
-        low, high = (middle, high) if found < success * sum(weights) else (low, middle)
+        expected = sum(w / (1 + exp(-middle - spread * step)) for w, step in zip(weights, steps, strict=True))
+        low, high = (middle, high) if expected < success * sum(weights) else (low, middle)
     return low
 
 
 def regrets(curve: Sequence[float], scenarios: int, samples: int, count: int) -> dict[str, float]:
     """Return how much worse the picked checkpoint is than the best one, by rule."""
-    chance, found = Random(f"{curve} {scenarios} {samples}"), {"newest": 0.0, "highest": 0.0, "last": 0.0}
+    chance, totals = Random(f"{curve} {scenarios} {samples}"), {"newest": 0.0, "highest": 0.0, "last": 0.0}
     centers = [_center(success) for success in curve]
     for _ in range(count):
         hard = [chance.gauss(0, _SCENARIO) for _ in range(scenarios)]
         newest, highest = BestCheckpoint(), BestCheckpoint()
         for step, center in enumerate(centers):
-            chances = [1 / (1 + exp(-center - each - chance.gauss(0, _CHECKPOINT))) for each in hard]
-            rates = [sum(chance.random() < each for _ in range(samples)) / samples for each in chances]
-            each = _Fast(fmean(rates), 0.0, {str(number): rate for number, rate in enumerate(rates)})
-            newest, highest = newest.after(step, each, "newest"), highest.after(step, each, "highest")
+            chances = [1 / (1 + exp(-center - difficulty - chance.gauss(0, _CHECKPOINT))) for difficulty in hard]
+            rates = [sum(chance.random() < probability for _ in range(samples)) / samples for probability in chances]
+            evaluation = _Fast(fmean(rates), 0.0, {str(number): rate for number, rate in enumerate(rates)})
+            newest, highest = newest.after(step, evaluation, "newest"), highest.after(step, evaluation, "highest")
         for rule, step in {"newest": newest.step, "highest": highest.step, "last": len(curve) - 1}.items():
-            found[rule] += max(curve) - curve[step]
-    return {rule: total / count for rule, total in found.items()}
+            totals[rule] += max(curve) - curve[step]
+    return {rule: total / count for rule, total in totals.items()}
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import argparse
 import random
 from collections.abc import Sequence
 
-from learnloop_service.training.diagnosis.shares import Observed, share_spans
+from learnloop_service.training.diagnosis.shares import SymptomShares, share_spans
 
 _CORRELATION = 0.3
 _ONSET = 4
@@ -29,9 +29,9 @@ def _group(rng: random.Random, mean: float, rollouts: int) -> float:
     return sum(rng.random() < share for _ in range(rollouts)) / rollouts
 
 
-def _run(rng: random.Random, means: Sequence[float], groups: int, rollouts: int) -> list[Observed]:
+def _run(rng: random.Random, means: Sequence[float], groups: int, rollouts: int) -> list[SymptomShares]:
     return [
-        Observed(iteration, tuple(_group(rng, mean, rollouts) for _ in range(groups)))
+        SymptomShares(iteration, tuple(_group(rng, mean, rollouts) for _ in range(groups)))
         for iteration, mean in enumerate(means, 1)
     ]
 
@@ -67,7 +67,10 @@ def main() -> None:
             )
             for iterations, groups, rollouts in _SHAPES
         ]
-        print(f"false alarms at bound {bound}".ljust(28) + "".join(f"{each / options.runs:>20.2%}" for each in alarms))
+        print(
+            f"false alarms at bound {bound}".ljust(28)
+            + "".join(f"{alarm_count / options.runs:>20.2%}" for alarm_count in alarms)
+        )
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from learnloop_service.training.engine.sampling.requests import ContextTooLong, 
 from learnloop_service.training.engine.sampling.sampler import Sampler
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
 from learnloop_service.training.engine.trainer.sft import Example, SftOptions
-from learnloop_service.training.engine.trainer.trajectories import Conversation, Trajectory
+from learnloop_service.training.engine.trainer.trajectories import Conversation, TrainingTrajectory
 from learnloop_service.training.tuning import Tuning
 from learnloop_service.training.types import RunConfig
 
@@ -87,10 +87,10 @@ class Agent:
         """Try all scenarios concurrently, once each, with that step's checkpoint (None: the newest)."""
         name = self._model.full_name if step is None else f"{self._model.full_name}@{step}"
         target = self._engine.registry.resolve(name)
-        tries = [Try(self.environment.episode(each), Random(f"{seed}/{n}")) for n, each in enumerate(scenarios)]
-        for each in tries:
-            each.messages += each.episode.messages()
-            self._ask(target, each, temperature)
+        tries = [Try(self.environment.episode(scenario), Random(f"{seed}/{n}")) for n, scenario in enumerate(scenarios)]
+        for one_try in tries:
+            one_try.messages += one_try.episode.messages()
+            self._ask(target, one_try, temperature)
         while self._engine.sampler.busy:
             self._engine.sampler.step()
         return tries
@@ -100,112 +100,114 @@ class Agent:
     ) -> Mapping[str, float]:
         """Take one GRPO step on the tries and their rewards; `more` are further training options."""
         options = TrainOptions(learning_rate=learning_rate, token_weighting="token", max_kl=0.02, **more)
-        trajectories = [tuple(trajectory(each, reward) for each, reward in group) for group in groups]
+        trajectories = [tuple(trajectory(one_try, reward) for one_try, reward in group) for group in groups]
         return finish(self._engine.train(self._model.id, trajectories, options)).metrics
 
     def imitate(self, demonstrations: Sequence[Mapping[str, Any]], options: SftOptions) -> Mapping[str, float]:
         """Take supervised steps on conversations."""
-        examples = [Example(tuple(each["messages"]), each["tools"]) for each in demonstrations]
+        examples = [
+            Example(tuple(demonstration["messages"]), demonstration["tools"]) for demonstration in demonstrations
+        ]
         return finish(self._engine.train_supervised(self._model.id, examples, options)).metrics
 
-    def _ask(self, target: Target, each: Try, temperature: float) -> None:
+    def _ask(self, target: Target, one_try: Try, temperature: float) -> None:
         tokenizer = self._engine.tokenizer(target)
         request = SampleRequest(
-            tuple(tokenizer.prompt(each.messages, each.tools, exact=each.exact)),
+            tuple(tokenizer.prompt(one_try.messages, one_try.tools, exact=one_try.exact)),
             target.key,
             CONFIG.max_completion_tokens,
             temperature=temperature,
-            seed=each.seeds.getrandbits(53),
+            seed=one_try.seeds.getrandbits(53),
             stop_ids=frozenset(tokenizer.stop_ids),
         )
-        self._engine.submit(target, request, None, partial(self._answered, target, each, temperature))
+        self._engine.submit(target, request, None, partial(self._answered, target, one_try, temperature))
 
-    def _answered(self, target: Target, each: Try, temperature: float, sample: Sample | Exception) -> None:
+    def _answered(self, target: Target, one_try: Try, temperature: float, sample: Sample | Exception) -> None:
         if isinstance(sample, ContextTooLong):
-            each.episode.end("out_of_turns", "the conversation fills the context")
-            each.over = True
+            one_try.episode.end("out_of_turns", "the conversation fills the context")
+            one_try.over = True
             return
         if isinstance(sample, Exception):
             raise sample
         tokenizer = self._engine.tokenizer(target)
         ids = sample.ids[:-1] if sample.ids[-1] in tokenizer.stop_ids else sample.ids
-        reply = tokenizer.parse(tokenizer.decode(ids), call_seed=str(len(each.messages)))
+        reply = tokenizer.parse(tokenizer.decode(ids), call_seed=str(len(one_try.messages)))
         calls = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in reply.tool_calls
         ]
-        each.exact[len(each.messages)] = tuple(sample.ids)
-        each.logprobs[len(each.messages)] = tuple(sample.logprobs)
-        each.messages.append({"role": "assistant", "content": reply.content, "tool_calls": calls or None})
-        asyncio.run(_execute(each, calls))
-        if len(each.exact) == each.episode.max_turns and not each.over:
-            each.episode.end("out_of_turns", "no answer")
-            each.over = True
-        if not each.over:
-            self._ask(target, each, temperature)
+        one_try.exact[len(one_try.messages)] = tuple(sample.ids)
+        one_try.logprobs[len(one_try.messages)] = tuple(sample.logprobs)
+        one_try.messages.append({"role": "assistant", "content": reply.content, "tool_calls": calls or None})
+        asyncio.run(_execute(one_try, calls))
+        if len(one_try.exact) == one_try.episode.max_turns and not one_try.over:
+            one_try.episode.end("out_of_turns", "no answer")
+            one_try.over = True
+        if not one_try.over:
+            self._ask(target, one_try, temperature)
 
 
-async def _execute(each: Try, calls: Sequence[Mapping[str, Any]]) -> None:
+async def _execute(one_try: Try, calls: Sequence[Mapping[str, Any]]) -> None:
     if not calls:
-        each.episode.end("malformed", "no tool call")
-        each.over = True
+        one_try.episode.end("malformed", "no tool call")
+        one_try.over = True
     for call in calls:
         try:
-            result = await each.episode.call(call["function"]["name"], json.loads(call["function"]["arguments"]))
+            result = await one_try.episode.call(call["function"]["name"], json.loads(call["function"]["arguments"]))
         except ToolError as error:
-            each.episode.end("malformed", str(error))
-            each.over = True
+            one_try.episode.end("malformed", str(error))
+            one_try.over = True
             return
         if result.final:
-            each.over = True
+            one_try.over = True
             return
-        each.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result.content})
+        one_try.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result.content})
 
 
-def trajectory(each: Try, reward: float) -> Trajectory:
-    conversation = Conversation(tuple(each.messages), each.tools, each.exact, each.logprobs)
-    return Trajectory((conversation,), reward)
+def trajectory(one_try: Try, reward: float) -> TrainingTrajectory:
+    conversation = Conversation(tuple(one_try.messages), one_try.tools, one_try.exact, one_try.logprobs)
+    return TrainingTrajectory((conversation,), reward)
 
 
 def scored(tries: Sequence[Try]) -> list[tuple[Outcome, float]]:
     """Return the outcome and the judge's score of each try."""
-    outcomes = [each.episode.outcome() for each in tries]
+    outcomes = [one_try.episode.outcome() for one_try in tries]
 
     async def judge() -> list[float]:
         scores = []
-        for number, (each, outcome) in enumerate(zip(tries, outcomes, strict=True)):
-            verdict = await JUDGE.judge(each.episode.scenario, [Candidate(str(number), outcome, each.messages)])
+        for number, (one_try, outcome) in enumerate(zip(tries, outcomes, strict=True)):
+            verdict = await JUDGE.judge(one_try.episode.scenario, [Candidate(str(number), outcome, one_try.messages)])
             scores.append(verdict.scores[0].value or 0.0)
         return scores
 
     return list(zip(outcomes, asyncio.run(judge()), strict=True))
 
 
-def evaluated(agent: Agent, seed: int, kept: list[dict[str, Any]], stage: str) -> list[float]:
+def evaluated(agent: Agent, seed: int, records: list[dict[str, Any]], stage: str) -> list[float]:
     """Evaluate on held-out scenarios: success when sampled, success when greedy, and mean reward when sampled.
 
-    Success is the share of tries that did the whole job. Appends the sampled tries to `kept`.
+    Success is the share of tries that did the whole job. Appends the sampled tries to `records`.
     """
     environment = agent.environment
     scenarios = environment.scenarios("test", CONFIG.evaluation.test_scenarios, seed)
-    found = []
+    shares = []
     for temperature, samples in ((1.0, 2), (0.0, 1)):
-        tries = agent.play([each for each in scenarios for _ in range(samples)], temperature, f"{seed}/test")
+        tries = agent.play([scenario for scenario in scenarios for _ in range(samples)], temperature, f"{seed}/test")
         verdicts = scored(tries)
-        found.append(fmean(environment.success(*verdict) for verdict in verdicts))
+        shares.append(fmean(environment.success(*verdict) for verdict in verdicts))
         if temperature:
             rewards = [sum(environment.reward(*verdict).values()) for verdict in verdicts]
-            kept += [
+            records += [
                 {
                     "seed": seed,
                     "stage": stage,
                     "reward": reward,
                     "finish": verdict[0].get("finish"),
-                    "said": each.messages,
+                    "said": one_try.messages,
                 }
-                for each, reward, verdict in zip(tries, rewards, verdicts, strict=True)
+                for one_try, reward, verdict in zip(tries, rewards, verdicts, strict=True)
             ]
-    return [round(value, 3) for value in (*found, fmean(rewards))]
+    return [round(value, 3) for value in (*shares, fmean(rewards))]
 
 
 def rewarded_groups(
@@ -219,14 +221,15 @@ def rewarded_groups(
     environment = agent.environment
     scenarios = environment.scenarios("train", config.groups_per_iteration, seed, start)
     count = config.rollouts_per_group
-    tries = agent.play([each for each in scenarios for _ in range(count)], 1.0, f"{seed}/{iteration}", step)
+    tries = agent.play([scenario for scenario in scenarios for _ in range(count)], 1.0, f"{seed}/{iteration}", step)
     rewarded = [
-        (each, sum(environment.reward(*verdict).values())) for each, verdict in zip(tries, scored(tries), strict=True)
+        (one_try, sum(environment.reward(*verdict).values()))
+        for one_try, verdict in zip(tries, scored(tries), strict=True)
     ]
     return [rewarded[at : at + count] for at in range(0, len(rewarded), count)]
 
 
-def learn(options: argparse.Namespace, seed: int, kept: list[dict[str, Any]]) -> dict[str, Any]:
+def learn(options: argparse.Namespace, seed: int, records: list[dict[str, Any]]) -> dict[str, Any]:
     """Return one run's figures: success and mean reward per stage, mean reward per iteration, seconds."""
     started = time.perf_counter()
     stages: dict[str, list[float]] = {}
@@ -242,20 +245,22 @@ def learn(options: argparse.Namespace, seed: int, kept: list[dict[str, Any]]) ->
             tuning=Tuning("lora", rank=options.rank, alpha=2 * options.rank) if options.rank else None,
             fp8_training=options.training_weights == "fp8",
         )
-        stages["base"] = evaluated(agent, seed, kept, "base")
+        stages["base"] = evaluated(agent, seed, records, "base")
         if options.demonstrations:
-            from learnloop_service.training.warm_start import oracle_demonstrations  # needs more packages than the rest
+            from learnloop_service.training.loop.warm_start import (
+                oracle_demonstrations,  # needs more packages than the rest
+            )
 
-            shown = asyncio.run(oracle_demonstrations(environment, options.demonstrations, seed))
-            shown = [each for _ in range(options.epochs) for each in shown]
-            agent.imitate(shown, SftOptions(batch_size=4, learning_rate=options.warm_learning_rate))
-            stages["warm start"] = evaluated(agent, seed, kept, "warm start")
+            demonstrations = asyncio.run(oracle_demonstrations(environment, options.demonstrations, seed))
+            demonstrations = [demonstration for _ in range(options.epochs) for demonstration in demonstrations]
+            agent.imitate(demonstrations, SftOptions(batch_size=4, learning_rate=options.warm_learning_rate))
+            stages["warm start"] = evaluated(agent, seed, records, "warm start")
         rewards = []
         for iteration in range(1, options.iterations + 1):
             groups = rewarded_groups(agent, seed, iteration)
             rewards.append(round(fmean(reward for group in groups for _, reward in group), 3))
             agent.train(groups, options.learning_rate * min(1.0, iteration / CONFIG.warmup_iterations))
-        stages["trained"] = evaluated(agent, seed, kept, "trained")
+        stages["trained"] = evaluated(agent, seed, records, "trained")
     return {
         "device": options.device,
         "seed": seed,
@@ -289,11 +294,11 @@ def main() -> int:
     options = parser.parse_args()
     set_cpu_mode()
     for seed in options.seeds:
-        kept: list[dict[str, Any]] = []
-        print(json.dumps(learn(options, seed, kept)), flush=True)
+        records: list[dict[str, Any]] = []
+        print(json.dumps(learn(options, seed, records)), flush=True)
         if options.conversations:
             with options.conversations.open("a") as file:
-                file.writelines(json.dumps(each) + "\n" for each in kept)
+                file.writelines(json.dumps(record) + "\n" for record in records)
     return 0
 
 

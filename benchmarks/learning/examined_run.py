@@ -18,7 +18,7 @@ from learnloop_service.training.backends.base import ModelSpec, Policy
 from learnloop_service.training.backends.embedded import EmbeddedBackend, connect
 from learnloop_service.training.diagnosis.examine import examine
 from learnloop_service.training.diagnosis.facts import Facts
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.tuning import Tuning
 from learnloop_service.training.types import RunConfig
 

@@ -70,20 +70,23 @@ def write(path: Path, runs: Iterable[Recorded]) -> None:
     """Write the facts of runs, one in a line, gzipped."""
     with gzip.GzipFile(path, "wb", mtime=0) as file:
         for run in sorted(runs, key=lambda run: (run.seed, run.kind)):
-            line = {"kind": run.kind, "seed": run.seed, "facts": [each.dump() for each in run.facts]}
+            line = {"kind": run.kind, "seed": run.seed, "facts": [iteration.dump() for iteration in run.facts]}
             file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
 
 def read(path: Path) -> list[Recorded]:
     """Read what `write` wrote."""
     with gzip.open(path) as file:
-        lines = [json.loads(line) for line in file]
-    return [Recorded(each["kind"], each["seed"], [Facts.parse(facts) for facts in each["facts"]]) for each in lines]
+        lines = [json.loads(text) for text in file]
+    return [Recorded(line["kind"], line["seed"], [Facts.parse(facts) for facts in line["facts"]]) for line in lines]
 
 
 def summary(run: Recorded) -> dict[str, Any]:
     """Return how a run went, and what it was diagnosed with."""
-    named = [f"{each.cause} ({each.severity}) at {each.named_at_iteration}: {each.summary}" for each in run.diagnoses()]
+    named = [
+        f"{diagnosis.cause} ({diagnosis.severity}) at {diagnosis.named_at_iteration}: {diagnosis.summary}"
+        for diagnosis in run.diagnoses()
+    ]
     return {"kind": run.kind, "seed": run.seed, "learned": is_rising(run.facts), "diagnoses": named}
 
 
@@ -96,24 +99,24 @@ def main() -> None:
     parser.add_argument("--facts", type=Path, help="file to write the facts to")
     options = parser.parse_args()
     numbers = range(options.first, options.first + options.runs)
-    made: list[Recorded] = []
+    recorded: list[Recorded] = []
     with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
         running = [pool.submit(record, KINDS[number % len(KINDS)], number // len(KINDS)) for number in numbers]
-        for done in as_completed(running):
-            made.append(done.result())
-            found = summary(made[-1])
-            if found["diagnoses"] or not found["learned"]:
-                print(json.dumps(found), flush=True)
+        for future in as_completed(running):
+            recorded.append(future.result())
+            description = summary(recorded[-1])
+            if description["diagnoses"] or not description["learned"]:
+                print(json.dumps(description), flush=True)
             if options.facts:
-                write(options.facts, made)
-    raise SystemExit(report(made))
+                write(options.facts, recorded)
+    raise SystemExit(report(recorded))
 
 
 def report(runs: Sequence[Recorded]) -> str | None:
     """Print how many runs had each cause. Return what is wrong, or None."""
     learned = [run for run in runs if is_rising(run.facts)]
-    causes = Counter(f"{each.cause} ({each.severity})" for run in learned for each in run.diagnoses())
-    alarms = sum(any(each.severity is not Severity.NOTE for each in run.diagnoses()) for run in learned)
+    causes = Counter(f"{diagnosis.cause} ({diagnosis.severity})" for run in learned for diagnosis in run.diagnoses())
+    alarms = sum(any(diagnosis.severity is not Severity.NOTE for diagnosis in run.diagnoses()) for run in learned)
     figures = {"runs": len(runs), "learned": len(learned), "alarms": alarms, "causes": dict(sorted(causes.items()))}
     print(json.dumps(figures | processes.machine()))
     return f"{alarms} runs that learned have an alarm" if alarms else None

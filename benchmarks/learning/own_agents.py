@@ -60,16 +60,18 @@ def desk(
     counts: Mapping[Split, int], seed: int, make: Callable[[Sequence[Scenario]], MailDesk] = MailDesk
 ) -> Iterator[tuple[str, MailDesk]]:
     """Serve the mailboxes over HTTP; yield the URL and the mail desk."""
-    scenarios = [each for split in get_args(Split) for each in ENVIRONMENT.scenarios(split, counts[split], seed)]
+    scenarios = [
+        scenario for split in get_args(Split) for scenario in ENVIRONMENT.scenarios(split, counts[split], seed)
+    ]
     port = free_port()
-    made = make(scenarios)
-    server = uvicorn.Server(uvicorn.Config(made.app(), port=port, log_config=None, access_log=False))
+    mail_desk = make(scenarios)
+    server = uvicorn.Server(uvicorn.Config(mail_desk.app(), port=port, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.01)
     try:
-        yield f"http://127.0.0.1:{port}", made
+        yield f"http://127.0.0.1:{port}", mail_desk
     finally:
         server.should_exit = True
         thread.join()
@@ -131,17 +133,17 @@ def request(agent: str, counts: Mapping[Split, int], seed: int, config: RunConfi
     }
     if agent == BUILT_IN:
         return same
-    scenarios = [each for split in get_args(Split) for each in _arranged(split, counts[split], seed)]
-    own = {"name": "agent", "config": {"scenarios": scenarios, "runner": {"pull": {}}}}
-    return same | {"environment": own, "judge": {"name": "reported"}, "rollout_timeout_s": 600}
+    scenarios = [task for split in get_args(Split) for task in _arranged(split, counts[split], seed)]
+    environment = {"name": "agent", "config": {"scenarios": scenarios, "runner": {"pull": {}}}}
+    return same | {"environment": environment, "judge": {"name": "reported"}, "rollout_timeout_s": 600}
 
 
 def _arranged(split: Split, count: int, seed: int) -> list[dict[str, Json]]:
     """Arrange tasks so that the shuffle of given scenarios restores the built-in environment's order."""
-    wanted = ENVIRONMENT.scenarios(split, count, seed)
-    place = {each.id: number for number, each in enumerate(draw(wanted, count, seed, 0))}
+    scenarios = ENVIRONMENT.scenarios(split, count, seed)
+    positions = {scenario.id: number for number, scenario in enumerate(draw(scenarios, count, seed, 0))}
     ordered = tasks(split, count, seed)
-    return [ordered[place[each.id]] for each in wanted]
+    return [ordered[positions[scenario.id]] for scenario in scenarios]
 
 
 def run(agent: str, seed: int, config: RunConfig, concurrency: int) -> dict[str, Json]:
@@ -160,22 +162,23 @@ def run(agent: str, seed: int, config: RunConfig, concurrency: int) -> dict[str,
         claiming(agent, service.url, desk_url, concurrency),
     ):
         run_id = service.start_run(request(agent, counts, seed, config))["run_id"]
-        while (found := service.run(run_id))["status"] in ("queued", "running"):
+        while (current := service.run(run_id))["status"] in ("queued", "running"):
             time.sleep(_POLL_S)
-        if found["status"] != "completed":
-            raise RuntimeError(f"the run of {agent} is {found['status']}: {found['error']}")
+        if current["status"] != "completed":
+            raise RuntimeError(f"the run of {agent} is {current['status']}: {current['error']}")
         rows = service.run(run_id)["evaluations"]
         rollouts = list(service.trajectories(run_id))
         iterations = list(service.iterations(run_id))
         trained = weights(Path(data_dir))
     test = sorted(
-        (each for each in rows if (each["split"], each["mode"]) == ("test", "sampled")), key=lambda e: e["iteration"]
+        (evaluation for evaluation in rows if (evaluation["split"], evaluation["mode"]) == ("test", "sampled")),
+        key=lambda e: e["iteration"],
     )
     return {
-        "reward": [each["mean_reward"] for each in test],
-        "training": [each["rewards"]["mean"] for each in iterations if each["iteration"]],
+        "reward": [evaluation["mean_reward"] for evaluation in test],
+        "training": [iteration["rewards"]["mean"] for iteration in iterations if iteration["iteration"]],
         "weights": trained,
-        "failed": sum(each["error"] is not None for each in rollouts),
+        "failed": sum(rollout["error"] is not None for rollout in rollouts),
         "rollouts": len(rollouts),
         "seconds": round(time.monotonic() - clock),
     }
@@ -183,13 +186,16 @@ def run(agent: str, seed: int, config: RunConfig, concurrency: int) -> dict[str,
 
 def gains(runs: Mapping[str, Sequence[Mapping[str, Json]]]) -> dict[str, float]:
     """Return the mean gain in held-out reward by agent."""
-    return {agent: mean(each["reward"][-1] - each["reward"][0] for each in found) for agent, found in runs.items()}
+    return {
+        agent: mean(figures["reward"][-1] - figures["reward"][0] for figures in runs_of_agent)
+        for agent, runs_of_agent in runs.items()
+    }
 
 
 def equal_weights(runs: Mapping[str, Sequence[Mapping[str, Json]]]) -> dict[str, bool]:
     """Return, by agent, whether all its runs ended with the built-in agent's weights; empty without that agent."""
-    ended = {agent: [each["weights"] for each in found] for agent, found in runs.items()}
-    return {agent: found == ended[BUILT_IN] for agent, found in ended.items() if BUILT_IN in ended}
+    ended = {agent: [figures["weights"] for figures in weights_of_runs] for agent, weights_of_runs in runs.items()}
+    return {agent: weights_of_runs == ended[BUILT_IN] for agent, weights_of_runs in ended.items() if BUILT_IN in ended}
 
 
 def main() -> None:
@@ -209,12 +215,12 @@ def main() -> None:
     runs: dict[str, list[dict[str, Json]]] = {agent: [] for agent in arguments.agents}
     console = Console(highlight=False, stderr=arguments.json)
     for seed, agent in product(arguments.seeds, arguments.agents):
-        found = run(agent, seed, config, arguments.concurrency)
-        runs[agent].append(found)
-        before, after = found["reward"][0], found["reward"][-1]
+        figures = run(agent, seed, config, arguments.concurrency)
+        runs[agent].append(figures)
+        before, after = figures["reward"][0], figures["reward"][-1]
         console.print(
-            f"seed {seed} {agent:14} held-out reward {before:.2f} -> {after:.2f}; {found['rollouts']} rollouts, "
-            f"{found['failed']} failed; weights at {found['weights'][:16]}; {found['seconds']} s"
+            f"seed {seed} {agent:14} held-out reward {before:.2f} -> {after:.2f}; {figures['rollouts']} rollouts, "
+            f"{figures['failed']} failed; weights at {figures['weights'][:16]}; {figures['seconds']} s"
         )
     gained = gains(runs)
     equal = equal_weights(runs)

@@ -28,21 +28,23 @@ class Quality:
 
     def differences(self, chance: Random) -> list[float]:
         """Return the paired differences of one challenger."""
-        found = []
+        differences = []
         for _ in range(SCENARIOS):
             for_champion = chance.random()
             for_challenger = for_champion if chance.random() < self.shared else chance.random()
-            found.append(float(for_challenger < self.champion + self.better_by) - float(for_champion < self.champion))
-        return found
+            differences.append(
+                float(for_challenger < self.champion + self.better_by) - float(for_champion < self.champion)
+            )
+        return differences
 
 
 def trial(differences: list[float], rule: Rule) -> tuple[Decision, int]:
     """Return the decision and the number of pairs it took."""
     bets = Bets(rule)
-    for seen, difference in enumerate(differences, 1):
+    for count, difference in enumerate(differences, 1):
         bets.add(difference)
-        if seen % rule.look_every == 0 and (decision := bets.evidence().decision(rule)) is not Decision.CONTINUE:
-            return decision, seen
+        if count % rule.look_every == 0 and (decision := bets.evidence().decision(rule)) is not Decision.CONTINUE:
+            return decision, count
     return Decision.CONTINUE, len(differences)
 
 
@@ -65,9 +67,9 @@ def main() -> None:
     for champion in (0.3, 0.5, 0.8):
         for shared in (0.0, 0.5):
             for better_by in (0.0, 0.1):
-                found = _trials(Quality(champion, better_by, shared), Rule(), count)
-                share = {kind: sum(decision is kind for decision, _ in found) / count for kind in Decision}
-                scenarios = sum(seen for _, seen in found) / count
+                trials = _trials(Quality(champion, better_by, shared), Rule(), count)
+                share = {kind: sum(decision is kind for decision, _ in trials) / count for kind in Decision}
+                scenarios = sum(pairs for _, pairs in trials) / count
                 won = share[Decision.PROMOTE]
                 broken |= won > MOST_EQUAL if better_by == 0 else won < LEAST_BETTER
                 print(

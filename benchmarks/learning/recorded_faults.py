@@ -20,7 +20,7 @@ from benchmarks.learning.examined_run import TINY
 from benchmarks.learning.healthy_runs import Recorded, plan_of, read
 from learnloop_service.training.diagnosis.diagnose import diagnose
 from learnloop_service.training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings, Severity
-from learnloop_service.training.diagnosis.facts import Facts, GroupFacts, Probe, Readings, Replay, Rewards
+from learnloop_service.training.diagnosis.facts import Facts, GroupFacts, Probe, Readings, Replay, RewardFacts
 
 RECORDED = Path(__file__).parents[2] / "tests" / "unit" / "training" / "diagnosis" / "healthy_runs.jsonl.gz"
 LARGE = ("email", "sales", "stale", "lora")
@@ -32,12 +32,12 @@ Change = Callable[[random.Random, Facts], Facts]
 
 def resampled(rng: random.Random, runs: Sequence[Recorded], kind: str) -> Recorded:
     """Return a run of that kind whose groups are drawn from all recorded ones."""
-    known = [run for run in runs if run.kind == kind]
-    base = rng.choice(known)
-    pools = [[group for run in known for group in run.facts[place].groups] for place in range(len(base.facts))]
+    of_kind = [run for run in runs if run.kind == kind]
+    base = rng.choice(of_kind)
+    pools = [[group for run in of_kind for group in run.facts[index].groups] for index in range(len(base.facts))]
     facts = [
-        replace(each, groups=tuple(rng.choices(pool, k=len(each.groups)))) if pool else each
-        for each, pool in zip(base.facts, pools, strict=True)
+        replace(iteration, groups=tuple(rng.choices(pool, k=len(iteration.groups)))) if pool else iteration
+        for iteration, pool in zip(base.facts, pools, strict=True)
     ]
     return replace(base, facts=facts)
 
@@ -52,7 +52,7 @@ def _share(rng: random.Random, share: float, of: int) -> int:
 
 
 def _groups(change: Callable[[random.Random, GroupFacts], GroupFacts]) -> Change:
-    return lambda rng, each: replace(each, groups=tuple(change(rng, group) for group in each.groups))
+    return lambda rng, facts: replace(facts, groups=tuple(change(rng, group) for group in facts.groups))
 
 
 def _in_rollouts(share: float, *names: str) -> Change:
@@ -79,10 +79,10 @@ def _misordered(rng: random.Random, group: GroupFacts) -> GroupFacts:
     return replace(group, misordered=float(_share(rng, 0.95, group.pairs)))
 
 
-def _hacked(rng: random.Random, each: Facts) -> Facts:
-    groups = [replace(group, true_successes=0, pairs=0) for group in each.groups]
-    rewards = each.rewards or Rewards(0.0, 1.0)
-    return replace(each, groups=tuple(groups), rewards=replace(rewards, mean=rewards.mean + 4 * rewards.deviation))
+def _hacked(rng: random.Random, facts: Facts) -> Facts:
+    groups = [replace(group, true_successes=0, pairs=0) for group in facts.groups]
+    rewards = facts.rewards or RewardFacts(0.0, 1.0)
+    return replace(facts, groups=tuple(groups), rewards=replace(rewards, mean=rewards.mean + 4 * rewards.deviation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +109,18 @@ FAULTS: Mapping[str, Fault] = {
         Cause.TOO_HARD, _groups(lambda _, group: replace(group, successes=0, true_successes=0, pairs=0)), fast=False
     ),
     "the reward rises without success": Fault(Cause.REWARD_HACKED, _hacked, fast=False),
-    "the weights stay": Fault(Cause.WEIGHTS_UNCHANGED, lambda _, each: replace(each, weights_sha256="same")),
+    "the weights stay": Fault(Cause.WEIGHTS_UNCHANGED, lambda _, facts: replace(facts, weights_sha256="same")),
     "the sampler stays": Fault(
-        Cause.SAMPLER_IS_NOT_TRAINER, lambda _, each: replace(each, probe=Probe(2, 0.2, 1e-6, 0.2, 0.0))
+        Cause.SAMPLER_IS_NOT_TRAINER, lambda _, facts: replace(facts, probe=Probe(2, 0.2, 1e-6, 0.2, 0.0))
     ),
-    "rollouts of older policies": Fault(Cause.STALE_POLICY, lambda _, each: replace(each, staleness=3)),
-    "another parser": Fault(Cause.PARSER_DRIFT, lambda _, each: replace(each, readings={"train": Readings(16, 2)})),
+    "rollouts of older policies": Fault(Cause.STALE_POLICY, lambda _, facts: replace(facts, staleness=3)),
+    "another parser": Fault(Cause.PARSER_DRIFT, lambda _, facts: replace(facts, readings={"train": Readings(16, 2)})),
     "tools that answer differently": Fault(
-        Cause.ENVIRONMENT_FLAKY, lambda _, each: replace(each, replay=Replay("t", True, 1, "search", "a", "b"))
+        Cause.ENVIRONMENT_FLAKY, lambda _, facts: replace(facts, replay=Replay("t", True, 1, "search", "a", "b"))
     ),
     "tasks that repeat": Fault(
         Cause.DUPLICATE_SCENARIOS,
-        lambda _, each: replace(each, tasks={"train": {f"{each.iteration}-{n}": "one" for n in range(64)}}),
+        lambda _, facts: replace(facts, tasks={"train": {f"{facts.iteration}-{n}": "one" for n in range(64)}}),
     ),
 }
 
@@ -128,27 +128,27 @@ FAULTS: Mapping[str, Fault] = {
 def planted(rng: random.Random, runs: Sequence[Recorded], kind: str, fault: Fault) -> tuple[Recorded, int]:
     """Return a resampled run of that kind with the fault, and the iteration at which it begins."""
     run, onset = resampled(rng, runs, kind), rng.randint(_FIRST, _LAST)
-    facts = [fault.change(rng, each) if each.iteration >= onset else each for each in run.facts]
+    facts = [fault.change(rng, iteration) if iteration.iteration >= onset else iteration for iteration in run.facts]
     return replace(run, facts=facts), onset
 
 
 def named_after(run: Recorded, onset: int, fault: Fault) -> int | None:
     """Return after how many iterations with the fault it was named, as the first cause of the whole run; 0 or less
     before its onset, None if it was not. A fault that begins suddenly can be named as a broken step as well."""
-    others = (each for each in diagnoses(run) if each.cause is not Cause.POLICY_COLLAPSED)
-    first = next((each for each in others if each.state == "active"), None)
+    others = (diagnosis for diagnosis in diagnoses(run) if diagnosis.cause is not Cause.POLICY_COLLAPSED)
+    first = next((diagnosis for diagnosis in others if diagnosis.state == "active"), None)
     return first.named_at_iteration - onset + 1 if first is not None and first.cause == fault.cause else None
 
 
 def false_alarms(rng: random.Random, runs: Sequence[Recorded], count: int) -> Counter[str]:
     """Return in how many of that many resampled healthy runs each cause was named, and `alarms` in total."""
     kinds = sorted({run.kind for run in runs})
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for number in range(count):
         named = diagnoses(resampled(rng, runs, kinds[number % len(kinds)]))
-        found.update(f"{each.cause} ({each.severity})" for each in named)
-        found["alarms"] += any(each.severity is not Severity.NOTE for each in named)
-    return found
+        counts.update(f"{diagnosis.cause} ({diagnosis.severity})" for diagnosis in named)
+        counts["alarms"] += any(diagnosis.severity is not Severity.NOTE for diagnosis in named)
+    return counts
 
 
 def waits(
@@ -158,14 +158,14 @@ def waits(
     return [named_after(*planted(rng, runs, kinds[number % len(kinds)], fault), fault) for number in range(count)]
 
 
-def within(found: Sequence[int | None], most: int) -> float:
+def within(all_waits: Sequence[int | None], most: int) -> float:
     """Return the share of runs in which the fault was named within `most` iterations, and not before it began."""
-    return sum(wait is not None and 0 < wait <= most for wait in found) / len(found)
+    return sum(wait is not None and 0 < wait <= most for wait in all_waits) / len(all_waits)
 
 
-def before(found: Sequence[int | None]) -> float:
+def before(all_waits: Sequence[int | None]) -> float:
     """Return the share of runs in which the cause was named before the fault began."""
-    return sum(wait is not None and wait <= 0 for wait in found) / len(found)
+    return sum(wait is not None and wait <= 0 for wait in all_waits) / len(all_waits)
 
 
 def main() -> None:

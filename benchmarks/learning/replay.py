@@ -77,11 +77,11 @@ class Work:
 
     def ended(self, path: str) -> Json:
         """Wait for the end of a run or evaluation. Raises RuntimeError if it has not completed."""
-        while (found := self.service.call("GET", path))["status"] not in _ENDED:
+        while (document := self.service.call("GET", path))["status"] not in _ENDED:
             time.sleep(0.5)
-        if found["status"] != "completed":
-            raise RuntimeError(f"{path} of seed {self.seed} is {found['status']}: {found['error']}")
-        return found
+        if document["status"] != "completed":
+            raise RuntimeError(f"{path} of seed {self.seed} is {document['status']}: {document['error']}")
+        return document
 
     def run(self, key: str, judge: Json) -> str:
         """Start a run and return its id."""
@@ -107,9 +107,9 @@ class Work:
         """Wait until the run has made that iteration, and return the step of its checkpoint."""
         while True:
             run = self.service.run(run_id)
-            for each in run["iterations"]:
-                if each["iteration"] == iteration:
-                    return int(each["step"])
+            for row in run["iterations"]:
+                if row["iteration"] == iteration:
+                    return int(row["step"])
             if run["status"] in _ENDED:
                 raise RuntimeError(f"run {run_id} is {run['status']}: {run['error']}")
             time.sleep(0.5)
@@ -128,7 +128,7 @@ class Work:
         sampled = self.service.trajectories(run_id, kind="train", limit=200)
         return {
             "run_id": run_id,
-            "tokens": sum(each["completion_tokens"] for each in sampled),
+            "tokens": sum(trajectory["completion_tokens"] for trajectory in sampled),
             "seconds": run["cost"]["seconds"],
             "last": f"{model}@{run['iterations'][-1]['step']}",
             "best": f"{model}@{run['best_checkpoint']['step']}",
@@ -136,9 +136,9 @@ class Work:
 
     def _imitation(self, arm: Figures) -> Figures:
         """Return the figures of a run with a warm start, as if it had ended with that."""
-        supervised = [each for each in self.service.iterations(arm["run_id"]) if each["supervised"]]
+        supervised = [iteration for iteration in self.service.iterations(arm["run_id"]) if iteration["supervised"]]
         model = f"{arm['last'].partition('@')[0]}@{supervised[-1]['step']}"
-        seconds = sum(each["timing"]["total_s"] for each in supervised)
+        seconds = sum(iteration["timing"]["total_s"] for iteration in supervised)
         return {"run_id": arm["run_id"], "tokens": 0, "seconds": seconds, "last": model, "best": model}
 
     def _success(self, models: Sequence[str]) -> Figures:
@@ -151,11 +151,11 @@ class Work:
             "concurrency": 64,
         }
         ids = {mode: self.post(mode, "/evaluations", common | request) for mode, request in _MODES.items()}
-        found: Figures = {model: {} for model in models}
+        success: Figures = {model: {} for model in models}
         for mode, started in ids.items():
-            for each in self.ended(f"/evaluations/{started['evaluation_id']}")["report"]["models"]:
-                found[each["label"]][mode] = each["success"]["mean"]
-        return found
+            for model_report in self.ended(f"/evaluations/{started['evaluation_id']}")["report"]["models"]:
+                success[model_report["label"]][mode] = model_report["success"]["mean"]
+        return success
 
 
 def right(work: Work) -> Figures:
@@ -167,14 +167,14 @@ def wrong(work: Work) -> Figures:
     """Return the figures of the run with the bug and of the arms that start from it."""
     spared = SyntheticEmailSearch().scenarios("train", _SPARED * work.size.groups, work.seed)
     run_id = work.run("P", {"name": "dates", "config": {"spared": [scenario.id for scenario in spared]}})
-    step, left = work.step_after(run_id, _SPARED), work.size.iterations - _SPARED
-    runs = {"P": run_id, "B": work.fork("B", run_id, step, iterations=left)}
+    step, remaining = work.step_after(run_id, _SPARED), work.size.iterations - _SPARED
+    runs = {"P": run_id, "B": work.fork("B", run_id, step, iterations=remaining)}
     work.ended(f"/runs/{run_id}")
     rejudging = work.post("rejudge", f"/runs/{run_id}/rejudge", {"judge": _RIGHT})["evaluation_id"]
     report = work.ended(f"/evaluations/{rejudging}")["report"]["rejudge"]
     stored = work.post("best", f"/runs/{run_id}/demonstrations", _BEST | {"rejudging": rejudging})
     warm_start = {"demonstrations": {"dataset": f"{stored['name']}@{stored['version']}"}}
-    then = min(_AFTER_IMITATION, left)
+    then = min(_AFTER_IMITATION, remaining)
     runs["D"] = work.fork("D", run_id, step, warm_start=warm_start, iterations=then)
     planted = {"first_changed": report["first_changed"], "text": report["text"], "demonstrations": stored["kept"]}
     return work.arms(runs) | {"planted": planted}
@@ -189,17 +189,17 @@ def figures_of(directory: Path, seed: int, side: str, size: Size, variables: Map
 
     `variables` are added to the service's environment.
     """
-    done = directory / f"{seed}-{side}.json"
-    if done.exists():
-        found: Figures = json.loads(done.read_text())
-        return found
+    file = directory / f"{seed}-{side}.json"
+    if file.exists():
+        figures: Figures = json.loads(file.read_text())
+        return figures
     data_dir = directory / f"{seed}-{side}"
     with own_service(data_dir, waiting=lambda _: None, variables=variables) as service:
-        found = SIDES[side](Work(service, seed, size))
-    written = done.with_suffix(".part")
-    written.write_text(json.dumps(found, indent=2))
-    written.rename(done)
-    return found
+        figures = SIDES[side](Work(service, seed, size))
+    written = file.with_suffix(".part")
+    written.write_text(json.dumps(figures, indent=2))
+    written.rename(file)
+    return figures
 
 
 def rows_of(seed: int, right: Figures, wrong: Figures) -> dict[str, Figures]:
@@ -237,7 +237,7 @@ def means(seeds: Sequence[Mapping[str, Figures]]) -> dict[str, Figures]:
     """Return the means over seeds by arm."""
     return {
         arm: {"seed": "mean"}
-        | {name: fmean(each[arm][name] for each in seeds) for name in seeds[0][arm] if name != "seed"}
+        | {name: fmean(seed_figures[arm][name] for seed_figures in seeds) for name in seeds[0][arm] if name != "seed"}
         for arm in seeds[0]
     }
 
@@ -245,10 +245,10 @@ def means(seeds: Sequence[Mapping[str, Figures]]) -> dict[str, Figures]:
 def verdict(seeds: Sequence[Mapping[str, Figures]]) -> str:
     """Return whether the goal was reached, with the figures that decide it."""
     gains = [
-        each["D"]["greedy_last"] / each["A"]["greedy_last"] if each["A"]["greedy_last"] > 0 else float("nan")
-        for each in seeds
+        arms["D"]["greedy_last"] / arms["A"]["greedy_last"] if arms["A"]["greedy_last"] > 0 else float("nan")
+        for arms in seeds
     ]
-    tokens = fmean(each["D"]["share"] for each in seeds)
+    tokens = fmean(arms["D"]["share"] for arms in seeds)
     reached = fmean(gains) >= _GAIN and tokens <= _TOKENS and all(gain >= _LEAST_GAIN for gain in gains)
     return (
         f"D has {fmean(gains):.0%} of A's greedy gain with {tokens:.0%} of its tokens (mean of {len(seeds)} seeds; "
@@ -259,31 +259,31 @@ def verdict(seeds: Sequence[Mapping[str, Figures]]) -> str:
 
 def compare(directory: Path, seeds: Sequence[int], size: Size, parallel: int, variables: Mapping[str, str]) -> None:
     """Run everything that is missing, print each seed's table when it is known, and at the end the means."""
-    known: dict[int, dict[str, Figures]] = {seed: {} for seed in seeds}
+    by_seed: dict[int, dict[str, Figures]] = {seed: {} for seed in seeds}
     rows: list[dict[str, Figures]] = []
     print(_TITLE, flush=True)
     with ThreadPoolExecutor(parallel) as pool:
-        places = {
+        jobs = {
             pool.submit(figures_of, directory, seed, side, size, variables): (seed, side)
             for side, seed in product(SIDES, seeds)
         }
-        for done in as_completed(places):
-            seed, side = places[done]
-            if (error := done.exception()) is not None:
+        for future in as_completed(jobs):
+            seed, side = jobs[future]
+            if (error := future.exception()) is not None:
                 print(f"seed {seed}, {side}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
                 continue
-            known[seed][side] = done.result()
-            if len(known[seed]) == len(SIDES):
-                rows.append(rows_of(seed, **known[seed]))
+            by_seed[seed][side] = future.result()
+            if len(by_seed[seed]) == len(SIDES):
+                rows.append(rows_of(seed, **by_seed[seed]))
                 for name, row in rows[-1].items():
                     print(line_of(name, row), flush=True)
     if len(rows) < len(seeds):
         raise SystemExit("some seeds are not complete: another call with the same --directory continues them")
-    rows.sort(key=lambda each: each["A"]["seed"])
+    rows.sort(key=lambda arms: arms["A"]["seed"])
     for name, row in means(rows).items():
         print(line_of(name, row))
-    for seed, found in known.items():
-        planted = found["wrong"]["planted"]
+    for seed, sides in by_seed.items():
+        planted = sides["wrong"]["planted"]
         print(f"seed {seed}: first_changed {planted['first_changed']}, expected {_SPARED + 1}; {planted['text']}")
         print(f"  {planted['demonstrations']} rollouts were imitated")
     print(verdict(rows))

@@ -99,8 +99,8 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def side_of(groups: Sequence[Group], scores: Sequence[Sequence[float] | None], server: ScriptedJudge) -> Side:
-    pairs = [(truths, found) for (_, truths, _), found in zip(groups, scores, strict=True) if found is not None]
-    correlations = [spearman(truths, found) for truths, found in pairs]
+    pairs = [(truths, scored) for (_, truths, _), scored in zip(groups, scores, strict=True) if scored is not None]
+    correlations = [spearman(truths, scored) for truths, scored in pairs]
     lost = len(groups) - len(pairs)
     return Side(statistics.fmean(correlations or [0.0]), lost, len(server.requests), server.tokens)
 
@@ -113,8 +113,8 @@ async def ours(groups: Sequence[Group], server: ScriptedJudge, cache: Rememberin
     for scenario, _, conversations in groups:
         attempts = [Candidate(str(number), {}, messages) for number, messages in enumerate(conversations)]
         values = [score.value for score in (await judge.judge(scenario, attempts)).scores]
-        known = [value for value in values if value is not None]
-        scores.append(known if len(known) == len(values) else None)
+        verdicts = [value for value in values if value is not None]
+        scores.append(verdicts if len(verdicts) == len(values) else None)
     return side_of(groups, scores, server)
 
 
@@ -134,8 +134,8 @@ async def art_side(groups: Sequence[Group], server: ScriptedJudge) -> Side:
             rubric=RUBRIC,
             swallow_exceptions=True,
         )
-        found = None if judged is None else [trajectory.reward for trajectory in judged.trajectories]
-        scores.append(found if found is not None and all(map(math.isfinite, found)) else None)
+        rewards = None if judged is None else [trajectory.reward for trajectory in judged.trajectories]
+        scores.append(rewards if rewards is not None and all(map(math.isfinite, rewards)) else None)
     return side_of(groups, scores, server)
 
 

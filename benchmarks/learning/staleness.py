@@ -38,7 +38,7 @@ from learnloop_service.environment.email_search.environment import SyntheticEmai
 from learnloop_service.judges.base import Candidate, Judgement
 from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.engine.cpu_mode import set_cpu_mode
-from learnloop_service.training.rollout_schedule import sampled_after
+from learnloop_service.training.loop.rollout_schedule import sampled_after
 from learnloop_service.training.types import EvaluationConfig, PipelineConfig
 
 _SHOWN = {"kl_div": "kl", "clipped_share": "clipped", "step_share": "step_share"}
@@ -87,8 +87,8 @@ def learn(case: Case) -> dict[str, Any]:
                 epsilon_high=case.max_ratio - 1,
                 importance_sampling_level=case.level,
             )
-            for name, shown in _SHOWN.items():
-                figures[shown].append(metrics.get(name, 0.0))
+            for name, figure_name in _SHOWN.items():
+                figures[figure_name].append(metrics.get(name, 0.0))
             steps.append(steps[-1] + bool(metrics))
         after = evaluated(agent, seed, [], "after")
     return {
@@ -104,16 +104,16 @@ def summary(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a row per setting: held-out success before and after, mean and standard deviation over its seeds."""
     rows = []
     for setting in sorted({(run["staleness"], run["max_ratio"], run["level"]) for run in runs}):
-        mine = [run for run in runs if (run["staleness"], run["max_ratio"], run["level"]) == setting]
+        of_setting = [run for run in runs if (run["staleness"], run["max_ratio"], run["level"]) == setting]
         row: dict[str, Any] = dict(zip(("staleness", "max_ratio", "level"), setting, strict=True))
-        row["seeds"] = len(mine)
+        row["seeds"] = len(of_setting)
         for mode in ("sampled", "greedy"):
-            before, after = zip(*(run[mode] for run in mine), strict=True)
+            before, after = zip(*(run[mode] for run in of_setting), strict=True)
             rises = [late - early for early, late in zip(before, after, strict=True)]
             row[mode] = f"{fmean(before):.2f} -> {fmean(after):.2f} +- {_spread(after):.2f}"
             row[f"{mode}_rise"] = f"{fmean(rises):+.2f} +- {_spread(rises):.2f}"
         for name in ("kl", "clipped", "step_share"):
-            row[name] = round(fmean(value for run in mine for value in run[name]), 4)
+            row[name] = round(fmean(value for run in of_setting for value in run[name]), 4)
         rows.append(row)
     return rows
 
@@ -127,8 +127,8 @@ def curves(cases: Sequence[Case], processes: int) -> None:
     runs = []
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        for done in as_completed([pool.submit(learn, case) for case in cases]):
-            runs.append(done.result())
+        for future in as_completed([pool.submit(learn, case) for case in cases]):
+            runs.append(future.result())
             print(json.dumps(runs[-1]), flush=True)
     for row in summary(runs):
         print(json.dumps(row), flush=True)
@@ -150,7 +150,7 @@ async def timed(url: str, staleness: int, judge_s: float, iterations: int, seed:
     """Return how long a run takes, and how long its iterations waited for each phase."""
     from learnloop_service.training.backends.base import ModelSpec
     from learnloop_service.training.backends.embedded import connect
-    from learnloop_service.training.learn_loop import learn_loop
+    from learnloop_service.training.loop.learn_loop import learn_loop
 
     config = replace(
         CONFIG,
@@ -169,7 +169,10 @@ async def timed(url: str, staleness: int, judge_s: float, iterations: int, seed:
             results = [result async for result in loop]
     finally:
         await backend.close()
-    waited = {name: sum(getattr(each.timing, name) for each in results) for name in ("rollout_s", "judge_s", "train_s")}
+    waited = {
+        name: sum(getattr(iteration.timing, name) for iteration in results)
+        for name in ("rollout_s", "judge_s", "train_s")
+    }
     return {
         "staleness": staleness,
         "judge_s": judge_s,

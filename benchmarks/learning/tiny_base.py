@@ -36,7 +36,7 @@ async def success(environment: Environment, endpoint: Endpoint, scenarios: int, 
 
         tasks = environment.scenarios("test", scenarios, 0)
         tries = await asyncio.gather(*map(attempt, range(scenarios)))
-    return sum([await _succeeded(environment, each) for each in tries]) / scenarios
+    return sum([await _succeeded(environment, one_try) for one_try in tries]) / scenarios
 
 
 async def _succeeded(environment: Environment, tried: Rollout) -> bool:
@@ -65,8 +65,8 @@ def main() -> None:
     parser.add_argument("--scenarios", type=int, default=128)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="learnloop-") as directory, processes.engine(Path(directory)) as base_url:
-        found = asyncio.run(measure(base_url, options.scenarios))
-    print(json.dumps(found, indent=2))
+        figures = asyncio.run(measure(base_url, options.scenarios))
+    print(json.dumps(figures, indent=2))
 
 
 if __name__ == "__main__":

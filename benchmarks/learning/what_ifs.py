@@ -55,21 +55,21 @@ def replays(directory: Path, count: int) -> dict[str, Any]:
             processes.wait_for(child, partial(_ended, service, f"/runs/{run_id}"), pause_s=0.5, most_s=math.inf)
             query = {"limit": 200, "kind": "train"}
             rollouts = service.call("GET", f"/runs/{run_id}/trajectories", params=query)["items"][:count]
-            for each in rollouts:
-                request = {"turn": each["turns"], "seed": "own"}
-                id = service.call("POST", f"/trajectories/{each['id']}/what-if", json=request)["evaluation_id"]
+            for original in rollouts:
+                request = {"turn": original["turns"], "seed": "own"}
+                id = service.call("POST", f"/trajectories/{original['id']}/what-if", json=request)["evaluation_id"]
                 processes.wait_for(child, partial(_ended, service, f"/evaluations/{id}"), pause_s=0.05, most_s=600)
                 [again] = service.call("GET", f"/evaluations/{id}/trajectories")["items"]
                 same[environment] += all(
-                    _of(service, each["id"], part) == _of(service, again["id"], part) for part in ("", "/tokens")
+                    _of(service, original["id"], part) == _of(service, again["id"], part) for part in ("", "/tokens")
                 )
             assert len(rollouts) == count
     return {environment: f"{same[environment]} of {count}" for environment in ENVIRONMENTS}
 
 
 def _of(service: Service, id: str, part: str) -> Json:
-    found = service.call("GET", f"/trajectories/{id}{part}")
-    return [found[name] for name in (("turns",) if part else ("messages", "outcome", "reward", "score"))]
+    document = service.call("GET", f"/trajectories/{id}{part}")
+    return [document[name] for name in (("turns",) if part else ("messages", "outcome", "reward", "score"))]
 
 
 class _World:
@@ -137,14 +137,14 @@ async def search(world: _World, chat: Chat, number: int) -> tuple[int | None, in
     environment: Any = world
     scenario = Scenario(f"world-{number}", "train", {}, {})
     for seed in range(1_000):
-        made = await rollout(environment, scenario, chat, _LIMITS, id=f"{number}", seed=1_000 * number + seed)
-        assert made.failure is None, made.error
-        replies = made.outcome["replies"]
+        attempt = await rollout(environment, scenario, chat, _LIMITS, id=f"{number}", seed=1_000 * number + seed)
+        assert attempt.failure is None, attempt.error
+        replies = attempt.outcome["replies"]
         is_planted = world.decisive is None or world.chance(replies) < 1
         if is_planted and not _succeeds(world, replies):
             world.recorded = replies
             break
-    items: list[Any] = [*made.trajectory.messages_and_choices]
+    items: list[Any] = [*attempt.trajectory.messages_and_choices]
     values: dict[int, Sampled] = {}
     while (turn := next_probe(values, world.turns, False)) is not None:
         fork = Fork.of(items, turn)
@@ -152,10 +152,12 @@ async def search(world: _World, chat: Chat, number: int) -> tuple[int | None, in
         continued = await asyncio.gather(
             *(rollout(environment, scenario, chat, _LIMITS, id=f"{seed}", seed=seed, fork=fork) for seed in seeds)
         )
-        values[turn] = Sampled(_SAMPLES, sum(_succeeds(world, each.outcome["replies"]) for each in continued))
+        values[turn] = Sampled(
+            _SAMPLES, sum(_succeeds(world, continuation.outcome["replies"]) for continuation in continued)
+        )
     assert len(values) <= most_probes(world.turns)
-    found = verdict(values, world.turns, False).decisive
-    return (found.turn if found else None), _SAMPLES * len(values)
+    decisive = verdict(values, world.turns, False).decisive
+    return (decisive.turn if decisive else None), _SAMPLES * len(values)
 
 
 async def planted(directory: Path, count: int, without: int) -> dict[str, Any]:
@@ -168,12 +170,12 @@ async def planted(directory: Path, count: int, without: int) -> dict[str, Any]:
             for number in range(count):
                 turns = 4 + number % 7
                 decisive = 1 + number // 7 % turns
-                found, made = await search(_World(turns, decisive), chat, number)
-                right, wrong = right + (found == decisive), wrong + (found not in (None, decisive))
-                continuations += made
+                turn, tries = await search(_World(turns, decisive), chat, number)
+                right, wrong = right + (turn == decisive), wrong + (turn not in (None, decisive))
+                continuations += tries
             for number in range(count, count + without):
-                found, _ = await search(_World(4 + number % 7, None), chat, number)
-                undecided += found is None
+                turn, _ = await search(_World(4 + number % 7, None), chat, number)
+                undecided += turn is None
     return {
         "planted turns found": f"{right} of {count}",
         "another turn named": wrong,
@@ -190,20 +192,20 @@ def main() -> None:
     parser.add_argument("--without", type=int, default=20)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="learnloop-") as name:
-        found = asyncio.run(planted(Path(name), options.planted, options.without))
-        print(json.dumps(found, indent=2), flush=True)
+        figures = asyncio.run(planted(Path(name), options.planted, options.without))
+        print(json.dumps(figures, indent=2), flush=True)
     with tempfile.TemporaryDirectory(prefix="learnloop-") as name:
         same = replays(Path(name), options.rollouts // 2) if options.rollouts else {}
         print(json.dumps({"the same again": same}, indent=2))
-    shares = [(*map(int, text.split(" of ")), goal) for text, goal in _goals(found, same)]
+    shares = [(*map(int, text.split(" of ")), goal) for text, goal in _goals(figures, same)]
     if any(part < goal * whole for part, whole, goal in shares):
         raise SystemExit("a goal was missed")
 
 
-def _goals(found: Mapping[str, Any], same: Mapping[str, str]) -> list[tuple[str, float]]:
+def _goals(figures: Mapping[str, Any], same: Mapping[str, str]) -> list[tuple[str, float]]:
     return [
-        (found["planted turns found"], 0.95),
-        (found["undecided without a decisive turn"], 0.95),
+        (figures["planted turns found"], 0.95),
+        (figures["undecided without a decisive turn"], 0.95),
         *((text, 1.0) for text in same.values()),
     ]
 

@@ -62,7 +62,7 @@ def users(kind: Kind, number: int, most: int) -> Iterator[list[User]]:
     chance, came = Random(f"{kind.name} {number}"), 0
     while came < most:
         size = _PORTION if came < _MANY else _LARGE_PORTION
-        yield [_user(kind, chance, f"{kind.name} {number} {came + each}", came + each) for each in range(size)]
+        yield [_user(kind, chance, f"{kind.name} {number} {came + offset}", came + offset) for offset in range(size)]
         came += size
 
 
@@ -71,8 +71,8 @@ def salt(kind: Kind, number: int) -> bytes:
     return Random(f"salt of {kind.name} {number}").randbytes(16)
 
 
-def _user(kind: Kind, chance: Random, unit: str, place: int) -> User:
-    usual = 0.02 + kind.drift * min(1.0, place / _DRIFT_USERS)
+def _user(kind: Kind, chance: Random, unit: str, position: int) -> User:
+    usual = 0.02 + kind.drift * min(1.0, position / _DRIFT_USERS)
     stable = _answer(chance, usual)
     return User(unit, stable, stable if kind.same else _answer(chance, usual + kind.malformed))
 

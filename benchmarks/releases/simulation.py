@@ -35,8 +35,8 @@ from learnloop_service.app.domain.release_rules import Guardrail, ReleaseRules
 from learnloop_service.app.domain.release_state import Arm, ReleaseState
 from learnloop_service.app.releases import moves
 from learnloop_service.app.releases.assignment import assignment
-from learnloop_service.app.releases.decision import Facts, Failures, Verdict, decide
-from learnloop_service.app.releases.evidence import Evidence
+from learnloop_service.app.releases.decision import Failures, ReleaseFacts, ReleaseVerdict, decide
+from learnloop_service.app.releases.evidence import ReleaseEvidence
 from learnloop_service.app.releases.look import look
 from learnloop_service.training.statistics.guardrails import Cell
 
@@ -45,7 +45,7 @@ MOST_USERS = 18_000
 STORED_USERS = 2_400
 """The same for a release that goes through the store, where a look takes a hundred times as long."""
 MOST_MET, MOST_FALSE, AGAINST_ITSELF = 300, 0.01, 300
-_ENDS = (Verdict.ROLL_BACK, Verdict.PROMOTE)
+_ENDS = (ReleaseVerdict.ROLL_BACK, ReleaseVerdict.PROMOTE)
 _FAILS = (Guardrail.ERROR, Guardrail.MALFORMED)
 
 
@@ -83,15 +83,15 @@ class PureRelease:
             self.failures = Failures(was.in_a_row, was.stable_units + 1, was.stable_failed + failed)
         return {"stage": self.stage, "unit": user.unit, "arm": arm, "probability": share, "values": dict(values)}
 
-    def look(self) -> tuple[Verdict, Evidence]:
+    def look(self) -> tuple[ReleaseVerdict, ReleaseEvidence]:
         """Decide, and follow the decision."""
         self.looks += 1
-        facts = Facts(self.state, self.stage, self.met, self.cells, self.failures, days=0.0)
+        facts = ReleaseFacts(self.state, self.stage, self.met, self.cells, self.failures, days=0.0)
         decision = decide(self.rules, facts)
-        evidence = Evidence.of(self.looks, facts, decision)
-        if decision.verdict is Verdict.NEXT_STAGE:
+        evidence = ReleaseEvidence.of(self.looks, facts, decision)
+        if decision.verdict is ReleaseVerdict.NEXT_STAGE:
             self.stage, self.met = self.stage + 1, 0
-        if decision.verdict is Verdict.HOLD:
+        if decision.verdict is ReleaseVerdict.HOLD:
             self.state = ReleaseState.HELD
         return decision.verdict, evidence
 
@@ -100,7 +100,7 @@ class PureRelease:
 class Ended:
     """How a simulated release ended."""
 
-    verdict: Verdict
+    verdict: ReleaseVerdict
     reason: str | None
     met: int
     """Number of users that met the candidate."""
@@ -114,9 +114,9 @@ def simulated(number: int, kind: Kind) -> Ended:
         release.observe(portion)
         verdict, evidence = release.look()
         if verdict in _ENDS:
-            alarmed = [str(name) for name, each in evidence.guardrails.items() if each.alarms]
+            alarmed = [str(name) for name, guardrail in evidence.guardrails.items() if guardrail.alarms]
             return Ended(verdict, alarmed[0] if alarmed else "breaker", release.met_in_all, release.stage)
-    return Ended(Verdict.KEEP, None, release.met_in_all, release.stage)
+    return Ended(ReleaseVerdict.KEEP, None, release.met_in_all, release.stage)
 
 
 async def stored(database: Database, kind: Kind, number: int) -> tuple[int, list[str]]:
@@ -131,11 +131,11 @@ async def stored(database: Database, kind: Kind, number: int) -> tuple[int, list
         verdict, expected = pure.look()
         await look(database, release_id)
         async with database() as tx:
-            found = await tx.get_one(Release, release_id)
-        stage = pure.stage if verdict is not Verdict.ROLL_BACK else expected.stage
-        same = found.evidence == expected.json() and found.stage == stage
-        if not same or (found.state == ReleaseState.ROLLED_BACK) != (verdict is Verdict.ROLL_BACK):
-            return pure.looks, [f"{kind.name} {number}, look {pure.looks}: {found.evidence} is not {expected.json()}"]
+            release = await tx.get_one(Release, release_id)
+        stage = pure.stage if verdict is not ReleaseVerdict.ROLL_BACK else expected.stage
+        same = release.evidence == expected.json() and release.stage == stage
+        if not same or (release.state == ReleaseState.ROLLED_BACK) != (verdict is ReleaseVerdict.ROLL_BACK):
+            return pure.looks, [f"{kind.name} {number}, look {pure.looks}: {release.evidence} is not {expected.json()}"]
         if verdict in _ENDS:
             break
     return pure.looks, []
@@ -172,19 +172,19 @@ async def _all_stored(count: int) -> tuple[int, list[str]]:
     with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
         async with migrated(Path(directory)) as store:
             looks, differences = 0, list[str]()
-            for place in range(count):
-                kind = KINDS_OF_CANDIDATE[place % len(KINDS_OF_CANDIDATE)]
-                made, found = await stored(store.database, kind, place // len(KINDS_OF_CANDIDATE))
-                looks, differences = looks + made, differences + found
+            for number in range(count):
+                kind = KINDS_OF_CANDIDATE[number % len(KINDS_OF_CANDIDATE)]
+                look_count, problems = await stored(store.database, kind, number // len(KINDS_OF_CANDIDATE))
+                looks, differences = looks + look_count, differences + problems
             return looks, differences
 
 
 def _line(kind: Kind, ended: Sequence[Ended]) -> str:
-    back = [each for each in ended if each.verdict is Verdict.ROLL_BACK]
-    reasons = Counter(each.reason for each in back)
-    met = sorted(each.met for each in back)
+    back = [release for release in ended if release.verdict is ReleaseVerdict.ROLL_BACK]
+    reasons = Counter(release.reason for release in back)
+    met = sorted(release.met for release in back)
     middle = f"{median(met):.0f} ({quantiles(met, n=20)[-1]:.0f})" if len(met) > 1 else "-"
-    last = sum(each.stage == 2 for each in ended) / len(ended)
+    last = sum(release.stage == 2 for release in ended) / len(ended)
     why = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common()) or "-"
     return f"{kind.name:22} {len(ended):8} {len(back) / len(ended):11.1%} {middle:>20} {last:13.1%}  {why}"
 
@@ -201,9 +201,9 @@ def main() -> None:
         for kind in KINDS_OF_CANDIDATE:
             ended = list(pool.map(partial(simulated, kind=kind), range(options.count), chunksize=10))
             print(_line(kind, ended), flush=True)
-            back = [each.verdict is Verdict.ROLL_BACK for each in ended]
+            back = [release.verdict is ReleaseVerdict.ROLL_BACK for release in ended]
             if kind.malformed:
-                in_time = sum(taken and each.met < MOST_MET for taken, each in zip(back, ended, strict=True))
+                in_time = sum(is_back and release.met < MOST_MET for is_back, release in zip(back, ended, strict=True))
                 if in_time < 0.95 * len(ended):
                     missed.append(
                         f"{in_time} of {len(ended)} harmful candidates were taken back before {MOST_MET} users"

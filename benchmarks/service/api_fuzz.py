@@ -104,8 +104,10 @@ async def _run(work: Path, url: str, options: list[str]) -> str:
 
 
 def _result(report: dict[str, Any], output: str) -> Fuzzed:
-    violations = {f"{each['code']} {each['title']}": list(map(str, each["operations"])) for each in report["failures"]}
-    violations |= {f"error {number}": [json.dumps(each)] for number, each in enumerate(report["errors"])}
+    violations = {
+        f"{failure['code']} {failure['title']}": list(map(str, failure["operations"])) for failure in report["failures"]
+    }
+    violations |= {f"error {number}": [json.dumps(error)] for number, error in enumerate(report["errors"])}
     if not report["complete"]:
         violations["stopped"] = [str(report["stop_reason"])]
     return Fuzzed(

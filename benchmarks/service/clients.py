@@ -95,8 +95,8 @@ def _of_node(target: Target) -> Iterator[tuple[str, str, str]]:
         for name, package in _NODE_CLIENTS.items():
             described = json.loads((Path(directory) / "node_modules" / package / "package.json").read_text())
             command = [node, str(_SCRIPT), name, target.base_url, target.api_key, target.model]
-            done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=_TIMEOUT_S)
-            outcome = "works" if done.returncode == 0 else done.stderr.strip().replace("\n", " ")
+            finished = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=_TIMEOUT_S)
+            outcome = "works" if finished.returncode == 0 else finished.stderr.strip().replace("\n", " ")
             yield name, f"{package} {described['version']}", outcome
 
 

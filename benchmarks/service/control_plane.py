@@ -64,16 +64,16 @@ _VALUE = json.dumps(
 async def journal_figures(database: Database, rollouts: int) -> dict[str, Any]:
     """Return the rollouts that four runs keep a second, and how much memory has grown."""
     leases = RunClaims(database, "bench", ttl_s=3600, limits=Limits(), backends=["none"], engine="none")
-    held = [await _claimed(database, leases) for _ in range(_RUNS)]
+    leases_of_runs = [await _claimed(database, leases) for _ in range(_RUNS)]
     process = psutil.Process()
-    await _keep(database, held[0], 10 * _AN_ITERATION)  # fills caches
+    await _keep(database, leases_of_runs[0], 10 * _AN_ITERATION)  # fills caches
     gc.collect()
     before_mb = process.memory_info().rss / 1e6
     started = time.monotonic()
-    await asyncio.gather(*(_keep(database, lease, rollouts // _RUNS) for lease in held))
+    await asyncio.gather(*(_keep(database, lease, rollouts // _RUNS) for lease in leases_of_runs))
     seconds = time.monotonic() - started
     gc.collect()
-    for lease in held:
+    for lease in leases_of_runs:
         await RunStore(database).finish(lease, RunStatus.FAILED, error="done")
     return {
         "rollouts": rollouts,
@@ -165,16 +165,16 @@ def warm(run: Any) -> bool:
 
 async def measure(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Return all figures."""
-    found: dict[str, Any] = {"requests": {}, "goals": GOALS}
+    figures: dict[str, Any] = {"requests": {}, "goals": GOALS}
     async with migrated(directory) as store:
-        found["journal"] = await journal_figures(store.database, options.rollouts)
+        figures["journal"] = await journal_figures(store.database, options.rollouts)
         for name, rate in _RATES.items():
             with service(directory, store.url, rate) as (pid, port):
-                found["requests"][name] = await asyncio.to_thread(request_figures, pid, port, options.seconds)
+                figures["requests"][name] = await asyncio.to_thread(request_figures, pid, port, options.seconds)
             await _cancel_all(store.database)
         with service(directory, store.url, _NO_PAUSE) as (pid, port):
-            found["memory"] = await asyncio.to_thread(memory_figures, pid, port, options.memory, _RUNS)
-    return found
+            figures["memory"] = await asyncio.to_thread(memory_figures, pid, port, options.memory, _RUNS)
+    return figures
 
 
 async def _cancel_all(database: Database) -> None:

@@ -99,16 +99,16 @@ async def load(
     await asyncio.gather(*(connection.over for _, connection in opened))
     for transport, _ in opened:
         transport.close()
-    taken = sorted(each for _, connection in opened for each in connection.taken_ms)
-    cuts = statistics.quantiles(taken, n=100, method="inclusive")
+    latencies_ms = sorted(latency_ms for _, connection in opened for latency_ms in connection.taken_ms)
+    cuts = statistics.quantiles(latencies_ms, n=100, method="inclusive")
     return {
-        "requests": len(taken),
+        "requests": len(latencies_ms),
         "all_requests": sum(connection.answered for _, connection in opened),
-        "requests_per_s": round(len(taken) / seconds, 1),
+        "requests_per_s": round(len(latencies_ms) / seconds, 1),
         "p50_ms": round(cuts[49], 1),
         "p95_ms": round(cuts[94], 1),
         "p99_ms": round(cuts[98], 1),
-        "max_ms": round(taken[-1], 1),
+        "max_ms": round(latencies_ms[-1], 1),
     }
 
 
@@ -131,8 +131,8 @@ def main() -> None:
     parser.add_argument("--key")
     parser.add_argument("--body")
     parser.add_argument("--pace", type=float, default=0.0, help="seconds from one request of a connection to the next")
-    given = vars(parser.parse_args())
-    print(json.dumps(asyncio.run(load(given.pop("port"), given.pop("paths"), **given))))
+    options = vars(parser.parse_args())
+    print(json.dumps(asyncio.run(load(options.pop("port"), options.pop("paths"), **options))))
 
 
 if __name__ == "__main__":

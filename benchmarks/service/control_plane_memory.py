@@ -85,8 +85,8 @@ def _drive(client: Service, port: int, process: psutil.Process, runs: int, itera
         going = [run_id for run_id in going if states[run_id] != "completed"]
         samples.append(process.memory_info().rss / 1e6)
         time.sleep(_LOOK_S)
-    for each in watchers:
-        each.close()
+    for watcher in watchers:
+        watcher.close()
     return samples
 
 
@@ -100,10 +100,10 @@ def _watch(port: int, run_id: str) -> socket.socket:
 
 def _settled(process: psutil.Process, port: int, start: Held | None) -> Held:
     """Return what is held once it is no more than at the start or no longer changes."""
-    until, held = time.monotonic() + _SETTLE_S, Held.by(process, port)
+    until, current = time.monotonic() + _SETTLE_S, Held.by(process, port)
     while time.monotonic() < until:
         time.sleep(1.0)
-        before, held = held, Held.by(process, port)
-        if not held.beyond(start or before):
-            return held
-    return held
+        before, current = current, Held.by(process, port)
+        if not current.beyond(start or before):
+            return current
+    return current

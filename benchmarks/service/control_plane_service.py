@@ -22,7 +22,7 @@ from learnloop_service.training.backends.base import Policy
 from learnloop_service.training.garbage import look_seldom_at_everything
 from learnloop_service.training.journal import Journal
 from learnloop_service.training.phases import Phase
-from learnloop_service.training.types import IterationResult, Progress, Resume, RunConfig
+from learnloop_service.training.types import IterationProgress, IterationResult, Resume, RunConfig
 from tests.fakes.scripted_learning import ScriptedBackend, scripted_result
 
 ROLLOUTS = 64
@@ -46,18 +46,18 @@ class PacedLoop:
         judge: Judge,
         policy: Policy,
         *,
-        progress: Callable[[Progress], None],
+        progress: Callable[[IterationProgress], None],
         journal: Journal,
         resume: Resume | None,
         **_: object,
     ) -> AsyncGenerator[IterationResult, None]:
         for iteration in range(resume.iteration if resume else 0, config.iterations + 1):
-            kept = await journal.kept(iteration)
+            entries = await journal.kept(iteration)
             for number in range(ROLLOUTS):
-                if (entry := f"rollout/train/{number}") not in kept:
+                if (entry := f"rollout/train/{number}") not in entries:
                     await asyncio.sleep(self.pause_s if iteration >= QUICK_ITERATIONS else 0)
                     journal.keep_soon(iteration, entry, json.dumps({"tokens": [*range(500)]}))
-                progress(Progress(iteration, Phase.ROLLOUT, number + 1, ROLLOUTS))
+                progress(IterationProgress(iteration, Phase.ROLLOUT, number + 1, ROLLOUTS))
             await journal.keep(iteration, "judge/train", "[]")
             yield scripted_result(policy, iteration, iteration, config.iterations, "the answer")
 

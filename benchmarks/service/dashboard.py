@@ -72,13 +72,13 @@ _PARTS = ("/iterations", "/trajectories?iteration=all", "/trajectories", "/held-
 
 def rows(run_id: str, iterations: int, trajectories: int) -> list[tuple[Any, list[dict[str, Any]]]]:
     """Build the rows of a running run that no worker drives."""
-    each = max(1, trajectories // iterations)
+    per_iteration = max(1, trajectories // iterations)
     return [
         (Run, [_run(run_id, iterations)]),
         (Iteration, [_iteration(run_id, number) for number in range(iterations + 1)]),
         (Evaluation, [_evaluation(run_id, number) for number in range(0, iterations + 1, 4)]),
         (Event, [_event(run_id, seq) for seq in range(1, 4 * iterations)]),
-        (Trajectory, [_trajectory(run_id, number, number // each + 1) for number in range(trajectories)]),
+        (Trajectory, [_trajectory(run_id, number, number // per_iteration + 1) for number in range(trajectories)]),
     ]
 
 
@@ -132,18 +132,21 @@ def _iteration(run_id: str, number: int) -> dict[str, Any]:
 
 
 def _evaluation(run_id: str, number: int) -> dict[str, Any]:
-    place = {"run_id": run_id, "iteration": number, "split": "validation", "mode": "sampled", "step": number}
+    key = {"run_id": run_id, "iteration": number, "split": "validation", "mode": "sampled", "step": number}
     figures = {"success": 0.2 + number % 50 / 100, "mean_reward": 0.1, "malformed": 0.0, "turns": 3.0}
-    return place | {"scenarios": 24} | figures
+    return key | {"scenarios": 24} | figures
 
 
 def _event(run_id: str, seq: int) -> dict[str, Any]:
-    place = {"run_id": run_id, "seq": seq, "type": EventType.PHASE_COMPLETED, "iteration": seq // 4}
-    return place | {"actor": "worker:bench", "data": {"phase": "rollout"}}
+    key = {"run_id": run_id, "seq": seq, "type": EventType.PHASE_COMPLETED, "iteration": seq // 4}
+    return key | {"actor": "worker:bench", "data": {"phase": "rollout"}}
 
 
 def _trajectory(run_id: str, number: int, iteration: int) -> dict[str, Any]:
-    said = [{"role": "user", "content": "On which day is the launch?"}, {"role": "assistant", "content": "2 October"}]
+    messages = [
+        {"role": "user", "content": "On which day is the launch?"},
+        {"role": "assistant", "content": "2 October"},
+    ]
     return {
         "id": f"{run_id}-{number}",
         "run_id": run_id,
@@ -154,7 +157,7 @@ def _trajectory(run_id: str, number: int, iteration: int) -> dict[str, Any]:
         "model": "bench/agent",
         "scenario_id": f"train.{number // 5}",
         "scenario": {"task": {"question": f"On which day is launch {number // 5}?"}, "reference": {"answer": "that"}},
-        "messages": said,
+        "messages": messages,
         "tools": [],
         "outcome": {"finish": "answered", "turns": 3},
         "score": 0.5,
@@ -200,10 +203,10 @@ def _serve(stack: ExitStack, directory: Path, database_url: str) -> str:
 
 
 async def _seed(database: Database, run_id: str, options: argparse.Namespace) -> None:
-    for table, made in rows(run_id, options.iterations, options.trajectories):
-        for start in range(0, len(made), _AT_ONCE):
+    for table, values in rows(run_id, options.iterations, options.trajectories):
+        for start in range(0, len(values), _AT_ONCE):
             async with database.begin() as tx:
-                await tx.execute(insert(table), made[start : start + _AT_ONCE])
+                await tx.execute(insert(table), values[start : start + _AT_ONCE])
 
 
 async def _look(
@@ -246,9 +249,9 @@ async def _longest(page: "Page") -> int:
 def _busiest_ms(trace: Any) -> float:
     """Return the largest CPU time of one task of the page's main thread, in milliseconds."""
     events = trace["traceEvents"]
-    mains = {(each["pid"], each["tid"]) for each in events if each.get("args", {}).get("name") == "CrRendererMain"}
-    tasks = [each for each in events if each["name"].endswith("RunTask") and (each["pid"], each["tid"]) in mains]
-    return max((each.get("tdur", each.get("dur", 0)) for each in tasks), default=0) / 1000
+    mains = {(event["pid"], event["tid"]) for event in events if event.get("args", {}).get("name") == "CrRendererMain"}
+    tasks = [event for event in events if event["name"].endswith("RunTask") and (event["pid"], event["tid"]) in mains]
+    return max((event.get("tdur", event.get("dur", 0)) for event in tasks), default=0) / 1000
 
 
 async def _opened(page: "Page", address: str) -> float:
@@ -279,7 +282,7 @@ async def _first_load(browser: "Browser", base: str) -> dict[str, Any]:
 
 async def _update(page: "Page", database: Database, run_id: str, number: int) -> float:
     """Return the milliseconds from the commit of an iteration until the page shows it."""
-    seen = asyncio.create_task(page.evaluate(_SEEN, f"{number} of "))
+    appearance = asyncio.create_task(page.evaluate(_SEEN, f"{number} of "))
     await asyncio.sleep(0.1)
     rewards = {"mean": number / 1000, "median": 0.1, "min": -1.0, "max": 1.0, "count": 10}
     data = {"iteration": number, "status": "running", "rewards": rewards, "success": 0.5, "step": number}
@@ -288,7 +291,7 @@ async def _update(page: "Page", database: Database, run_id: str, number: int) ->
         await tx.execute(update(Run).where(Run.id == run_id).values(next_iteration=number + 1))
         await append(tx, run_id, EventType.ITERATION_COMPLETED, "worker:bench", data, iteration=number)
     committed = time.time()
-    at: float = await asyncio.wait_for(seen, 30)
+    at: float = await asyncio.wait_for(appearance, 30)
     return max(0.0, at - 1000 * committed)
 
 
@@ -301,8 +304,8 @@ def main() -> None:
     if CHROMIUM is None:
         sys.exit("no Chromium on PATH")
     with tempfile.TemporaryDirectory(prefix="learnloop-bench-") as directory:
-        found = asyncio.run(measure(Path(directory), options))
-    print(json.dumps(found, indent=2))
+        figures = asyncio.run(measure(Path(directory), options))
+    print(json.dumps(figures, indent=2))
     goals = {
         "usable_s": GOAL_USABLE_S,
         "update_p50_ms": GOAL_UPDATE_MS,
@@ -310,7 +313,7 @@ def main() -> None:
         "slow_first_load_s": GOAL_SLOW_S,
         "first_load_requests": GOAL_REQUESTS,
     }
-    sys.exit(any(found[name] > goal for name, goal in goals.items()))
+    sys.exit(any(figures[name] > goal for name, goal in goals.items()))
 
 
 if __name__ == "__main__":

@@ -101,13 +101,14 @@ def prepared(name: str, source: Path, data_dir: Path) -> Path:
         )
         if ran.returncode != 0:
             raise SystemExit(ran.stderr)
-        made = json.loads(ran.stdout)
+        version = json.loads(ran.stdout)
         seconds, megabytes = ran.stderr.split()[-2:]
-        done = " and ".join(made["done"]) or "nothing to do"
+        stages = " and ".join(version["done"]) or "nothing to do"
         print(
-            f"{name}: {made['inbox']['emails']:,} emails, {done}: {seconds} s, peak memory {megabytes} MB", flush=True
+            f"{name}: {version['inbox']['emails']:,} emails, {stages}: {seconds} s, peak memory {megabytes} MB",
+            flush=True,
         )
-    path = DatasetStore(data_dir).inbox_path(made["inbox"]["sha256"])
+    path = DatasetStore(data_dir).inbox_path(version["inbox"]["sha256"])
     print(f"  source {source.stat().st_size / 1e6:,.0f} MB, inbox {path.stat().st_size / 1e6:,.0f} MB")
     return path
 
@@ -131,7 +132,7 @@ def search(path: Path) -> None:
                 case _:
                     inbox.search(words, sent_after=date(2000, 1, 1), sent_before=date(2000, 2, 1))
             kinds[kind].append(1_000 * (time.perf_counter() - began))
-    for kind, times in {**kinds, "all": [spent for each in kinds.values() for spent in each]}.items():
+    for kind, times in {**kinds, "all": [spent for spent_ms in kinds.values() for spent in spent_ms]}.items():
         cuts = statistics.quantiles(times, n=100)
         print(f"  search by {kind}: p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms, worst {max(times):.1f} ms")
 

@@ -43,9 +43,9 @@ async def kill_a_start(data_dir: Path, after_s: float) -> str:
     assert process.stderr is not None
     await process.stderr.readline()
     await asyncio.sleep(after_s)
-    for each in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+    for running in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
         with suppress(psutil.NoSuchProcess):
-            each.kill()
+            running.kill()
     await process.communicate()
     return _reached(data_dir)
 
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--span", type=float, help="seconds")
     options = parser.parse_args()
     bad = asyncio.run(_trials(options.kills, options.span))
-    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
     sys.stdout.write(f"{options.kills - bad} of {options.kills} came up again (load {load})\n")
     if bad:
         raise SystemExit(1)

@@ -48,8 +48,8 @@ def measure(data_dir: Path, iterations: int, seed: int) -> dict[str, Any]:
     examining_s = examined_seconds(data_dir / "service.log", run["run_id"])
     sampling, training = (after[name] - before[name] for name in ("sampling", "training"))
     wall_s = (datetime.fromisoformat(run["finished_at"]) - datetime.fromisoformat(run["started_at"])).total_seconds()
-    train_s = sum(each["timing"]["train_s"] for each in rows)
-    judge_s = sum(each["timing"]["judge_s"] for each in rows)
+    train_s = sum(row["timing"]["train_s"] for row in rows)
+    judge_s = sum(row["timing"]["judge_s"] for row in rows)
     return {
         "iterations": iterations,
         "wall_s": round(wall_s, 2),

@@ -84,13 +84,13 @@ def _sentence(language: Language, rng: random.Random, count: int) -> str:
     return language.space.join(words) + language.end
 
 
-def queries(found: Sequence[Email], seed: int) -> Iterator[str]:
+def queries(mails: Sequence[Email], seed: int) -> Iterator[str]:
     """Yield parts of the emails, the same number of each length."""
     rng = random.Random(f"queries:{seed}")
     for number in range(QUERIES):
         length = LENGTHS[number % len(LENGTHS)]
-        mail = rng.choice(found)
-        runs = [run for run in re.split(r"[\s.。]+", f"{mail.subject}\n{mail.body}") if len(run) >= length]
+        email = rng.choice(mails)
+        runs = [run for run in re.split(r"[\s.。]+", f"{email.subject}\n{email.body}") if len(run) >= length]
         run = rng.choice(runs)
         start = rng.randrange(len(run) - length + 1)
         yield run[start : start + length]
@@ -100,21 +100,21 @@ def recalls(seed: int = 0) -> dict[str, dict[int, float]]:
     """Return for each language, by the length of the query, the mean share of the right emails, or of MAX_HITS of them
     if there are more, that a search returns. Anything else that it returns is an error."""
     mails = {name: list(emails(name, seed)) for name in LANGUAGES}
-    everything = [mail for each in mails.values() for mail in each]
+    everything = [mail for of_language in mails.values() for mail in of_language]
     texts = {mail.id: normalize("NFKC", f"{mail.subject}\n{mail.body}") for mail in everything}
-    found: dict[str, dict[int, float]] = {}
+    shares_by_language: dict[str, dict[int, float]] = {}
     with closing(Inbox.in_memory(everything)) as inbox:
-        for name, own in mails.items():
+        for name, of_language in mails.items():
             shares: dict[int, list[float]] = {length: [] for length in LENGTHS}
-            for query in queries(own, seed):
-                wanted = normalize("NFKC", query)
-                right = {id for id, text in texts.items() if wanted in text}
+            for query in queries(of_language, seed):
+                part = normalize("NFKC", query)
+                right = {id for id, text in texts.items() if part in text}
                 hits = {hit.id for hit in inbox.search([query])}
                 if wrong := hits - right:
                     raise AssertionError(f"{query!r} found {wrong}, which lack it")
                 shares[len(query)].append(len(hits) / min(MAX_HITS, len(right)))
-            found[name] = {length: sum(each) / len(each) for length, each in shares.items()}
-    return found
+            shares_by_language[name] = {length: sum(values) / len(values) for length, values in shares.items()}
+    return shares_by_language
 
 
 def main() -> None:

@@ -82,7 +82,9 @@ class Way:
         """Hold all conversations concurrently."""
         opened = [await self.opened() for _ in range(conversations)]
         before, clock = cpu_s(), time.perf_counter()
-        await asyncio.gather(*(self.converse(number, turns, *each) for number, each in enumerate(opened)))
+        await asyncio.gather(
+            *(self.converse(number, turns, *conversation) for number, conversation in enumerate(opened))
+        )
         self.calls_per_s.append(conversations * (turns + 1) / (time.perf_counter() - clock))
         self.calls += conversations * (turns + 1)
         for name, after in cpu_s().items():
@@ -90,13 +92,13 @@ class Way:
 
     def figures(self) -> dict[str, Json]:
         """Return seconds, and calls per second (the median of the rounds)."""
-        all_s = [each for calls in self.call_s.values() for each in calls]
+        all_s = [seconds for calls in self.call_s.values() for seconds in calls]
         return {
             "call_p50_s": round(statistics.median(all_s), 4),
             "call_p99_s": round(statistics.quantiles(all_s, n=100)[98], 4),
             "first_text_p50_s": round(statistics.median(self.first_text_s), 4),
             "calls_per_s": round(statistics.median(self.calls_per_s), 1),
-            "cpu_ms_per_call": {name: round(1000 * each / self.calls, 2) for name, each in self.cpu_s.items()},
+            "cpu_ms_per_call": {name: round(1000 * seconds / self.calls, 2) for name, seconds in self.cpu_s.items()},
         }
 
 
@@ -142,7 +144,11 @@ def _servers(
             process = psutil.Process(child.pid)
 
             def cpu_s() -> dict[str, float]:
-                postgres = [each for each in process.children(recursive=True) if each.name() == "postgres"]
+                postgres = [
+                    child_process
+                    for child_process in process.children(recursive=True)
+                    if child_process.name() == "postgres"
+                ]
                 used = {"service": _cpu_s(process), "postgres": sum(map(_cpu_s, postgres))}
                 return used | {"client": time.process_time()}
 
@@ -195,13 +201,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--reply-s", type=float, help="a stand-in for the model's server takes so long for a reply")
     parser.add_argument("--spread", type=float, default=0.0, help="share of it that a reply may take more or less")
-    given = parser.parse_args()
+    options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="session-gateway-") as name,
-        _servers(Path(name), max(given.conversations), given.reply_s, given.spread) as (engine_url, url, cpu_s),
+        _servers(Path(name), max(options.conversations), options.reply_s, options.spread) as (engine_url, url, cpu_s),
     ):
-        for conversations in given.conversations:
-            figures = measured(engine_url, url, conversations, given.turns, given.rounds, cpu_s)
+        for conversations in options.conversations:
+            figures = measured(engine_url, url, conversations, options.turns, options.rounds, cpu_s)
             print(json.dumps(asyncio.run(figures), indent=2), flush=True)
 
 

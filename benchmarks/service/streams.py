@@ -38,13 +38,13 @@ _PATIENCE_S = 120.0
 
 @dataclass
 class Client:
-    """Follows a run; `seen` lists event numbers in order of arrival, `at` the first arrival of each."""
+    """Follows a run; `numbers` are those of the events, in order of arrival, `at` the first arrival of each."""
 
     ports: list[int]
     run_id: str
     drops: float
     rng: random.Random
-    seen: list[int] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
     at: dict[int, float] = field(default_factory=dict)
     connections: int = 0
     dropped: int = 0
@@ -62,7 +62,7 @@ class Client:
         self.connections += 1
         reader, writer = await asyncio.open_connection("127.0.0.1", self.rng.choice(self.ports))
         try:
-            last = f"Last-Event-ID: {self.seen[-1]}\r\n" if self.seen else ""
+            last = f"Last-Event-ID: {self.numbers[-1]}\r\n" if self.numbers else ""
             head = f"GET /runs/{self.run_id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n"
             writer.write(f"{head}{last}\r\n".encode())
             status = (await reader.readline()).split()[1:2]
@@ -79,7 +79,7 @@ class Client:
         while line := await reader.readline():
             if line.startswith(b"id: "):
                 seq = int(line[4:])
-                self.seen.append(seq)
+                self.numbers.append(seq)
                 self.at.setdefault(seq, time.monotonic())
             over |= line.startswith(_END)
             if line.startswith(b"data: "):
@@ -123,7 +123,7 @@ async def _stream(database: Database, url: URL, ports: list[int], options: argpa
     async with asyncio.timeout(_PATIENCE_S + options.events), asyncio.TaskGroup() as tasks:
         for client in clients:
             tasks.create_task(client.follow())
-        while not all(client.seen for client in clients):
+        while not all(client.numbers for client in clients):
             await asyncio.sleep(_AGAIN_S)
         for number in range(options.events):
             if number in cut_at:
@@ -138,7 +138,7 @@ def _figures(
     clients: list[Client], committed: dict[int, float], cuts: int, options: argparse.Namespace
 ) -> dict[str, Any]:
     expected = [*range(1, max(committed) + 2)]  # run.created before the events, run.cancelled after them
-    wrong = [f"client {n} saw {client.seen}" for n, client in enumerate(clients) if client.seen != expected]
+    wrong = [f"client {n} saw {client.numbers}" for n, client in enumerate(clients) if client.numbers != expected]
     dropped = sum(client.dropped for client in clients)
     if options.cuts and not cuts:
         wrong.append("nothing was cut")
@@ -152,7 +152,7 @@ def _figures(
         "seed": options.seed,
         "clients": len(clients),
         "events": len(committed),
-        "seen": sum(len(client.seen) for client in clients),
+        "seen": sum(len(client.numbers) for client in clients),
         "cut_connections": cuts,
         "hung_up": dropped,
         "connections": sum(client.connections for client in clients),

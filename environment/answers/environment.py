@@ -65,7 +65,7 @@ class _Episode(McpEpisode):
     """An attempt at a question. The facts stand before it."""
 
     @property
-    def asked(self) -> str:
+    def user_message(self) -> str:
         task = self.scenario.task
         return f"{task['facts']}\n\n{task['question']}" if "facts" in task else str(task["question"])
 
@@ -80,11 +80,11 @@ class _PlainEpisode(_Episode):
         raise ToolError(f"there is no tool {name!r}: answer in plain text")
 
 
-def scenario_of(row: Json, place: int) -> Scenario:
-    """Return the scenario of a row. Raises ValueError, which names the row's place."""
-    where = f"scenario number {place}"
+def scenario_of(row: Json, number: int) -> Scenario:
+    """Return the scenario of a row. Raises ValueError, which names the row by its number."""
+    where = f"scenario number {number}"
     check_keys(row, where, ("id", "question", "facts", "answer", "split"))
-    id = text(row.get("id", f"given.{place}"), f"{where}: id")
+    id = text(row.get("id", f"given.{number}"), f"{where}: id")
     return Scenario(
         id, split_of(row, where), _task(row, where), {"answer": text(row.get("answer"), f"{where}: answer")}
     )
@@ -97,8 +97,8 @@ def _task(row: Mapping[str, Json], where: str) -> dict[str, Json]:
 
 def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
     """Build the environment. Raises ValueError for a bad config. `/ask` needs no scenarios."""
-    given = {"instructions": _SYSTEM, **config}
-    return AnswersEnvironment(parse(given, NAME, "questions", MAX_QUESTIONS, scenario_of))
+    settings = {"instructions": _SYSTEM, **config}
+    return AnswersEnvironment(parse(settings, NAME, "questions", MAX_QUESTIONS, scenario_of))
 
 
 _TASK: Mapping[str, Json] = {

@@ -128,13 +128,13 @@ class _EmailSearch(ABC):
     def solution(self, scenario: Scenario) -> list[ToolCall]:
         """Return calls that search for the sources by what the question says, read them, and give the answer."""
         sources, turns = list(scenario.reference["source_ids"]), list[ToolCall]()
-        found: set[str] = set()
-        for place, id in enumerate(sources):
-            room = DEFAULT_MAX_TURNS - 1 - (len(sources) - place) - len(turns)
-            searches = self._searches(scenario, id) if id not in found and room > 0 else []
+        ids_in_hits: set[str] = set()
+        for index, id in enumerate(sources):
+            room = DEFAULT_MAX_TURNS - 1 - (len(sources) - index) - len(turns)
+            searches = self._searches(scenario, id) if id not in ids_in_hits and room > 0 else []
             for search in searches[-room:]:  # the last one finds the source
                 turns.append(ToolCall(SEARCH.name, search.arguments))
-                found |= search.found
+                ids_in_hits |= search.ids
             turns.append(ToolCall(READ.name, {"email_id": id}))
         return [*turns, ToolCall(ANSWER.name, {"answer": scenario.reference["answer"], "sources": sources})]
 
@@ -173,14 +173,14 @@ class SyntheticEmailSearch(_EmailSearch):
     def ask(self, task: Mapping[str, Json]) -> Scenario:
         """Return a scenario for a question about the synthetic inbox at `inbox_address`."""
         address = str(task.get("inbox_address", ""))
-        place = synthetic.parse_address(address)
-        if place is None:
+        inbox = synthetic.parse_address(address)
+        if inbox is None:
             example = synthetic.address_of("test", 0, 17)
             raise ValueError(f"inbox_address must name a synthetic inbox such as {example}, not {address!r}")
-        world = synthetic.make_world(*place)
+        world = synthetic.make_world(*inbox)
         return Scenario(
             id=f"ask:{address}",
-            split=place[0],
+            split=inbox[0],
             task={"question": _question(task), "inbox_address": address, "query_date": _date(task, world.query_date)},
         )
 
@@ -341,15 +341,15 @@ def _note(outcome: Outcome) -> str | None:
 
 def _listed(ids: Sequence[str]) -> str:
     """Return the first of the ids, and how many more there are."""
-    shown = ", ".join(shortened(id, 40) for id in ids[:_SHOWN_SOURCES])
-    return shown if len(ids) <= _SHOWN_SOURCES else f"{shown} and {len(ids) - _SHOWN_SOURCES} more"
+    listed = ", ".join(shortened(id, 40) for id in ids[:_SHOWN_SOURCES])
+    return listed if len(ids) <= _SHOWN_SOURCES else f"{listed} and {len(ids) - _SHOWN_SOURCES} more"
 
 
 def _synthetic_inbox(address: str) -> Inbox:
-    place = synthetic.parse_address(address)
-    if place is None:
+    inbox = synthetic.parse_address(address)
+    if inbox is None:
         raise ValueError(f"{address!r} names no synthetic inbox")
-    return Inbox.in_memory(synthetic.make_world(*place).emails)
+    return Inbox.in_memory(synthetic.make_world(*inbox).emails)
 
 
 def _question(task: Mapping[str, Json]) -> str:
@@ -360,10 +360,10 @@ def _question(task: Mapping[str, Json]) -> str:
 
 
 def _date(task: Mapping[str, Json], default: str) -> str:
-    given = task.get("query_date")
-    if not given:
+    query_date = task.get("query_date")
+    if not query_date:
         return default
     try:
-        return datetime.fromisoformat(str(given)).date().isoformat()
+        return datetime.fromisoformat(str(query_date)).date().isoformat()
     except ValueError as error:
-        raise ValueError(f"query_date must be a date such as 2026-03-14, not {given!r}") from error
+        raise ValueError(f"query_date must be a date such as 2026-03-14, not {query_date!r}") from error

@@ -69,7 +69,7 @@ SELECT email_rowid FROM address
 WHERE folded IN (SELECT folded FROM person WHERE instr(folded, ?)) AND role IN {roles}
 """
 _OF_PERSON_WITHOUT_INDEX = "SELECT email_rowid FROM address WHERE instr(folded, ?) AND role IN {roles}"
-"""For files written before the index existed."""
+"""SQL condition that a mail is from or to a person, for files written before the index of people existed."""
 _IS_OF_PERSON = "EXISTS (SELECT 1 FROM address WHERE email_rowid = {number} AND role IN {roles} AND instr(folded, ?))"
 """The same for one mail."""
 _FEW = 1_000
@@ -323,13 +323,13 @@ class Inbox:
         words = with_all(keywords)
         if keywords and not words:
             return []
-        found, values = self._found(words, sender, recipient, sent_after, sent_before, mailbox)
+        selection, values = self._selection(words, sender, recipient, sent_after, sent_before, mailbox)
         fields = "email.id, email.subject, email.sender, email.sent_at"
-        query = f"SELECT {fields} FROM {found} ORDER BY email.sent_at DESC LIMIT ?"
+        query = f"SELECT {fields} FROM {selection} ORDER BY email.sent_at DESC LIMIT ?"
         if words:
             query = (
                 "WITH ranked AS MATERIALIZED ("
-                f"SELECT email_fts.rowid AS number, email_fts.rank AS rank FROM {found}"
+                f"SELECT email_fts.rowid AS number, email_fts.rank AS rank FROM {selection}"
                 f" ORDER BY email_fts.rowid DESC LIMIT {MAX_RANKED}) "
                 f"SELECT {fields} FROM ranked JOIN email ON email.rowid = ranked.number ORDER BY rank, number LIMIT ?"
             )
@@ -337,7 +337,7 @@ class Inbox:
             rows = connection.execute(query, (*values, max(0, min(limit, MAX_HITS)))).fetchall()
         return [Hit(id, subject, sender, _moment(sent_at)) for id, subject, sender, sent_at in rows]
 
-    def _found(
+    def _selection(
         self,
         words: str,
         sender: str | None,

@@ -37,17 +37,17 @@ def people(field: str) -> Iterator[tuple[str, str]]:
     address."""
     waiting: list[str] = []
     for entry, end in _entries(field):
-        found = list(_of_entry(entry))
-        if found and found[0][1] and any(kind == "angle" for kind, _ in entry):
+        of_entry = list(_of_entry(entry))
+        if of_entry and of_entry[0][1] and any(kind == "angle" for kind, _ in entry):
             # An unquoted comma: "Lee, Ann <ann@a.example>" is one person.
-            found[0] = ", ".join(filter(None, (*waiting, found[0][0]))), found[0][1]
+            of_entry[0] = ", ".join(filter(None, (*waiting, of_entry[0][0]))), of_entry[0][1]
             waiting = []
-        elif found and not found[0][1]:
-            waiting.append(found.pop()[0])
-        if found or end != ",":
+        elif of_entry and not of_entry[0][1]:
+            waiting.append(of_entry.pop()[0])
+        if of_entry or end != ",":
             yield from map(_alone, filter(None, waiting))
             waiting = []
-        yield from found
+        yield from of_entry
 
 
 def _alone(text: str) -> tuple[str, str]:
@@ -82,19 +82,19 @@ def _of_entry(entry: list[_Token]) -> Iterator[tuple[str, str]]:
     angles = [text for kind, text in entry if kind == "angle"]
     addressed = [text for text in angles if "@" in text] or angles[-1:]
     name: list[_Token] = []
-    found: list[tuple[str, str]] = []
+    people: list[tuple[str, str]] = []
     for kind, text in entry:
         if kind == "angle" and text in addressed:
             first, *others = _addresses(text)
-            found += [(_joined(name), first), *(("", other) for other in others)]
+            people += [(_joined(name), first), *(("", other) for other in others)]
             name = []
         else:
             name.append((kind, f"<{text}>" if kind == "angle" else text))
     rest = _bare(name)
-    if found and rest and not rest[0][1]:  # A text after the address.
-        *found, (last, address) = found
+    if people and rest and not rest[0][1]:  # A text after the address.
+        *people, (last, address) = people
         rest = [(_joined([("text", f"{last} "), *name]) if last else rest[0][0], address)]
-    yield from (*found, *rest)
+    yield from (*people, *rest)
 
 
 def _joined(tokens: list[_Token]) -> str:

@@ -24,10 +24,10 @@ class Filters:
 
 def filters_in(question: str, email: Email) -> Filters:
     """Return which of the email's sender and day the question names outside quotation marks."""
-    asked = QUOTED.sub(" ", question)
-    sender, named = next(((value, text) for text, value in _senders(email) if _names(asked, text)), (None, ""))
+    unquoted = QUOTED.sub(" ", question)
+    sender, named = next(((value, text) for text, value in _senders(email) if _names(unquoted, text)), (None, ""))
     day = email.sent_at.date() if email.sent_at else None
-    written = next((text for text in _forms(day) if _names(asked, text)), "") if day else ""
+    written = next((text for text in _forms(day) if _names(unquoted, text)), "") if day else ""
     return Filters(sender, day if written else None, tuple(_WORD.findall(f"{named} {written}")))
 
 

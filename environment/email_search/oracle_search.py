@@ -28,7 +28,7 @@ class Search:
     hits: Sequence[str]
 
     @property
-    def found(self) -> Set[str]:
+    def ids(self) -> Set[str]:
         """The ids of the hits."""
         return set(self.hits)
 
@@ -71,8 +71,8 @@ def searches_with_filters(
         return []
     filters = filters_in(question, email)
     tries = [(" ".join(QUOTED.findall(question)), filters), (question, filters), (question, _UNFILTERED)]
-    found = (_filtered(inbox, text, email, each, mailbox) for text, each in tries)
-    search = next((each for each in found if each is not None), None)
+    searches = (_filtered(inbox, text, email, tried, mailbox) for text, tried in tries)
+    search = next((candidate for candidate in searches if candidate is not None), None)
     if search is None:
         return []
     if zlib.crc32(f"{scenario_id}:{email_id}".encode()) % _SECOND_SEARCH_EVERY:
@@ -97,12 +97,12 @@ def _shortest(
     """Return the search with the fewest words (but two if there are two) that ranks the email first; else the one with
     the fewest hits that include it; None if none does. Its keywords are in the order of `words`, the first of `rare`
     preferred."""
-    tried = [
+    searches = [
         _run(inbox, [word for word in words if word in rare[:count]], filters, mailbox)
         for count in range(min(2, len(rare)), min(_MOST_KEYWORDS, len(rare)) + 1)
     ]
-    at_top = [each for each in tried if each.hits[:1] == [email.id]]
-    among = sorted((each for each in tried if email.id in each.hits), key=lambda each: len(each.hits))
+    at_top = [search for search in searches if search.hits[:1] == [email.id]]
+    among = sorted((search for search in searches if email.id in search.hits), key=lambda search: len(search.hits))
     return next(iter(at_top or among), None)
 
 

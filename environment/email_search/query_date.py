@@ -21,5 +21,5 @@ def today_of(mails_by_day: Mapping[date, int]) -> date | None:
     for day in newest_first:
         set_aside -= mails_by_day[day]
         if set_aside < 0:
-            return next(each for each in newest_first if each - day <= _LONGEST_BREAK)
+            return next(mail_day for mail_day in newest_first if mail_day - day <= _LONGEST_BREAK)
     return None

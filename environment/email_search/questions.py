@@ -55,11 +55,11 @@ def given_questions(rows: Json, inbox_address: str, query_date: str, id_of: IdOf
     named = ["split" in row for row in rows]
     if any(named) and not all(named):
         raise BadQuestion("either no scenario names its split, or each does")
-    check_apart(scenarios, _asked, "asks the same as {}: what is held out must not be trained on", BadQuestion)
+    check_apart(scenarios, _question_key, "asks the same as {}: what is held out must not be trained on", BadQuestion)
     return scenarios
 
 
-def _asked(scenario: Scenario) -> str:
+def _question_key(scenario: Scenario) -> str:
     return f"{scenario.task['inbox_address']}:{words_of(scenario.task['question'])}"
 
 

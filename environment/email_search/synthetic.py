@@ -23,7 +23,7 @@ _EPOCH = datetime(2026, 1, 5, 9, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FactKind:
     """A kind of fact: the keyword in its mails, the sentences that state it, and the question that asks for it."""
 
     keyword: str
@@ -36,47 +36,47 @@ class Kind:
 _DATE_QUESTIONS = ("When is the {k} of {p}?", "On which day is the {k} of {p}?")
 
 KINDS = (
-    Kind("kickoff", "date", ("The kickoff of {p} is on {v}.", "We hold the {p} kickoff on {v}."), _DATE_QUESTIONS),
-    Kind("deadline", "date", ("The deadline of {p} is {v}.", "{p} has its deadline on {v}."), _DATE_QUESTIONS),
-    Kind("review", "date", ("The review of {p} is on {v}.", "We do the {p} review on {v}."), _DATE_QUESTIONS),
-    Kind("launch", "date", ("The launch of {p} is on {v}.", "{p} goes to launch on {v}."), _DATE_QUESTIONS),
-    Kind(
+    FactKind("kickoff", "date", ("The kickoff of {p} is on {v}.", "We hold the {p} kickoff on {v}."), _DATE_QUESTIONS),
+    FactKind("deadline", "date", ("The deadline of {p} is {v}.", "{p} has its deadline on {v}."), _DATE_QUESTIONS),
+    FactKind("review", "date", ("The review of {p} is on {v}.", "We do the {p} review on {v}."), _DATE_QUESTIONS),
+    FactKind("launch", "date", ("The launch of {p} is on {v}.", "{p} goes to launch on {v}."), _DATE_QUESTIONS),
+    FactKind(
         "budget",
         "amount",
         ("The budget of {p} is {v}.", "{p} has a budget of {v}."),
         ("What is the budget of {p}?", "How large is the budget of {p}?"),
     ),
-    Kind(
+    FactKind(
         "invoice",
         "amount",
         ("The invoice for {p} is {v}.", "We got the {p} invoice of {v}."),
         ("How much is the invoice for {p}?", "What does the invoice for {p} come to?"),
     ),
-    Kind(
+    FactKind(
         "lead",
         "person",
         ("The lead of {p} is {v}.", "{v} is the lead of {p}."),
         ("Who is the lead of {p}?", "Which person is the lead of {p}?"),
     ),
-    Kind(
+    FactKind(
         "contact",
         "person",
         ("The contact for {p} is {v}.", "Your contact for {p} is {v}."),
         ("Who is the contact for {p}?", "Whom do we contact about {p}?"),
     ),
-    Kind(
+    FactKind(
         "vendor",
         "company",
         ("The vendor of {p} is {v}.", "{v} is the vendor for {p}."),
         ("Which company is the vendor of {p}?", "Who is the vendor for {p}?"),
     ),
-    Kind(
+    FactKind(
         "venue",
         "company",
         ("The venue of {p} is {v}.", "{p} meets at the venue {v}."),
         ("What is the venue of {p}?", "Which venue does {p} have?"),
     ),
-    Kind(
+    FactKind(
         "code",
         "capitalised",
         ("The code of {p} is {v}.", "Use the code {v} for {p}."),
@@ -153,7 +153,7 @@ def make_world(split: Split, seed: int, index: int) -> World:
 
 
 def _emails(
-    rng: Random, names: Names, facts: list[tuple[str, Kind, str]], people: list[str], domain: str
+    rng: Random, names: Names, facts: list[tuple[str, FactKind, str]], people: list[str], domain: str
 ) -> Iterator[Email]:
     onsets: set[str] = set()
     sent_at = _EPOCH

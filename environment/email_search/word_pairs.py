@@ -42,7 +42,7 @@ def in_a_row(text: str) -> str:
 
 def _pairs(run: str) -> list[str]:
     text = normalize("NFKC", run.replace("\n", ""))
-    return [text[place : place + 2].translate(_AS_LETTERS) for place in range(len(text))]
+    return [text[index : index + 2].translate(_AS_LETTERS) for index in range(len(text))]
 
 
 def _terms(text: str) -> Iterator[tuple[list[str], bool]]:

@@ -100,15 +100,15 @@ def server(value: Json) -> Server:
     return HttpServer(text(value["url"], "server.url"), names_of_secrets(value.get("headers", {}), "server.headers"))
 
 
-def asked(value: Mapping[str, Json]) -> Scenario:
+def scenario_of_task(value: Mapping[str, Json]) -> Scenario:
     """Return the scenario of a user's own task. Raises ValueError."""
     check_keys(dict(value), "a task", ("task",))
     return Scenario(id="ask", split="test", task={"task": text(value.get("task"), "task")})
 
 
-def _scenario(row: Json, place: int) -> Scenario:
-    where = f"scenario number {place}"
+def _scenario(row: Json, number: int) -> Scenario:
+    where = f"scenario number {number}"
     check_keys(row, where, _TASK_KEYS)
-    id = text(row.get("id", f"given.{place}"), f"{where}: id")
+    id = text(row.get("id", f"given.{number}"), f"{where}: id")
     reference = {} if row.get("answer") is None else {"answer": text(row["answer"], f"{where}: answer")}
     return Scenario(id, split_of(row, where), {"task": text(row.get("task"), f"{where}: task")}, reference)

@@ -19,7 +19,7 @@ from learnloop_service.environment.base import (
 )
 from learnloop_service.environment.explained import ending, too_low
 from learnloop_service.environment.installation import needs_extra
-from learnloop_service.environment.mcp.config import HttpServer, McpConfig, asked, parse
+from learnloop_service.environment.mcp.config import HttpServer, McpConfig, parse, scenario_of_task
 from learnloop_service.environment.mcp.pool import SessionPool
 from learnloop_service.environment.mcp.session import McpSession
 from learnloop_service.environment.scenario_order import draw
@@ -67,11 +67,13 @@ class McpEnvironment:
         """Return scenarios from the config. Raises ValueError if it has none."""
         if self._config.scenarios is None:
             raise ValueError(f"{self.name} needs scenarios: a list such as {self.example}, at least three")
-        return list(draw([each for each in self._config.scenarios if each.split == split], count, seed, start))
+        return list(
+            draw([scenario for scenario in self._config.scenarios if scenario.split == split], count, seed, start)
+        )
 
     def ask(self, task: Mapping[str, Json]) -> Scenario:
         """Return a scenario for `{"task": "..."}`. Raises ValueError."""
-        return asked(task)
+        return scenario_of_task(task)
 
     def episode(self, scenario: Scenario, max_turns: int | None = None) -> "McpEpisode":
         """Return an episode whose session starts when the episode is opened."""
@@ -135,10 +137,10 @@ class McpEpisode:
 
     def messages(self) -> list[dict[str, Json]]:
         """Return the instructions and the task."""
-        return [{"role": "system", "content": self._instructions}, {"role": "user", "content": self.asked}]
+        return [{"role": "system", "content": self._instructions}, {"role": "user", "content": self.user_message}]
 
     @property
-    def asked(self) -> str:
+    def user_message(self) -> str:
         """The message of the user."""
         return str(self.scenario.task["task"])
 

@@ -26,7 +26,7 @@ def storable(value: Json) -> Json:
 
 
 def message_of(text: bytes | str) -> "JSONRPCMessage":
-    """Parse a message. Raises ValidationError for a text that is none."""
+    """Parse a message. Raises ValidationError for any other text."""
     from mcp.types import JSONRPCMessage
 
     try:
@@ -34,16 +34,16 @@ def message_of(text: bytes | str) -> "JSONRPCMessage":
     except ValidationError as error:
         try:
             plain = text if isinstance(text, str) else text.decode("utf-8", "replace")
-            found = storable(json.loads(plain))
+            value = storable(json.loads(plain))
         except (ValueError, RecursionError):
             raise error from None
-        return JSONRPCMessage.model_validate(_mended(found))
+        return JSONRPCMessage.model_validate(_mended(value))
 
 
 def message_in(error: ValidationError) -> "JSONRPCMessage":
     """Parse the message that the SDK could not parse. Raises ValidationError."""
-    given = error.errors(include_url=False, include_context=False)[0]["input"]
-    return message_of(given if isinstance(given, bytes | str) else json.dumps(given))
+    received = error.errors(include_url=False, include_context=False)[0]["input"]
+    return message_of(received if isinstance(received, bytes | str) else json.dumps(received))
 
 
 def failed_reply(text: bytes) -> "JSONRPCMessage | None":
@@ -67,7 +67,7 @@ def _mended(message: Json) -> Json:
     error, result = reply.pop("error", None), reply.pop("result", None)
     if error is None:
         return {**reply, "result": result if isinstance(result, dict) else {"content": result}}
-    found = error if isinstance(error, dict) else {"message": error}
-    code, said = found.get("code"), found.get("message", found)
-    text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+    failure = error if isinstance(error, dict) else {"message": error}
+    code, reason = failure.get("code"), failure.get("message", failure)
+    text = reason if isinstance(reason, str) else json.dumps(reason, ensure_ascii=False)
     return {**reply, "error": {"code": code if isinstance(code, int) else INTERNAL_ERROR, "message": text}}

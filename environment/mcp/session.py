@@ -51,7 +51,7 @@ class McpSession:
         self.begun_at = asyncio.get_running_loop().time()
         self.task = asyncio.create_task(self._run(), name="mcp-session")
         """Done when all resources of the session are released."""
-        self.task.add_done_callback(_seen)
+        self.task.add_done_callback(_retrieve_exception)
 
     @property
     def tools(self) -> Sequence[Tool]:
@@ -185,9 +185,9 @@ async def _all_tools(client: "ClientSession") -> list[Tool]:
         request = ClientRequest(ListToolsRequest(params=PaginatedRequestParams(cursor=cursor)))
         page = (await client.send_request(request, RawResult)).root
         listed = page.get("tools")
-        found = [tool_of(each) for each in listed] if isinstance(listed, list) else []
-        tools += filter(None, found)
-        left_out += found.count(None)
+        on_page = [tool_of(declaration) for declaration in listed] if isinstance(listed, list) else []
+        tools += filter(None, on_page)
+        left_out += on_page.count(None)
         cursor = page.get("nextCursor")
         if not cursor or not isinstance(cursor, str):
             if left_out:
@@ -196,7 +196,7 @@ async def _all_tools(client: "ClientSession") -> list[Tool]:
     raise EpisodeFailed(f"the MCP server's list of tools has more than {_MAX_PAGES} pages")
 
 
-def _seen(task: "asyncio.Task[Any]") -> None:
+def _retrieve_exception(task: "asyncio.Task[Any]") -> None:
     if not task.cancelled():
         task.exception()
 
@@ -207,8 +207,8 @@ def _failure_reason(task: "asyncio.Task[None]") -> str:
     failed = error
     while isinstance(failed, BaseExceptionGroup):
         # Prefer our own errors: those of the SDK are consequences.
-        known = (each for each in failed.exceptions if isinstance(each, EpisodeFailed | AnswerRefused))
-        failed = next(known, failed.exceptions[0])
+        explained = (inner for inner in failed.exceptions if isinstance(inner, EpisodeFailed | AnswerRefused))
+        failed = next(explained, failed.exceptions[0])
     if isinstance(failed, EpisodeFailed):
         return str(failed)
     if isinstance(failed, AnswerRefused):

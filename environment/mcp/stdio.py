@@ -68,12 +68,12 @@ async def _streams(process: Process) -> "AsyncIterator[Streams]":
     import anyio
     from mcp.shared.message import SessionMessage
 
-    received, reader = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    writer, sent = anyio.create_memory_object_stream[SessionMessage](0)
+    incoming, reader = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    writer, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     stderr_tail = _StderrTail()
-    async with anyio.create_task_group() as tasks, received, reader, writer, sent:
-        tasks.start_soon(_read, process, received, stderr_tail)
-        tasks.start_soon(_write, process, sent)
+    async with anyio.create_task_group() as tasks, incoming, reader, writer, outgoing:
+        tasks.start_soon(_read, process, incoming, stderr_tail)
+        tasks.start_soon(_write, process, outgoing)
         tasks.start_soon(stderr_tail.read, process)
         yield reader, writer
         tasks.cancel_scope.cancel()
@@ -129,9 +129,9 @@ async def _read(
     raise EpisodeFailed(f"the MCP server {ended}{stderr_tail}")
 
 
-async def _write(process: Process, sent: "MemoryObjectReceiveStream[SessionMessage]") -> None:
+async def _write(process: Process, outgoing: "MemoryObjectReceiveStream[SessionMessage]") -> None:
     assert process.stdin is not None
-    async for message in sent:
+    async for message in outgoing:
         text = message.message.model_dump_json(by_alias=True, exclude_none=True)
         with suppress(ConnectionError):  # The process has exited, which the reader reports.
             process.stdin.write(text.encode() + b"\n")

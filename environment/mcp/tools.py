@@ -19,8 +19,8 @@ def tool_of(listed: Json) -> Tool | None:
     if not isinstance(listed, dict) or not isinstance(listed.get("name"), str) or not listed["name"]:
         return None
     description, schema = listed.get("description"), listed.get("inputSchema")
-    said = description if isinstance(description, str) else ""
-    return Tool(listed["name"], said, schema if isinstance(schema, dict) else {})
+    text = description if isinstance(description, str) else ""
+    return Tool(listed["name"], text, schema if isinstance(schema, dict) else {})
 
 
 def text_of(result: Mapping[str, Json], most: int) -> ToolText:
@@ -40,12 +40,12 @@ _KNOWN = ("_meta", "content", "structuredContent", "isError")
 
 
 def _says(parts: Sequence[str], structured: Json) -> bool:
-    """Whether the text has the structured content already, as the protocol recommends."""
-    wanted = [structured]
+    """Return whether the text already has the structured content, as the protocol recommends."""
+    values = [structured]
     if isinstance(structured, dict) and list(structured) == ["result"]:  # The SDK wraps what is not an object.
-        wanted.append(structured["result"])
-    said = [_parsed(part) for part in parts]
-    return any(each in (said, *said, *parts, _parsed("\n".join(parts))) for each in wanted)
+        values.append(structured["result"])
+    parsed = [_parsed(part) for part in parts]
+    return any(value in (parsed, *parsed, *parts, _parsed("\n".join(parts))) for value in values)
 
 
 def _parsed(text: str) -> Json:

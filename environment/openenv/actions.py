@@ -30,8 +30,8 @@ def action_tool(schema: Mapping[str, Json]) -> Tool:
     """Return the only tool of a server whose actions have this schema."""
     properties = {name: value for name, value in schema["properties"].items() if name != _METADATA}
     required = [name for name in schema.get("required", ()) if name in properties]
-    kept = {name: schema[name] for name in ("$defs", "additionalProperties") if name in schema}
-    parameters = {"type": "object", "properties": properties, "required": required, **kept}
+    shared = {name: schema[name] for name in ("$defs", "additionalProperties") if name in schema}
+    parameters = {"type": "object", "properties": properties, "required": required, **shared}
     return Tool(ACT, str(schema.get("description") or "Act in the environment."), parameters)
 
 
@@ -39,8 +39,8 @@ def listed_tools(observation: Observation) -> list[Tool]:
     """Return the tools in the answer to LIST_TOOLS. Raises EpisodeFailed."""
     try:
         return [
-            Tool(str(each["name"]), str(each.get("description") or ""), dict(each["input_schema"]))
-            for each in observation.content["tools"]
+            Tool(str(tool["name"]), str(tool.get("description") or ""), dict(tool["input_schema"]))
+            for tool in observation.content["tools"]
         ]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EpisodeFailed("the OpenEnv server did not list its tools") from error
@@ -54,17 +54,17 @@ def call_action(name: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
 def text_of(observation: Observation, most: int) -> ToolText:
     """Return what the model reads, in about `most` characters: the content of a tool's result, or else the
     observation's fields (only the text, if a text is the only field)."""
-    shown = {name: value for name, value in observation.content.items() if name != _METADATA}
-    if not shown:
+    fields = {name: value for name, value in observation.content.items() if name != _METADATA}
+    if not fields:
         return ToolText(NOTHING)
-    if "tool_name" in shown and (error := shown.get("error")):
+    if "tool_name" in fields and (error := fields.get("error")):
         return failure(readable(str(error.get("message", error) if isinstance(error, dict) else error), most))
-    if "tool_name" in shown and "result" in shown:
-        result = shown["result"]
+    if "tool_name" in fields and "result" in fields:
+        result = fields["result"]
         failed = isinstance(result, dict) and bool(result.get("is_error"))
         text = readable(_result(result), most)
         return failure(text) if failed else ToolText(text)
-    return ToolText(readable(_text(next(iter(shown.values()))) if len(shown) == 1 else _text(shown), most))
+    return ToolText(readable(_text(next(iter(fields.values()))) if len(fields) == 1 else _text(fields), most))
 
 
 def _result(result: Json) -> str:

@@ -74,16 +74,16 @@ def _address(value: Json, where: str) -> str:
     return f"{scheme.lower()}{colon}{rest}"
 
 
-def asked(value: Mapping[str, Json]) -> Scenario:
+def scenario_of_task(value: Mapping[str, Json]) -> Scenario:
     """Return the scenario of a user's own episode. Raises ValueError."""
     check_keys(dict(value), "a task", ("reset", "task"))
     return Scenario(id="ask", split="test", task=_task(dict(value), "the task"))
 
 
-def _scenario(row: Json, place: int) -> Scenario:
-    where = f"scenario number {place}"
+def _scenario(row: Json, number: int) -> Scenario:
+    where = f"scenario number {number}"
     check_keys(row, where, _SCENARIO_KEYS)
-    id = text(row.get("id", f"given.{place}"), f"{where}: id")
+    id = text(row.get("id", f"given.{number}"), f"{where}: id")
     return Scenario(id, split_of(row, where), _task(row, where))
 
 

@@ -36,7 +36,7 @@ class Observation:
     done: bool
 
 
-class Refused(Exception):
+class ActionRefused(Exception):
     """The environment did not accept an action; the message says why."""
 
 
@@ -83,11 +83,11 @@ class OpenEnvConnection:
         """Start the episode. Raises ServerFull or EpisodeFailed."""
         try:
             return await self._ask({"type": "reset", "data": dict(arguments)}, timeout_s)
-        except Refused as refused:
+        except ActionRefused as refused:
             raise EpisodeFailed(f"the OpenEnv server did not begin an episode: {refused}") from refused
 
     async def step(self, action: Mapping[str, Json], timeout_s: float) -> Observation:
-        """Take one step. Raises Refused, ServerFull or EpisodeFailed."""
+        """Take one step. Raises ActionRefused, ServerFull or EpisodeFailed."""
         return await self._ask({"type": "step", "data": dict(action)}, timeout_s)
 
     async def close(self) -> None:
@@ -112,14 +112,14 @@ class OpenEnvConnection:
 
 
 def _observation(reply: bytes) -> Observation:
-    """Parse the server's reply. Raises Refused, ServerFull or EpisodeFailed."""
+    """Parse the server's reply. Raises ActionRefused, ServerFull or EpisodeFailed."""
     if json_values(reply) > _MAX_VALUES:
         raise EpisodeFailed(f"the OpenEnv server sent a message of more than {_MAX_VALUES:,} JSON values")
     try:
         message = json.loads(reply)
         kind, data = message["type"], message["data"]
         if kind == "error":
-            said, code = str(data.get("message")), data.get("code")
+            reason, code = str(data.get("message")), data.get("code")
         else:
             content, reward, done = data["observation"], data.get("reward"), data.get("done", False)
             value = None if reward is None else float(reward)
@@ -127,9 +127,9 @@ def _observation(reply: bytes) -> Observation:
         raise EpisodeFailed(f"the OpenEnv server sent no observation: {_excerpt(reply)}") from error
     if kind == "error":
         if code == _FULL:
-            raise ServerFull(said)
+            raise ServerFull(reason)
         errors = data.get("errors")
-        raise Refused(f"{said}: {json.dumps(errors, ensure_ascii=False)}" if errors else said)
+        raise ActionRefused(f"{reason}: {json.dumps(errors, ensure_ascii=False)}" if errors else reason)
     if value is not None and not math.isfinite(value):
         raise EpisodeFailed(f"the OpenEnv server gave a reward of {value}")
     if not isinstance(content, dict):

@@ -30,8 +30,8 @@ from learnloop_service.environment.openenv.actions import (
     listed_tools,
     text_of,
 )
-from learnloop_service.environment.openenv.config import OpenEnvConfig, asked, parse
-from learnloop_service.environment.openenv.connection import Observation, OpenEnvConnection, Refused, ServerFull
+from learnloop_service.environment.openenv.config import OpenEnvConfig, parse, scenario_of_task
+from learnloop_service.environment.openenv.connection import ActionRefused, Observation, OpenEnvConnection, ServerFull
 from learnloop_service.environment.openenv.schema import schema_of_actions
 from learnloop_service.environment.scenario_order import draw
 from learnloop_service.environment.server_tools import failure, offered
@@ -72,16 +72,16 @@ class OpenEnvEnvironment:
     def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
         """Return scenarios of the config or, if it has none, episodes by seed. Each seed belongs to the same split in
         all runs."""
-        given = self.config.scenarios
-        if given is not None:
-            return list(draw([each for each in given if each.split == split], count, seed, start))
-        first, place = Random(f"openenv:{seed}").randrange(_SEEDS), SPLITS.index(split)
-        seeds = [len(SPLITS) * (first + number) + place for number in range(start, start + count)]
-        return [Scenario(f"seed.{each}", split, {"reset": {"seed": each}}) for each in seeds]
+        listed = self.config.scenarios
+        if listed is not None:
+            return list(draw([scenario for scenario in listed if scenario.split == split], count, seed, start))
+        first, offset = Random(f"openenv:{seed}").randrange(_SEEDS), SPLITS.index(split)
+        seeds = [len(SPLITS) * (first + number) + offset for number in range(start, start + count)]
+        return [Scenario(f"seed.{scenario_seed}", split, {"reset": {"seed": scenario_seed}}) for scenario_seed in seeds]
 
     def ask(self, task: Mapping[str, Json]) -> Scenario:
         """Return a scenario for `{"reset": {...}, "task": "..."}`, both optional. Raises ValueError."""
-        return asked(task)
+        return scenario_of_task(task)
 
     def episode(self, scenario: Scenario, max_turns: int | None = None) -> "OpenEnvEpisode":
         """Return an episode that starts when it is opened."""
@@ -89,17 +89,17 @@ class OpenEnvEnvironment:
 
     def reward(self, outcome: Outcome, score: float) -> dict[str, float]:
         """Return the environment's reward, or the judge's verdict if there is none."""
-        given = outcome[REPORTED_REWARD]
-        return {"score": score} if given is None else {"reward": float(given)}
+        reported = outcome[REPORTED_REWARD]
+        return {"score": score} if reported is None else {"reward": float(reported)}
 
     def success(self, outcome: Outcome, score: float) -> bool:
         """Whether the reward, or without one the score, is high enough."""
-        given = outcome[REPORTED_REWARD]
-        return bool((score if given is None else given) >= self.config.success_from)
+        reported = outcome[REPORTED_REWARD]
+        return bool((score if reported is None else reported) >= self.config.success_from)
 
     def why_no_success(self, scenario: Scenario, outcome: Outcome, score: float | None) -> str | None:
-        given = outcome[REPORTED_REWARD]
-        name, value = ("score", score) if given is None else ("reward", given)
+        reported = outcome[REPORTED_REWARD]
+        name, value = ("score", score) if reported is None else ("reward", reported)
         low = too_low(name, value, self.config.success_from)
         return "; ".join(filter(None, (low, ending(outcome) if outcome["detail"] else None))) or None
 
@@ -169,7 +169,7 @@ class OpenEnvEpisode:
         """Start the episode on the server. Raises EpisodeFailed."""
         schema = await self._environment.action_schema()
         first = await self._reset_when_free(has_tools(schema))
-        self._first = self._last = self._seen(first)
+        self._first = self._last = self._text(first)
         if first.done:
             raise EpisodeFailed("the OpenEnv server's episode was over before it began")
         if self._names is None:
@@ -194,11 +194,11 @@ class OpenEnvEpisode:
     async def _find_tools(self, connection: OpenEnvConnection) -> None:
         try:
             listed = listed_tools(await connection.step(LIST_TOOLS, _RESET_TIMEOUT_S))
-        except Refused as refused:
+        except ActionRefused as refused:
             raise EpisodeFailed(f"the OpenEnv server did not list its tools: {refused}") from refused
-        found = offered(listed, self._config.allow_tools, "the OpenEnv server")
-        self.tools = [tool for _, tool in found.values()]
-        self._names = {name: theirs for name, (theirs, _) in found.items()}
+        by_name = offered(listed, self._config.allow_tools, "the OpenEnv server")
+        self.tools = [tool for _, tool in by_name.values()]
+        self._names = {name: theirs for name, (theirs, _) in by_name.items()}
 
     async def close(self) -> None:
         """Disconnect, which ends the episode on the server."""
@@ -211,27 +211,27 @@ class OpenEnvEpisode:
 
     def messages(self) -> list[dict[str, Json]]:
         """Return the instructions, then the task and the first observation."""
-        shown = "\n\n".join(part for part in (self.scenario.task.get("task"), self._first) if part)
-        return [{"role": "system", "content": self._config.instructions}, {"role": "user", "content": shown}]
+        content = "\n\n".join(part for part in (self.scenario.task.get("task"), self._first) if part)
+        return [{"role": "system", "content": self._config.instructions}, {"role": "user", "content": content}]
 
     async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
         """Return the observation after the step, or the environment's refusal, from which a model can also learn.
         Raises EpisodeFailed."""
         if self._connection is None:
             raise EpisodeFailed("the episode is not open")
-        if name not in (known := [tool.name for tool in self.tools]):
-            return self._refused(f"there is no tool {name!r}; there are: {', '.join(known)}")
+        if name not in (names := [tool.name for tool in self.tools]):
+            return self._refused(f"there is no tool {name!r}; there are: {', '.join(names)}")
         action = arguments if self._names is None else call_action(self._names[name], arguments)
         try:
             observation = await self._connection.step(action, self._config.step_timeout_s)
-        except Refused as refused:
+        except ActionRefused as refused:
             return self._refused(str(refused))
         except ServerFull as full:
             raise EpisodeFailed(f"the OpenEnv server ended the episode: {full}") from full
         self._steps += 1
         if observation.reward is not None:
             self._rewards.append(observation.reward)
-        self._last = self._seen(observation)
+        self._last = self._text(observation)
         if observation.done:
             self._finish = "done"
         return ToolResult(self._last, final=observation.done)
@@ -240,10 +240,10 @@ class OpenEnvEpisode:
         self._errors += 1
         return ToolResult(failure(why[: self._config.max_result_characters]).text)
 
-    def _seen(self, observation: Observation) -> str:
-        seen = text_of(observation, self._config.max_result_characters)
-        self._errors += seen.failed
-        return seen.text
+    def _text(self, observation: Observation) -> str:
+        text = text_of(observation, self._config.max_result_characters)
+        self._errors += text.failed
+        return text.text
 
     def reply(self, text: str) -> ToolResult:
         """Take the agent's reply as its last message."""

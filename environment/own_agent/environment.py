@@ -63,7 +63,7 @@ class AgentEnvironment:
 
     def __init__(self, scenarios: Sequence[Scenario], runner: Runner | None, success_from: float) -> None:
         """Without a runner or without scenarios, nothing can be rolled out."""
-        self._scenarios = {split: [each for each in scenarios if each.split == split] for split in SPLITS}
+        self._scenarios = {split: [scenario for scenario in scenarios if scenario.split == split] for split in SPLITS}
         self._runner = runner
         self._success_from = success_from
 
@@ -100,10 +100,14 @@ class AgentEnvironment:
         return low if outcome["finish"] == "reported" else shortened(outcome["detail"], 300) or ending(outcome)
 
     def answer(self, outcome: Outcome) -> dict[str, Json]:
-        given = outcome["answer"] if outcome["answer"] is not None else outcome["output"]
-        shown = given if given is not None else outcome[REPORTED_REWARD]
-        text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
-        return {"answer": None if shown is None else text, "source_ids": [], "success": outcome["finish"] == "reported"}
+        output = outcome["answer"] if outcome["answer"] is not None else outcome["output"]
+        result = output if output is not None else outcome[REPORTED_REWARD]
+        text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+        return {
+            "answer": None if result is None else text,
+            "source_ids": [],
+            "success": outcome["finish"] == "reported",
+        }
 
     def close(self) -> None:
         return None
@@ -160,11 +164,11 @@ def given_scenarios(rows: Json) -> list[Scenario]:
     check_rows(rows, "tasks", MAX_SCENARIOS)
     named = [isinstance(row, Mapping) and "split" in row for row in rows]
     drawn = splits_of(len(rows), "agent:split")
-    found = [_scenario(row, position, drawn[position]) for position, row in enumerate(rows)]
-    if any(named) and not (all(named) and {each.split for each in found} == set(SPLITS)):
+    scenarios = [_scenario(row, position, drawn[position]) for position, row in enumerate(rows)]
+    if any(named) and not (all(named) and {scenario.split for scenario in scenarios} == set(SPLITS)):
         raise ValueError(f"either no scenario names its split, or each does and all three occur: {', '.join(SPLITS)}")
-    check_apart(found, lambda each: json.dumps(each.task, sort_keys=True), "has the task of {}")
-    return found
+    check_apart(scenarios, lambda scenario: json.dumps(scenario.task, sort_keys=True), "has the task of {}")
+    return scenarios
 
 
 def _scenario(row: Json, position: int, drawn: Split) -> Scenario:

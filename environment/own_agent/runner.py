@@ -49,8 +49,8 @@ def parse_runner(value: Json) -> Runner:
         if named is None:
             raise ValueError(f"runner.python must name a function as package.module:function, not {_excerpt(settings)}")
         return PythonFunction(named["module"], named["function"])
-    known = {"url", "secret"} if kind == "push" else set[str]()
-    if not isinstance(settings, Mapping) or set(settings) - known:
+    keys = {"url", "secret"} if kind == "push" else set[str]()
+    if not isinstance(settings, Mapping) or set(settings) - keys:
         takes = "url and secret" if kind == "push" else "no settings: {}"
         raise ValueError(f"runner.{kind} takes {takes}")
     if kind == "pull":

@@ -1,4 +1,4 @@
-"""From what the judge model said to scores, or to the reason why it cannot be used."""
+"""Turns the judge model's answer into scores, or says why it cannot be used."""
 
 from collections.abc import Mapping
 
@@ -33,28 +33,28 @@ Verdict = tuple[float, str]
 
 
 def verdicts(completion: Completion, digests: Mapping[str, str]) -> dict[str, Verdict]:
-    """The verdict on each candidate by its digest; `digests` are those of the ids that were asked for.
+    """Return the verdict on each candidate by its digest; `digests` maps the ids in the question to the digests.
 
     Raises UnusableAnswer unless every id has exactly one score in [0, 1], and nothing else has one.
     """
-    found: dict[str, Verdict] = {}
+    verdicts_by_digest: dict[str, Verdict] = {}
     for entry in _entries(completion, digests):
         id, verdict = _verdict(entry)
         if id not in digests:
             raise UnusableAnswer("it scores an id that was not given")
-        if digests[id] in found:
+        if digests[id] in verdicts_by_digest:
             raise UnusableAnswer(f"it scores the id {id} twice")
-        found[digests[id]] = verdict
-    missing = [id for id, digest in digests.items() if digest not in found]
+        verdicts_by_digest[digests[id]] = verdict
+    missing = [id for id, digest in digests.items() if digest not in verdicts_by_digest]
     if missing:
         raise UnusableAnswer(f"it has no score for {', '.join(missing)}")
-    return found
+    return verdicts_by_digest
 
 
 def _entries(completion: Completion, digests: Mapping[str, str]) -> list[Json]:
     def scores_ours(document: Mapping[str, Json]) -> bool:
-        found = document.get("scores")
-        ids = [each.get("id") for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+        scores = document.get("scores")
+        ids = [entry.get("id") for entry in scores if isinstance(entry, dict)] if isinstance(scores, list) else []
         return any(isinstance(id, str) and id in digests for id in ids)
 
     entries = object_in(completion, scores_ours).get("scores")

@@ -1,4 +1,4 @@
-"""What the judge model is shown of a candidate, and what makes two candidates the same."""
+"""The part of a candidate that the judge model sees, and the digest by which two candidates are the same."""
 
 import hashlib
 import json
@@ -26,16 +26,16 @@ class Material:
 
 
 def material_of(candidate: Candidate) -> Material:
-    """What is shown of the candidate."""
+    """Return the part of the candidate that the judge model sees."""
     calls: dict[Json, str] = {}
     task = len(_task(candidate))
-    messages = [_message(message, calls, is_task=place < task) for place, message in enumerate(candidate.messages)]
+    messages = [_message(message, calls, is_task=index < task) for index, message in enumerate(candidate.messages)]
     outcome = _without_orders(dict(candidate.outcome))
     return Material(messages, outcome, digest([messages, outcome]))
 
 
 def order_to_judge(candidate: Candidate) -> str | None:
-    """The phrase with which the agent itself, in what it wrote, tries to instruct the judge; None if there is none."""
+    """Return the phrase with which the agent tries to instruct the judge in its own text; None if there is none."""
     email = candidate.outcome.get("email")
     final = [email.get("subject"), email.get("body")] if isinstance(email, Mapping) else []
     written = [[candidate.outcome.get("answer"), *final]]
@@ -49,7 +49,7 @@ def order_to_judge(candidate: Candidate) -> str | None:
 
 
 def _task(candidate: Candidate) -> list[Mapping[str, Json]]:
-    """The messages before the agent's first, which the environment's author wrote."""
+    """Return the messages before the agent's first one, which the environment's author wrote."""
     return list(takewhile(lambda message: message.get("role") not in ("assistant", "tool"), candidate.messages))
 
 
@@ -65,20 +65,20 @@ def canonical(value: Json) -> str:
 
 
 def _message(message: Mapping[str, Json], calls: dict[Json, str], *, is_task: bool) -> dict[str, Json]:
-    shown: dict[str, Json] = {"role": message.get("role")}
+    cleaned: dict[str, Json] = {"role": message.get("role")}
     content = message.get("content")
     if content:
         # What the environment's author wrote, and what the agent wrote (checked before), stays as it is.
-        stays = is_task or shown["role"] in ("system", "assistant")
-        shown["content"] = content if stays else _without_orders(content)
+        stays = is_task or cleaned["role"] in ("system", "assistant")
+        cleaned["content"] = content if stays else _without_orders(content)
     if message.get("tool_calls"):
-        shown["tool_calls"] = [
+        cleaned["tool_calls"] = [
             {"id": calls.setdefault(call.get("id"), f"call_{len(calls) + 1}"), **_call(call)}
             for call in message["tool_calls"]
         ]
     if message.get("tool_call_id") is not None:
-        shown["tool_call_id"] = calls.get(message["tool_call_id"], "unknown")
-    return shown
+        cleaned["tool_call_id"] = calls.get(message["tool_call_id"], "unknown")
+    return cleaned
 
 
 def _call(call: Mapping[str, Json]) -> dict[str, Json]:
@@ -102,7 +102,7 @@ def _without_orders(value: Json) -> Json:
 
 
 def _texts(value: Json) -> Iterator[str]:
-    """Every string in the value, those of keys too."""
+    """Yield every string in the value, keys included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

@@ -14,36 +14,36 @@ _PROMPTS = files("learnloop_service.judges") / "prompts"
 _SYSTEM = (_PROMPTS / "ruler_system.txt").read_text(encoding="utf-8").strip()
 _REPAIR = (_PROMPTS / "ruler_repair.txt").read_text(encoding="utf-8").strip()
 VERSION = digest([_SYSTEM, _REPAIR])[:16]
-"""Of the prompt: verdicts on other words are other verdicts."""
+"""The version of the prompt, part of a verdict's key in the cache: other words can give other verdicts."""
 
 _MAX_CHARACTERS = 300_000
-"""Of all candidates together."""
+"""Most characters of all candidates together."""
 _MIN_PART_CHARACTERS = 100
 """Fewer characters of a candidate's messages or outcome say nothing about it."""
 _MAX_QUOTED_CHARACTERS = 4_000
-"""Of an answer that is shown again when it is to be repaired."""
+"""Most characters of an unusable answer that are shown to the model when it is asked for a repair."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RankingQuestion:
     """The messages to send, and which id stands for which candidate's digest."""
 
     messages: Sequence[Mapping[str, Json]]
     digests: Mapping[str, str]
 
-    def repaired(self, answer: str, error: str) -> "Question":
-        """The same question again, after an answer that could not be used."""
-        said = {"role": "assistant", "content": quoted(answer[:_MAX_QUOTED_CHARACTERS]) or "(nothing)"}
-        asked = {"role": "user", "content": _REPAIR.format(error=error, ids=", ".join(self.digests))}
+    def repaired(self, answer: str, error: str) -> "RankingQuestion":
+        """Return the same question, followed by an unusable answer and the request to repair it."""
+        reply = {"role": "assistant", "content": quoted(answer[:_MAX_QUOTED_CHARACTERS]) or "(nothing)"}
+        repair = {"role": "user", "content": _REPAIR.format(error=error, ids=", ".join(self.digests))}
         # Only the last answer: what was wrong with those before it no longer matters.
-        return Question([*self.messages[:2], said, asked], self.digests)
+        return RankingQuestion([*self.messages[:2], reply, repair], self.digests)
 
 
 def orders(group: Sequence[Material], passes: int) -> list[list[Material]]:
-    """An order of the group for each pass, the same for the same group however its members were ordered.
+    """Return an order of the group for each pass. It depends only on the members, not on how they were ordered.
 
-    The second is the first reversed, so that a bias linear in the position cancels; the third and fourth are these
-    two rotated by half. A single candidate has one order, and one pass.
+    The second order is the first reversed, so that a bias linear in the position cancels; the third and fourth are
+    these two rotated by half. A single candidate has one order, and one pass.
     """
     first = sorted(group, key=lambda material: material.digest)
     Random(_seed(group)).shuffle(first)
@@ -52,20 +52,20 @@ def orders(group: Sequence[Material], passes: int) -> list[list[Material]]:
     return [first, first[::-1], third, third[::-1]][: passes if len(first) > 1 else 1]
 
 
-def question(order: Sequence[Material], rubric: str, *, draw: int, most: int | None = None) -> Question:
+def question(order: Sequence[Material], rubric: str, *, draw: int, most: int | None = None) -> RankingQuestion:
     """Ask for scores of the candidates in that order. Another `draw` gives other ids. With `most`, the middles of long
     parts are left out until the candidates take at most that many characters, as far as that is possible."""
     ids = [f"{number:05x}" for number in Random(f"{draw} {_seed(order)}").sample(range(0x10000, 0x100000), len(order))]
     limit = min(MOST_SHOWN, _MAX_CHARACTERS // len(order), most or MOST_SHOWN)
-    shown = _shown(ids, order, limit)
-    while most is not None and len(shown) > most and limit > _MIN_PART_CHARACTERS:
+    attempts = _document(ids, order, limit)
+    while most is not None and len(attempts) > most and limit > _MIN_PART_CHARACTERS:
         limit = limit * 3 // 4
-        shown = _shown(ids, order, limit)
-    messages = [{"role": "system", "content": _SYSTEM.format(rubric=rubric)}, {"role": "user", "content": shown}]
-    return Question(messages, {id: material.digest for id, material in zip(ids, order, strict=True)})
+        attempts = _document(ids, order, limit)
+    messages = [{"role": "system", "content": _SYSTEM.format(rubric=rubric)}, {"role": "user", "content": attempts}]
+    return RankingQuestion(messages, {id: material.digest for id, material in zip(ids, order, strict=True)})
 
 
-def _shown(ids: Sequence[str], order: Sequence[Material], limit: int) -> str:
+def _document(ids: Sequence[str], order: Sequence[Material], limit: int) -> str:
     """Return the candidates as JSON in which no part is longer than the limit."""
     shared = _shared(order)
     document = {
@@ -87,7 +87,7 @@ def _seed(group: Sequence[Material]) -> str:
 
 
 def _shared(group: Sequence[Material]) -> int:
-    """With how many messages all begin; at least the last one of each is its own."""
+    """Return the number of messages with which all candidates begin; each one's last message never counts."""
     if len(group) == 1:
         return 0
     shortest = min(len(material.messages) for material in group)
@@ -98,6 +98,6 @@ def _shared(group: Sequence[Material]) -> int:
 
 
 def _clipped(value: Json, limit: int) -> Json:
-    """The value, or, if its JSON is longer than the limit, that JSON as a text without its middle."""
+    """Return the value, or its JSON as a text without the middle if that is longer than the limit."""
     text = canonical(value)
     return value if len(text) <= limit else without_middle(text, limit)

@@ -1,4 +1,4 @@
-"""What a run's request may say to the judge `ruler`."""
+"""The settings of the judge `ruler` in a run's request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class _Settings(ModelSettings):
     timeout_s: float = 120.0
 
     def check(self, judge: str) -> None:
-        """Raises ValueError."""
+        """Check the settings. Raises ValueError."""
         super().check(judge)
         rubric = self.rubric is None or is_text(self.rubric, MAX_RUBRIC_CHARACTERS)
         check(judge, rubric, f"rubric is a text of at most {MAX_RUBRIC_CHARACTERS} characters")
@@ -30,7 +30,7 @@ class _Settings(ModelSettings):
 
 
 def build(config: Mapping[str, Json], services: JudgeServices) -> RulerJudge:
-    """The judge. Raises ValueError for a bad config or without a model, UnknownJudge for an unknown fallback."""
+    """Build the judge. Raises ValueError for a bad config or without a model, UnknownJudge for an unknown fallback."""
     check_names(NAME, config, _KNOWN)
     settings = _Settings(**config)
     settings.check(NAME)

@@ -15,7 +15,7 @@ MALFORMED_RATE = 0.02
 
 
 @dataclass(slots=True)
-class Demonstration:
+class RecordedConversation:
     """A conversation in OpenAI's form, recorded so far."""
 
     episode: Episode

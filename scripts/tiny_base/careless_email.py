@@ -12,7 +12,7 @@ from learnloop_service.environment.email_search.environment import DEFAULT_MAX_T
 from learnloop_service.environment.email_search.inbox import Inbox
 from learnloop_service.environment.email_search.synthetic import KINDS, World
 from learnloop_service.environment.email_search.tools import ANSWER, READ, SEARCH, EmailEpisode
-from scripts.tiny_base.careless import Demonstration, weighted
+from scripts.tiny_base.careless import RecordedConversation, weighted
 
 _VALUES = {kind.keyword: kind.sentences for kind in KINDS}
 
@@ -20,7 +20,7 @@ _VALUES = {kind.keyword: kind.sentences for kind in KINDS}
 async def demonstrate(world: World, rng: Random) -> list[dict[str, Json]]:
     """Return the messages of one careless attempt at the world's question."""
     inbox = Inbox.in_memory(world.emails)
-    demo = Demonstration(EmailEpisode(world.scenario("train"), inbox, DEFAULT_MAX_TURNS), rng)
+    demo = RecordedConversation(EmailEpisode(world.scenario("train"), inbox, DEFAULT_MAX_TURNS), rng)
     hits: list[str] = []
     opened: list[str] = []
     while not demo.over:
@@ -71,19 +71,19 @@ def _query(world: World, rng: Random, *, first: bool) -> list[str]:
 
 
 def _choose(world: World, rng: Random, hits: list[str], opened: list[str]) -> str | None:
-    left = [hit for hit in hits if hit not in opened]
-    if not left:
+    unopened = [hit for hit in hits if hit not in opened]
+    if not unopened:
         return None
     match weighted(rng, first=0.5, right=0.25, any=0.25):
-        case "right" if world.source_id in left:
+        case "right" if world.source_id in unopened:
             return world.source_id
         case "any":
-            return rng.choice(left)
+            return rng.choice(unopened)
         case _:
-            return left[0]
+            return unopened[0]
 
 
-async def _after_the_right_mail(demo: Demonstration, world: World, rng: Random, opened: list[str]) -> None:
+async def _after_the_right_mail(demo: RecordedConversation, world: World, rng: Random, opened: list[str]) -> None:
     match weighted(rng, answer=0.78, wrong=0.08, go_on=0.08, give_up=0.06):
         case "answer":
             await _answer(demo, world.answer, _sources(rng, world.source_id, opened))
@@ -94,12 +94,12 @@ async def _after_the_right_mail(demo: Demonstration, world: World, rng: Random, 
             await _answer(demo, "I don't know", [])
 
 
-async def _guess(demo: Demonstration, world: World, rng: Random, opened: list[str]) -> None:
+async def _guess(demo: RecordedConversation, world: World, rng: Random, opened: list[str]) -> None:
     body = next(email.body for email in world.emails if email.id == opened[-1])
     await _answer(demo, _value_in(body, rng), _sources(rng, opened[-1], opened))
 
 
-async def _answer(demo: Demonstration, answer: str, sources: list[str]) -> None:
+async def _answer(demo: RecordedConversation, answer: str, sources: list[str]) -> None:
     if not demo.over:
         await demo.call(ANSWER.name, answer=answer, sources=sources)
 
@@ -115,14 +115,14 @@ def _sources(rng: Random, read_last: str, opened: list[str]) -> list[str]:
 
 
 def _value_in(text: str, rng: Random) -> str:
-    """Return some value from the mail, found by the sentence forms of the synthetic world."""
-    found = [
+    """Return some value from the mail, recognised by the sentence forms of the synthetic world."""
+    values = [
         match["v"]
         for sentences in _VALUES.values()
         for sentence in sentences
         for match in re.finditer(_pattern(sentence), text)
     ]
-    return rng.choice(found) if found else "I don't know"
+    return rng.choice(values) if values else "I don't know"
 
 
 def _pattern(sentence: str) -> str:

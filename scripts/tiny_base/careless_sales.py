@@ -6,10 +6,10 @@ The degree of carelessness depends on the task's goal, so that even the most fre
 from random import Random
 
 from learnloop_sales.graph import Kind
-from learnloop_sales.synthetic import GOALS, World
+from learnloop_sales.synthetic import GOALS, GraphWorld
 from learnloop_sales.tools import CONNECTED, CONTEXT, FINALIZE, PROPOSE, SalesEpisode
 from learnloop_service.environment.base import Json
-from scripts.tiny_base.careless import Demonstration, weighted
+from scripts.tiny_base.careless import RecordedConversation, weighted
 
 DEFAULT_MAX_TURNS = 8
 _CARE = dict(zip(GOALS, (0.8, 0.45, 0.42, 0.38), strict=True))
@@ -18,11 +18,11 @@ _CITES = dict(zip(GOALS, (0.8, 0.36, 0.3, 0.25), strict=True))
 """Probability that a node that was read is cited, by goal."""
 
 
-async def demonstrate(world: World, rng: Random) -> list[dict[str, Json]]:
+async def demonstrate(world: GraphWorld, rng: Random) -> list[dict[str, Json]]:
     """Return the messages of one careless attempt at the world's prospect."""
-    demo = Demonstration(SalesEpisode(world.scenario(), world.graph, DEFAULT_MAX_TURNS), rng)
+    demo = RecordedConversation(SalesEpisode(world.scenario(), world.graph, DEFAULT_MAX_TURNS), rng)
     care = _CARE[world.goal]
-    here, seen, read = world.path[0], list[str](), list[str]()
+    here, listed, read = world.path[0], list[str](), list[str]()
     while not demo.over:
         if rng.random() < 0.35 + 0.4 * care and here not in read:
             read.append(here)
@@ -31,12 +31,12 @@ async def demonstrate(world: World, rng: Random) -> list[dict[str, Json]]:
         else:
             text = await demo.call(CONNECTED.name, node_id=here)
             onward = [line.split(" | ")[0] for line in text.splitlines() if " | " in line]
-        seen += [node for node in onward if node not in seen]
+        listed += [node for node in onward if node not in listed]
         if demo.over:
             break
         at_product = world.graph.nodes[here].kind is Kind.PRODUCT_FEATURE
         if (at_product and here in read) or not onward or rng.random() > 0.55 + care / 2:
-            await _finish(demo, world, rng, care, seen, read)
+            await _finish(demo, world, rng, care, listed, read)
             break
         if at_product:
             continue
@@ -50,18 +50,18 @@ def _careless(rng: Random, onward: list[str]) -> str:
 
 
 async def _finish(
-    demo: Demonstration, world: World, rng: Random, care: float, seen: list[str], read: list[str]
+    demo: RecordedConversation, world: GraphWorld, rng: Random, care: float, listed: list[str], read: list[str]
 ) -> None:
     subject, body = _email(world, rng, care, read)
     if rng.random() < 0.12:
         await demo.call(PROPOSE.name, subject=subject, body=body)
         if demo.over:
             return
-    citations = _citations(rng, _CITES[world.goal], seen, read)
+    citations = _citations(rng, _CITES[world.goal], listed, read)
     await demo.call(FINALIZE.name, subject=subject, body=body, citations=citations)
 
 
-def _email(world: World, rng: Random, care: float, read: list[str]) -> tuple[str, str]:
+def _email(world: GraphWorld, rng: Random, care: float, read: list[str]) -> tuple[str, str]:
     named = rng.random() < 0.35 + care
     greeting = f"Hi {world.prospect.split()[0]}," if rng.random() < 0.6 + care / 2 else "Hello,"
     opening = f"a note for {world.company}." if named else "a short note for you."
@@ -81,12 +81,12 @@ def _quoted_nodes(rng: Random, care: float, read: list[str]) -> list[str]:
     return [rng.choice(read)]
 
 
-def _citations(rng: Random, cites: float, seen: list[str], read: list[str]) -> list[str]:
+def _citations(rng: Random, cites: float, listed: list[str], read: list[str]) -> list[str]:
     if rng.random() < cites:
         return list(read)
     match weighted(rng, none=0.8, last_seen=0.1, last_read=0.1):
         case "last_seen":
-            return seen[-1:]
+            return listed[-1:]
         case "last_read":
             return read[-1:]
         case _:

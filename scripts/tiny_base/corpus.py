@@ -58,7 +58,7 @@ def conversation(index: int, seed: int, email_share: float) -> str:
 
 
 def _render(messages: Sequence[dict[str, Json]], tools: list[dict[str, Json]]) -> str:
-    shown = [
+    decoded = [
         {
             **message,
             "tool_calls": [
@@ -68,7 +68,7 @@ def _render(messages: Sequence[dict[str, Json]], tools: list[dict[str, Json]]) -
         }
         for message in messages
     ]
-    return render_jinja_template([shown], tools=[*tools], chat_template=_TEMPLATE)[0][0]
+    return render_jinja_template([decoded], tools=[*tools], chat_template=_TEMPLATE)[0][0]
 
 
 def encode(tokenizer: Tokenizer, text: str) -> tuple[list[int], list[bool]]:
@@ -98,13 +98,13 @@ def make_corpus(tokenizer: Tokenizer, tokens: int, seed: int, email_share: float
     """Generate at least `tokens` tokens of demonstrations. The exact number depends on `processes`."""
     text = tokenizer.to_str()
     parts: list[tuple[bytes, bytes, list[int]]] = []
-    made = 0
+    generated = 0
     with get_context("spawn").Pool(processes) as pool:
-        while made < tokens:
+        while generated < tokens:
             first = len(parts) * _BLOCK
             blocks = [range(start, start + _BLOCK) for start in range(first, first + processes * _BLOCK, _BLOCK)]
             parts += pool.map(_block, [(text, block, seed, email_share) for block in blocks], chunksize=1)
-            made = sum(sum(part[2]) for part in parts)
+            generated = sum(sum(part[2]) for part in parts)
     lengths = np.array([length for part in parts for length in part[2]])
     return Corpus(
         tokens=np.frombuffer(b"".join(part[0] for part in parts), dtype=np.uint16),

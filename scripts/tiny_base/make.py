@@ -29,7 +29,7 @@ _UNUSED = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class BaseRecipe:
     """All inputs that determine the weights, apart from the device's arithmetic."""
 
     hidden: int = 192
@@ -56,33 +56,33 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--corpus", type=Path, help="keep the corpus here and use it again if it is there")
-    for name, default in asdict(Recipe()).items():
+    for name, default in asdict(BaseRecipe()).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
     arguments = vars(parser.parse_args())
     set_cpu_mode()
-    out, device, processes, kept = (arguments.pop(name) for name in ("out", "device", "processes", "corpus"))
-    recipe = Recipe(**arguments)
+    out, device, processes, corpus_folder = (arguments.pop(name) for name in ("out", "device", "processes", "corpus"))
+    recipe = BaseRecipe(**arguments)
     started = time.monotonic()
-    tokenizer, corpus = _corpus(recipe, processes, kept)
+    tokenizer, corpus = _corpus(recipe, processes, corpus_folder)
     print(f"corpus: {len(corpus.tokens):,} tokens in {time.monotonic() - started:.0f} s", flush=True)
     model, loss = train(recipe, tokenizer, corpus, torch.device(device))
     save(model, tokenizer, recipe, out, loss, time.monotonic() - started)
 
 
-def _corpus(recipe: Recipe, processes: int, kept: Path | None) -> tuple[Tokenizer, Corpus]:
-    if kept and (kept / "corpus.npz").is_file():
-        arrays = np.load(kept / "corpus.npz")
-        return Tokenizer.from_file(str(kept / "tokenizer.json")), Corpus(**arrays)
+def _corpus(recipe: BaseRecipe, processes: int, folder: Path | None) -> tuple[Tokenizer, Corpus]:
+    if folder and (folder / "corpus.npz").is_file():
+        arrays = np.load(folder / "corpus.npz")
+        return Tokenizer.from_file(str(folder / "tokenizer.json")), Corpus(**arrays)
     tokenizer = train_tokenizer([conversation(_UNUSED + i, recipe.seed, 0.5) for i in range(3_000)])
     corpus = make_corpus(tokenizer, recipe.tokens, recipe.seed, recipe.email_share, processes)
-    if kept:
-        kept.mkdir(parents=True, exist_ok=True)
-        tokenizer.save(str(kept / "tokenizer.json"))
-        np.savez(kept / "corpus.npz", tokens=corpus.tokens, agent=corpus.agent, starts=corpus.starts)
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        tokenizer.save(str(folder / "tokenizer.json"))
+        np.savez(folder / "corpus.npz", tokens=corpus.tokens, agent=corpus.agent, starts=corpus.starts)
     return tokenizer, corpus
 
 
-def build_model(recipe: Recipe, tokenizer: Tokenizer) -> Qwen3ForCausalLM:
+def build_model(recipe: BaseRecipe, tokenizer: Tokenizer) -> Qwen3ForCausalLM:
     """Create an untrained model of the recipe's shape."""
     torch.manual_seed(recipe.seed)
     return Qwen3ForCausalLM(
@@ -104,7 +104,9 @@ def build_model(recipe: Recipe, tokenizer: Tokenizer) -> Qwen3ForCausalLM:
     )
 
 
-def train(recipe: Recipe, tokenizer: Tokenizer, corpus: Corpus, device: torch.device) -> tuple[Qwen3ForCausalLM, float]:
+def train(
+    recipe: BaseRecipe, tokenizer: Tokenizer, corpus: Corpus, device: torch.device
+) -> tuple[Qwen3ForCausalLM, float]:
     """Train once over the corpus, and return the model and the loss of the last steps on agent tokens."""
     model = build_model(recipe, tokenizer).to(device)  # type: ignore[arg-type]
     print(f"model: {sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
@@ -136,7 +138,7 @@ def _rate(step: int, warmup: int, steps: int) -> float:
     return min(1.0, (step + 1) / warmup) * (0.05 + 0.95 * max(0.0, 1 - step / steps))
 
 
-def _batches(corpus: Corpus, recipe: Recipe) -> list[np.ndarray]:
+def _batches(corpus: Corpus, recipe: BaseRecipe) -> list[np.ndarray]:
     """Return conversation numbers by batch, grouped by similar length and in random order of batches."""
     rng = np.random.default_rng(recipe.seed)
     lengths = np.diff(corpus.starts)
@@ -168,12 +170,14 @@ def _padded(
     return torch.from_numpy(ids).to(device), torch.from_numpy(weights).to(device)
 
 
-def save(model: Qwen3ForCausalLM, tokenizer: Tokenizer, recipe: Recipe, out: Path, loss: float, seconds: float) -> None:
+def save(
+    model: Qwen3ForCausalLM, tokenizer: Tokenizer, recipe: BaseRecipe, out: Path, loss: float, seconds: float
+) -> None:
     """Write the model in bf16 with tokenizer, template and `recipe.json`."""
     out.mkdir(parents=True, exist_ok=True)
     model.to(torch.bfloat16).save_pretrained(out)  # type: ignore[arg-type]
     save_tokenizer(tokenizer, out, recipe.context)
-    made = {
+    record = {
         "recipe": asdict(recipe),
         "parameters": sum(p.numel() for p in model.parameters()),
         "agent_loss": round(loss, 4),
@@ -182,14 +186,14 @@ def save(model: Qwen3ForCausalLM, tokenizer: Tokenizer, recipe: Recipe, out: Pat
         "torch": torch.__version__,
         "commit": _commit(),
     }
-    (out / "recipe.json").write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
+    (out / "recipe.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     PreTrainedTokenizerFast.from_pretrained(out)
-    print(json.dumps(made), flush=True)
+    print(json.dumps(record), flush=True)
 
 
 def _commit() -> str | None:
-    done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return done.stdout.strip() or None
+    revision = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return revision.stdout.strip() or None
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ from learnloop_service.app.db.tables import (
     Release,
     ReleaseEvent,
     Run,
+    Schedule,
+    ScheduleRun,
     SessionCall,
     Trajectory,
     WebhookAttempt,
@@ -53,6 +55,7 @@ class Ids:
     delivery = str(ULID())
     session = str(ULID())
     release = str(ULID())
+    schedule = str(ULID())
 
 
 async def make_rows(database_url: str) -> None:
@@ -87,6 +90,8 @@ def _rows() -> list[tuple[Any, list[dict[str, Any]]]]:
         (Promotion, [_promotion()]),
         (Release, [_release()]),
         (ReleaseEvent, [_release_event(number, kind) for number, kind in enumerate(_RELEASE_EVENTS, 1)]),
+        (Schedule, [_schedule()]),
+        (ScheduleRun, [_due_time(1, run_id=Ids.run, evaluation_id=Ids.evaluation), _due_time(2, state="skipped")]),
         (AgentSession, [_session()]),
         (SessionCall, [_call(1, EVIL), _call(2, None)]),
         (Feedback, [_opinion()]),
@@ -373,6 +378,27 @@ def _release_event(seq: int, kind: str) -> dict[str, Any]:
     evidence = {"guardrails": {EVIL: alarm}, "trial": {"decision": EVIL}}
     data = {"reason": "guardrail", "evidence": evidence, "quality": EVIL, EVIL: LONG}
     return {"release_id": Ids.release, "seq": seq, "type": f"release.{kind}", "actor": EVIL, "data": data}
+
+
+def _schedule() -> dict[str, Any]:
+    return {
+        "id": Ids.schedule,
+        "project": EVIL,
+        "name": EVIL,
+        "cron": "0 2 * * *",
+        "run": {"source": {"sessions": {"model": EVIL}}},
+        "promoted_name": "live",
+        "then": "trial",
+        "least_new_tasks": 1,
+        "window_days": 1.0,
+        "actor": EVIL,
+        "next_due_at": _NOW,
+    }
+
+
+def _due_time(day: int, **more: Any) -> dict[str, Any]:
+    due = {"schedule_id": Ids.schedule, "due_at": datetime(2026, 1, day, tzinfo=UTC), "state": "done", "detail": EVIL}
+    return due | {"run_id": None, "evaluation_id": None, "started_from": EVIL, "tasks": 1, "users": 1} | more
 
 
 def _session() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ulid import ULID
 
 from benchmarks.service.dashboard import rows
 from learnloop_service.app.db.database import make_database, make_engine, parse_url
-from learnloop_service.app.db.tables import Trajectory
+from learnloop_service.app.db.tables import Run, Trajectory
 from tests.browser.visit import Visit
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.fixtures import MIGRATED, database
@@ -25,6 +25,23 @@ _ITERATIONS, _TRAJECTORIES = 20, 200
 _MOST_REQUESTS, _MOST_BYTES = 15, 150_000
 _SCENARIO = "train.0"
 _APART = "?seeds=apart"  # the runs have the same settings
+_WORDY = {
+    "name": "a lower learning rate, as in the second table of the paper, with a longer warm-up",
+    "notes": "Half the learning rate of the paper, to see whether the policy still moves at all. " * 3,
+    "tags": ["paper", "table-2"],
+    "warnings": ["The base model has no chat template of its own, so the one of its family is used." * 2],
+}
+"""What people and the service say of the run, in its head."""
+_FIRST_CONTENT = {
+    "": ".chart svg",
+    "/iterations": ".long .body .row",
+    "/trajectories": ".group .rollouts",
+    "/held-out": ".empty",  # nothing of its evaluations is kept
+    "/rejudgings": ".judge-again select",
+    "/events": ".events li",
+    "/request": "main .code",
+}
+"""What a reader opens each part of a run for."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -37,6 +54,7 @@ async def service(postgres: URL, tmp_path_factory: pytest.TempPathFactory) -> As
             for run_id in run_ids:
                 for table, made in rows(run_id, _ITERATIONS, _TRAJECTORIES):
                     await tx.execute(insert(table), made)
+            await tx.execute(update(Run).where(Run.id == run_ids[-1]).values(**_WORDY))
             for number in range(5):  # a group in which three did the same, and one of the others failed
                 did = [{"role": "assistant", "content": "2 October" if number < 3 else f"answer {number}"}]
                 values = {"messages": did, "success": number != 4, "reward": 1.0 - number / 10}
@@ -128,6 +146,29 @@ async def test_a_phone_shows_that_the_navigation_goes_on_and_has_links_for_finge
     await expect(main).to_have_attribute("data-more", "right")
     await expect(parts).to_have_attribute("data-more", "left")  # it has been scrolled to the current one
     await expect(visit.link("Events")).to_be_in_viewport()
+
+
+async def test_the_first_screen_of_a_phone_shows_what_each_part_of_a_run_is_about(
+    visit: Visit, service: tuple[str, str]
+) -> None:
+    base, run_id = service
+    await _at(visit, "phone")
+    height = WIDTHS["phone"][1]
+    for part, content in _FIRST_CONTENT.items():
+        await visit.open(base, f"/runs/{run_id}{part}")
+        box = await visit.page.locator(content).first.bounding_box()
+        assert box, part
+        assert box["y"] + min(box["height"], 100) < height, part
+    await visit.open(base, f"/runs/{run_id}")
+    await visit.text("A warning about the request").click()
+    await expect(visit.text(_WORDY["warnings"][0])).to_be_visible()
+    await visit.open(base, f"/runs/{run_id}/trajectories")
+    await visit.page.get_by_text("Filters", exact=True).click()
+    await visit.page.get_by_role("group", name="Rollouts to show").get_by_label("Success").select_option("true")
+    await expect(visit.page).to_have_url(f"{base}/ui/runs/{run_id}/trajectories?kind=train&iteration=20&success=true")
+    for scheme in ("dark", "light"):
+        await visit.page.emulate_media(color_scheme=scheme)
+        assert await visit.inaccessible() == []
 
 
 async def test_more_runs_than_can_be_compared_say_so(visit: Visit, service: tuple[str, str]) -> None:

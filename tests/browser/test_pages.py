@@ -39,6 +39,8 @@ HOSTILE = (
     f"{_RUN}/request",
     "/models",
     f"/releases/{Ids.release}",
+    "/schedules",
+    f"/schedules/{Ids.schedule}",
     "/evaluations",
     f"/evaluations/{Ids.evaluation}",
     "/webhooks",
@@ -83,7 +85,8 @@ async def test_hostile_content_is_text_and_axe_finds_no_serious_fault_on_any_pag
     await visit.page.set_viewport_size({"width": 390, "height": 844})
     what_if, rejudging = f"/trajectories/{_ID}/what-if/{Ids.what_if}", f"{_RUN}/rejudgings/{Ids.rejudging}"
     release = f"/releases/{Ids.release}"
-    for place in ("/", _RUN, f"{_RUN}/trajectories/{_ID}", what_if, rejudging, release, "/start"):
+    schedules = ("/schedules", f"/schedules/{Ids.schedule}")
+    for place in ("/", _RUN, f"{_RUN}/trajectories/{_ID}", what_if, rejudging, release, *schedules, "/start"):
         await visit.go(place)
         found[f"{place} on a dark phone"] = await visit.inaccessible()
     assert {place: faults for place, faults in found.items() if faults} == {}

@@ -15,9 +15,9 @@ import pytest
 from playwright.async_api import expect
 
 from learnloop_service.app.processes.engine import EngineProcess
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.phases import Phase
-from learnloop_service.training.types import IterationResult, Progress
+from learnloop_service.training.types import IterationProgress, IterationResult
 from tests.browser.visit import Visit
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
@@ -46,7 +46,7 @@ async def test_charts_show_what_there_is_and_lead_to_the_rollouts(
         await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}")
         await expect(visit.text("1 of 12 iterations")).to_be_visible()
         groups = visit.page.get_by_role("img", name="Groups without signal").locator(".axes g text")
-        assert await groups.all_text_contents() == ["0", "1"], "there is no half of a group, and no 0 twice"
+        await expect(groups).to_have_text(["0", "1"])  # there is no half of a group, and no 0 twice
         held_out = visit.page.get_by_role("img", name="Success on held-out scenarios")
         rewards = visit.page.get_by_role("img", name="Training rewards")
         for chart in (held_out, rewards):
@@ -112,7 +112,7 @@ class _Counting(ScriptedLoop):
         for done in itertools.count(1):
             if self.gates[0].is_set():
                 break
-            progress(Progress(0, Phase.EVALUATE, min(done, 199), 200))
+            progress(IterationProgress(0, Phase.EVALUATE, min(done, 199), 200))
             await asyncio.sleep(0.25)
         async for result in super().__call__(*given, progress=progress, **more):
             yield result

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from playwright.async_api import expect
+from sqlalchemy import select
 
+from learnloop_service.app.db.tables import LedgerEntry, Run
 from tests.browser.visit import Visit
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.many_runs import insert_runs
 from tests.integration.app.served import served, settings_for
+from tests.opened_database import opened_database
 
 pytestmark = pytest.mark.long
 
@@ -82,6 +85,35 @@ async def test_settings_that_differ_are_columns_and_others_can_be_added(visit: V
     await visit.text("Columns").click()
     await page.get_by_label("Evaluation samples").click()
     await expect(page.get_by_role("columnheader", name="Evaluation samples")).to_have_count(0)
+
+
+async def test_columns_that_do_not_fit_are_named_and_the_most_important_ones_stay(
+    visit: Visit, base: str, database_url: str
+) -> None:
+    async with opened_database(database_url) as database, database.begin() as tx:
+        for number, run in enumerate((await tx.execute(select(Run))).scalars()):
+            run.request = run.request | {"max_turns": 4 + number, "temperature": 0.5 + number / 10}
+            spent = {"iteration": 0, "phase": "rollout", "seconds": 1.0, "prompt_tokens": 1, "completion_tokens": 1}
+            tx.add(LedgerEntry(run_id=run.id, usd=0.25, wasted=False, **spent))
+    page = visit.page
+    await page.set_viewport_size({"width": 1280, "height": 720})
+    await visit.open(base)
+    await expect(visit.text(re.compile("^Left out for want of room: Reward, Tokens"))).to_be_visible()
+    table = page.get_by_role("region", name="Runs")
+    await expect(table).to_have_attribute("data-more", "")
+    for name in ("Run", "Learning rate", "Status", "Held out", "Points", "Cost"):
+        await expect(page.get_by_role("columnheader", name=name, exact=True)).to_be_in_viewport(ratio=1)
+    reward = page.get_by_role("columnheader", name="Reward")
+    await expect(reward).to_have_count(0)
+    await visit.is_well_made((1440, 1280, 390))
+    await visit.button("Show them").click()
+    await expect(reward).to_have_count(1)
+    await expect(table).to_have_attribute("data-more", "right")
+    await visit.button("Fit the page").click()
+    await expect(reward).to_have_count(0)
+    await page.set_viewport_size({"width": 2400, "height": 900})
+    await expect(reward).to_have_count(1)
+    await expect(page.get_by_text("Left out for want of room")).to_have_count(0)
 
 
 async def test_seeds_are_starred_and_compared_as_a_whole(visit: Visit, base: str) -> None:

@@ -13,7 +13,9 @@ from learnloop_service.app.db.database import make_engine, parse_url
 from tests.browser.real_service import real_service
 from tests.browser.visit import Visit
 from tests.fakes.engine_process import EngineProcess
+from tests.integration.app.ended_evaluations import ended
 from tests.integration.app.served import run_with
+from tests.opened_database import execute
 
 pytestmark = pytest.mark.long
 
@@ -42,6 +44,7 @@ async def test_a_rollout_is_continued_from_a_turn_and_its_decisive_turn_is_looke
             await visit.go(f"/trajectories/{original['id']}")
             await _look_for_the_decisive_turn(visit)
             await _delete(visit)
+            await _continue_until_it_tells(visit, base, database_url, original)
 
 
 async def _recorded(base: str) -> Any:
@@ -136,3 +139,32 @@ async def _delete(visit: Visit) -> None:
     await expect(visit.page.get_by_role("heading", name="What happened")).to_be_visible()
     await expect(visit.link("Search for the decisive turn")).to_have_count(0)
     await expect(visit.link("From turn 2, edited")).to_be_visible()
+
+
+_FEW = 8
+"""Too few continuations to tell whether a turn decided the rollout, if they succeed as below."""
+
+
+async def _continue_until_it_tells(visit: Visit, base: str, database_url: str, original: Any) -> None:
+    """The page says how many more continuations would tell which turn decided it, and its button makes them."""
+    async with httpx.AsyncClient(base_url=base, timeout=60, trust_env=False) as client:
+        for turn, successes in ((1, 5), (2, 2)):
+            body = {"turn": turn, "samples": _FEW}
+            posted = await client.post(f"/trajectories/{original['id']}/what-if", json=body)
+            what_if = posted.raise_for_status().json()["evaluation_id"]
+            await ended(client, what_if)
+            among = "SELECT id FROM trajectory WHERE evaluation_id = :what_if ORDER BY id LIMIT :successes"
+            outcome = f"UPDATE trajectory SET error = NULL, success = id IN ({among}) WHERE evaluation_id = :what_if"
+            await execute(database_url, outcome, what_if=what_if, successes=successes)
+    await execute(database_url, "UPDATE trajectory SET success = false WHERE id = :id", id=original["id"])
+    await visit.open(base, f"/trajectories/{original['id']}")
+    card = visit.page.get_by_role("region", name="Which turn decided it?")
+    await expect(card).to_contain_text(re.compile(r"turn 1 changed most, and \d+ more continuations? would tell"))
+    button = card.get_by_role("button", name=re.compile("^Make .* more continuation"))
+    await expect(card).to_contain_text("from before turn 1 and turn 2")
+    more = int("".join(filter(str.isdigit, await button.inner_text())))
+    await visit.is_well_made(_WIDTHS)
+    await button.click()
+    for turn in (1, 2):
+        row = card.get_by_role("row", name=re.compile(rf"^turn {turn} .* of {_FEW + more}\b"))
+        await expect(row).to_be_visible(timeout=_LONG_MS)

@@ -9,7 +9,7 @@ from learnloop_service.training.engine.engine import Engine
 from learnloop_service.training.engine.registry.registry import Registry
 from learnloop_service.training.engine.sampling.requests import Sample, SampleRequest
 from learnloop_service.training.engine.sampling.sampler import Sampler
-from learnloop_service.training.engine.trainer.trajectories import Conversation, Group, Trajectory
+from learnloop_service.training.engine.trainer.trajectories import Conversation, Group, TrainingTrajectory
 from tests.fakes.tiny_model import make_tiny_model
 
 
@@ -50,12 +50,12 @@ def sampled_group(
     )
 
 
-def trajectory(messages: Sequence[dict[str, str]], text: str, sample: Sample, reward: float) -> Trajectory:
+def trajectory(messages: Sequence[dict[str, str]], text: str, sample: Sample, reward: float) -> TrainingTrajectory:
     """Return a trajectory that ends with a sampled reply."""
     whole = (*messages, {"role": "assistant", "content": text})
     index = len(messages)
     conversation = Conversation(whole, None, {index: tuple(sample.ids)}, {index: tuple(sample.logprobs)})
-    return Trajectory((conversation,), reward)
+    return TrainingTrajectory((conversation,), reward)
 
 
 def odd_share(ids: Sequence[int]) -> float:

@@ -18,8 +18,8 @@ from learnloop_service.training.protocol.model_facts import Reproducibility
 from learnloop_service.training.types import (
     Evaluation,
     Group,
+    IterationProgress,
     IterationResult,
-    Progress,
     Resume,
     RewardSummary,
     Rollout,
@@ -118,7 +118,7 @@ class ScriptedTrajectory:
 
 @dataclass
 class ScriptedLoop:
-    """Stands in for `learnloop_service.training.learn_loop.learn_loop`.
+    """Stands in for `learnloop_service.training.loop.learn_loop.learn_loop`.
 
     `gates[k]` holds iteration k back until it is set; `fail_at` makes an iteration raise `error`; `reply` is the reply
     of all agents. `has_entered(k)` is set when iteration k begins, `closed` when the generator has been closed. The
@@ -145,7 +145,7 @@ class ScriptedLoop:
         judge: Judge,
         policy: Policy,
         *,
-        progress: Callable[[Progress], None],
+        progress: Callable[[IterationProgress], None],
         journal: Journal,
         resume: Resume | None,
         **_: object,
@@ -153,7 +153,7 @@ class ScriptedLoop:
         try:
             for iteration in range(resume.iteration if resume else 0, config.iterations + 1):
                 self.has_entered(iteration).set()
-                progress(Progress(iteration, Phase.ROLLOUT, 3, 64))
+                progress(IterationProgress(iteration, Phase.ROLLOUT, 3, 64))
                 while iteration in self.gates and not self.gates[iteration].is_set():
                     await asyncio.sleep(0.005)
                 if iteration == self.fail_at:

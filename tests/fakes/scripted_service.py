@@ -24,7 +24,6 @@ from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.schemas.runs import (
     BestCheckpoint,
     DifferenceOut,
-    EvaluationOut,
     ExpectedRollouts,
     ExpectedWork,
     IterationFigures,
@@ -32,6 +31,7 @@ from learnloop_service.app.schemas.runs import (
     ModelOut,
     Progress,
     Rewards,
+    RunEvaluationOut,
     RunListed,
     RunOut,
     Tokens,
@@ -39,7 +39,7 @@ from learnloop_service.app.schemas.runs import (
 )
 from learnloop_service.app.schemas.trajectories import History, TrajectoryBrief, TrajectoryOut
 from learnloop_service.app.statistics.verdict import verdict
-from learnloop_service.training.statistics.difference import Difference
+from learnloop_service.training.statistics.difference import SuccessDifference
 
 RUN_ID = "01KAJ3M7F5T2V8Q9X0C4D6E8GA"
 STARTED = datetime(2026, 11, 21, 9, tzinfo=UTC)
@@ -274,11 +274,11 @@ def _iteration(number: int) -> IterationFigures:
     )
 
 
-_DIFFERENCE = DifferenceOut(**asdict(Difference(64, 40, 0.5, 0.375, 0.625, 0.125)))
+_DIFFERENCE = DifferenceOut(**asdict(SuccessDifference(64, 40, 0.5, 0.375, 0.625, 0.125)))
 
 
-def _evaluation(iteration: int, mode: Any, success: float) -> EvaluationOut:
-    return EvaluationOut(
+def _evaluation(iteration: int, mode: Any, success: float) -> RunEvaluationOut:
+    return RunEvaluationOut(
         iteration=iteration,
         split="test",
         mode=mode,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import learnloop_service.training.engine.tiny_base
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from tests import unit
 
 TEMPLATES = Path(unit.__path__[0]) / "engine" / "chat_templates"

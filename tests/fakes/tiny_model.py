@@ -17,9 +17,9 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
-import learnloop_service.training.engine
+import learnloop_service.training.engine.text
 
-CHAT_TEMPLATE = Path(learnloop_service.training.engine.__path__[0]) / "chat_template.jinja"
+CHAT_TEMPLATE = Path(learnloop_service.training.engine.text.__path__[0]) / "chat_template.jinja"
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>")
 LINES = (
     "system\nYou answer questions about the mail in one inbox. Use the tools.",

@@ -12,8 +12,8 @@ from typing import Any
 from learnloop_service.training.engine.computing import Steps, TrainingTask
 from learnloop_service.training.engine.engine import TrainResult
 from learnloop_service.training.engine.registry.registry import Registry
-from learnloop_service.training.engine.tokenizers import Tokenizers
-from learnloop_service.training.engine.trainer.grpo_step import Progress
+from learnloop_service.training.engine.text.tokenizers import Tokenizers
+from learnloop_service.training.engine.trainer.grpo_step import StepProgress
 from learnloop_service.training.engine.workers.link import Placement, WorkerSpec
 from learnloop_service.training.engine.workers.local import LocalWorkers
 from learnloop_service.training.engine.workers.pool import WorkerPool
@@ -60,13 +60,13 @@ class Following:
     """A training whose progress and end can be awaited."""
 
     def __init__(self, pool: WorkerPool, steps: Steps) -> None:
-        self.seen: list[Progress] = []
+        self.seen: list[StepProgress] = []
         self.begun = asyncio.Event()
         """Set after the first micro-batch."""
         self.end: asyncio.Future[TrainResult | Exception] = asyncio.get_running_loop().create_future()
         pool.train(TrainingTask(steps, lambda: None, self._progressed, self.end.set_result))
 
-    def _progressed(self, progress: Progress) -> None:
+    def _progressed(self, progress: StepProgress) -> None:
         self.seen.append(progress)
         self.begun.set()
 

@@ -78,11 +78,11 @@ class Overlong:
     total: int
     context: int
     tokens: Mapping[int, int] = field(default_factory=dict)
-    """Number of tokens of each of them by its place, from 0."""
+    """Number of tokens of each of them, by its index among all demonstrations."""
 
-    def name(self, place: int) -> str:
-        """Return the name of one with its length."""
-        return f"demonstration {place + 1} ({self.tokens[place]:,} tokens)"
+    def name(self, index: int) -> str:
+        """Return how a sentence names the demonstration with that index."""
+        return f"demonstration {index + 1} ({self.tokens[index]:,} tokens)"
 
     def __str__(self) -> str:
         named = ", ".join(map(self.name, sorted(self.tokens)[:_NAMED]))

@@ -22,7 +22,7 @@ from learnloop_service.training.backends.base import (
 from learnloop_service.training.backends.hosted import HostedBackend, HostedPolicy, Server
 from learnloop_service.training.backends.train_options import EMBEDDED
 from learnloop_service.training.backends.traits import BackendSettings, BackendTraits, Host
-from learnloop_service.training.base_defaults import TINY_BASE
+from learnloop_service.training.bases.defaults import TINY_BASE
 from learnloop_service.training.protocol.model_facts import MeasuredToken, Reproducibility
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.protocol.tool_formats.formats import FORMATS, HERMES, ToolFormat
@@ -80,7 +80,9 @@ class EmbeddedBackend(HostedBackend):
         with self.server.translated():
             models = await self.client.get("/preview/models", cast_to=dict[str, Any])
         settings = [
-            each.get("tuning_settings") for each in models["data"] if (each["project"], each["name"]) == (project, name)
+            model.get("tuning_settings")
+            for model in models["data"]
+            if (model["project"], model["name"]) == (project, name)
         ]
         return Tuning.of_json(settings[0]) if settings and settings[0] else None
 
@@ -90,19 +92,19 @@ class EmbeddedBackend(HostedBackend):
 
         with self.server.translated():
             try:
-                found = await self.client.get(f"/preview/models/{model_id}/reproducibility", cast_to=dict[str, Any])
+                reported = await self.client.get(f"/preview/models/{model_id}/reproducibility", cast_to=dict[str, Any])
             except openai.NotFoundError:
                 earlier = Reproducibility(False, "The engine is of an earlier version, which does not check it.")
                 return earlier, HERMES
-        reproducibility = Reproducibility(found["reproducible"], found["reason"], found.get("fingerprint"))
-        return reproducibility, FORMATS.get(found.get("tool_format", ""), HERMES)
+        reproducibility = Reproducibility(reported["reproducible"], reported["reason"], reported.get("fingerprint"))
+        return reproducibility, FORMATS.get(reported.get("tool_format", ""), HERMES)
 
     async def checkpoints(self, project: str, name: str) -> frozenset[int]:
         """Return the steps of the model's checkpoints in the engine. Raises BackendUnavailable."""
         with self.server.translated():
             models = await self.client.get("/models", cast_to=dict[str, Any])
         return frozenset(
-            step for each in models["data"] if each["id"] == f"{project}/{name}" for step in each.get("steps", ())
+            step for model in models["data"] if model["id"] == f"{project}/{name}" for step in model.get("steps", ())
         )
 
     async def free_bytes(self) -> int | None:
@@ -125,9 +127,9 @@ class EmbeddedBackend(HostedBackend):
         """Delete the model, if it exists. Raises BackendUnavailable."""
         with self.server.translated():
             models = await self.client.get("/preview/models", cast_to=dict[str, Any])
-            for each in models["data"]:
-                if (each["project"], each["name"]) == (model.project, model.name):
-                    await self.client.models.delete(model_id=each["id"])
+            for listed in models["data"]:
+                if (listed["project"], listed["name"]) == (model.project, model.name):
+                    await self.client.models.delete(model_id=listed["id"])
 
 
 async def connect_here(host: Host, _: BackendSettings) -> EmbeddedBackend:
@@ -149,26 +151,26 @@ async def _overlong(
     only if the context is not known yet, because a token has at least one byte."""
     import openai
 
-    found = Overlong(len(demonstrations), 0)
-    sizes = [len(json.dumps(each)) for each in demonstrations]
+    overlong = Overlong(len(demonstrations), 0)
+    sizes = [len(json.dumps(demonstration)) for demonstration in demonstrations]
     waiting = sorted(range(len(sizes)), key=sizes.__getitem__)
-    while waiting and (not found.context or 2 * sizes[waiting[-1]] > found.context):
-        sent = [waiting.pop()]
-        while waiting and len(sent) < _COUNTED and sum(sizes[place] for place in sent) < _COUNTED_BYTES:
-            sent.append(waiting.pop())
-        body = {"model": model, "conversations": [demonstrations[place] for place in sent]}
+    while waiting and (not overlong.context or 2 * sizes[waiting[-1]] > overlong.context):
+        batch = [waiting.pop()]
+        while waiting and len(batch) < _COUNTED and sum(sizes[index] for index in batch) < _COUNTED_BYTES:
+            batch.append(waiting.pop())
+        body = {"model": model, "conversations": [demonstrations[index] for index in batch]}
         with server.translated():
             try:
                 counted = await client.post("/preview/sft-tokens", cast_to=dict[str, Any], body=body)
             except openai.NotFoundError as error:
                 if error.code != "not_found":
                     raise
-                return found  # the engine is of an earlier version, which does not count
+                return overlong  # the engine is of an earlier version, which does not count
         context = counted["context"] or sys.maxsize
-        counts = zip(sent, counted["tokens"], strict=True)
-        longer = {place: count for place, count in counts if count is not None and count > context}
-        found = Overlong(found.total, context, {**found.tokens, **longer})
-    return found
+        counts = zip(batch, counted["tokens"], strict=True)
+        longer = {index: count for index, count in counts if count is not None and count > context}
+        overlong = Overlong(overlong.total, context, {**overlong.tokens, **longer})
+    return overlong
 
 
 class FencedPolicy(HostedPolicy):
@@ -255,14 +257,16 @@ class EmbeddedPolicy(FencedPolicy):
         query = {"order": "desc", "limit": 1}
         with self._server.translated():
             page = await self._client.get(path, cast_to=dict[str, Any], options={"params": query})
-        return next((each.get("weights_sha256") for each in page["data"] if each["step"] == step), None)
+        return next(
+            (checkpoint.get("weights_sha256") for checkpoint in page["data"] if checkpoint["step"] == step), None
+        )
 
     async def measured(self, step: int) -> Sequence[MeasuredToken]:
         """Return the tokens at which the engine measured the training of a step. Raises BackendUnavailable."""
         path = f"/preview/models/{self._model.id}/checkpoints/{step}/measured"
         with self._server.translated():
-            found = await self._client.get(path, cast_to=dict[str, Any])
-        return [MeasuredToken(**each) for each in found["data"]]
+            answer = await self._client.get(path, cast_to=dict[str, Any])
+        return [MeasuredToken(**token) for token in answer["data"]]
 
     async def logprobs(self, step: int, token_ids: Sequence[Sequence[int]]) -> Sequence[float | None]:
         """Return the log-probabilities that the engine's sampler gives to the last token of each sequence. Raises
@@ -284,8 +288,8 @@ class EmbeddedPolicy(FencedPolicy):
 
     async def _scores(self, kind: str, body: Mapping[str, Any]) -> list[float | None]:
         with self._server.translated():
-            found = await self._client.post(f"/preview/logprobs{kind}", cast_to=dict[str, Any], body=body)
-        scores: list[float | None] = found["logprobs"]
+            answer = await self._client.post(f"/preview/logprobs{kind}", cast_to=dict[str, Any], body=body)
+        scores: list[float | None] = answer["logprobs"]
         return scores
 
     def endpoint(self, step: int | None = None) -> Endpoint:

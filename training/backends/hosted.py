@@ -104,21 +104,21 @@ class Server:
         except openai.APIError as error:
             raise self._translation(error, _error_message(error).replace(self.api_key, "***")) from error
 
-    def _translation(self, error: Any, said: str) -> Exception:
+    def _translation(self, error: Any, message: str) -> Exception:
         import openai
 
         status = getattr(error, "status_code", None)
         if error.code == "step_conflict":
-            return StepConflict(said)
+            return StepConflict(message)
         if status in (401, 403) and self.key_setting:
-            return BackendRefused(f"{self.name} does not take the key of {self.key_setting}: {said}")
+            return BackendRefused(f"{self.name} does not take the key of {self.key_setting}: {message}")
         if status in _PERMANENT_STATUSES:
-            return ValueError(said)
+            return ValueError(message)
         unread = status in _UNPROCESSED_STATUSES or (
             isinstance(error, openai.APIConnectionError) and _is_connect_failure(error)
         )
         kind = NotAccepted if unread else BackendUnavailable
-        return kind(f"{self.name} does not answer as it should: {said}")
+        return kind(f"{self.name} does not answer as it should: {message}")
 
 
 class HostedBackend:
@@ -217,8 +217,8 @@ class HostedPolicy(ABC):
                 elif event["type"] == "training_ended":
                     return await self._outcome(data, figures, expected_step)
                 elif event["type"] == "training_failed":
-                    said = data.get("error_message", "it does not say why")
-                    raise _FAILURES.get(data.get("code"), TrainingFailed)(said)
+                    message = data.get("error_message", "it does not say why")
+                    raise _FAILURES.get(data.get("code"), TrainingFailed)(message)
             if time.monotonic() - heard > self._stall_timeout_s:
                 raise TrainingStalled(f"the training job {job_id} sent no event for {self._stall_timeout_s:.0f} s")
             if not page.get("has_more"):

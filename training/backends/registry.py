@@ -33,17 +33,17 @@ def names() -> list[str]:
 
 
 def traits(name: str) -> BackendTraits:
-    """Return what the backend with that name says about itself. Raises PluginFault, or KeyError if there is none."""
+    """Return what the backend with that name declares. Raises PluginFault, or KeyError if there is none."""
     point = plugins.registered(GROUP)[name]
     plugins.load("backend", point)
-    found = getattr(sys.modules[point.module], "TRAITS", BackendTraits())
-    if not isinstance(found, BackendTraits):
-        raise PluginFault(f"The backend {name!r}: TRAITS of {point.module} is {found!r}, not a BackendTraits.")
-    return found
+    declared = getattr(sys.modules[point.module], "TRAITS", BackendTraits())
+    if not isinstance(declared, BackendTraits):
+        raise PluginFault(f"The backend {name!r}: TRAITS of {point.module} is {declared!r}, not a BackendTraits.")
+    return declared
 
 
 def loaded_traits(name: str) -> BackendTraits:
-    """Return what the backend with that name says about itself; the defaults if it cannot be loaded."""
+    """Return what the backend with that name declares; the defaults if it cannot be loaded."""
     try:
         return traits(name)
     except PluginFault:
@@ -62,8 +62,8 @@ def every_traits() -> Iterator[tuple[str, BackendTraits]]:
 @cache
 def engine_backend() -> str:
     """Return the name of the backend whose models are those of the service's engine. Raises PluginFault."""
-    for name, known in every_traits():
-        if known.on_engine:
+    for name, of_backend in every_traits():
+        if of_backend.on_engine:
             return name
     raise PluginFault(
         "No backend of the engine is registered: Learnloop was installed before it had one. Install it again."
@@ -75,35 +75,35 @@ def is_on_engine(name: str) -> bool:
     return name == engine_backend()
 
 
-def read_settings(name: str, **given: Any) -> BackendSettings:
+def read_settings(name: str, **values: Any) -> BackendSettings:
     """Return the settings of a backend. Raises BadSettings or PluginFault."""
     model = traits(name).settings
     try:
-        return model(**given)
+        return model(**values)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False)
-        lines = (f"{_named(model, str(each['loc'][0]))}: {message_of(each)}" for each in problems)
+        lines = (f"{_variable_of(model, str(problem['loc'][0]))}: {message_of(problem)}" for problem in problems)
         raise BadSettings("; ".join(lines)) from None
 
 
 def settings_of_backends() -> list[BackendSettings]:
     """Return the settings of all backends that can be loaded and whose settings are valid."""
-    found = list[BackendSettings]()
+    settings = list[BackendSettings]()
     for name in names():
         with suppress(PluginFault, BadSettings):
-            found.append(read_settings(name))
-    return found
+            settings.append(read_settings(name))
+    return settings
 
 
 def listed_settings(name: str) -> list[Setting]:
     """Return the settings of a backend for people; none if it cannot be loaded."""
     model = loaded_traits(name).settings
     try:
-        given = read_settings(name).model_fields_set
+        set_fields = read_settings(name).model_fields_set
     except (PluginFault, BadSettings):  # The backend's refusal says why.
-        given = set()
+        set_fields = set()
     return [
-        Setting(_variable(model, field, info), info.description or "", field in given)
+        Setting(_variable(model, field, info), info.description or "", field in set_fields)
         for field, info in model.model_fields.items()
     ]
 
@@ -111,9 +111,9 @@ def listed_settings(name: str) -> list[Setting]:
 def variables() -> set[str]:
     """Return the environment variables that the backends read."""
     return {
-        _variable(known.settings, field, info)
-        for _, known in every_traits()
-        for field, info in known.settings.model_fields.items()
+        _variable(of_backend.settings, field, info)
+        for _, of_backend in every_traits()
+        for field, info in of_backend.settings.model_fields.items()
     }
 
 
@@ -131,12 +131,12 @@ def refusal(name: str) -> str | None:
 
 
 def preflight(name: str) -> Iterable[Check]:
-    """Yield what a backend that is not refused finds out before a run. What it raises is a failed check."""
+    """Yield the checks that a backend that is not refused makes before a run. If it raises, that is a failed check."""
     try:
         yield from traits(name).preflight(read_settings(name))
     except Exception as error:
-        found = f"the `preflight` of {name!r} raised {type(error).__name__}: {error}"
-        yield Check("backend", State.FAILED, found, "report it to whoever wrote the backend")
+        text = f"the `preflight` of {name!r} raised {type(error).__name__}: {error}"
+        yield Check("backend", State.FAILED, text, "report it to whoever wrote the backend")
 
 
 async def connect(name: str, host: Host) -> Backend:
@@ -154,10 +154,10 @@ async def connect(name: str, host: Host) -> Backend:
     return backend
 
 
-def _named(model: type[BackendSettings], place: str) -> str:
-    """Return the variable at fault: a problem is located by the field's name, or by its alias."""
-    info = model.model_fields.get(place)
-    return place if info is None else _variable(model, place, info)
+def _variable_of(model: type[BackendSettings], location: str) -> str:
+    """Return the variable at fault in a problem with that location: the name of a field, or its alias."""
+    info = model.model_fields.get(location)
+    return location if info is None else _variable(model, location, info)
 
 
 def _variable(model: type[BackendSettings], field: str, info: FieldInfo) -> str:

@@ -96,8 +96,8 @@ def _reached(settings: ServerlessSettings) -> Iterator[Check]:
     try:
         httpx.get(settings.url, timeout=_PREFLIGHT_TIMEOUT_S)
     except httpx.TransportError as error:
-        found = f"{settings.url} cannot be reached: {error}"
-        yield Check("W&B Training", State.FAILED, found, "start it, or correct LEARNLOOP_SERVERLESS_URL")
+        text = f"{settings.url} cannot be reached: {error}"
+        yield Check("W&B Training", State.FAILED, text, "start it, or correct LEARNLOOP_SERVERLESS_URL")
     else:
         yield Check("W&B Training", State.OK, f"{settings.url} answers")
 
@@ -196,6 +196,6 @@ class ServerlessPolicy(HostedPolicy):
 
 def _means(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of each metric over the gradient steps that report it."""
-    names = {name for each in figures for name in each}
-    of = {name: [float(each[name]) for each in figures if name in each] for name in sorted(names)}
-    return {name: math.fsum(values) / len(values) for name, values in of.items()}
+    names = {name for step in figures for name in step}
+    values_of = {name: [float(step[name]) for step in figures if name in step] for name in sorted(names)}
+    return {name: math.fsum(values) / len(values) for name, values in values_of.items()}

@@ -39,6 +39,6 @@ AS_LOSS_FN: Mapping[str, Mapping[str, Json]] = {"cispo": {"loss_fn": "cispo"}, "
 
 def as_sent(options: Mapping[str, Json], losses: Mapping[str, Mapping[str, Json]]) -> dict[str, Json]:
     """Return the options by the server's names; `losses` gives the server's options for each loss."""
-    sent = dict(options)
-    loss = sent.pop("loss", None)
-    return sent if loss is None else {**sent, **losses[loss]}
+    named = dict(options)
+    loss = named.pop("loss", None)
+    return named if loss is None else {**named, **losses[loss]}

@@ -22,7 +22,7 @@ from learnloop_service.training.diagnosis.count_group import (
     tool_errors,
     truncated,
 )
-from learnloop_service.training.diagnosis.facts import MAX_EXAMPLES, Facts, Form, GroupFacts, HeldOut, Rewards
+from learnloop_service.training.diagnosis.facts import MAX_EXAMPLES, Facts, Form, GroupFacts, HeldOut, RewardFacts
 from learnloop_service.training.diagnosis.true_success import TrueSuccess
 from learnloop_service.training.inclusion import is_replacement
 from learnloop_service.training.no_signal import no_signal_of
@@ -54,16 +54,10 @@ def facts_of(result: IterationResult, config: RunConfig, true_success: TrueSucce
     def counted(group: Group) -> GroupFacts:
         return replace(count_group(group.rollouts, limit, true_success), scenario=group.scenario.id)
 
-    failures = [each.failure for each in rollouts if each.failure and each.failure.kind in INFRASTRUCTURE]
-    symptoms = {
-        "infrastructure": [each.id for each in rollouts if infrastructure_failed(each)],
-        "agent_errors": [each.id for each in rollouts if agent_failed(each)],
-        "truncated": [each.id for each in rollouts if truncated(each, limit)],
-        "malformed": [each.id for each in rollouts if malformed(each)],
-        "out_of_turns": [each.id for each in rollouts if out_of_turns(each)],
-        "tool_errors": [each.id for each in sorted(rollouts, key=tool_errors, reverse=True) if tool_errors(each)],
+    failures = [rollout.failure for rollout in rollouts if rollout.failure and rollout.failure.kind in INFRASTRUCTURE]
+    held_out = {
+        str(evaluation.mode): evaluation for evaluation in result.evaluations if evaluation.split == "validation"
     }
-    held_out = {str(each.mode): each for each in result.evaluations if each.split == "validation"}
     sampled = held_out.get("sampled")
     return Facts(
         iteration=result.iteration,
@@ -74,9 +68,9 @@ def facts_of(result: IterationResult, config: RunConfig, true_success: TrueSucce
         groups=tuple(counted(group) for group in scheduled),
         replacements=tuple(counted(group) for group in result.groups if is_replacement(group)),
         timeouts=sum(failure.kind is FailureKind.TIMEOUT for failure in failures),
-        examples={symptom: tuple(ids[:MAX_EXAMPLES]) for symptom, ids in symptoms.items() if ids},
+        examples={symptom: tuple(ids[:MAX_EXAMPLES]) for symptom, ids in _symptoms(rollouts, limit).items() if ids},
         errors=_first_texts(failure.message for failure in failures),
-        agent_errors=_first_texts(each.error or "" for each in rollouts if agent_failed(each)),
+        agent_errors=_first_texts(rollout.error or "" for rollout in rollouts if agent_failed(rollout)),
         judge_errors=_first_texts(
             scored.score.explanation
             for group in result.groups
@@ -94,6 +88,19 @@ def facts_of(result: IterationResult, config: RunConfig, true_success: TrueSucce
     )
 
 
+def _symptoms(rollouts: Sequence[Rollout], limit: int) -> dict[str, list[str]]:
+    """Return the ids of the rollouts with each symptom, those with most errors of tools first."""
+    by_tool_errors = sorted(rollouts, key=tool_errors, reverse=True)
+    return {
+        "infrastructure": [rollout.id for rollout in rollouts if infrastructure_failed(rollout)],
+        "agent_errors": [rollout.id for rollout in rollouts if agent_failed(rollout)],
+        "truncated": [rollout.id for rollout in rollouts if truncated(rollout, limit)],
+        "malformed": [rollout.id for rollout in rollouts if malformed(rollout)],
+        "out_of_turns": [rollout.id for rollout in rollouts if out_of_turns(rollout)],
+        "tool_errors": [rollout.id for rollout in by_tool_errors if tool_errors(rollout)],
+    }
+
+
 def _median_length(groups: Iterable[Group]) -> float | None:
     lengths = [sampled_count(scored.rollout) for group in groups for scored in group.rollouts]
     return median(lengths) if lengths else None
@@ -105,33 +112,34 @@ def _first_texts(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _held_out(evaluations: Mapping[str, Evaluation]) -> HeldOut:
-    found = {mode: _rounded(successes(each.rollouts)) for mode, each in evaluations.items()}
-    return HeldOut(found.get("sampled", {}), found.get("greedy", {}))
+    by_mode = {mode: _rounded(successes(evaluation.rollouts)) for mode, evaluation in evaluations.items()}
+    return HeldOut(by_mode.get("sampled", {}), by_mode.get("greedy", {}))
 
 
 def _rounded(rates: Mapping[str, float]) -> dict[str, float]:
     return {id: round(rate, 4) for id, rate in rates.items()}
 
 
-def _rewards(rollouts: Sequence[ScoredRollout]) -> Rewards | None:
-    scored = [(each.reward, each.reward_parts) for each in rollouts if each.reward is not None]
+def _rewards(rollouts: Sequence[ScoredRollout]) -> RewardFacts | None:
+    scored = [(rollout.reward, rollout.reward_parts) for rollout in rollouts if rollout.reward is not None]
     if not scored:
         return None
     rewards = [reward for reward, _ in scored]
     names = dict.fromkeys(name for _, parts in scored for name in parts)
     means = {name: round(fmean(parts.get(name, 0.0) for _, parts in scored), 4) for name in names}
-    return Rewards(round(fmean(rewards), 4), round(pstdev(rewards), 4), means)
+    return RewardFacts(round(fmean(rewards), 4), round(pstdev(rewards), 4), means)
 
 
 def _tasks(result: IterationResult, *, has_all: bool) -> dict[str, dict[str, str]]:
-    """Return the hashes of the tasks by split; those of held-out scenarios only for the baseline, if it `has_all`."""
+    """Return the hashes of the tasks by split. Held-out scenarios are included where they were evaluated, but where
+    the baseline `has_all` of them, only there."""
     scenarios = [group.scenario for group in result.groups]
     if result.iteration == 0 or not has_all:
-        scenarios += [scored.rollout.scenario for each in result.evaluations for scored in each.rollouts]
-    found: dict[Split, dict[str, str]] = {}
+        scenarios += [scored.rollout.scenario for evaluation in result.evaluations for scored in evaluation.rollouts]
+    hashes: dict[Split, dict[str, str]] = {}
     for scenario in scenarios:
-        found.setdefault(scenario.split, {})[scenario.id] = _task_hash(scenario)
-    return {str(split): hashes for split, hashes in found.items()}
+        hashes.setdefault(scenario.split, {})[scenario.id] = _task_hash(scenario)
+    return {str(split): of_split for split, of_split in hashes.items()}
 
 
 def _task_hash(scenario: Scenario) -> str:
@@ -153,5 +161,5 @@ def forms_of(rollouts: Iterable[Rollout]) -> tuple[Form, ...]:
         form = _DIGITS.sub("0", _STRING.sub('"..."', " ".join(text.split())))
         counts[form] += 1
         first.setdefault(form, (text[:_SHOWN], rollout.id))
-    common = sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:3]
+    common = sorted(counts.items(), key=lambda counted: (-counted[1], counted[0]))[:3]
     return tuple(Form(count, *first[form]) for form, count in common)

@@ -23,12 +23,12 @@ INFRASTRUCTURE = frozenset(kind for kind in FailureKind if kind.is_lost) | {Fail
 def count_group(rollouts: Sequence[ScoredRollout], limit: int, true_success: TrueSuccess) -> GroupFacts:
     """Return the counts of these rollouts. `limit` is the largest number of tokens of a reply."""
     played = [scored.rollout for scored in rollouts]
-    scored = [each for each in rollouts if each.reward is not None]
-    cut = {each.id for each in played if truncated(each, limit)}
-    bad = {each.id for each in played if malformed(each)}
-    pairs, misordered = _order(scored, true_success)
-    checked = [true_success[each.rollout.id] for each in scored if each.rollout.id in true_success]
-    variance, dominance = _dominance(scored)
+    with_reward = [scored for scored in rollouts if scored.reward is not None]
+    cut = {rollout.id for rollout in played if truncated(rollout, limit)}
+    bad = {rollout.id for rollout in played if malformed(rollout)}
+    pairs, misordered = _order(with_reward, true_success)
+    checked = [true_success[scored.rollout.id] for scored in with_reward if scored.rollout.id in true_success]
+    variance, dominance = _dominance(with_reward)
     return GroupFacts(
         rollouts=len(played),
         infrastructure=sum(map(infrastructure_failed, played)),
@@ -37,20 +37,20 @@ def count_group(rollouts: Sequence[ScoredRollout], limit: int, true_success: Tru
         truncated_malformed=len(cut & bad),
         agent_errors=sum(map(agent_failed, played)),
         out_of_turns=sum(map(out_of_turns, played)),
-        tool_calls=sum(_counted(each, "tool_calls") for each in played),
+        tool_calls=sum(_counted(rollout, "tool_calls") for rollout in played),
         tool_errors=sum(map(tool_errors, played)),
-        unscored=sum(each.reward is None and each.rollout.failure is None for each in rollouts),
-        scored=len(scored),
-        replies=len({last_reply(each.rollout) for each in scored}),
-        scores=len({each.score.value for each in scored}),
-        successes=sum(each.success for each in scored),
+        unscored=sum(scored.reward is None and scored.rollout.failure is None for scored in rollouts),
+        scored=len(with_reward),
+        replies=len({last_reply(scored.rollout) for scored in with_reward}),
+        scores=len({scored.score.value for scored in with_reward}),
+        successes=sum(scored.success for scored in with_reward),
         checked=len(checked),
         true_successes=sum(checked),
         pairs=pairs,
         misordered=misordered,
         variance=round(variance, 6),
         dominance=round(dominance, 6),
-        weight=round(sum(abs(each.advantage or 0.0) * sampled_count(each.rollout) for each in scored), 2),
+        weight=round(sum(abs(scored.advantage or 0.0) * sampled_count(scored.rollout) for scored in with_reward), 2),
     )
 
 
@@ -76,7 +76,7 @@ def out_of_turns(rollout: Rollout) -> bool:
 
 def truncated(rollout: Rollout, limit: int) -> bool:
     """Return whether one of the rollout's replies was cut off at the limit of tokens."""
-    return any(each.finish_reason == "length" or _tokens(each) >= limit for each in choices_of(rollout))
+    return any(choice.finish_reason == "length" or _tokens(choice) >= limit for choice in choices_of(rollout))
 
 
 def tool_errors(rollout: Rollout) -> int:
@@ -98,11 +98,11 @@ def choices_of(rollout: Rollout) -> "Iterator[Choice]":
 
 def last_reply(rollout: Rollout) -> str:
     """Return what the model wrote last: its text, and its calls as `NAME(ARGUMENTS)`."""
-    replies = [each for each in messages_of(rollout.trajectory) if each.get("role") == "assistant"]
+    replies = [message for message in messages_of(rollout.trajectory) if message.get("role") == "assistant"]
     if not replies:
         return ""
     functions = [call["function"] for call in replies[-1].get("tool_calls") or () if "function" in call]
-    calls = [f"{each['name']}({_text(each['arguments'])})" for each in functions]
+    calls = [f"{function['name']}({_text(function['arguments'])})" for function in functions]
     return " ".join([_text(replies[-1].get("content") or ""), *calls]).strip()
 
 
@@ -115,24 +115,26 @@ def _counted(rollout: Rollout, key: str) -> int:
     return count if isinstance(count, int) else 0
 
 
-def _order(scored: Sequence[ScoredRollout], true_success: TrueSuccess) -> tuple[int, float]:
+def _order(rollouts: Sequence[ScoredRollout], true_success: TrueSuccess) -> tuple[int, float]:
     """Return the number of pairs of a true success and a true failure, and how many of them the judge's scores put in
     the wrong order: 1 - AUC is their share."""
-    known = [
-        (each.score.value or 0.0, true_success[each.rollout.id]) for each in scored if each.rollout.id in true_success
+    checked = [
+        (scored.score.value or 0.0, true_success[scored.rollout.id])
+        for scored in rollouts
+        if scored.rollout.id in true_success
     ]
-    right = [score for score, is_success in known if is_success]
-    wrong = [score for score, is_success in known if not is_success]
+    right = [score for score, is_success in checked if is_success]
+    wrong = [score for score, is_success in checked if not is_success]
     misordered = fsum(1.0 if good < bad else 0.5 for good in right for bad in wrong if good <= bad)
     return len(right) * len(wrong), misordered
 
 
-def _dominance(scored: Sequence[ScoredRollout]) -> tuple[float, float]:
+def _dominance(rollouts: Sequence[ScoredRollout]) -> tuple[float, float]:
     """Return the variance of the rewards, and their covariance with the part that explains most of it. Both are 0
     unless two parts or more vary, because a single part always explains everything."""
-    rewards = [each.reward or 0.0 for each in scored]
-    names = {name for each in scored for name in each.reward_parts}
-    parts = [[each.reward_parts.get(name, 0.0) for each in scored] for name in sorted(names)]
+    rewards = [scored.reward or 0.0 for scored in rollouts]
+    names = {name for scored in rollouts for name in scored.reward_parts}
+    parts = [[scored.reward_parts.get(name, 0.0) for scored in rollouts] for name in sorted(names)]
     varying = [part for part in parts if min(part) < max(part)]
     if len(varying) < 2:
         return 0.0, 0.0

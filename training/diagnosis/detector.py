@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.diagnosis.diagnosis import DiagnosisSettings, Remedy, Severity, Span
+from learnloop_service.training.diagnosis.diagnosis import CausePeriod, DiagnosisSettings, Remedy, Severity
 from learnloop_service.training.diagnosis.facts import Facts
 
 AllFacts = Sequence[Facts]
@@ -21,26 +21,28 @@ class Detector(ABC):
         self.config = settings.config
 
     @abstractmethod
-    def spans(self, facts: AllFacts) -> list[Span]:
+    def spans(self, facts: AllFacts) -> list[CausePeriod]:
         """Return when the cause was true."""
 
     @abstractmethod
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         """Return one sentence for people."""
 
     @abstractmethod
-    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+    def evidence(self, facts: AllFacts, span: CausePeriod) -> Mapping[str, Json]:
         """Return the figures, their bounds, and trajectory ids."""
 
     @abstractmethod
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         """Return what to change."""
 
     def not_examined(self, facts: AllFacts) -> str | None:
         """Return why the cause cannot be examined, or None if it is."""
         return None
 
-    def fork(self, facts: AllFacts, span: Span, text: str, **changes: Json) -> Remedy:
+    def fork(self, facts: AllFacts, span: CausePeriod, text: str, **changes: Json) -> Remedy:
         """Return the remedy of a fork that starts before the cause and changes these fields of the request."""
-        step = next((each.step for each in reversed(facts) if each.iteration < span.first), facts[0].step)
+        step = next(
+            (iteration.step for iteration in reversed(facts) if iteration.iteration < span.first), facts[0].step
+        )
         return Remedy(text, {"checkpoint": step, **changes})

@@ -17,7 +17,7 @@ from learnloop_service.training.diagnosis import (
     trends,
 )
 from learnloop_service.training.diagnosis.detector import Detector
-from learnloop_service.training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings, NotExamined, Span
+from learnloop_service.training.diagnosis.diagnosis import Cause, CausePeriod, Diagnosis, DiagnosisSettings, NotExamined
 from learnloop_service.training.diagnosis.facts import Facts
 from learnloop_service.training.diagnosis.unexplained import Unexplained
 
@@ -93,39 +93,46 @@ def diagnose(facts: Sequence[Facts], settings: DiagnosisSettings) -> list[Diagno
         return []
     detectors = {cause: detector(settings) for cause, detector in _DETECTORS.items()}
     spans = {cause: detector.spans(facts) for cause, detector in detectors.items()}
-    rest = Unexplained(settings, [span for found in spans.values() for span in found])
+    rest = Unexplained(settings, [span for of_cause in spans.values() for span in of_cause])
     detectors[Cause.UNEXPLAINED], spans[Cause.UNEXPLAINED] = rest, rest.spans(facts)
     diagnoses = [_diagnosis(cause, detectors[cause], spans[cause][-1], facts) for cause in Cause if spans[cause]]
-    return [replace(each, explained_by=_explanation(each, diagnoses, facts)) for each in diagnoses]
+    return [replace(diagnosis, explained_by=_explanation(diagnosis, diagnoses, facts)) for diagnosis in diagnoses]
 
 
 def not_examined(facts: Sequence[Facts], settings: DiagnosisSettings) -> list[NotExamined]:
     """Return the causes that could not be examined in these iterations, and why."""
-    if not any(each.groups for each in facts):
+    if not any(iteration.groups for iteration in facts):
         return [NotExamined(cause, "No iteration has trained on rollouts yet.") for cause in Cause]
     reasons = {cause: detector(settings).not_examined(facts) for cause, detector in _DETECTORS.items()}
     return [NotExamined(cause, reason) for cause in Cause if (reason := reasons.get(cause)) is not None]
 
 
-def _diagnosis(cause: Cause, detector: Detector, span: Span, facts: Sequence[Facts]) -> Diagnosis:
-    shown = facts if span.cleared is None else [each for each in facts if each.iteration <= span.cleared]
+def _diagnosis(cause: Cause, detector: Detector, span: CausePeriod, facts: Sequence[Facts]) -> Diagnosis:
+    until_cleared = (
+        facts if span.cleared is None else [iteration for iteration in facts if iteration.iteration <= span.cleared]
+    )
     return Diagnosis(
         cause,
         "active" if span.cleared is None else "cleared",
         detector.severity,
         span.first,
         span.named,
-        detector.summary(shown, span),
-        detector.evidence(shown, span),
-        detector.remedy(shown, span),
+        detector.summary(until_cleared, span),
+        detector.evidence(until_cleared, span),
+        detector.remedy(until_cleared, span),
     )
 
 
-def _explanation(mine: Diagnosis, all_: Sequence[Diagnosis], facts: Sequence[Facts]) -> Cause | None:
-    """Return the first active cause that explains this one."""
-    active = {each.cause for each in all_ if each.state == "active"}
-    if mine.cause is Cause.MALFORMED_REPLIES and Cause.TRUNCATED_REPLIES in active:
-        groups = [group for each in facts if each.iteration >= mine.first_iteration for group in each.groups]
+def _explanation(diagnosis: Diagnosis, diagnoses: Sequence[Diagnosis], facts: Sequence[Facts]) -> Cause | None:
+    """Return the first active cause that explains the diagnosis."""
+    active = {other.cause for other in diagnoses if other.state == "active"}
+    if diagnosis.cause is Cause.MALFORMED_REPLIES and Cause.TRUNCATED_REPLIES in active:
+        groups = [
+            group
+            for iteration in facts
+            if iteration.iteration >= diagnosis.first_iteration
+            for group in iteration.groups
+        ]
         shared = sum(group.truncated_malformed for group in groups)
         return Cause.TRUNCATED_REPLIES if 2 * shared >= sum(group.malformed for group in groups) else None
-    return next((each for each in Cause if each in active and mine.cause in _CONSEQUENCES.get(each, ())), None)
+    return next((cause for cause in Cause if cause in active and diagnosis.cause in _CONSEQUENCES.get(cause, ())), None)

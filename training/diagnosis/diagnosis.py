@@ -111,7 +111,7 @@ class NotExamined:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class CausePeriod:
     """A time in which a detector's cause was true: it began, was named, and possibly ended."""
 
     first: int
@@ -122,5 +122,9 @@ class Span:
 
 def current_causes(diagnoses: Iterable[Diagnosis]) -> list[Cause]:
     """Return the causes of active warnings and faults, the one that explains the others first."""
-    active = {each.cause for each in diagnoses if each.state == "active" and each.severity is not Severity.NOTE}
+    active = {
+        diagnosis.cause
+        for diagnosis in diagnoses
+        if diagnosis.state == "active" and diagnosis.severity is not Severity.NOTE
+    }
     return [cause for cause in Cause if cause in active]

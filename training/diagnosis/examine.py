@@ -62,11 +62,11 @@ async def _true_success(result: IterationResult, environment: Environment) -> Tr
 async def _demonstrated(config: RunConfig, environment: Environment) -> tuple[str, ...]:
     count = min(config.first_scenario, _MOST_DEMONSTRATED)
     try:
-        found = await off_loop(environment, environment.scenarios, "train", count, config.seed) if count else ()
+        scenarios = await off_loop(environment, environment.scenarios, "train", count, config.seed) if count else ()
     except Exception as error:  # as above
         log.warning("the demonstrated scenarios are not known", error=str(error))
         return ()
-    return tuple(scenario.id for scenario in found)
+    return tuple(scenario.id for scenario in scenarios)
 
 
 async def _replayed(result: IterationResult, config: RunConfig, environment: Environment) -> Replay | None:
@@ -88,6 +88,6 @@ async def _probe(policy: ReportingPolicy, step: int) -> Probe | None:
     measured = await policy.measured(step)
     if not measured:
         return None
-    scores = await policy.logprobs(step, [each.token_ids for each in measured])
-    known = [(each, score) for each, score in zip(measured, scores, strict=True) if score is not None]
-    return Probe.of(known) if known else None
+    scores = await policy.logprobs(step, [token.token_ids for token in measured])
+    compared = [(token, score) for token, score in zip(measured, scores, strict=True) if score is not None]
+    return Probe.of(compared) if compared else None

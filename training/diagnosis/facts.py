@@ -135,7 +135,7 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewards:
+class RewardFacts:
     """The rewards of an iteration's training rollouts."""
 
     mean: float
@@ -192,11 +192,11 @@ class Facts:
     evaluated: GroupFacts | None = None
     """Counts of the sampled validation rollouts; None if the iteration has no evaluation."""
     held_out: HeldOut | None = None
-    rewards: Rewards | None = None
+    rewards: RewardFacts | None = None
     completion_tokens: float | None = None
     """Median number of tokens that were sampled in a rollout."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Those metrics of the step that detectors use."""
+    """The step's metrics that detectors use."""
     no_signal: str | None = None
     """Why the iteration had no training signal (training/no_signal.py); None if it had one."""
     tasks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -226,7 +226,7 @@ class Facts:
 
 
 def _columns(groups: Sequence[GroupFacts]) -> dict[str, list[Json]]:
-    columns = {each.name: [getattr(group, each.name) for group in groups] for each in fields(GroupFacts)}
+    columns = {count.name: [getattr(group, count.name) for group in groups] for count in fields(GroupFacts)}
     return {name: column for name, column in columns.items() if any(column)}
 
 

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.diagnosis.detector import AllFacts, Detector
-from learnloop_service.training.diagnosis.diagnosis import Remedy, Severity, Span
+from learnloop_service.training.diagnosis.diagnosis import CausePeriod, Remedy, Severity
 from learnloop_service.training.diagnosis.facts import Facts
 from learnloop_service.training.diagnosis.held_out import evaluations, evidence_of_fall, training_success
 from learnloop_service.training.diagnosis.spans import spans_while
@@ -32,34 +32,40 @@ class Overfits(Detector):
 
     severity = Severity.NOTE
 
-    def spans(self, facts: AllFacts) -> list[Span]:
-        gaps = ((each.iteration, gap.is_shown) for each, gap in self._gaps(facts))
+    def spans(self, facts: AllFacts) -> list[CausePeriod]:
+        gaps = ((iteration.iteration, gap.is_shown) for iteration, gap in self._gaps(facts))
         return spans_while(self._holds(facts)) or spans_while(gaps)
 
     def _gaps(self, facts: AllFacts) -> Iterator[tuple[Facts, "_Gap"]]:
         """Yield the iterations that rolled out scenarios again with a policy that was evaluated, and what they show."""
         z = z_of(1 - _FALSE_ALARMS / self._evaluations())
-        sampled = {each.step: each.held_out.sampled for each in evaluations(facts) if each.held_out}
-        seen = {id for each in facts for id in each.demonstrated}
-        for each in facts:
-            again = [group.successes / group.scored for group in each.groups if group.scenario in seen and group.scored]
-            held_out = sampled.get(each.sampled_step) if each.sampled_step is not None else None
+        sampled = {iteration.step: iteration.held_out.sampled for iteration in evaluations(facts) if iteration.held_out}
+        familiar = {id for iteration in facts for id in iteration.demonstrated}
+        for iteration in facts:
+            again = [
+                group.successes / group.scored
+                for group in iteration.groups
+                if group.scenario in familiar and group.scored
+            ]
+            held_out = sampled.get(iteration.sampled_step) if iteration.sampled_step is not None else None
             if again and held_out:
-                yield each, _Gap.of(again, list(held_out.values()), z)
-            seen |= {group.scenario for group in (*each.groups, *each.replacements)} - {""}
+                yield iteration, _Gap.of(again, list(held_out.values()), z)
+            familiar |= {group.scenario for group in (*iteration.groups, *iteration.replacements)} - {""}
 
-    def _gap(self, facts: AllFacts, span: Span) -> "_Gap | None":
+    def _gap(self, facts: AllFacts, span: CausePeriod) -> "_Gap | None":
         """Return the latest gap of a span that a gap began; None if a fall did."""
         if spans_while(self._holds(facts)):
             return None
-        return next((gap for each, gap in reversed([*self._gaps(facts)]) if each.iteration >= span.first), None)
+        return next(
+            (gap for iteration, gap in reversed([*self._gaps(facts)]) if iteration.iteration >= span.first), None
+        )
 
     def _holds(self, facts: AllFacts) -> Iterator[tuple[int, bool | None]]:
-        seen = evaluations(facts)
-        for count, each in enumerate(seen[1:], 2):
-            fallen = evidence_of_fall(seen[:count])
-            has_fallen = fallen >= self._threshold() and self._rose(facts, each)
-            yield each.iteration, True if has_fallen else False if fallen < 1 else None
+        evaluated = evaluations(facts)
+        for count, iteration in enumerate(evaluated[1:], 2):
+            fallen = evidence_of_fall(evaluated[:count])
+            has_fallen = fallen >= self._threshold() and self._rose(facts, iteration)
+            yield iteration.iteration, True if has_fallen else False if fallen < 1 else None
 
     def _threshold(self) -> float:
         return _THRESHOLD * self._evaluations()
@@ -68,10 +74,14 @@ class Overfits(Detector):
         return max(1, self.config.all_iterations // self.config.evaluation.every)
 
     def _rose(self, facts: AllFacts, until: Facts) -> bool:
-        rates = [training_success(each) for each in facts if each.groups and each.iteration <= until.iteration]
+        rates = [
+            training_success(iteration)
+            for iteration in facts
+            if iteration.groups and iteration.iteration <= until.iteration
+        ]
         return len(rates) > _COMPARED and fmean(rates[-_COMPARED:]) - fmean(rates[:_COMPARED]) >= _RISE
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         if gap := self._gap(facts, span):
             return (
                 f"Success is {gap.seen:.0%} on training scenarios that were demonstrated or rolled out before, and "
@@ -79,15 +89,17 @@ class Overfits(Detector):
             )
         return "Success on training scenarios rises, and on held-out ones it has fallen."
 
-    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+    def evidence(self, facts: AllFacts, span: CausePeriod) -> Mapping[str, Json]:
         if gap := self._gap(facts, span):
             return asdict(gap)
         curve = {
-            str(each.iteration): round(_mean(each.held_out.sampled), 4) for each in evaluations(facts) if each.held_out
+            str(iteration.iteration): round(_mean(iteration.held_out.sampled), 4)
+            for iteration in evaluations(facts)
+            if iteration.held_out
         }
         return {"held_out_success": curve, "bound": self._threshold()}
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         if self._gap(facts, span):
             return Remedy(
                 "More training scenarios would help a new run, or fewer epochs of demonstrations (warm_start)."
@@ -95,8 +107,8 @@ class Overfits(Detector):
         return Remedy("Stop: /ask uses the best checkpoint already. More training scenarios would help a new run.")
 
     def not_examined(self, facts: AllFacts) -> str | None:
-        seen = evaluations(facts)
-        scenarios = max((len(each.held_out.sampled) for each in seen if each.held_out), default=0)
+        evaluated = evaluations(facts)
+        scenarios = max((len(iteration.held_out.sampled) for iteration in evaluated if iteration.held_out), default=0)
         if not scenarios:
             return "The run has no validation scenarios."
         if scenarios < _FEW_SCENARIOS:
@@ -116,11 +128,11 @@ class _Gap:
     """Lower end of the interval of the difference: Newcombe's, where a group or scenario counts as one trial."""
 
     @classmethod
-    def of(cls, seen: Sequence[float], held_out: Sequence[float], z: float) -> "_Gap":
-        mine, others = fmean(seen), fmean(held_out)
-        trials = wilson(others, len(held_out), z), wilson(mine, len(seen), z)
-        low, _ = newcombe(others, *trials[0], mine, *trials[1])
-        return cls(round(mine, 4), len(seen), round(others, 4), len(held_out), round(low, 4))
+    def of(cls, familiar: Sequence[float], held_out: Sequence[float], z: float) -> "_Gap":
+        rate, held_out_rate = fmean(familiar), fmean(held_out)
+        intervals = wilson(held_out_rate, len(held_out), z), wilson(rate, len(familiar), z)
+        low, _ = newcombe(held_out_rate, *intervals[0], rate, *intervals[1])
+        return cls(round(rate, 4), len(familiar), round(held_out_rate, 4), len(held_out), round(low, 4))
 
     @property
     def is_shown(self) -> bool:
@@ -132,29 +144,31 @@ class Forgets(Detector):
 
     severity = Severity.NOTE
 
-    def spans(self, facts: AllFacts) -> list[Span]:
+    def spans(self, facts: AllFacts) -> list[CausePeriod]:
         most = max(_FEWEST_FORGOTTEN, _FORGOTTEN * len(_solved(facts)))
-        return spans_while((each.iteration, len(self._lost(facts, each)) >= most) for each in evaluations(facts)[1:])
+        return spans_while(
+            (iteration.iteration, len(self._lost(facts, iteration)) >= most) for iteration in evaluations(facts)[1:]
+        )
 
-    def _lost(self, facts: AllFacts, each: Facts) -> list[str]:
-        now = each.held_out.greedy if each.held_out else {}
+    def _lost(self, facts: AllFacts, iteration: Facts) -> list[str]:
+        now = iteration.held_out.greedy if iteration.held_out else {}
         return [id for id in _solved(facts) if now.get(id) == 0.0]
 
     def _newest(self, facts: AllFacts) -> Facts:
         return evaluations(facts)[-1]
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         lost, solved = self._lost(facts, self._newest(facts)), _solved(facts)
         return f"Of {len(solved)} held-out scenarios that the base model solved, {len(lost)} fail now."
 
-    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+    def evidence(self, facts: AllFacts, span: CausePeriod) -> Mapping[str, Json]:
         return {
             "scenarios": self._lost(facts, self._newest(facts))[:10],
             "solved_before": len(_solved(facts)),
             "bound": _FORGOTTEN,
         }
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         text = "Go back to the checkpoint before it, and keep the policy close to its base (kl_penalty_coef)."
         return self.fork(facts, span, text, train_options={"kl_penalty_coef": 0.05})
 

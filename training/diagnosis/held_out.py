@@ -20,36 +20,38 @@ _MOST = 460.0
 
 def evaluations(facts: AllFacts) -> list[Facts]:
     """Return the iterations with sampled validation rollouts, in order."""
-    return [each for each in facts if each.held_out and each.held_out.sampled]
+    return [iteration for iteration in facts if iteration.held_out and iteration.held_out.sampled]
 
 
 def is_rising(facts: AllFacts) -> bool:
     """Return whether held-out success is shown to be higher than at first: the run's verdict would be `learned`."""
-    seen = evaluations(facts)
-    return len(seen) > 1 and _has_risen(tuple(_sampled(seen[0]).items()), tuple(_sampled(seen[-1]).items()))
+    evaluated = evaluations(facts)
+    return len(evaluated) > 1 and _has_risen(
+        tuple(_sampled(evaluated[0]).items()), tuple(_sampled(evaluated[-1]).items())
+    )
 
 
 @lru_cache(1_024)  # a run is diagnosed after each iteration, and a bootstrap takes 8 ms
 def _has_risen(before: tuple[tuple[str, float], ...], after: tuple[tuple[str, float], ...]) -> bool:
-    found = difference(dict(before), dict(after))
-    return found is not None and found.is_shown and found.mean > 0
+    change = difference(dict(before), dict(after))
+    return change is not None and change.is_shown and change.mean > 0
 
 
-def evidence_of_fall(seen: Sequence[Facts]) -> float:
+def evidence_of_fall(evaluated: Sequence[Facts]) -> float:
     """Return the evidence that the last of these evaluations is worse than earlier ones, as the wealth of bets that
     starts at 1: against at most 16 earlier evaluations, evenly spread, paired by scenario, and averaged.
 
     The best one alone would be the wrong rival: choosing it selects luck, and every run falls from it.
     """
-    earlier, latest = seen[:-1], _sampled(seen[-1])
+    earlier, latest = evaluated[:-1], _sampled(evaluated[-1])
     rivals = [earlier[number * len(earlier) // _RIVALS] for number in range(_RIVALS)] if earlier[_RIVALS:] else earlier
-    return fmean(_wealth(_sampled(each), latest) for each in rivals) if rivals else 1.0
+    return fmean(_wealth(_sampled(rival), latest) for rival in rivals) if rivals else 1.0
 
 
-def training_success(each: Facts) -> float:
+def training_success(iteration: Facts) -> float:
     """Return the success rate of an iteration's scored rollouts."""
-    scored = sum(group.scored for group in each.groups)
-    return sum(group.successes for group in each.groups) / scored if scored else 0.0
+    scored = sum(group.scored for group in iteration.groups)
+    return sum(group.successes for group in iteration.groups) / scored if scored else 0.0
 
 
 def _wealth(before: Mapping[str, float], after: Mapping[str, float]) -> float:
@@ -60,5 +62,5 @@ def _wealth(before: Mapping[str, float], after: Mapping[str, float]) -> float:
     return exp(min(bets.evidence().better, _MOST))
 
 
-def _sampled(each: Facts) -> Mapping[str, float]:
-    return each.held_out.sampled if each.held_out else {}
+def _sampled(iteration: Facts) -> Mapping[str, float]:
+    return iteration.held_out.sampled if iteration.held_out else {}

@@ -32,8 +32,15 @@ async def replayed(result: IterationResult, config: RunConfig, environment: Envi
     try:
         with tracing(None):  # nothing here is a call of a model, or an agent's
             await replay(environment, rollout.scenario, fork, limits)
-    except ReplayDiffers as found:
-        return Replay(rollout.id, True, found.turn, found.tool, _excerpt(found.recorded), _excerpt(found.found))
+    except ReplayDiffers as difference:
+        return Replay(
+            rollout.id,
+            True,
+            difference.turn,
+            difference.tool,
+            _excerpt(difference.recorded),
+            _excerpt(difference.found),
+        )
     return Replay(rollout.id)
 
 

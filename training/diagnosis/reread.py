@@ -22,14 +22,16 @@ def readings_of(result: IterationResult, tool_format: ToolFormat) -> dict[str, R
     """Return how many of the iteration's replies the model's format reads differently than they were recorded."""
     train = [scored.rollout for group in result.groups for scored in group.rollouts]
     evaluated = [scored.rollout for evaluation in result.evaluations for scored in evaluation.rollouts]
-    found = {"train": _readings(train, tool_format), "evaluation": _readings(evaluated, tool_format)}
-    return {kind: readings for kind, readings in found.items() if readings.read}
+    by_kind = {"train": _readings(train, tool_format), "evaluation": _readings(evaluated, tool_format)}
+    return {kind: readings for kind, readings in by_kind.items() if readings.read}
 
 
 def _readings(rollouts: Sequence[Rollout], tool_format: ToolFormat) -> Readings:
     chosen = rollouts[:: max(1, len(rollouts) // _REPLIES)][:_REPLIES]
     read = [(rollout, text, recorded) for rollout in chosen for text, recorded in _first_reply(rollout)]
-    different = [(each.id, text) for each, text, recorded in read if _calls(each, text, tool_format) != recorded]
+    different = [
+        (rollout.id, text) for rollout, text, recorded in read if _calls(rollout, text, tool_format) != recorded
+    ]
     if not different:
         return Readings(len(read), 0, tool_format=tool_format.name)
     id, text = different[0]
@@ -49,7 +51,7 @@ def _first_reply(rollout: Rollout) -> Iterator[tuple[str, list[Call]]]:
 
 
 def _sampled_text(choice: "Choice") -> str | None:
-    """Return the text of the sampled tokens; None if the server does not tell it."""
+    """Return the text of the sampled tokens; None if the server does not report their bytes."""
     tokens = choice.logprobs and choice.logprobs.content
     if not tokens or any(token.bytes is None for token in tokens):
         return None

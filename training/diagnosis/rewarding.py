@@ -5,7 +5,7 @@ from statistics import fmean
 
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.diagnosis.detector import AllFacts
-from learnloop_service.training.diagnosis.diagnosis import Remedy, Severity, Span
+from learnloop_service.training.diagnosis.diagnosis import CausePeriod, Remedy, Severity
 from learnloop_service.training.diagnosis.facts import Facts, GroupFacts
 from learnloop_service.training.diagnosis.held_out import is_rising
 from learnloop_service.training.diagnosis.share_detector import ShareDetector
@@ -31,24 +31,24 @@ class RewardHacked(ShareDetector):
         return _failures(group)
 
     def bound_of(self, facts: AllFacts) -> float:
-        counts = [_failures(group) for each in _rewarded(facts)[:_COMPARED] for group in each.groups]
+        counts = [_failures(group) for iteration in _rewarded(facts)[:_COMPARED] for group in iteration.groups]
         units = sum(units for _, units in counts)
         before = sum(failed for failed, _ in counts) / units if units else 0.0
         return round(min(before + 0.1, _HIGHEST_BOUND), 4)
 
-    def is_observed(self, facts: AllFacts, each: Facts) -> bool:
+    def is_observed(self, facts: AllFacts, iteration: Facts) -> bool:
         """Bet only on iterations at which the reward has risen by half of its standard deviation."""
-        seen = [one for one in _rewarded(facts) if one.iteration <= each.iteration]
-        deviations = [one.rewards.deviation for one in seen[:_COMPARED] if one.rewards]
-        return len(seen) > _COMPARED and _rise(seen) > 0.5 * fmean(deviations)
+        rewarded = [earlier for earlier in _rewarded(facts) if earlier.iteration <= iteration.iteration]
+        deviations = [earlier.rewards.deviation for earlier in rewarded[:_COMPARED] if earlier.rewards]
+        return len(rewarded) > _COMPARED and _rise(rewarded) > 0.5 * fmean(deviations)
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         return (
             f"The mean reward rose by {_rise(_rewarded(facts)):.2f}, and {self.percent(facts, span)} of the rollouts "
             "have no success, more than at first."
         )
 
-    def evidence(self, facts: AllFacts, span: Span) -> dict[str, Json]:
+    def evidence(self, facts: AllFacts, span: CausePeriod) -> dict[str, Json]:
         rises = _rises(_rewarded(facts))
         most = max(rises, key=lambda name: rises[name], default=None)
         return super().evidence(facts, span) | {
@@ -57,7 +57,7 @@ class RewardHacked(ShareDetector):
             "parts": rises,
         }
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         rises = _rises(_rewarded(facts))
         part = max(rises, key=lambda name: rises[name], default="score")
         return Remedy(
@@ -76,34 +76,36 @@ class PartDominates(ShareDetector):
     def count(self, group: GroupFacts) -> tuple[float, float]:
         return (min(group.dominance / group.variance, 1.0), 1) if group.variance else (0, 0)
 
-    def spans(self, facts: AllFacts) -> list[Span]:
+    def spans(self, facts: AllFacts) -> list[CausePeriod]:
         return [] if is_rising(facts) else super().spans(facts)
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         return f"One part of the reward explains {self.percent(facts, span)} of its differences within a group."
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         return Remedy("See whether the other parts are worth their weight. By itself this is no fault.")
 
 
 def _rewarded(facts: AllFacts) -> list[Facts]:
-    return [each for each in facts if each.rewards is not None]
+    return [iteration for iteration in facts if iteration.rewards is not None]
 
 
-def _mean(seen: Sequence[Facts]) -> float:
-    return fmean(each.rewards.mean for each in seen if each.rewards)
+def _mean(rewarded: Sequence[Facts]) -> float:
+    return fmean(iteration.rewards.mean for iteration in rewarded if iteration.rewards)
 
 
-def _rise(seen: Sequence[Facts]) -> float:
+def _rise(rewarded: Sequence[Facts]) -> float:
     """Return the mean reward of the last iterations minus that of the first ones."""
-    return _mean(seen[-_COMPARED:]) - _mean(seen[:_COMPARED]) if seen else 0.0
+    return _mean(rewarded[-_COMPARED:]) - _mean(rewarded[:_COMPARED]) if rewarded else 0.0
 
 
-def _rises(seen: Sequence[Facts]) -> dict[str, float]:
-    """Return the same of each part of the reward."""
-    names = {name for each in seen if each.rewards for name in each.rewards.parts}
-    return {name: round(_part(seen[-_COMPARED:], name) - _part(seen[:_COMPARED], name), 4) for name in sorted(names)}
+def _rises(rewarded: Sequence[Facts]) -> dict[str, float]:
+    """Return the rise of each part of the reward, as `_rise` measures it."""
+    names = {name for iteration in rewarded if iteration.rewards for name in iteration.rewards.parts}
+    return {
+        name: round(_part(rewarded[-_COMPARED:], name) - _part(rewarded[:_COMPARED], name), 4) for name in sorted(names)
+    }
 
 
-def _part(seen: Sequence[Facts], name: str) -> float:
-    return fmean(each.rewards.parts.get(name, 0.0) for each in seen if each.rewards)
+def _part(rewarded: Sequence[Facts], name: str) -> float:
+    return fmean(iteration.rewards.parts.get(name, 0.0) for iteration in rewarded if iteration.rewards)

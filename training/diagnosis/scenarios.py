@@ -7,10 +7,10 @@ from itertools import islice
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.diagnosis import request_limits
 from learnloop_service.training.diagnosis.detector import AllFacts, Detector
-from learnloop_service.training.diagnosis.diagnosis import Remedy, Severity, Span
+from learnloop_service.training.diagnosis.diagnosis import CausePeriod, Remedy, Severity
 from learnloop_service.training.diagnosis.facts import Facts, GroupFacts
 from learnloop_service.training.diagnosis.share_detector import ShareDetector
-from learnloop_service.training.diagnosis.shares import Observed, share_spans
+from learnloop_service.training.diagnosis.shares import SymptomShares, share_spans
 
 _MOST_REPEATED = 0.2
 """Share of the training scenarios that may repeat the task of another one."""
@@ -37,58 +37,66 @@ class DuplicateScenarios(Detector):
 
     severity = Severity.WARNING
 
-    def spans(self, facts: AllFacts) -> list[Span]:
-        found = (each.iteration for each, repeated in _repeated(facts) if repeated.contradicts)
-        return [Span(first, first) for first in islice(found, 1)]
+    def spans(self, facts: AllFacts) -> list[CausePeriod]:
+        contradicting = (iteration.iteration for iteration, repeated in _repeated(facts) if repeated.contradicts)
+        return [CausePeriod(first, first) for first in islice(contradicting, 1)]
 
     def _all(self, facts: AllFacts) -> _Repeated:
         return [repeated for _, repeated in _repeated(facts)][-1]
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
-        found = self._all(facts)
-        if found.held_out:
-            number = len(found.held_out)
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
+        repeated = self._all(facts)
+        if repeated.held_out:
+            number = len(repeated.held_out)
             return f"{number} held-out {_scenarios(number)} the same task as one that is trained on."
-        number = len(found.in_training)
-        return f"{number} of {found.training} training scenarios have the same task as another one."
+        number = len(repeated.in_training)
+        return f"{number} of {repeated.training} training scenarios have the same task as another one."
 
-    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
-        found = self._all(facts)
+    def evidence(self, facts: AllFacts, span: CausePeriod) -> Mapping[str, Json]:
+        repeated = self._all(facts)
         return {
-            "repeated_in_training": found.in_training[:_SHOWN],
-            "held_out_and_trained": found.held_out[:_SHOWN],
-            "training_scenarios": found.training,
+            "repeated_in_training": repeated.in_training[:_SHOWN],
+            "held_out_and_trained": repeated.held_out[:_SHOWN],
+            "training_scenarios": repeated.training,
             "bound": _MOST_REPEATED,
         }
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         return Remedy(
             "Leave these scenarios out of the data set: held-out figures count what was learned by heart, or the same "
             "task is trained on more often than others. Nothing is left out by itself."
         )
 
     def not_examined(self, facts: AllFacts) -> str | None:
-        return None if any(each.tasks for each in facts) else "The iterations of an earlier version kept no tasks."
+        return (
+            None
+            if any(iteration.tasks for iteration in facts)
+            else "The iterations of an earlier version kept no tasks."
+        )
 
 
 def _repeated(facts: AllFacts) -> Iterator[tuple[Facts, _Repeated]]:
     """Yield each iteration with what has been repeated up to it. The baseline has the held-out tasks."""
-    found, seen, tasks = _Repeated(), set[str](), set[str]()
+    repeated, ids, tasks = _Repeated(), set[str](), set[str]()
     held_out = {
-        task: id for each in facts for split, of in each.tasks.items() if split != "train" for id, task in of.items()
+        task: id
+        for iteration in facts
+        for split, of_split in iteration.tasks.items()
+        if split != "train"
+        for id, task in of_split.items()
     }
-    for each in facts:
-        for id, task in each.tasks.get("train", {}).items():
-            if id in seen:
+    for iteration in facts:
+        for id, task in iteration.tasks.get("train", {}).items():
+            if id in ids:
                 continue
             if task in tasks:
-                found.in_training.append(id)
+                repeated.in_training.append(id)
             elif task in held_out:
-                found.held_out.append(held_out[task])
-            seen.add(id)
+                repeated.held_out.append(held_out[task])
+            ids.add(id)
             tasks.add(task)
-        found.training = len(seen)
-        yield each, found
+        repeated.training = len(ids)
+        yield iteration, repeated
 
 
 class TooHard(ShareDetector):
@@ -101,10 +109,10 @@ class TooHard(ShareDetector):
     def count(self, group: GroupFacts) -> tuple[float, float]:
         return (group.successes == 0, 1) if group.scored > 1 else (0, 0)
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         return f"In {self.percent(facts, span)} of the groups no rollout succeeded, so there is little to learn from."
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         if facts[-1].has_oracle and self.config.warm_start is None:
             text = "Learn from the environment's own demonstrations first (warm_start)."
             return self.fork(facts, span, text, warm_start={"demonstrations": {"oracle": 64}})
@@ -124,10 +132,10 @@ class TooEasy(ShareDetector):
     def count(self, group: GroupFacts) -> tuple[float, float]:
         return (group.successes == group.scored, 1) if group.scored > 1 else (0, 0)
 
-    def summary(self, facts: AllFacts, span: Span) -> str:
+    def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         return f"In {self.percent(facts, span)} of the groups every rollout succeeded: there is little left to learn."
 
-    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+    def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         return Remedy("Stop here, or train on harder scenarios.")
 
 
@@ -139,7 +147,7 @@ def easy_groups(groups: Iterable[GroupFacts]) -> tuple[float, ...]:
 def is_learned(easy: Mapping[int, Sequence[float]], iterations: int) -> bool:
     """Return whether little is left to learn, because the diagnosis is active. `easy` has the `easy_groups` of each
     iteration so far, and `iterations` is the number that is planned."""
-    observed = [Observed(iteration, tuple(shares)) for iteration, shares in sorted(easy.items()) if shares]
+    observed = [SymptomShares(iteration, tuple(shares)) for iteration, shares in sorted(easy.items()) if shares]
     spans = share_spans(observed, TooEasy.bound, iterations)
     return bool(spans) and spans[-1].cleared is None
 

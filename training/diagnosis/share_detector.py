@@ -1,22 +1,22 @@
-"""Causes that are a share, of rollouts, calls, pairs or groups, above a bound."""
+"""Causes that hold when the share of rollouts, calls, pairs or groups with a symptom is above a bound."""
 
 from collections.abc import Callable, Iterable
 
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.diagnosis.detector import AllFacts, Detector
-from learnloop_service.training.diagnosis.diagnosis import Severity, Span
+from learnloop_service.training.diagnosis.diagnosis import CausePeriod, Severity
 from learnloop_service.training.diagnosis.facts import MAX_EXAMPLES, Facts, GroupFacts
-from learnloop_service.training.diagnosis.shares import Observed, share_spans
+from learnloop_service.training.diagnosis.shares import SymptomShares, share_spans
 
 
 class ShareDetector(Detector):
-    """Detects that more than `bound` of something shows a symptom. Subclasses count it in a group if it is no `symptom`
-    of rollouts."""
+    """Detects that a larger share than `bound` shows a symptom. Subclasses override `count` if the symptom is not a
+    count of rollouts in `GroupFacts`."""
 
     severity = Severity.NOTE
     bound: float
     symptom: str | None = None
-    """Under which name the facts have counts and examples of it."""
+    """Name of the counts and examples in the facts; None if subclasses count."""
     unit = "rollouts"
     """What is counted."""
 
@@ -25,24 +25,24 @@ class ShareDetector(Detector):
         return getattr(group, str(self.symptom)), group.rollouts
 
     def bound_of(self, facts: AllFacts) -> float:
-        """Return the largest share of a run in order."""
+        """Return the largest share that is normal for this run."""
         return self.bound
 
-    def is_observed(self, facts: AllFacts, each: Facts) -> bool:
+    def is_observed(self, facts: AllFacts, iteration: Facts) -> bool:
         """Return whether an iteration can show the symptom at all."""
         return True
 
-    def spans(self, facts: AllFacts) -> list[Span]:
+    def spans(self, facts: AllFacts) -> list[CausePeriod]:
         """Bet on the share of each group (training/diagnosis/shares.py)."""
         observed = [
-            Observed(each.iteration, shares)
-            for each in facts
-            if self.is_observed(facts, each) and (shares := self._shares(each))
+            SymptomShares(iteration.iteration, shares)
+            for iteration in facts
+            if self.is_observed(facts, iteration) and (shares := self._shares(iteration))
         ]
         return share_spans(observed, self.bound_of(facts), self.config.all_iterations)
 
-    def _shares(self, each: Facts) -> tuple[float, ...]:
-        return tuple(affected / units for affected, units in map(self.count, each.groups) if units)
+    def _shares(self, iteration: Facts) -> tuple[float, ...]:
+        return tuple(affected / units for affected, units in map(self.count, iteration.groups) if units)
 
     def not_examined(self, facts: AllFacts) -> str | None:
         """Return why no group could show it."""
@@ -51,20 +51,22 @@ class ShareDetector(Detector):
     unknown: str | None = None
     """Why no group could show the symptom; None if that says nothing."""
 
-    def share(self, facts: AllFacts, span: Span) -> float:
+    def share(self, facts: AllFacts, span: CausePeriod) -> float:
         """Return the share since the span began."""
         affected, units = self._totals(facts, span)
         return affected / units if units else 0.0
 
-    def percent(self, facts: AllFacts, span: Span) -> str:
+    def percent(self, facts: AllFacts, span: CausePeriod) -> str:
         """Return the share in words."""
         return f"{100 * self.share(facts, span):.0f}%"
 
-    def _totals(self, facts: AllFacts, span: Span) -> tuple[float, float]:
-        counts = [self.count(group) for each in facts if each.iteration >= span.first for group in each.groups]
+    def _totals(self, facts: AllFacts, span: CausePeriod) -> tuple[float, float]:
+        counts = [
+            self.count(group) for iteration in facts if iteration.iteration >= span.first for group in iteration.groups
+        ]
         return sum(affected for affected, _ in counts), sum(units for _, units in counts)
 
-    def evidence(self, facts: AllFacts, span: Span) -> dict[str, Json]:
+    def evidence(self, facts: AllFacts, span: CausePeriod) -> dict[str, Json]:
         """Return the share since the span began, its bound, and up to five trajectories, the newest first."""
         affected, units = self._totals(facts, span)
         figures: dict[str, Json] = {
@@ -75,19 +77,19 @@ class ShareDetector(Detector):
         }
         if (symptom := self.symptom) is None:
             return figures
-        examples = newest(facts, span, lambda each: each.examples.get(symptom, ()))
+        examples = newest(facts, span, lambda iteration: iteration.examples.get(symptom, ()))
         return figures | {"trajectories": examples[:MAX_EXAMPLES]}
 
 
 class ShareAboveBaseline(ShareDetector):
-    """Has a bound above the baseline's share, because a base can begin badly and recover: from 0.4 to 0.6."""
+    """Detects a share above the baseline's plus 0.1, within 0.4 to 0.6, because a base can begin badly and recover."""
 
     def bound_of(self, facts: AllFacts) -> float:
         affected, units = self.count(facts[0].evaluated) if facts[0].evaluated else (0.0, 0.0)
         return round(min(max(0.4, affected / units + 0.1 if units else 0.0), 0.6), 4)
 
 
-def newest(facts: AllFacts, span: Span, texts: Callable[[Facts], Iterable[str]]) -> list[str]:
+def newest(facts: AllFacts, span: CausePeriod, texts: Callable[[Facts], Iterable[str]]) -> list[str]:
     """Return the distinct texts since the span began, the newest first."""
-    since = [each for each in reversed(facts) if each.iteration >= span.first]
-    return list(dict.fromkeys(text for each in since for text in texts(each)))
+    since = [iteration for iteration in reversed(facts) if iteration.iteration >= span.first]
+    return list(dict.fromkeys(text for iteration in since for text in texts(iteration)))

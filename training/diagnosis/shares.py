@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from learnloop_service.training.diagnosis.diagnosis import Span
+from learnloop_service.training.diagnosis.diagnosis import CausePeriod
 
 _BETS = (0.5, 0.75, 0.95)
 _THRESHOLD = 800.0
@@ -23,7 +23,7 @@ _CLEAR_AFTER = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class SymptomShares:
     """The shares of an iteration's groups that show a symptom."""
 
     iteration: int
@@ -42,34 +42,35 @@ class _Wealth:
     gain: float = 0.0
     """Log wealth of the middle bet since `onset`, the beginning that has won most."""
 
-    def add(self, seen: Observed) -> float:
+    def add(self, observed: SymptomShares) -> float:
         """Bet on an iteration and return the evidence."""
-        growth = [math.prod(1 + bet * (share - self.bound) / self.bound for share in seen.shares) for bet in _BETS]
+        growth = [math.prod(1 + bet * (share - self.bound) / self.bound for share in observed.shares) for bet in _BETS]
         self.staked = min(self.staked + 1, self.iterations)
         self.wealth = [
-            min((each + 1 / self.iterations) * factor, 1e200) for each, factor in zip(self.wealth, growth, strict=True)
+            min((wealth + 1 / self.iterations) * factor, 1e200)
+            for wealth, factor in zip(self.wealth, growth, strict=True)
         ]
         won = math.log(max(growth[1], 1e-200))
         if self.gain <= 0:
-            self.onset, self.gain = seen.iteration, 0.0
+            self.onset, self.gain = observed.iteration, 0.0
         self.gain += won
         return fmean(self.wealth) + 1 - self.staked / self.iterations
 
 
-def share_spans(observed: Sequence[Observed], bound: float, iterations: int) -> list[Span]:
+def share_spans(observed: Sequence[SymptomShares], bound: float, iterations: int) -> list[CausePeriod]:
     """Return when the share was shown to be above `bound`. `iterations` is the planned number of iterations.
 
     After each span the threshold doubles, so that all alarms of a run together stay within twice the first one's
     probability.
     """
-    spans: list[Span] = []
+    spans: list[CausePeriod] = []
     wealth, current, low = _Wealth(bound, max(iterations, 1)), None, 0
-    for seen in observed:
-        evidence = wealth.add(seen)
-        low = low + 1 if fmean(seen.shares) < bound / 2 else 0
+    for iteration in observed:
+        evidence = wealth.add(iteration)
+        low = low + 1 if fmean(iteration.shares) < bound / 2 else 0
         if current is None and evidence >= _THRESHOLD * 2 ** len(spans):
-            current = Span(wealth.onset, seen.iteration)
+            current = CausePeriod(wealth.onset, iteration.iteration)
         if current is not None and low >= _CLEAR_AFTER:
-            spans.append(Span(current.first, current.named, seen.iteration))
+            spans.append(CausePeriod(current.first, current.named, iteration.iteration))
             wealth, current = _Wealth(bound, max(iterations, 1)), None
     return [*spans, current] if current is not None else spans

@@ -17,20 +17,20 @@ TrueSuccess = Mapping[str, bool]
 
 
 async def true_success(result: IterationResult, environment: Environment) -> TrueSuccess:
-    """Return the check's findings for an iteration's training rollouts; empty if the environment has no such check."""
+    """Return the check's verdicts on an iteration's training rollouts; empty if the environment has no such check."""
     if not registry.traits(environment.default_judge).checks:
         return {}
     check = registry.build(environment.default_judge, {}, JudgeServices(rubric=environment.rubric))
-    found: dict[str, bool] = {}
+    successes: dict[str, bool] = {}
     for group in result.groups:
-        rollouts = [each.rollout for each in _scored(group.rollouts)]
-        candidates = [Candidate(each.id, each.outcome, transcript_of(each.trajectory)) for each in rollouts]
+        rollouts = [scored.rollout for scored in _scored(group.rollouts)]
+        candidates = [Candidate(rollout.id, rollout.outcome, transcript_of(rollout.trajectory)) for rollout in rollouts]
         judgement = await checked(check, group.scenario, candidates)
         for rollout, score in zip(rollouts, judgement.scores, strict=True):
             if score.value is not None:
-                found[rollout.id] = environment.success(rollout.outcome, score.value)
-    return found
+                successes[rollout.id] = environment.success(rollout.outcome, score.value)
+    return successes
 
 
 def _scored(rollouts: Iterable[ScoredRollout]) -> list[ScoredRollout]:
-    return [each for each in rollouts if each.reward is not None]
+    return [rollout for rollout in rollouts if rollout.reward is not None]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from learnloop_service.training.base_model_files import added_base_models
+from learnloop_service.training.bases.files import added_base_models
 from learnloop_service.training.engine.cpu_mode import set_cpu_mode
 from learnloop_service.training.engine.logs import configure_logs
 from learnloop_service.training.engine_flags import KEY_VARIABLE, is_loopback, parse
@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # imported late, see main
     from learnloop_service.training.engine.computing import Computing
     from learnloop_service.training.engine.registry.model_record import Target
     from learnloop_service.training.engine.registry.registry import Registry
-    from learnloop_service.training.engine.tokens import ChatTokenizer
+    from learnloop_service.training.engine.text.tokens import ChatTokenizer
     from learnloop_service.training.engine.workers.link import WorkerSpec
 
 TINY_BASE = Path(__file__).parent / "tiny_base" / "model"
@@ -120,8 +120,8 @@ def _import_libraries(options: argparse.Namespace, bases: Mapping[str, Path]) ->
     import learnloop_service.training.engine.http.server
     from learnloop_service.training.engine.weights import llama_modules
 
-    known = [*bases.values(), *added_base_models(options.data_dir).values()]
-    if options.device == "cuda" or not all(map(llama_modules.is_readable, known)):
+    directories = [*bases.values(), *added_base_models(options.data_dir).values()]
+    if options.device == "cuda" or not all(map(llama_modules.is_readable, directories)):
         import learnloop_service.training.engine.trainer.pretrained  # noqa: F401  # it imports transformers
 
 
@@ -237,7 +237,7 @@ def _worker_computing(
     registry: "Registry", specs: "Sequence[WorkerSpec]", ray_address: str | None
 ) -> "tuple[Computing, Callable[[Target], ChatTokenizer]]":
     """Raises ClusterUnavailable."""
-    from learnloop_service.training.engine.tokenizers import Tokenizers
+    from learnloop_service.training.engine.text.tokenizers import Tokenizers
     from learnloop_service.training.engine.workers.local import LocalWorkers
     from learnloop_service.training.engine.workers.pool import WorkerPool
     from learnloop_service.training.engine.workers.ray_workers import RayWorkers

@@ -57,7 +57,7 @@ class Compute:
     @property
     def details(self) -> Mapping[str, Any]:
         """The weights used for sampling and training, and what the engine computes on."""
-        devices = [asdict(each) for each in self._engine.devices]
+        devices = [asdict(figures) for figures in self._engine.devices]
         return {"training_weights": self._engine.training_weights, "devices": devices}
 
     def start(self) -> None:
@@ -83,7 +83,7 @@ class Compute:
             else:
                 _call_on_loop(loop, _settle, future, result)
 
-        self._put(run)
+        self._enqueue(run)
         return await future
 
     async def sample(self, target: Target, request: SampleRequest, on_token: OnToken | None = None) -> Sample:
@@ -92,7 +92,7 @@ class Compute:
         future: asyncio.Future[Sample] = loop.create_future()
         number: list[int] = []
 
-        def done(outcome: Sample | Exception) -> None:
+        def finish(outcome: Sample | Exception) -> None:
             self._unfinished.pop(id(future), None)
             _call_on_loop(loop, _settle, future, outcome)
 
@@ -102,14 +102,14 @@ class Compute:
         def submit() -> None:
             if future.cancelled():
                 return
-            self._unfinished[id(future)] = done
+            self._unfinished[id(future)] = finish
             try:
                 listener = token if on_token else self._first_token()
-                number.append(self._engine.submit(target, request, listener, done))
+                number.append(self._engine.submit(target, request, listener, finish))
             except Exception as error:
-                done(error)
+                finish(error)
 
-        self._put(submit)
+        self._enqueue(submit)
         try:
             return await future
         except asyncio.CancelledError:
@@ -127,7 +127,7 @@ class Compute:
 
     def train(self, task: TrainingTask) -> None:
         """Queue a training. Trainings run one after another in this order."""
-        self._put(lambda: self._waiting.append(task))
+        self._enqueue(lambda: self._waiting.append(task))
 
     async def create_model(self, model: NewModel) -> ModelRecord:
         """Create a model. Raises the errors of Registry.create."""
@@ -154,7 +154,7 @@ class Compute:
 
     async def abandon(self, task: TrainingTask, error: Exception) -> None:
         """End a training with that error. Does nothing if it has ended."""
-        await self.call(lambda _: self._end_trainings(lambda each: each is task, error))
+        await self.call(lambda _: self._end_trainings(lambda other: other is task, error))
 
     def _end_trainings(self, which: Callable[[TrainingTask], bool], error: Exception) -> None:
         if self._running and which(self._running[0]):
@@ -166,7 +166,7 @@ class Compute:
             self._waiting.remove(task)
             task.on_end(error)
 
-    def _put(self, call: Callable[[], None]) -> None:
+    def _enqueue(self, call: Callable[[], None]) -> None:
         if self._stopping:
             raise EngineStopped("the engine is shutting down")
         self._calls.put(call)
@@ -241,13 +241,13 @@ class Compute:
             task.on_end(stopped)
         for task in self._waiting:
             task.on_end(stopped)
-        for done in list(self._unfinished.values()):
-            done(stopped)
+        for finish in list(self._unfinished.values()):
+            finish(stopped)
         while not self._calls.empty():
             # Calls that were queued too late still have waiting callers. Anything they start is abandoned immediately.
             self._calls.get()()
-        for done in list(self._unfinished.values()):
-            done(stopped)
+        for finish in list(self._unfinished.values()):
+            finish(stopped)
 
 
 def _settle(future: "asyncio.Future[T]", outcome: T | Exception) -> None:

@@ -10,7 +10,7 @@ from learnloop_service.training.engine.registry.model_record import ModelRecord,
 from learnloop_service.training.engine.sampling.figures import SamplingFigures
 from learnloop_service.training.engine.sampling.requests import OnToken, Sample, SampleRequest
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
-from learnloop_service.training.engine.trainer.grpo_step import Progress
+from learnloop_service.training.engine.trainer.grpo_step import StepProgress
 from learnloop_service.training.engine.trainer.sft import Example, SftOptions
 from learnloop_service.training.engine.trainer.trajectories import Group
 from learnloop_service.training.protocol.model_facts import Reproducibility
@@ -99,7 +99,7 @@ class TrainingTask:
 
     steps: Steps
     on_start: Callable[[], None]
-    on_progress: Callable[[Progress], None]
+    on_progress: Callable[[StepProgress], None]
     on_end: Callable[[TrainResult | Exception], None]
 
     @property

@@ -26,7 +26,7 @@ from learnloop_service.training.engine.fingerprint import fingerprint
 from learnloop_service.training.engine.lanes import Lanes
 from learnloop_service.training.engine.memory import free_bytes, is_out_of_memory, release_reserved, total_bytes
 from learnloop_service.training.engine.registry.base_models import parameter_count
-from learnloop_service.training.engine.registry.checkpoints import Checkpoint
+from learnloop_service.training.engine.registry.checkpoints import StoredCheckpoint
 from learnloop_service.training.engine.registry.model_record import (
     BadModelDirectory,
     ModelRecord,
@@ -38,10 +38,10 @@ from learnloop_service.training.engine.registry.registry import Registry
 from learnloop_service.training.engine.reproducibility import check
 from learnloop_service.training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest
 from learnloop_service.training.engine.sampling.sampler import Sampler
-from learnloop_service.training.engine.tokenizers import Tokenizers
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokenizers import Tokenizers
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
-from learnloop_service.training.engine.trainer.grpo_step import Progress, grpo_step
+from learnloop_service.training.engine.trainer.grpo_step import StepProgress, grpo_step
 from learnloop_service.training.engine.trainer.peers import Alone, Peers, digest
 from learnloop_service.training.engine.trainer.policy import Model, Policy, load_checkpoint, load_policy
 from learnloop_service.training.engine.trainer.sft import Example, SftOptions, sft_step, supervised_sequences
@@ -65,13 +65,13 @@ if TYPE_CHECKING:  # imports transformers
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-Training = Generator[Progress, None, "TrainResult"]
+Training = Generator[StepProgress, None, "TrainResult"]
 """A training job. It yields after every piece of work, so that sampling can continue in between."""
 
 
 TRAINING_SHARE = 0.4
 """Share of a GPU's memory that should be free for training."""
-WAITING = Progress(0, 0)
+WAITING = StepProgress(0, 0)
 WRITING_S = 0.005
 """Interval at which a training that waits for its checkpoint lets other requests sample, in seconds."""
 
@@ -167,7 +167,7 @@ class Engine:
 
     # Sampling
 
-    def submit(self, target: Target, request: SampleRequest, on_token: OnToken | None, done: Done) -> int:
+    def submit(self, target: Target, request: SampleRequest, on_token: OnToken | None, on_done: Done) -> int:
         """Queue a request for the target's weights, loading them if necessary; see Sampler.submit.
 
         Raises BadModelDirectory or BadBaseModel if they cannot be loaded.
@@ -179,7 +179,7 @@ class Engine:
         def finished(outcome: Sample | Exception) -> None:
             if key in self._in_flight:
                 self._in_flight[key] -= 1
-            done(outcome)
+            on_done(outcome)
 
         try:
             return self.sampler.submit(request, on_token, finished)
@@ -207,8 +207,8 @@ class Engine:
     def reproducibility(self) -> Reproducibility | None:
         """The combined reproducibility of all models loaded so far: that of the first one that is not reproducible, if
         any, or None before the first model. Can be read from any thread."""
-        found = list(self._checked.values())
-        return next((each for each in found if not each.reproducible), found[-1] if found else None)
+        results = list(self._checked.values())
+        return next((result for result in results if not result.reproducible), results[-1] if results else None)
 
     def check(self, model_id: str) -> Reproducibility:
         """Check whether the model's samples and training are bit-reproducible, loading it if necessary. Raises
@@ -218,15 +218,17 @@ class Engine:
         self._load(target)
         weights = self.sampler.weights(target.key)
         assert weights is not None
-        found, newest = self._check(weights), self.registry.newest(model_id)
-        return replace(found, fingerprint=fingerprint(found, record.tuning, newest.manifest))
+        reproducibility, newest = self._check(weights), self.registry.newest(model_id)
+        return replace(reproducibility, fingerprint=fingerprint(reproducibility, record.tuning, newest.manifest))
 
     def _check(self, weights: Weights) -> Reproducibility:
         """Run the check once for all weights of the same shapes."""
         shapes = weights.exact_attention, frozenset(matrix.shape for matrix in weights.matrices())
         if shapes not in self._checked:
-            self._checked[shapes] = found = check(weights, self._threads)
-            log.info("reproducibility checked", reproducible=found.reproducible, reason=found.reason)
+            self._checked[shapes] = reproducibility = check(weights, self._threads)
+            log.info(
+                "reproducibility checked", reproducible=reproducibility.reproducible, reason=reproducibility.reason
+            )
         return self._checked[shapes]
 
     @property
@@ -342,11 +344,11 @@ class Engine:
         CheckpointNotWritten, each of which leaves the model unchanged.
         """
 
-        def work(policy: Policy, tokenizer: ChatTokenizer) -> Generator[Progress, None, dict[str, float]]:
+        def work(policy: Policy, tokenizer: ChatTokenizer) -> Generator[StepProgress, None, dict[str, float]]:
             items = []
             for item in sequences(groups, tokenizer, scale_rewards=options.scale_rewards):
                 items.append(_fitting(item, policy))
-                yield Progress(0, 0)
+                yield StepProgress(0, 0)
             count = counts(groups)
             if count.groups_with_signal and not count.groups_trainable:
                 raise NoSampledTokens(count.groups_with_signal)
@@ -357,7 +359,7 @@ class Engine:
             except NothingToTrain as nothing:
                 raise NothingToTrain(str(nothing), count.metrics()) from nothing
             metrics |= count.metrics()
-            yield Progress(1, 1, metrics)
+            yield StepProgress(1, 1, metrics)
             return metrics
 
         return self._training(model_id, expected_step, work)
@@ -374,11 +376,11 @@ class Engine:
         """Take supervised steps, one per batch of examples, and commit them as one checkpoint. For `held_out` only the
         loss is measured. Raises the errors of `train`."""
 
-        def work(policy: Policy, tokenizer: ChatTokenizer) -> Generator[Progress, None, dict[str, float]]:
+        def work(policy: Policy, tokenizer: ChatTokenizer) -> Generator[StepProgress, None, dict[str, float]]:
             items = []
             for item in supervised_sequences([*examples, *held_out], tokenizer, options.context_weight):
                 items.append(item)
-                yield Progress(0, 0)
+                yield StepProgress(0, 0)
             return (
                 yield from sft_step(
                     policy,
@@ -404,7 +406,7 @@ class Engine:
         log.info("model restored", model=restored.manifest.model, step=restored.step, restored_step=step)
         return TrainResult(restored.step, True, dict(restored.manifest.metrics))
 
-    def _parent(self, model_id: str, expected_step: int | None) -> Checkpoint:
+    def _parent(self, model_id: str, expected_step: int | None) -> StoredCheckpoint:
         """Return the newest checkpoint. Raises UnknownModel or StepConflict."""
         parent = self.registry.newest(model_id)
         if expected_step not in (None, parent.step):
@@ -415,7 +417,7 @@ class Engine:
         self,
         model_id: str,
         expected_step: int | None,
-        work: Callable[[Policy, ChatTokenizer], Generator[Progress, None, dict[str, float]]],
+        work: Callable[[Policy, ChatTokenizer], Generator[StepProgress, None, dict[str, float]]],
     ) -> Training:
         record = self.registry.get(model_id)
         parent = self._parent(model_id, expected_step)
@@ -454,11 +456,11 @@ class Engine:
     def _commit(
         self,
         model_id: str,
-        parent: Checkpoint,
+        parent: StoredCheckpoint,
         commit: Callable[[], object],
         early: Target | None = None,
         metrics: dict[str, float] | None = None,
-    ) -> Generator[Progress, None, None]:
+    ) -> Generator[StepProgress, None, None]:
         """Write the next checkpoint by calling `commit` while conversations are sampled, `early` among them if that is
         in the sampler already. Raises StepConflict and the errors of `commit`."""
         with ThreadPoolExecutor(1, "checkpoint") as writer:
@@ -467,12 +469,12 @@ class Engine:
                 if early is not None:
                     self._in_flight[early.key] += 1  # what cannot be loaded again must not give way
                     self.registry.unwritten = early
-                    yield Progress(0, 0, metrics, trained=early.step)
+                    yield StepProgress(0, 0, metrics, trained=early.step)
                 while not wait([written], 0 if self.sampler.busy else WRITING_S).done:
                     yield WAITING
                 written.result()
-            except StepTaken as taken:
-                raise StepConflict(parent.step, self.registry.newest(model_id).step) from taken
+            except StepTaken as conflict:
+                raise StepConflict(parent.step, self.registry.newest(model_id).step) from conflict
             finally:
                 self.registry.unwritten = None
                 if early is not None and early.key in self._in_flight:

@@ -14,13 +14,13 @@ from learnloop_service.training.tuning import Tuning
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "llguidance")
 
 
-def fingerprint(found: Reproducibility, tuning: Tuning, checkpoint: Manifest) -> str | None:
-    """Return the hexadecimal SHA-256 for that checkpoint on this machine. `found` is the result of its check, whose
-    reason contains mode and threads.
+def fingerprint(reproducibility: Reproducibility, tuning: Tuning, checkpoint: Manifest) -> str | None:
+    """Return the hexadecimal SHA-256 for that checkpoint on this machine. The reason of its `reproducibility` contains
+    mode and threads.
 
     Returns None if samples do not repeat, and for an adapter, because its base's files have no hashes.
     """
-    if not found.reproducible or tuning.mode != "full":
+    if not reproducibility.reproducible or tuning.mode != "full":
         return None
     facts = {
         "files": {name: digest.sha256 for name, digest in checkpoint.files.items()},
@@ -28,7 +28,7 @@ def fingerprint(found: Reproducibility, tuning: Tuning, checkpoint: Manifest) ->
         "libraries": {name: version(name) for name in _LIBRARIES},
         "python": platform.python_version(),
         "processor": _processor(),
-        "check": found.reason,
+        "check": reproducibility.reason,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 

@@ -21,7 +21,7 @@ class Lanes:
         self.count = count
         self._threads = ThreadPoolExecutor(count, "lane", torch.set_num_threads, (1,)) if count > 1 else None
 
-    def each(self, work: Callable[[P], R], parts: Sequence[P]) -> Iterator[R]:
+    def map(self, work: Callable[[P], R], parts: Sequence[P]) -> Iterator[R]:
         """Yield the result of `work` for each part, in order, while those of the next parts are computed."""
         if self._threads is None or len(parts) < 2:
             yield from map(work, parts)

@@ -29,11 +29,11 @@ def downloading(*tensors: torch.Tensor) -> Callable[[], tuple[npt.NDArray[Any], 
     copies = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
     for copy, tensor in zip(copies, tensors, strict=True):
         copy.copy_(tensor, non_blocking=True)
-    sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    sent.record(torch.cuda.current_stream(tensors[0].device))
+    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    copied.record(torch.cuda.current_stream(tensors[0].device))
 
     def arrays() -> tuple[npt.NDArray[Any], ...]:
-        sent.synchronize()
+        copied.synchronize()
         return tuple(copy.numpy() for copy in copies)
 
     return arrays

@@ -37,16 +37,16 @@ def check(weights: Weights, threads: int) -> Reproducibility:
     with torch.inference_mode(), _threads_kept():
         differing = [_differing(matrix, counts) for matrix in weights.matrices()]
         attention = _attention_differs(weights.kv.head_dim, weights.kv.dtype, counts)
-    made = len(differing) * len(_ROWS) * len(counts)
+    products = len(differing) * len(_ROWS) * len(counts)
     mode = f"{MKL_MODE}={os.environ.get(MKL_MODE, '')}"
     if any(differing):
-        what = f"{sum(differing)} of {made} matrix products differ"
+        what = f"{sum(differing)} of {products} matrix products differ"
     elif attention:
         what = "attention differs"
     else:
         with_threads = "one thread" if threads == 1 else f"1 and {threads} threads"
         return Reproducibility(
-            True, f"Checked: {made} matrix products and attention, alike in any batch with {with_threads} ({mode})."
+            True, f"Checked: {products} matrix products and attention, alike in any batch with {with_threads} ({mode})."
         )
     return Reproducibility(False, f"On this processor {what} with the batch or the number of threads ({mode}).")
 
@@ -74,9 +74,9 @@ def _attention_differs(head_dim: int, dtype: torch.dtype, thread_counts: Sequenc
             mask = torch.zeros((1, 1, span), dtype=dtype)
             mask[..., _SEEN:] = float("-inf")
             for count in (MIN_ROWS, 12, 64):
-                found = attend(query[:, :count], keys[..., :span], values[:, :span], mask)[:, :MIN_ROWS]
-                expected = found if expected is None else expected
-                if not torch.equal(found, expected):
+                mixed = attend(query[:, :count], keys[..., :span], values[:, :span], mask)[:, :MIN_ROWS]
+                expected = mixed if expected is None else expected
+                if not torch.equal(mixed, expected):
                     return True
     return False
 

@@ -67,7 +67,7 @@ def empty_calls(rng: Random) -> Agent:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class CheatSheet:
     """What the cheats know beforehand: which tools end an episode, and the references of other scenarios."""
 
     final: Set[str]
@@ -76,55 +76,55 @@ class Known:
     @property
     def shapes(self) -> Set[str]:
         """The shapes of ids in references, such as `a-0` for `mail-17`. Shapes that any word can have are left out."""
-        found = {_shape(text) for other in self.others for text in strings(other.reference) if _WORD.fullmatch(text)}
-        return {shape for shape in found if not shape.isalnum()}
+        shapes = {_shape(text) for other in self.others for text in strings(other.reference) if _WORD.fullmatch(text)}
+        return {shape for shape in shapes if not shape.isalnum()}
 
 
-def copies_the_task(rng: Random, known: Known) -> Agent:
+def copies_the_task(rng: Random, sheet: CheatSheet) -> Agent:
     """Return an agent that answers with the task itself."""
-    return lambda view: _end(view, known, Fill(lambda _: _task(view), lambda _: _ids(view, known), rng))
+    return lambda view: _end(view, sheet, Fill(lambda _: _task(view), lambda _: _ids(view, sheet), rng))
 
 
-def repeats_a_reference(rng: Random, known: Known) -> Agent:
+def repeats_a_reference(rng: Random, sheet: CheatSheet) -> Agent:
     """Return an agent that answers with the reference of another scenario."""
-    reference = rng.choice(known.others).reference
+    reference = rng.choice(sheet.others).reference
 
     def text(name: str) -> str:
         return next(_reference_texts(reference, name), "")
 
-    return lambda view: _end(view, known, Fill(text, lambda name: list(_reference_texts(reference, name)), rng))
+    return lambda view: _end(view, sheet, Fill(text, lambda name: list(_reference_texts(reference, name)), rng))
 
 
-def stuffs_words(rng: Random, known: Known) -> Agent:
+def stuffs_words(rng: Random, sheet: CheatSheet) -> Agent:
     """Return an agent that reads what it can, and answers with every word that it has seen and the words of many
     references."""
-    more = " ".join(text for other in known.others for text in strings(other.reference))
+    more = " ".join(text for other in sheet.others for text in strings(other.reference))
 
     def answer(view: View, read: list[str]) -> Fill:
         return Fill(lambda _: _unique_words(f"{_all_text(view)} {more}"), lambda _: read, rng)
 
-    return _id_explorer(rng, known, answer)
+    return _id_explorer(rng, sheet, answer)
 
 
-def tries_every_id(rng: Random, known: Known, tool: str) -> Agent:
+def tries_every_id(rng: Random, sheet: CheatSheet, tool: str) -> Agent:
     """Return an agent that calls `tool` with every id that it finds, and answers with the task and all these ids."""
-    return _id_explorer(rng, known, lambda view, read: Fill(lambda _: _task(view), lambda _: read, rng), tool)
+    return _id_explorer(rng, sheet, lambda view, read: Fill(lambda _: _task(view), lambda _: read, rng), tool)
 
 
-def cheats(rng: Random, known: Known, tools: Sequence[Tool]) -> Mapping[str, Agent]:
+def cheats(rng: Random, sheet: CheatSheet, tools: Sequence[Tool]) -> Mapping[str, Agent]:
     """Return the cheats by name."""
-    found = {"copies the task": copies_the_task(rng, known)}
+    by_name = {"copies the task": copies_the_task(rng, sheet)}
     for tool in tools:
-        if tool.name not in known.final:
-            found[f"calls {tool.name} with every id"] = tries_every_id(rng, known, tool.name)
-    if any(other.reference for other in known.others):
-        found["repeats a reference"] = repeats_a_reference(rng, known)
-        found["stuffs words"] = stuffs_words(rng, known)
-    return found
+        if tool.name not in sheet.final:
+            by_name[f"calls {tool.name} with every id"] = tries_every_id(rng, sheet, tool.name)
+    if any(other.reference for other in sheet.others):
+        by_name["repeats a reference"] = repeats_a_reference(rng, sheet)
+        by_name["stuffs words"] = stuffs_words(rng, sheet)
+    return by_name
 
 
 def _id_explorer(
-    rng: Random, known: Known, answer: Callable[[View, list[str]], Fill], favourite: str | None = None
+    rng: Random, sheet: CheatSheet, answer: Callable[[View, list[str]], Fill], favourite: str | None = None
 ) -> Agent:
     """Return an agent that calls non-final tools with each id, newest first, and ends the episode in the last turn.
 
@@ -133,27 +133,27 @@ def _id_explorer(
     tried: dict[tuple[str, str], None] = {}
 
     def untried(view: View) -> tuple[Tool, str] | None:
-        for id in reversed(_ids(view, known)):
+        for id in reversed(_ids(view, sheet)):
             for tool in view.tools:
                 enough = favourite not in (None, tool.name) and any(name == tool.name for name, _ in tried)
-                if tool.name not in known.final and (tool.name, id) not in tried and not enough:
+                if tool.name not in sheet.final and (tool.name, id) not in tried and not enough:
                     return tool, id
         return None
 
     def turn(view: View) -> Turn:
-        if view.turns_left > 1 and (found := untried(view)) is not None:
-            tool, id = found
+        if view.turns_left > 1 and (next_call := untried(view)) is not None:
+            tool, id = next_call
             tried[tool.name, id] = None
             return call_with(tool, Fill(lambda _: id, lambda _: [id], rng))
         read = [id for name, id in tried if favourite in (None, name)]
-        return _end(view, known, answer(view, list(dict.fromkeys(read))))
+        return _end(view, sheet, answer(view, list(dict.fromkeys(read))))
 
     return turn
 
 
-def _end(view: View, known: Known, fill: Fill) -> Turn:
+def _end(view: View, sheet: CheatSheet, fill: Fill) -> Turn:
     """Return the last turn: a call of the tool that ends the episode, or a reply in text if there is none."""
-    tool = next((tool for tool in view.tools if tool.name in known.final), None)
+    tool = next((tool for tool in view.tools if tool.name in sheet.final), None)
     return call_with(tool, fill) if tool else fill.text("answer")
 
 
@@ -197,11 +197,11 @@ def _value(name: str, schema: Mapping[str, Json], fill: Fill) -> Json:
 def strings(value: Json) -> Iterator[str]:
     """Yield every text in a JSON value, and every number as text."""
     if isinstance(value, Mapping):
-        for each in value.values():
-            yield from strings(each)
+        for member in value.values():
+            yield from strings(member)
     elif isinstance(value, list | tuple):
-        for each in value:
-            yield from strings(each)
+        for element in value:
+            yield from strings(element)
     elif isinstance(value, str | int | float) and not isinstance(value, bool):
         yield str(value)
 
@@ -209,8 +209,8 @@ def strings(value: Json) -> Iterator[str]:
 def _reference_texts(reference: Mapping[str, Json], name: str) -> Iterator[str]:
     """Yield the texts of the reference that fit an argument of that name: those of a member with a similar name,
     otherwise all."""
-    found = next((value for key, value in reference.items() if name in key or key in name), reference)
-    return strings(found)
+    member = next((value for key, value in reference.items() if name in key or key in name), reference)
+    return strings(member)
 
 
 def _texts(view: View, roles: Sequence[str]) -> Iterator[str]:
@@ -232,12 +232,12 @@ def _words(view: View) -> list[str]:
     return _WORD.findall(_all_text(view))
 
 
-def _ids(view: View, known: Known) -> list[str]:
+def _ids(view: View, sheet: CheatSheet) -> list[str]:
     """Return the words that look like ids: those with the shape of ids in references. If there are none, return the
     first word of each line of the tools' results, or else all words."""
     words = [word.strip(".") for word in _words(view)]
     lines = [_WORD.findall(line) for text in _texts(view, ("tool",)) for line in text.splitlines()]
-    shapes = known.shapes
+    shapes = sheet.shapes
     shaped = [word for word in words if _shape(word) in shapes]
     return list(dict.fromkeys(shaped or [line[0] for line in lines if line] or words))
 

@@ -29,7 +29,7 @@ from learnloop_service.training.environment_check.earnings import (
     of_teaching,
 )
 from learnloop_service.training.environment_check.play import Agent, Paid, pay, play
-from learnloop_service.training.environment_check.report import Finding, Report, State
+from learnloop_service.training.environment_check.report import EnvironmentFinding, FindingState, Report
 
 _SPLIT_SAMPLE = 256
 """Number of scenarios of each split that are compared with those of the others."""
@@ -68,7 +68,7 @@ async def check(
 
 
 def _fault_report(name: str, what: str, fault: Exception) -> Report:
-    finding = Finding(what, State.FAILED, str(fault))
+    finding = EnvironmentFinding(what, FindingState.FAILED, str(fault))
     return Report(name, None, 0, (), None, None, None, None, (finding,))
 
 
@@ -77,7 +77,7 @@ class _JudgeFailed(Exception):
 
     def __init__(self, message: str, *, needs: bool = False) -> None:
         super().__init__(message)
-        self.state = State.WARNING if needs else State.FAILED
+        self.state = FindingState.WARNING if needs else FindingState.FAILED
 
 
 @dataclass
@@ -95,7 +95,7 @@ class _Check:
     async def report(self) -> Report:
         drawn = {split: self._draw(split) for split in get_args(Split)}
         scenarios = drawn["train"][: self.count]
-        findings = [Finding("protocol", State.OK, "every call kept to it"), *self._splits(drawn)]
+        findings = [EnvironmentFinding("protocol", FindingState.OK, "every call kept to it"), *self._splits(drawn)]
         findings += self._task_schema(scenarios)
         findings += self._leaks(scenarios[:_LEAK_SCENARIOS])
         findings += await self._check_determinism(scenarios[:_DETERMINISM_SCENARIOS])
@@ -103,12 +103,12 @@ class _Check:
             judge = self._judge()
             played = await self._play_agents(judge, scenarios)
         except _JudgeFailed as failure:
-            said = f"the default judge {self.environment.default_judge!r} {failure}; no reward could be examined"
-            findings.append(Finding("judge", failure.state, said))
+            text = f"the default judge {self.environment.default_judge!r} {failure}; no reward could be examined"
+            findings.append(EnvironmentFinding("judge", failure.state, text))
             return Report(self.name, None, len(scenarios), (), None, None, None, None, findings)
         figures = earned(played)
         findings += [
-            *of_rewards([paid for each in played.values() for paid in each]),
+            *of_rewards([paid for rollouts in played.values() for paid in rollouts]),
             *of_teaching(figures),
             *of_cheating(figures),
         ]
@@ -150,13 +150,13 @@ class _Check:
         await of("random", lambda _: agents.random_agent(rng), GROUP_SIZE)
         await of("no-op", lambda _: agents.silent)
         await of("empty calls", lambda _: agents.empty_calls(rng))
-        final = {name for each in played.values() for paid in each if (name := paid.played.ended_by)}
+        final = {name for rollouts in played.values() for paid in rollouts if (name := paid.played.ended_by)}
         tools = played["random"][0].played.tools
 
         def cheat(scenario: Scenario, name: str) -> Agent:
-            return agents.cheats(rng, agents.Known(final, _others(scenario, scenarios)), tools)[name]
+            return agents.cheats(rng, agents.CheatSheet(final, _others(scenario, scenarios)), tools)[name]
 
-        for name in agents.cheats(rng, agents.Known(final, scenarios), tools):
+        for name in agents.cheats(rng, agents.CheatSheet(final, scenarios), tools):
             await of(name, partial(cheat, name=name))
         return played
 
@@ -171,43 +171,57 @@ class _Check:
         except Exception as error:
             raise _JudgeFailed(f"raised {type(error).__name__}: {error}") from error
 
-    def _splits(self, drawn: Mapping[Split, Sequence[Scenario]]) -> Iterator[Finding]:
+    def _splits(self, drawn: Mapping[Split, Sequence[Scenario]]) -> Iterator[EnvironmentFinding]:
         """Check that no task is in two splits, and that the same seed gives the same scenarios."""
         again = self.environment.scenarios("train", 1, self.seed, start=1)
         if len(drawn["train"]) > 1 and again[0] != drawn["train"][1]:
-            yield Finding("same scenarios", State.FAILED, "scenario number 1 is another when it is asked for alone")
+            yield EnvironmentFinding(
+                "same scenarios", FindingState.FAILED, "scenario number 1 is another when it is asked for alone"
+            )
         shared = leaks.shared_tasks(drawn)
         if shared:
-            said = "; ".join(f"{count} tasks of {one} are in {other}" for (one, other), count in shared.items())
-            yield Finding("held-out scenarios", State.FAILED, said)
+            shares = "; ".join(f"{count} tasks of {one} are in {other}" for (one, other), count in shared.items())
+            yield EnvironmentFinding("held-out scenarios", FindingState.FAILED, shares)
         else:
-            sizes = ", ".join(f"{len(set(map(leaks.task_of, each)))} of {split}" for split, each in drawn.items())
-            yield Finding("held-out scenarios", State.OK, f"no task is in two splits ({sizes} were compared)")
+            sizes = ", ".join(
+                f"{len(set(map(leaks.task_of, scenarios)))} of {split}" for split, scenarios in drawn.items()
+            )
+            yield EnvironmentFinding(
+                "held-out scenarios", FindingState.OK, f"no task is in two splits ({sizes} were compared)"
+            )
 
-    def _task_schema(self, scenarios: Sequence[Scenario]) -> Iterator[Finding]:
-        """Check what the environment says of its tasks, if it says anything, against some of them."""
+    def _task_schema(self, scenarios: Sequence[Scenario]) -> Iterator[EnvironmentFinding]:
+        """Check the schema of tasks that the environment declares, if it does, against some of its scenarios."""
         if registry.traits(self.name).task is None:
             return
         if (schema := registry.task_schema(self.name)) is None:
-            said = "TRAITS.task is not a JSON schema of an object with `properties`: the page Ask has no fields for it"
-            yield Finding("tasks", State.FAILED, said)
+            text = "TRAITS.task is not a JSON schema of an object with `properties`: the page Ask has no fields for it"
+            yield EnvironmentFinding("tasks", FindingState.FAILED, text)
             return
-        absent = sorted({name for name in schema.get("required", ()) for each in scenarios if name not in each.task})
+        absent = sorted(
+            {name for name in schema.get("required", ()) for scenario in scenarios if name not in scenario.task}
+        )
         if absent:
-            yield Finding("tasks", State.WARNING, f"TRAITS.task requires {', '.join(absent)}, which its scenarios lack")
+            yield EnvironmentFinding(
+                "tasks", FindingState.WARNING, f"TRAITS.task requires {', '.join(absent)}, which its scenarios lack"
+            )
         else:
-            yield Finding("tasks", State.OK, f"they have the fields {', '.join(schema['properties'])}")
+            yield EnvironmentFinding(
+                "tasks", FindingState.OK, f"they have the fields {', '.join(schema['properties'])}"
+            )
 
-    def _leaks(self, scenarios: Sequence[Scenario]) -> Iterator[Finding]:
+    def _leaks(self, scenarios: Sequence[Scenario]) -> Iterator[EnvironmentFinding]:
         """Check whether references can be read without doing the task."""
-        found = leaks.leaks(self.environment, scenarios)
-        for where, examples in found.items():
-            said = f"{where}, in {len(examples)} of {len(scenarios)} scenarios, such as {examples[0]}"
-            yield Finding("leaks", State.FAILED, said)
-        if not found:
-            yield Finding("leaks", State.OK, "no reference can be read from its task, opening messages or tools")
+        by_where = leaks.leaks(self.environment, scenarios)
+        for where, examples in by_where.items():
+            text = f"{where}, in {len(examples)} of {len(scenarios)} scenarios, such as {examples[0]}"
+            yield EnvironmentFinding("leaks", FindingState.FAILED, text)
+        if not by_where:
+            yield EnvironmentFinding(
+                "leaks", FindingState.OK, "no reference can be read from its task, opening messages or tools"
+            )
 
-    async def _check_determinism(self, scenarios: Sequence[Scenario]) -> list[Finding]:
+    async def _check_determinism(self, scenarios: Sequence[Scenario]) -> list[EnvironmentFinding]:
         """Check that the same calls have the same outcome when rollouts run concurrently, and in another process."""
         first = await transcripts.record(self.environment, scenarios, self.seed)
         fresh = registry.build(self.name, self.config, self.data_dir, self.access)
@@ -215,19 +229,21 @@ class _Check:
             repeated = {"beside other rollouts": await transcripts.record(fresh, scenarios, self.seed, together=True)}
         finally:
             fresh.close()
-        place = transcripts.Place(self.name, dict(self.config), str(self.data_dir), len(scenarios), self.seed)
-        elsewhere = await asyncio.to_thread(transcripts.in_another_process, place)
+        task = transcripts.TranscriptTask(self.name, dict(self.config), str(self.data_dir), len(scenarios), self.seed)
+        elsewhere = await asyncio.to_thread(transcripts.in_another_process, task)
         if elsewhere is not None:
             repeated["in another process"] = elsewhere
         for where, other in repeated.items():
             if (difference := transcripts.difference(first, other)) is not None:
                 return [
-                    Finding("determinism", State.FAILED, f"the same calls gave something else {where}: {difference}")
+                    EnvironmentFinding(
+                        "determinism", FindingState.FAILED, f"the same calls gave something else {where}: {difference}"
+                    )
                 ]
-        said = f"the same calls gave the same texts and outcomes {' and '.join(repeated)}"
-        return [Finding("determinism", State.OK, said)]
+        text = f"the same calls gave the same texts and outcomes {' and '.join(repeated)}"
+        return [EnvironmentFinding("determinism", FindingState.OK, text)]
 
 
 def _others(scenario: Scenario, scenarios: Sequence[Scenario]) -> Sequence[Scenario]:
     """Return the scenarios with another reference, or all scenarios if there are none."""
-    return [each for each in scenarios if each.reference != scenario.reference] or scenarios
+    return [other for other in scenarios if other.reference != scenario.reference] or scenarios

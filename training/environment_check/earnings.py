@@ -6,7 +6,7 @@ from statistics import fmean
 
 from learnloop_service.training.advantages import differ
 from learnloop_service.training.environment_check.play import Paid
-from learnloop_service.training.environment_check.report import AgentFigures, Finding, State
+from learnloop_service.training.environment_check.report import AgentFigures, EnvironmentFinding, FindingState
 
 GROUP_SIZE = 8
 _CHEAT_PAYS_FROM = 0.5
@@ -28,7 +28,7 @@ class Earned:
 
     def of(self, name: str) -> AgentFigures | None:
         """Return the figures of the agent of that name."""
-        return next((each for each in self.agents if each.agent == name), None)
+        return next((figures for figures in self.agents if figures.agent == name), None)
 
     def share_of_headroom(self, agent: AgentFigures) -> float | None:
         """Return the share of the headroom that the agent earns, or None if it is unknown."""
@@ -47,10 +47,10 @@ def earned(played: Mapping[str, Sequence[Paid]]) -> Earned:
 
 
 def _figures(name: str, paid: Sequence[Paid]) -> AgentFigures:
-    rewards = [each.reward for each in paid if each.reward is not None]
+    rewards = [rollout.reward for rollout in paid if rollout.reward is not None]
     if not rewards:
         return AgentFigures(name, len(paid), None, None)
-    success = fmean(each.success for each in paid if each.reward is not None)
+    success = fmean(rollout.success for rollout in paid if rollout.reward is not None)
     return AgentFigures(name, len(paid), fmean(rewards), success)
 
 
@@ -64,68 +64,84 @@ def _reward_difference(one: AgentFigures | None, other: AgentFigures | None) -> 
 def _share_without_signal(paid: Sequence[Paid]) -> float | None:
     """Return the share of groups whose rewards are all equal, or that have fewer than two."""
     groups: dict[str, list[float]] = {}
-    for each in paid:
-        groups.setdefault(each.played.scenario.id, []).extend([] if each.reward is None else [each.reward])
+    for rollout in paid:
+        groups.setdefault(rollout.played.scenario.id, []).extend([] if rollout.reward is None else [rollout.reward])
     if not any(groups.values()):
         return None
     return fmean(not differ(rewards) for rewards in groups.values())
 
 
-def of_rewards(paid: Sequence[Paid]) -> Iterator[Finding]:
+def of_rewards(paid: Sequence[Paid]) -> Iterator[EnvironmentFinding]:
     """Check that every rollout is scored, and that no part of the reward is the sum of the others."""
-    unscored = [each for each in paid if each.reward is None]
+    unscored = [rollout for rollout in paid if rollout.reward is None]
     if len(unscored) == len(paid):
-        yield Finding("judge", State.FAILED, f"it scored no rollout: {unscored[0].unscored}")
+        yield EnvironmentFinding("judge", FindingState.FAILED, f"it scored no rollout: {unscored[0].unscored}")
         return
     if unscored:
-        said = f"{len(unscored)} of {len(paid)} rollouts have no score: {unscored[0].unscored}"
-        yield Finding("judge", State.WARNING, said)
-    scored = [each for each in paid if each.reward]
-    doubled = [name for name in {name for each in scored for name in each.parts} if _is_a_total(name, scored)]
+        text = f"{len(unscored)} of {len(paid)} rollouts have no score: {unscored[0].unscored}"
+        yield EnvironmentFinding("judge", FindingState.WARNING, text)
+    scored = [rollout for rollout in paid if rollout.reward]
+    doubled = [name for name in {name for rollout in scored for name in rollout.parts} if _is_a_total(name, scored)]
     if doubled:
-        said = f"the part {doubled[0]!r} is the sum of the others, so that everything is paid twice"
-        yield Finding("rewards", State.FAILED, said)
+        text = f"the part {doubled[0]!r} is the sum of the others, so that everything is paid twice"
+        yield EnvironmentFinding("rewards", FindingState.FAILED, text)
     else:
-        yield Finding("rewards", State.OK, "finite, and the sum of their parts")
+        yield EnvironmentFinding("rewards", FindingState.OK, "finite, and the sum of their parts")
 
 
 def _is_a_total(name: str, paid: Sequence[Paid]) -> bool:
     """Return whether that part is the sum of the others in every rollout with a reward from several parts."""
-    several = [each for each in paid if sum(value != 0 for value in each.parts.values()) > 2]
+    several = [rollout for rollout in paid if sum(value != 0 for value in rollout.parts.values()) > 2]
     return len(several) > 1 and all(
-        abs(2 * each.parts.get(name, 0.0) - (each.reward or 0.0)) < 1e-9 for each in several
+        abs(2 * rollout.parts.get(name, 0.0) - (rollout.reward or 0.0)) < 1e-9 for rollout in several
     )
 
 
-def of_teaching(earned: Earned) -> Iterator[Finding]:
+def of_teaching(earned: Earned) -> Iterator[EnvironmentFinding]:
     """Check that there is something to learn, and that a random agent's rollouts differ."""
     oracle, chance = earned.of("oracle"), earned.of("random")
     if oracle is None:
-        said = "not known: the environment has no solution() that could be played as the oracle"
-        yield Finding("headroom", State.WARNING, said)
+        text = "not known: the environment has no solution() that could be played as the oracle"
+        yield EnvironmentFinding("headroom", FindingState.WARNING, text)
     elif earned.headroom is not None and oracle.success is not None:
-        state = State.OK if earned.headroom > 0 else State.FAILED
-        yield Finding("headroom", state, f"the oracle earns {earned.headroom:.3f} more than the random agent")
-        solved = State.OK if oracle.success == 1 else State.WARNING if oracle.success > 0 else State.FAILED
-        yield Finding("solvable", solved, f"the oracle solves {oracle.success:.0%} of the scenarios")
+        state = FindingState.OK if earned.headroom > 0 else FindingState.FAILED
+        yield EnvironmentFinding(
+            "headroom", state, f"the oracle earns {earned.headroom:.3f} more than the random agent"
+        )
+        solved = (
+            FindingState.OK
+            if oracle.success == 1
+            else FindingState.WARNING
+            if oracle.success > 0
+            else FindingState.FAILED
+        )
+        yield EnvironmentFinding("solvable", solved, f"the oracle solves {oracle.success:.0%} of the scenarios")
     if (quiet := earned.groups_without_signal) is not None:
-        state = State.WARNING if quiet > _MAX_WITHOUT_SIGNAL else State.OK
-        yield Finding("signal", state, f"{quiet:.0%} of the random agent's groups of {GROUP_SIZE} have equal rewards")
+        state = FindingState.WARNING if quiet > _MAX_WITHOUT_SIGNAL else FindingState.OK
+        yield EnvironmentFinding(
+            "signal", state, f"{quiet:.0%} of the random agent's groups of {GROUP_SIZE} have equal rewards"
+        )
     if chance and chance.success:
-        state = State.FAILED if oracle and oracle.success and chance.success >= oracle.success else State.WARNING
-        yield Finding("chance", state, f"the random agent solves {chance.success:.0%}")
+        state = (
+            FindingState.FAILED
+            if oracle and oracle.success and chance.success >= oracle.success
+            else FindingState.WARNING
+        )
+        yield EnvironmentFinding("chance", state, f"the random agent solves {chance.success:.0%}")
 
 
-def of_cheating(earned: Earned) -> Iterator[Finding]:
+def of_cheating(earned: Earned) -> Iterator[EnvironmentFinding]:
     """Check that no agent that does not do the task earns as much as one that does."""
-    paying = [each for each in earned.agents if each.agent not in _HONEST_AGENTS and _pays(each, earned)]
-    for each in paying:
-        share = earned.share_of_headroom(each)
+    paying = [agent for agent in earned.agents if agent.agent not in _HONEST_AGENTS and _pays(agent, earned)]
+    for agent in paying:
+        share = earned.share_of_headroom(agent)
         what = "" if share is None else f" and earns {share:.0%} of the headroom"
-        said = f"the agent that {_DOES.get(each.agent, each.agent)} solves {each.success or 0:.0%}{what}"
-        yield Finding("cheating", State.FAILED, said)
+        text = f"the agent that {_DOES.get(agent.agent, agent.agent)} solves {agent.success or 0:.0%}{what}"
+        yield EnvironmentFinding("cheating", FindingState.FAILED, text)
     if not paying:
-        yield Finding("cheating", State.OK, "no agent that does not do the job is paid as one that does")
+        yield EnvironmentFinding(
+            "cheating", FindingState.OK, "no agent that does not do the job is paid as one that does"
+        )
 
 
 def _pays(agent: AgentFigures, earned: Earned) -> bool:

@@ -19,8 +19,8 @@ def task_of(scenario: Scenario) -> str:
 
 def shared_tasks(drawn: Mapping[Split, Sequence[Scenario]]) -> dict[tuple[Split, Split], int]:
     """Return how many tasks (or ids) two splits have in common, for each pair that shares any."""
-    tasks = {split: {task_of(each) for each in scenarios} for split, scenarios in drawn.items()}
-    ids = {split: {each.id for each in scenarios} for split, scenarios in drawn.items()}
+    tasks = {split: {task_of(scenario) for scenario in scenarios} for split, scenarios in drawn.items()}
+    ids = {split: {scenario.id for scenario in scenarios} for split, scenarios in drawn.items()}
     counts = {
         (one, other): max(len(tasks[one] & tasks[other]), len(ids[one] & ids[other]))
         for one, other in combinations(drawn, 2)
@@ -34,24 +34,24 @@ def leaks(environment: Environment, scenarios: Sequence[Scenario]) -> dict[str, 
     A member of the reference leaks if all its texts can be read. A text that scenarios with another reference also show
     is not a leak: it is one of the choices, or a word that all tasks have.
     """
-    shown = [_visible_texts(environment, scenario) for scenario in scenarios]
-    found: dict[str, list[str]] = {}
-    for scenario, places in zip(scenarios, shown, strict=True):
+    visible = [_visible_texts(environment, scenario) for scenario in scenarios]
+    leaked: dict[str, list[str]] = {}
+    for scenario, places in zip(scenarios, visible, strict=True):
         for member, value in scenario.reference.items():
             texts = {text for text in strings(value) if len(text.strip()) >= _MIN_TEXT_CHARS}
             elsewhere = [
                 text
-                for other, at in zip(scenarios, shown, strict=True)
+                for other, of_other in zip(scenarios, visible, strict=True)
                 if other.reference.get(member) != value
-                for text in at.values()
+                for text in of_other.values()
             ]
             if not texts or any(_contains_text(text, other) for other in elsewhere for text in texts):
                 continue
-            for place, text in places.items():
-                if all(_contains_text(each, text) for each in texts):
-                    found.setdefault(f"the reference's {member} stands in the {place}", []).append(scenario.id)
+            for where, whole in places.items():
+                if all(_contains_text(text, whole) for text in texts):
+                    leaked.setdefault(f"the reference's {member} stands in the {where}", []).append(scenario.id)
                     break
-    return found
+    return leaked
 
 
 def _visible_texts(environment: Environment, scenario: Scenario) -> dict[str, str]:

@@ -41,7 +41,7 @@ Agent = Callable[[View], Turn]
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedRollout:
     """One rollout. `ended_by` is the tool whose result was final, if there was one."""
 
     scenario: Scenario
@@ -56,20 +56,20 @@ class Played:
 class Paid:
     """A rollout and its reward. `reward` is None if the judge gave no score; `unscored` then says why."""
 
-    played: Played
+    played: PlayedRollout
     parts: Mapping[str, float]
     reward: float | None
     success: bool
     unscored: str | None = None
 
 
-async def play(environment: Environment, scenario: Scenario, agent: Agent) -> Played:
+async def play(environment: Environment, scenario: Scenario, agent: Agent) -> PlayedRollout:
     """Let the agent attempt the scenario. Raises EpisodeFailed."""
     clock = time.perf_counter()
     async with _open_episode(environment.episode(scenario)) as episode:
         messages, ended_by = await _attempt(episode, agent)
         outcome = episode.outcome()
-    return Played(scenario, episode.tools, messages, outcome, ended_by, time.perf_counter() - clock)
+    return PlayedRollout(scenario, episode.tools, messages, outcome, ended_by, time.perf_counter() - clock)
 
 
 @asynccontextmanager
@@ -130,15 +130,15 @@ async def _call(episode: Episode, messages: list[dict[str, Json]], turn: ToolCal
     return result.final, result.final
 
 
-async def pay(environment: Environment, judge: Judge, plays: Sequence[Played]) -> list[Paid]:
+async def pay(environment: Environment, judge: Judge, plays: Sequence[PlayedRollout]) -> list[Paid]:
     """Judge rollouts of one scenario together, and compute their rewards as the learn loop does."""
-    candidates = [Candidate(str(place), each.outcome, each.messages) for place, each in enumerate(plays)]
+    candidates = [Candidate(str(index), played.outcome, played.messages) for index, played in enumerate(plays)]
     judgement = await checked(judge, plays[0].scenario, candidates)
     paid = []
-    for each, score in zip(plays, judgement.scores, strict=True):
+    for played, score in zip(plays, judgement.scores, strict=True):
         if score.value is None:
-            paid.append(Paid(each, {}, None, success=False, unscored=score.explanation))
+            paid.append(Paid(played, {}, None, success=False, unscored=score.explanation))
             continue
-        parts = environment.reward(each.outcome, score.value)
-        paid.append(Paid(each, parts, fsum(parts.values()), environment.success(each.outcome, score.value)))
+        parts = environment.reward(played.outcome, score.value)
+        paid.append(Paid(played, parts, fsum(parts.values()), environment.success(played.outcome, score.value)))
     return paid

@@ -7,7 +7,7 @@ from enum import StrEnum
 from learnloop_service.environment.base import Json
 
 
-class State(StrEnum):
+class FindingState(StrEnum):
     """The severity of a finding. Only `failed` means that something is broken."""
 
     OK = "ok"
@@ -16,11 +16,11 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class EnvironmentFinding:
     """One thing that was checked, and the result."""
 
     name: str
-    state: State
+    state: FindingState
     said: str
 
 
@@ -50,12 +50,12 @@ class Report:
     """Share of scenarios whose 8 random rollouts all have the same reward."""
     seconds_per_rollout: float | None
     """Seconds per rollout of the random agent, without judging."""
-    findings: Sequence[Finding]
+    findings: Sequence[EnvironmentFinding]
 
     @property
     def broken(self) -> bool:
         """Whether any finding failed."""
-        return any(finding.state is State.FAILED for finding in self.findings)
+        return any(finding.state is FindingState.FAILED for finding in self.findings)
 
     def as_json(self) -> dict[str, Json]:
         """The report as one JSON object."""

@@ -1,7 +1,7 @@
 """Repeats the same calls in another order and in another process, to check that they have the same outcome.
 
-`python -m learnloop_service.training.environment_check.transcripts` reads a Place from stdin and writes the transcripts
-to stdout.
+`python -m learnloop_service.training.environment_check.transcripts` reads a TranscriptTask from stdin and writes the
+transcripts to stdout.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ _SHOWN = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The scenarios to play: the first ones of `train`."""
+class TranscriptTask:
+    """The scenarios whose transcripts another process records: the first ones of an environment's `train` split."""
 
     name: str
     config: dict[str, Json]
@@ -49,50 +49,52 @@ async def record(
         recorded: Transcript = json.loads(json.dumps([*played.messages, dict(played.outcome)]))
         return recorded
 
-    rollouts = [(each, random_agent(Random(f"transcript:{seed}:{each.id}"))) for each in scenarios]
+    rollouts = [(scenario, random_agent(Random(f"transcript:{seed}:{scenario.id}"))) for scenario in scenarios]
     if isinstance(environment, Solvable):
-        rollouts += [(each, play_turns(environment.solution(each))) for each in scenarios]
+        rollouts += [(scenario, play_turns(environment.solution(scenario))) for scenario in scenarios]
     if together:
         return list(await asyncio.gather(*(one(*rollout) for rollout in rollouts)))
     return [await one(*rollout) for rollout in rollouts]
 
 
-def in_another_process(place: Place) -> list[Transcript] | None:
+def in_another_process(task: TranscriptTask) -> list[Transcript] | None:
     """Return the transcripts of another process, whose hash seed orders sets of strings differently.
 
     The result is None if an episode needs something that the operator lets only this process reach. Raises PluginFault.
     """
     ran = subprocess.run(
         [sys.executable, "-m", __name__],
-        input=json.dumps(asdict(place)), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
+        input=json.dumps(asdict(task)), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONHASHSEED": "4711"},
     )  # fmt: skip
     if ran.returncode != 0:
         last = ran.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise PluginFault(f"The environment {place.name!r} fails in a process of its own: {last[0]}")
-    found: list[Transcript] | None = json.loads(ran.stdout)
-    return found
+        raise PluginFault(f"The environment {task.name!r} fails in a process of its own: {last[0]}")
+    transcripts: list[Transcript] | None = json.loads(ran.stdout)
+    return transcripts
 
 
 def difference(one: Sequence[Transcript], other: Sequence[Transcript]) -> str | None:
-    """Return the first difference, or None if there is none."""
+    """Return the first difference between two recordings of the same rollouts, or None if there is none."""
     for number, (here, there) in enumerate(zip(one, other, strict=True)):
-        for place in range(max(len(here), len(there))):
-            pair = [json.dumps(each[place]) if place < len(each) else "nothing" for each in (here, there)]
+        for index in range(max(len(here), len(there))):
+            pair = [
+                json.dumps(transcript[index]) if index < len(transcript) else "nothing" for transcript in (here, there)
+            ]
             if pair[0] != pair[1]:
                 at = next((i for i, (a, b) in enumerate(zip(*pair, strict=False)) if a != b), 0)
-                seen = " / ".join(text[max(0, at - _SHOWN // 2) : at + _SHOWN // 2] for text in pair)
-                return f"rollout {number}, {'outcome' if place == len(here) - 1 else f'message {place}'}: {seen}"
+                excerpts = " / ".join(text[max(0, at - _SHOWN // 2) : at + _SHOWN // 2] for text in pair)
+                return f"rollout {number}, {'outcome' if index == len(here) - 1 else f'message {index}'}: {excerpts}"
     return None
 
 
 def main() -> None:
-    """Play the Place on stdin and write its transcripts to stdout."""
-    place = Place(**json.load(sys.stdin))
-    environment = registry.build(place.name, place.config, Path(place.data_dir))
-    scenarios = environment.scenarios("train", place.scenarios, place.seed)
+    """Record the TranscriptTask on stdin and write its transcripts to stdout."""
+    task = TranscriptTask(**json.load(sys.stdin))
+    environment = registry.build(task.name, task.config, Path(task.data_dir))
+    scenarios = environment.scenarios("train", task.scenarios, task.seed)
     try:
-        recorded = asyncio.run(record(environment, scenarios, place.seed))
+        recorded = asyncio.run(record(environment, scenarios, task.seed))
     except EpisodeFailed:
         recorded = None
     environment.close()

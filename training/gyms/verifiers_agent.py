@@ -39,9 +39,9 @@ class VerifiersAgent:
             row_of(loaded, task.task), OpenAIChatCompletionsClient(client), model.model, sampling_args={}
         )
         if error := output.get("error"):
-            raise GymFailed(_told(error))
+            raise GymFailed(_text_of(error))
         return report_of(loaded, output).text()
 
 
-def _told(error: Mapping[str, Json]) -> str:
+def _text_of(error: Mapping[str, Json]) -> str:
     return f"{error.get('error')}: {error.get('message')}" if error.get("message") else str(error)

@@ -19,7 +19,7 @@ from learnloop_service.training.import_lock import IMPORTING
 
 NAME = "verifiers"
 FROM_DATASET, FROM_EVAL_DATASET = "dataset", "eval_dataset"
-"""What a scenario's task says that its row is from."""
+"""Data sets of a verifiers environment, as a scenario's task names the one that has its row."""
 _SETTINGS = ("args", "env", "success_from")
 
 
@@ -62,18 +62,18 @@ def _load_environment(module: str, function: str, args: str) -> Any:
             _disable_signal_handlers()
             importlib.import_module(_module_name(module))
         if function:
-            made = getattr(importlib.import_module(module), function)(**json.loads(args))
+            environment = getattr(importlib.import_module(module), function)(**json.loads(args))
         else:
-            made = vf.load_environment(module, **json.loads(args))
+            environment = vf.load_environment(module, **json.loads(args))
     except Exception as error:
         raise ValueError(f"{module} cannot be loaded: {type(error).__name__}: {error}") from error
-    if not isinstance(made, vf.Environment):
-        raise ValueError(f"{module} gave a {type(made).__name__}, and no environment of verifiers")
-    if made.message_type != "chat":
+    if not isinstance(environment, vf.Environment):
+        raise ValueError(f"{module} gave a {type(environment).__name__}, and no environment of verifiers")
+    if environment.message_type != "chat":
         raise ValueError(f"{module} is for models that complete texts; only those that chat can be trained here")
-    if made.rubric.has_group_rewards:
+    if environment.rubric.has_group_rewards:
         raise ValueError(f"the rubric of {module} scores groups of rollouts; here each is scored alone")
-    return made
+    return environment
 
 
 def _module_name(env: str) -> str:
@@ -91,5 +91,5 @@ def _disable_signal_handlers() -> None:
 
 def row_of(loaded: Any, task: Mapping[str, Json]) -> dict[str, Any]:
     """Return the dataset row of a scenario's task."""
-    found = loaded.get_dataset() if task["from"] == FROM_DATASET else loaded.get_eval_dataset()
-    return dict(found[task["row"]])
+    dataset = loaded.get_dataset() if task["from"] == FROM_DATASET else loaded.get_eval_dataset()
+    return dict(dataset[task["row"]])

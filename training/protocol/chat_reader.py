@@ -1,4 +1,4 @@
-"""Reads OpenAI's chat messages as clients write them. All doors use it: the engine, sessions, demonstrations, imports.
+"""Reads OpenAI's chat messages as clients write them: in the engine, sessions, demonstrations and imports.
 
 Clients write members that a message does not have as null or empty, leave the arguments of a call out if there are
 none, and some write the forms of OpenAI's older API (`function_call`, and the role `function`) or of other vendors.
@@ -15,11 +15,11 @@ TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refu
 _NO_ARGUMENTS = ("", "null")
 
 
-def read_messages(given: Sequence[Json]) -> list[dict[str, Json]]:
+def read_messages(messages: Sequence[Json]) -> list[dict[str, Json]]:
     """Return the messages in OpenAI's present form, without empty members. A content that is not only text is kept as
     it is, and so are members that only other servers know. Raises ValueError, which names the message."""
     reader = _Reader()
-    return [reader.read(message, f"message {number}") for number, message in enumerate(given)]
+    return [reader.read(message, f"message {number}") for number, message in enumerate(messages)]
 
 
 def text_of(content: Json) -> str | None:
@@ -39,40 +39,40 @@ def read_call(call: Json, where: str) -> dict[str, Json]:
     arguments = arguments_text(function.get("arguments")) if isinstance(function, dict) else None
     if not isinstance(name, str) or arguments is None:
         raise ValueError(f"{where}: a tool call needs function.name and function.arguments as text")
-    kept = {key: value for key, value in call.items() if key != "index"}
-    return {**kept, "type": "function", "function": {"name": name, "arguments": arguments}}
+    members = {key: value for key, value in call.items() if key != "index"}
+    return {**members, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def arguments_text(given: Json) -> str | None:
+def arguments_text(arguments: Json) -> str | None:
     """Return the arguments of a call as JSON text; None if they are neither text nor an object. An empty text is what
     several servers write for a call without arguments, and no chat template takes it."""
-    if given in (None, []) or (isinstance(given, str) and given.strip() in _NO_ARGUMENTS):
+    if arguments in (None, []) or (isinstance(arguments, str) and arguments.strip() in _NO_ARGUMENTS):
         return "{}"
-    if isinstance(given, dict):
-        return json.dumps(given, ensure_ascii=False)
-    return given if isinstance(given, str) else None
+    if isinstance(arguments, dict):
+        return json.dumps(arguments, ensure_ascii=False)
+    return arguments if isinstance(arguments, str) else None
 
 
-def arguments_value(given: Json) -> Json:
+def arguments_value(arguments: Json) -> Json:
     """Return the value of a call's arguments, because clients that decode them write the text with different
     formatting. What is not JSON is returned as it is."""
     try:
-        return json.loads(arguments_text(given) or "")
+        return json.loads(arguments_text(arguments) or "")
     except (TypeError, ValueError, RecursionError):
-        return given
+        return arguments
 
 
-def read_tool_choice(given: Json) -> Json:
+def read_tool_choice(choice: Json) -> Json:
     """Return a choice of tools in OpenAI's form. Others write `any` for `required`, put a word into an object, or put
     the function's name beside the type."""
-    kind = given.get("type") if isinstance(given, dict) else given
+    kind = choice.get("type") if isinstance(choice, dict) else choice
     if kind == "any":
         return "required"
-    if not isinstance(given, dict) or kind in ("none", "auto", "required"):
+    if not isinstance(choice, dict) or kind in ("none", "auto", "required"):
         return kind
-    if kind in ("function", "tool") and "function" not in given and isinstance(given.get("name"), str):
-        return {"type": "function", "function": {"name": given["name"]}}
-    return given
+    if kind in ("function", "tool") and "function" not in choice and isinstance(choice.get("name"), str):
+        return {"type": "function", "function": {"name": choice["name"]}}
+    return choice
 
 
 @dataclass(slots=True)
@@ -105,11 +105,11 @@ class _Reader:
         return call
 
     def _older_result(self, plain: Mapping[str, Json], where: str) -> dict[str, Json]:
-        found = next((each for each in self.unanswered if each[0] == plain.get("name")), None)
-        if found is None:
+        call = next((call for call in self.unanswered if call[0] == plain.get("name")), None)
+        if call is None:
             raise ValueError(f"{where}: no function_call before it names the function {plain.get('name')!r}")
-        self.unanswered.remove(found)
-        return {**plain, "role": "tool", "tool_call_id": found[1]}
+        self.unanswered.remove(call)
+        return {**plain, "role": "tool", "tool_call_id": call[1]}
 
 
 def _text_of_part(part: Json) -> str | None:

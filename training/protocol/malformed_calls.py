@@ -16,7 +16,7 @@ def is_malformed(completion: Mapping[str, Json]) -> bool:
 
 
 def is_malformed_response(response: Mapping[str, Json]) -> bool:
-    """Return the same of a response of OpenAI's Responses API."""
+    """Return whether a response of OpenAI's Responses API has a tool call that cannot be read."""
     calls = [item for item in response.get("output") or () if item.get("type") == "function_call"]
     return bool(response.get(MALFORMED)) or not all(map(_has_object, calls))
 
@@ -28,7 +28,8 @@ def _is_malformed_choice(choice: Mapping[str, Json]) -> bool:
 
 
 def _has_object(call: Json) -> bool:
-    """Return whether the call's arguments are the text of a JSON object. Some servers leave the text of none empty."""
+    """Return whether the call's arguments are the text of a JSON object. An empty text counts as one, because some
+    servers send it for a call without arguments."""
     arguments = call.get("arguments") if isinstance(call, dict) else None
     try:
         return isinstance(arguments, str) and isinstance(json.loads(arguments or "{}"), dict)

@@ -9,7 +9,7 @@ STOP_REASON = "stop_reason"
 not have it; some servers write null there, or the id of the token that ended the reply."""
 
 
-def stop_string(choice: Mapping[str, Json], wanted: Collection[str]) -> str | None:
-    """Return the wanted stop string that ended the reply, or None."""
-    found = choice.get(STOP_REASON) if choice.get("finish_reason") == "stop" else None
-    return found if isinstance(found, str) and found in wanted else None
+def stop_string(choice: Mapping[str, Json], stops: Collection[str]) -> str | None:
+    """Return which of the request's stop strings ended the reply, or None."""
+    reason = choice.get(STOP_REASON) if choice.get("finish_reason") == "stop" else None
+    return reason if isinstance(reason, str) and reason in stops else None

@@ -1,6 +1,6 @@
-"""How a client asks an engine whether it still works on a request: the request's header, and the path to ask at."""
+"""How a client asks an engine whether it is still working on a request: the request's header, and the path to ask."""
 
 HEADER = "x-learnloop-request"
-"""Names a request, by an id that the client chose."""
+"""Header with an id for the request, which the client chooses."""
 PATH = "/v1/preview/requests"
-"""Followed by the id."""
+"""Path to ask, to which the client appends a slash and the id."""

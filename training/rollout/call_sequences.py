@@ -51,20 +51,20 @@ def sequences_of(calls: Sequence[Call[object]]) -> list[list[int]]:
 
     A call that extends several sequences continues the longest one.
     """
-    made: list[list[int]] = []
+    sequences: list[list[int]] = []
     contents: list[list[object]] = []
     for number, call in enumerate(calls):
         if not call.reply:
             continue  # nothing was sampled
         prompt = list(call.prompt)
-        extended = [place for place, content in enumerate(contents) if prompt[: len(content)] == content]
-        place = max(extended, key=lambda each: len(contents[each]), default=len(made))
-        if place == len(made):
-            made.append([])
+        extended = [index for index, content in enumerate(contents) if prompt[: len(content)] == content]
+        longest = max(extended, key=lambda index: len(contents[index]), default=len(sequences))
+        if longest == len(sequences):
+            sequences.append([])
             contents.append([])
-        made[place].append(number)
-        contents[place] = [*prompt, *call.reply]
-    return made
+        sequences[longest].append(number)
+        contents[longest] = [*prompt, *call.reply]
+    return sequences
 
 
 def joined(calls: Sequence[SampledCall]) -> TokenSequence:

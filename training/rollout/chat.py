@@ -120,5 +120,5 @@ def identity(message: Mapping[str, Json]) -> str:
         for call in message.get("tool_calls") or []
         if "function" in call
     ]
-    shown = [message.get("role"), message.get("content") or "", calls, message.get("tool_call_id")]
-    return _canonical_json(shown)
+    visible = [message.get("role"), message.get("content") or "", calls, message.get("tool_call_id")]
+    return _canonical_json(visible)

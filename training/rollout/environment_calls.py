@@ -23,9 +23,9 @@ from learnloop_service.environment.base import EpisodeFailed
 T = TypeVar("T")
 
 MOST_THREADS = 64
-"""Most threads that calls of environments occupy, those included that were given up and have not returned."""
+"""Most threads that calls of environments occupy, including those of cancelled calls that have not returned."""
 MOST_HELD_S = 2.0
-"""How long an asynchronous call can hold the event loop."""
+"""Longest time for which an asynchronous call can hold the event loop."""
 _LOOK_S = 0.5
 
 log = structlog.get_logger(__name__)
@@ -42,13 +42,13 @@ class _Call:
     name: str
     thread: int | None = None
     began: float = field(default_factory=time.monotonic)
-    place: str | None = None
-    """Where it held the event loop."""
+    blocked_at: str | None = None
+    """The line at which it held the event loop."""
 
     def where(self) -> str:
         """Return which line of the environment the call is at."""
         frame = None if self.thread is None else sys._current_frames().get(self.thread)
-        return f"{self.name}() of the environment at {_place(frame)}"
+        return f"{self.name}() of the environment at {_line_of(frame)}"
 
 
 class _Loop:
@@ -68,10 +68,11 @@ _watcher: threading.Thread | None = None
 
 
 async def off_loop(owner: object, method: Callable[..., T], *arguments: Any) -> T:
-    """Return what a synchronous method of an environment or episode returns. Only those of this service run on the
-    event loop. If the call is cancelled, its thread is left behind, and occupies its place until it returns.
+    """Return what a synchronous method of an environment or episode returns. It runs on a thread, unless the owner is
+    of this service.
 
-    Its CancelledError has a note on which line did not return.
+    The thread of a cancelled call continues, and counts among MOST_THREADS until it returns. The CancelledError has a
+    note on which line did not return.
     """
     if contract.is_ours(owner):
         return method(*arguments)
@@ -80,11 +81,11 @@ async def off_loop(owner: object, method: Callable[..., T], *arguments: Any) -> 
     try:
         await here.free.acquire()
     except asyncio.CancelledError as error:
-        oldest = min(here.threads, key=lambda each: each.began)
+        oldest = min(here.threads, key=lambda running: running.began)
         error.add_note(f"all {MOST_THREADS} threads for environments are occupied, the longest by {oldest.where()}")
         raise
-    done: asyncio.Future[T] = loop.create_future()
-    work = contextvars.copy_context().run, (_run, call, here, loop, done, method, arguments)
+    returned: asyncio.Future[T] = loop.create_future()
+    work = contextvars.copy_context().run, (_run, call, here, loop, returned, method, arguments)
     try:
         threading.Thread(target=work[0], args=work[1], name="environment", daemon=True).start()
     except RuntimeError:  # the system has no thread left
@@ -92,16 +93,16 @@ async def off_loop(owner: object, method: Callable[..., T], *arguments: Any) -> 
         raise
     here.threads.add(call)
     try:
-        return await done
+        return await returned
     except asyncio.CancelledError as error:
-        said = f"{call.where()} has not returned ({len(here.threads)} of {MOST_THREADS} threads are occupied)"
-        log.warning("a call of an environment does not return", call=said)
-        error.add_note(said)
+        description = f"{call.where()} has not returned ({len(here.threads)} of {MOST_THREADS} threads are occupied)"
+        log.warning("a call of an environment does not return", call=description)
+        error.add_note(description)
         raise
 
 
 def _run(
-    call: _Call, here: _Loop, loop: asyncio.AbstractEventLoop, done: asyncio.Future[T], method: Callable[..., T],
+    call: _Call, here: _Loop, loop: asyncio.AbstractEventLoop, returned: asyncio.Future[T], method: Callable[..., T],
     arguments: tuple[Any, ...],
 ) -> None:  # fmt: skip
     call.thread = threading.get_ident()
@@ -115,12 +116,12 @@ def _run(
     def end() -> None:
         here.threads.discard(call)
         here.free.release()
-        if done.cancelled():
+        if returned.cancelled():
             return
         if failure is None:
-            done.set_result(result)  # type: ignore[arg-type]
+            returned.set_result(result)  # type: ignore[arg-type]
         else:
-            done.set_exception(failure)
+            returned.set_exception(failure)
 
     with suppress(RuntimeError):  # the event loop is closed
         loop.call_soon_threadsafe(end)
@@ -142,21 +143,21 @@ class _Watched(Generic[T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         steps: Any = self._work.__await__()
-        step, sent = steps.send, None
+        step, argument = steps.send, None
         while True:
             try:
                 with _timed(self._name):
-                    waits_for = step(sent)
-            except StopIteration as done:
-                result: T = done.value
+                    waits_for = step(argument)
+            except StopIteration as stop:
+                result: T = stop.value
                 return result
             except EnvironmentBlocked:
                 steps.close()
                 raise
             try:
-                step, sent = steps.send, (yield waits_for)
+                step, argument = steps.send, (yield waits_for)
             except BaseException as error:
-                step, sent = steps.throw, error
+                step, argument = steps.throw, error
 
 
 @contextmanager
@@ -169,15 +170,15 @@ def _timed(name: str) -> Iterator[None]:
         yield
     finally:
         del _steps[thread]
-        held = time.monotonic() - call.began
-        if held > MOST_HELD_S:
+        duration_s = time.monotonic() - call.began
+        if duration_s > MOST_HELD_S:
             for limit in here.limits:
                 if (when := limit.when()) is not None and not limit.expired():
-                    limit.reschedule(when + held)
-            place = call.place or f"{name}() of the environment"
+                    limit.reschedule(when + duration_s)
+            where = call.blocked_at or f"{name}() of the environment"
             raise EnvironmentBlocked(
-                f"{place} held the event loop for {held:.1f} s, and with it every other rollout; await an asynchronous "
-                "client, or asyncio.to_thread"
+                f"{where} held the event loop for {duration_s:.1f} s, and with it every other rollout; await an "
+                "asynchronous client, or asyncio.to_thread"
             )
 
 
@@ -209,16 +210,16 @@ def _watch() -> None:
     while True:
         time.sleep(_LOOK_S)
         for call in list(_steps.values()):
-            if call.place is None and time.monotonic() - call.began > MOST_HELD_S / 2:
-                call.place = call.where()
-                log.warning("an environment holds the event loop", call=call.place)
+            if call.blocked_at is None and time.monotonic() - call.began > MOST_HELD_S / 2:
+                call.blocked_at = call.where()
+                log.warning("an environment holds the event loop", call=call.blocked_at)
 
 
-def _place(frame: FrameType | None) -> str:
+def _line_of(frame: FrameType | None) -> str:
     """Return the line that the environment's own method is at, as `FILE:LINE`."""
-    found = None
+    outermost = None
     while frame is not None and frame.f_code.co_filename != __file__:
         if frame.f_code.co_filename != contract.__file__:
-            found = frame
+            outermost = frame
         frame = frame.f_back
-    return "an unknown line" if found is None else f"{found.f_code.co_filename}:{found.f_lineno}"
+    return "an unknown line" if outermost is None else f"{outermost.f_code.co_filename}:{outermost.f_lineno}"

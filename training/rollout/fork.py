@@ -1,9 +1,9 @@
 """A rollout that begins in the middle of a recorded one.
 
-The recorded replies before the fork are given in their place and their tool calls are executed again, so that the
-environment is in the state that it was in. Every message that the model would be shown is compared with the recorded
-one: the first difference ends the replay. The model is then asked with the recorded token ids of its earlier replies,
-so that what it continues are the same tokens.
+Before the fork, the recorded replies stand in for the model's and their tool calls are executed again, so that the
+environment gets into the state that it was in. Every message that the model would be shown is compared with the
+recorded one: the first difference ends the replay. From the fork on, requests to the model have the recorded token ids
+of its earlier replies, so that it continues exactly these tokens.
 """
 
 import itertools
@@ -37,7 +37,7 @@ class ReplayDiffers(Exception):
         self.found = found
         where = f"turn {turn}" if turn else "its opening messages"
         what = f"the result of {tool}" if tool else "what the model is shown"
-        super().__init__(f"the replay differs in {where}: {what} was {_shown(recorded)} and is now {_shown(found)}")
+        super().__init__(f"the replay differs in {where}: {what} was {_quoted(recorded)} and is now {_quoted(found)}")
 
 
 class ForkReached(Exception):
@@ -64,7 +64,7 @@ class Fork:
     replies: "Mapping[int, Choice]"
     """The model's replies in it, by index, with their token ids if these are known."""
     edits: Sequence[Edit] = ()
-    """What the world does not say by itself: all changes, each with the index of its message, the newest last."""
+    """The changes that the environment does not make by itself, each with the index of its message, the newest last."""
 
     @classmethod
     def of(
@@ -79,23 +79,23 @@ class Fork:
         `earlier` are the edits with which the conversation itself was made. Raises ValueError if it has no such reply,
         or if the edit is not of a message before it.
         """
-        places = [place for place, item in enumerate(conversation) if not isinstance(item, dict)]
-        if not 1 <= turn <= len(places):
-            raise ValueError(f"the rollout has no turn {turn}; it has {len(places)}")
-        before = list(conversation[: places[turn - 1]])
-        edits = [each for each in earlier if each.message is not None and each.message < len(before)]
-        place = None if edit is None or edit.added else edit.message
-        if edit is not None and place is None:
+        of_replies = [index for index, item in enumerate(conversation) if not isinstance(item, dict)]
+        if not 1 <= turn <= len(of_replies):
+            raise ValueError(f"the rollout has no turn {turn}; it has {len(of_replies)}")
+        before = list(conversation[: of_replies[turn - 1]])
+        edits = [old for old in earlier if old.message is not None and old.message < len(before)]
+        edited = None if edit is None or edit.added else edit.message
+        if edit is not None and edited is None:
             edits.append(Edit(edit.content, len(before), added=True))
             before.append({"role": "user", "content": edit.content})
-        elif edit is not None and place is not None:
-            if not 0 <= place < len(before):
-                raise ValueError(f"message {place} is not before turn {turn}, which is message {len(before)}")
-            before[place] = _reworded(before[place], edit.content)
-            was_added = any(each.message == place and each.added for each in edits)
-            edits = [each for each in edits if each.message != place]
-            edits.append(Edit(edit.content, place, added=was_added))
-        replies = {place: item for place, item in enumerate(before) if not isinstance(item, dict)}
+        elif edit is not None and edited is not None:
+            if not 0 <= edited < len(before):
+                raise ValueError(f"message {edited} is not before turn {turn}, which is message {len(before)}")
+            before[edited] = _reworded(before[edited], edit.content)
+            was_added = any(old.message == edited and old.added for old in edits)
+            edits = [old for old in edits if old.message != edited]
+            edits.append(Edit(edit.content, edited, added=was_added))
+        replies = {index: item for index, item in enumerate(before) if not isinstance(item, dict)}
         messages = [item if isinstance(item, dict) else message_of(item) for item in before]
         return cls(messages, replies, edits)
 
@@ -114,25 +114,25 @@ class Fork:
         """The replies in order, as the endpoint gave them."""
         return [_completion(reply) for _, reply in sorted(self.replies.items())]
 
-    def edited(self, place: int, messages: Sequence[Message]) -> list[Message]:
-        """Return messages that the world gives at that place of the conversation, edited."""
-        changed = {each.message: each for each in self.edits}
+    def edited(self, start: int, messages: Sequence[Message]) -> list[Message]:
+        """Return the environment's messages from the index `start` of the conversation on, edited."""
+        changed = {edit.message: edit for edit in self.edits}
         result: list[Message] = []
         for message in messages:
-            edit = changed.get(place + len(result))
+            edit = changed.get(start + len(result))
             result.append(message if edit is None or edit.added else {**message, "content": edit.content})
-        while (edit := changed.get(place + len(result))) is not None and edit.added:
+        while (edit := changed.get(start + len(result))) is not None and edit.added:
             result.append({"role": "user", "content": edit.content})
         return result
 
     def compare(self, messages: Sequence[Message]) -> None:
         """Compare what the model is to be shown with the beginning of the conversation. Raises ReplayDiffers."""
         turn, tools = 0, dict[str, str]()
-        for recorded, found in itertools.zip_longest(self.messages[: len(messages)], messages[: len(self.messages)]):
-            if found is None or recorded is None or identity(found) != identity(recorded):
-                known = recorded or found or {}
-                tool = tools.get(str(known.get("tool_call_id")))
-                raise ReplayDiffers(turn, tool, _content(recorded), _content(found))
+        for recorded, replayed in itertools.zip_longest(self.messages[: len(messages)], messages[: len(self.messages)]):
+            if replayed is None or recorded is None or identity(replayed) != identity(recorded):
+                either = recorded or replayed or {}
+                tool = tools.get(str(either.get("tool_call_id")))
+                raise ReplayDiffers(turn, tool, _content(recorded), _content(replayed))
             if recorded["role"] == "assistant":
                 turn += 1
                 tools |= {call["id"]: call["function"]["name"] for call in recorded.get("tool_calls") or ()}
@@ -172,7 +172,7 @@ class NoModel:
         raise ForkReached
 
 
-def _shown(text: str | None) -> str:
+def _quoted(text: str | None) -> str:
     return "no message" if text is None else repr(text)
 
 

@@ -37,7 +37,7 @@ class _SampledChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class TrainingSequence:
     """One training sequence in ART's form: its choices are trained, its messages are context."""
 
     messages_and_choices: list[Any]
@@ -61,7 +61,7 @@ def record(trajectory: "Trajectory", calls: Sequence[AnsweredCall]) -> None:
         history.tools = conversation.tools
 
 
-def conversations(calls: Sequence[AnsweredCall]) -> list[Conversation]:
+def conversations(calls: Sequence[AnsweredCall]) -> list[TrainingSequence]:
     """Return the training sequences of a rollout, ordered by their first call."""
     sampled = _sampled_choices(calls)
     return [
@@ -73,21 +73,21 @@ def conversations(calls: Sequence[AnsweredCall]) -> list[Conversation]:
 
 def _sampled_choices(calls: Sequence[AnsweredCall]) -> list[_SampledChoice]:
     exact = [_by_tokens(call, choice) for call in calls for choice in call.completion.choices]
-    known = [each for each in exact if each is not None]
-    if len(known) == len(exact):
-        return known
+    sampled = [choice for choice in exact if choice is not None]
+    if len(sampled) == len(exact):
+        return sampled
     return [_by_messages(call, choice) for call in calls for choice in call.completion.choices]
 
 
 def _by_tokens(call: AnsweredCall, choice: "Choice") -> _SampledChoice | None:
-    """Return None if the token ids of the prompt or the reply are unknown."""
+    """Return the choice with its token ids, or None if those of the prompt or the reply are unknown."""
     prompt = (call.completion.model_extra or {}).get(PROMPT_TOKEN_IDS)
     reply = sampled_ids(choice)
     if prompt is None or reply is None:
         return None
-    kept = choice.model_copy(update={PROMPT_TOKEN_IDS: prompt})
-    (kept.model_extra or {}).pop("token_ids", None)  # the log-probabilities name the ids already
-    return _SampledChoice(call, kept, prompt, reply)
+    exact = choice.model_copy(update={PROMPT_TOKEN_IDS: prompt})
+    (exact.model_extra or {}).pop("token_ids", None)  # the log-probabilities name the ids already
+    return _SampledChoice(call, exact, prompt, reply)
 
 
 def _by_messages(call: AnsweredCall, choice: "Choice") -> _SampledChoice:
@@ -100,8 +100,8 @@ def _split_at_missing_replies(sequence: list[_SampledChoice]) -> Iterator[list[_
     reply, because no message can then stand for that reply."""
     part = sequence[:1]
     for before, after in itertools.pairwise(sequence):
-        place, shown = len(before.call.messages), after.call.messages
-        if place < len(shown) and shown[place].get("role") == "assistant":
+        index, messages = len(before.call.messages), after.call.messages
+        if index < len(messages) and messages[index].get("role") == "assistant":
             part.append(after)
         else:
             yield part
@@ -110,12 +110,12 @@ def _split_at_missing_replies(sequence: list[_SampledChoice]) -> Iterator[list[_
         yield part
 
 
-def _conversation(sequence: Sequence[_SampledChoice]) -> Conversation:
+def _conversation(sequence: Sequence[_SampledChoice]) -> TrainingSequence:
     last = sequence[-1]
     items: list[Any] = [*last.call.messages, last.choice]
-    for each in sequence[:-1]:
-        items[len(each.call.messages)] = each.choice
-    return Conversation(items, list(last.call.tools) or None)
+    for earlier in sequence[:-1]:
+        items[len(earlier.call.messages)] = earlier.choice
+    return TrainingSequence(items, list(last.call.tools) or None)
 
 
 def messages_of(history: "Trajectory | History") -> list[dict[str, Json]]:
@@ -131,8 +131,8 @@ def transcript_of(trajectory: "Trajectory") -> list[dict[str, Json]]:
 
 def transcript(histories: Sequence[Sequence[dict[str, Json]]]) -> list[dict[str, Json]]:
     """Return the same as `transcript_of` for stored conversations."""
-    joined, seen = [], set[str]()
+    joined, identities = [], set[str]()
     for number, messages in enumerate(histories):
-        joined += [each for each in messages if not number or identity(each) not in seen]
-        seen |= set(map(identity, messages))
+        joined += [message for message in messages if not number or identity(message) not in identities]
+        identities |= set(map(identity, messages))
     return joined

@@ -41,10 +41,10 @@ def client_session(ssl: "SSLContext | bool" = True) -> "ClientSession":
 
 def _kept_alive_socket(address: Any) -> socket.socket:
     family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
+    connection = socket.socket(family, kind, protocol)
     for option in keepalive():
-        made.setsockopt(*option)
-    return made
+        connection.setsockopt(*option)
+    return connection
 
 
 class AiohttpTransport(httpx.AsyncBaseTransport):
@@ -65,7 +65,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             response = await self._session.request(
                 request.method,
                 URL(str(request.url), encoded=True),
-                headers=[each for each in request.headers.multi_items() if each[0] not in _HEADERS_OF_AIOHTTP],
+                headers=[header for header in request.headers.multi_items() if header[0] not in _HEADERS_OF_AIOHTTP],
                 skip_auto_headers=_SKIPPED_AUTO_HEADERS,
                 data=body or None,
                 allow_redirects=False,

@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from learnloop_service.environment.base import Json
-from learnloop_service.environment.genai_spans import Reply
+from learnloop_service.environment.genai_spans import ChatAnswer
 from learnloop_service.environment.genai_spans import chat as chat_span
 from learnloop_service.training.budget import BudgetReached, Reservation, Usage
 from learnloop_service.training.recorded_calls import RecordedCalls
@@ -117,22 +117,22 @@ class ModelCalls:
         """
         number, self.begun = self.begun, self.begun + 1
         seed = _next_seed(self._seeds)
-        asked, limit = tuple(messages), min(self._sampling.max_tokens, max_tokens or self._sampling.max_tokens)
+        conversation, limit = tuple(messages), min(self._sampling.max_tokens, max_tokens or self._sampling.max_tokens)
         parameters = {"temperature": self._sampling.temperature, "max_tokens": limit, "seed": seed}
-        body = self._body(asked, tools, {**(options or {}), **parameters})
-        if (known := self._recorded.answer(body)) is not None:
-            self._record_answer(number, asked, tools, known, counts=self._recorded.counts)
-            return known
-        most = partial(self._usage_bound, asked, tools, limit)
+        body = self._body(conversation, tools, {**(options or {}), **parameters})
+        if (recorded := self._recorded.answer(body)) is not None:
+            self._record_answer(number, conversation, tools, recorded, counts=self._recorded.counts)
+            return recorded
+        most = partial(self._usage_bound, conversation, tools, limit)
         async with self._admission:  # prevents two calls from reserving the same room
             await self._room_for(most)
             self._running[number] = most
         try:
-            with chat_span("openai", model=self.model, messages=asked, parameters=parameters) as traced:
+            with chat_span("openai", model=self.model, messages=conversation, parameters=parameters) as traced:
                 completion = await self._request_completion(body)
-                used = self._record_answer(number, asked, tools, completion)
+                used = self._record_answer(number, conversation, tools, completion)
                 choice = completion.choices[0]
-                traced.output = Reply(
+                traced.output = ChatAnswer(
                     message_of(choice), choice.finish_reason, used.prompt_tokens, used.completion_tokens
                 )
         finally:
@@ -146,7 +146,7 @@ class ModelCalls:
         have ended."""
         while True:
             try:
-                await self._reservation.room_for(lambda: sum((each() for each in self._running.values()), most()))
+                await self._reservation.room_for(lambda: sum((bound() for bound in self._running.values()), most()))
                 return
             except BudgetReached:
                 if not self._running:
@@ -162,8 +162,8 @@ class ModelCalls:
 
     async def _request_completion(self, body: Mapping[str, Json]) -> "ChatCompletion":
         clock = time.monotonic()
-        asked = {**body, "messages": self._with_token_ids(body["messages"])} if self._recorded.given else body
-        completion = await self._chat.complete(asked)
+        sent_body = {**body, "messages": self._with_token_ids(body["messages"])} if self._recorded.given else body
+        completion = await self._chat.complete(sent_body)
         seconds = time.monotonic() - clock
         self._metrics["sampling_s"] += seconds
         self._recorded.add(body, completion, seconds)
@@ -176,13 +176,13 @@ class ModelCalls:
         """
         exact = list(messages)
         for call in self.answered if self._chat.tells_token_ids else ():
-            place = len(call.messages)
-            if tuple(messages[:place]) != call.messages or place == len(messages):
+            length = len(call.messages)
+            if tuple(messages[:length]) != call.messages or length == len(messages):
                 continue
             for choice in call.completion.choices:
                 ids = sampled_ids(choice)
-                if ids and identity(message_of(choice)) == identity(messages[place]):
-                    exact[place] = {**messages[place], "token_ids": ids}
+                if ids and identity(message_of(choice)) == identity(messages[length]):
+                    exact[length] = {**messages[length], "token_ids": ids}
         return exact
 
     def _record_answer(
@@ -208,11 +208,11 @@ class ModelCalls:
     def _usage_bound(self, messages: tuple[Message, ...], tools: Sequence[Json], reply_tokens: int) -> Usage:
         """Return an upper bound of what a request uses: the tokens of an earlier call that it repeats, and one token
         per byte of the rest."""
-        known, fresh = 0, [*messages, {"tools": tools}]
+        repeated_tokens, fresh = 0, [*messages, {"tools": tools}]
         for call in reversed(self.answered):
             length = len(call.messages)
             is_longer = len(messages) > length and messages[:length] == call.messages and tools == call.tools
             if is_longer and call.used.tokens:  # without usage nothing is known of the tokens
-                known, fresh = call.used.tokens, list(messages[length + 1 :])
+                repeated_tokens, fresh = call.used.tokens, list(messages[length + 1 :])
                 break
-        return Usage(known + len(json.dumps(fresh, ensure_ascii=False).encode()), reply_tokens)
+        return Usage(repeated_tokens + len(json.dumps(fresh, ensure_ascii=False).encode()), reply_tokens)

@@ -37,7 +37,7 @@ from learnloop_service.training.rollout.environment_calls import lasting_timeout
 from learnloop_service.training.rollout.episode_tools import call_tool, full_context, out_of_turns
 from learnloop_service.training.rollout.fork import Fork, ForkReached, NoModel, ReplayDiffers, ReplayedCalls
 from learnloop_service.training.rollout.model_calls import ModelCalls, Sampling
-from learnloop_service.training.types import Failure, FailureKind, Rollout
+from learnloop_service.training.types import FailureKind, Rollout, RolloutFailure
 
 if TYPE_CHECKING:
     from art import Trajectory
@@ -149,27 +149,27 @@ class _Attempt:
         self._fork = fork
         self._sampling = Sampling(limits.temperature, limits.max_completion_tokens)
 
-    async def open(self) -> Failure | None:
+    async def open(self) -> RolloutFailure | None:
         """Begin the episode. Returns a failure if the environment takes too long."""
         timeout_s = self._limits.timeout_s
         try:
             async with lasting_timeout(timeout_s):
                 await self.restart()
         except TimeoutError as error:
-            return Failure(FailureKind.TIMEOUT, f"no episode within {timeout_s:g} s{_notes(error)}")
+            return RolloutFailure(FailureKind.TIMEOUT, f"no episode within {timeout_s:g} s{_notes(error)}")
         return None
 
     async def restart(self) -> None:
         """Start over with a fresh episode and an empty trajectory."""
-        made = self._environment
-        self.episode = await off_loop(made, made.episode, self._scenario, self._limits.max_turns)
+        environment = self._environment
+        self.episode = await off_loop(environment, environment.episode, self._scenario, self._limits.max_turns)
         messages, tools = await off_loop(self.episode, self.episode.messages), _tools_of(self.episode)
         self.trajectory = _empty_trajectory(self._id, self._scenario)
         self.trajectory.messages_and_choices, self.trajectory.tools = messages, tools  # type: ignore[assignment]
 
     def play_elsewhere(
         self, agent: RemoteRollouts, name: RolloutName, model: str, seed: int, reservation: Reservation
-    ) -> Awaitable[Failure | None]:
+    ) -> Awaitable[RolloutFailure | None]:
         """Have an agent play the attempt that runs elsewhere."""
         if self._fork is not None:
             raise ValueError("an agent that runs elsewhere cannot be forked")
@@ -228,15 +228,15 @@ def _empty_trajectory(id: str, scenario: Scenario) -> "Trajectory":
 
 
 async def _outcome_of(
-    episode: Episode, failure: Failure | None, timeout_s: float
-) -> tuple[Mapping[str, Json], Failure | None]:
+    episode: Episode, failure: RolloutFailure | None, timeout_s: float
+) -> tuple[Mapping[str, Json], RolloutFailure | None]:
     """Return the episode's outcome, and why the rollout failed; the outcome is empty if it does not return in time."""
     try:
         async with lasting_timeout(timeout_s):
             return await off_loop(episode, episode.outcome), failure
     except TimeoutError as error:
         why = f"no outcome within {timeout_s:g} s{_notes(error)}"
-        return {}, failure or Failure(FailureKind.TIMEOUT, why)
+        return {}, failure or RolloutFailure(FailureKind.TIMEOUT, why)
 
 
 def _notes(error: TimeoutError) -> str:
@@ -244,16 +244,16 @@ def _notes(error: TimeoutError) -> str:
     return "".join(f": {note}" for note in getattr(error.__cause__, "__notes__", ()))
 
 
-async def _failure_of(playing: Awaitable[Failure | None], timeout_s: float) -> Failure | None:
+async def _failure_of(playing: Awaitable[RolloutFailure | None], timeout_s: float) -> RolloutFailure | None:
     """Return why the rollout failed, or None if it did not. Raises BudgetReached, ReplayDiffers."""
     try:
         return await playing
     except (BudgetReached, ReplayDiffers):
         raise
     except TimeoutError as error:
-        return Failure(FailureKind.TIMEOUT, f"the rollout took longer than {timeout_s:g} s{_notes(error)}")
+        return RolloutFailure(FailureKind.TIMEOUT, f"the rollout took longer than {timeout_s:g} s{_notes(error)}")
     except Exception as error:
-        return Failure(_failure_kind(error), f"{type(error).__name__}: {error}")
+        return RolloutFailure(_failure_kind(error), f"{type(error).__name__}: {error}")
 
 
 @asynccontextmanager
@@ -264,11 +264,11 @@ async def _opened_episode(episode: Episode, trajectory: "Trajectory", limit: asy
         yield
         return
     now = asyncio.get_running_loop().time
-    left = (limit.when() or math.inf) - now()
+    remaining_s = (limit.when() or math.inf) - now()
     limit.reschedule(None)
     try:
         await watched(episode, episode.open)
-        limit.reschedule(now() + left)
+        limit.reschedule(now() + remaining_s)
         trajectory.messages_and_choices = [*await off_loop(episode, episode.messages)]  # type: ignore[list-item]
         trajectory.tools = _tools_of(episode)
         yield
@@ -336,9 +336,9 @@ async def execute_reply(episode: Episode, choice: "Choice") -> tuple[list[dict[s
         if isinstance(episode, TextEpisode):
             answered = await off_loop(episode, episode.reply, choice.message.content or "")
             return [] if answered.final else [{"role": "user", "content": answered.content}], answered.final
-        said = (choice.message.content or "")[:200]
+        excerpt = (choice.message.content or "")[:200]
         why = (choice.model_extra or {}).get(MALFORMED) or "There is no tool call in the reply."
-        await off_loop(episode, episode.end, "malformed", f"{why} ({choice.finish_reason}): {said!r}")
+        await off_loop(episode, episode.end, "malformed", f"{why} ({choice.finish_reason}): {excerpt!r}")
         return [], True
     results: list[dict[str, Json]] = []
     for call in calls:
@@ -360,14 +360,14 @@ def sampled_tokens(rollout: Rollout) -> list[dict[str, Json]]:
     character that spans several tokens is in the text of the last one.
     """
     turns = []
-    for place, item in enumerate(rollout.trajectory.messages_and_choices):
+    for index, item in enumerate(rollout.trajectory.messages_and_choices):
         logprobs = None if isinstance(item, dict) else item.logprobs
         if logprobs is None or not logprobs.content:
             continue
         decode = getincrementaldecoder("utf-8")("replace").decode
         texts = [token.token if token.bytes is None else decode(bytes(token.bytes)) for token in logprobs.content]
         turns.append(
-            {"message": place, "texts": texts, "logprobs": [round(token.logprob, 4) for token in logprobs.content]}
+            {"message": index, "texts": texts, "logprobs": [round(token.logprob, 4) for token in logprobs.content]}
         )
     return turns
 

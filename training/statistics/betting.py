@@ -13,6 +13,6 @@ BETS = tuple(0.02 * 1.35**power for power in range(13))
 
 
 def log_mean(logs: Sequence[float]) -> float:
-    """Return the logarithm of the mean of stakes that are given by their logarithms."""
+    """Return the logarithm of the mean of stakes, from the logarithms of the stakes."""
     highest = max(logs)
-    return highest + log(sum(exp(each - highest) for each in logs) / len(logs))
+    return highest + log(sum(exp(log_stake - highest) for log_stake in logs) / len(logs))

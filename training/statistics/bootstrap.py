@@ -15,7 +15,8 @@ from statistics import fmean
 DRAWS = 2_000
 LEVEL = 0.95
 _KEPT_DRAWS = 16
-"""Numbers of scenarios whose draws are kept, as making them takes longer than using them: 8 kB for each scenario."""
+"""How many counts of scenarios have their draws cached, because drawing takes longer than using them. The draws of a
+count take 8 kB for each scenario."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def intervals(values: Sequence[Sequence[float]], seed: int = 0) -> tuple[list[In
     draws = _draws(count, seed)
     means = [[sum(map(of_model.__getitem__, drawn)) / count for drawn in draws] for of_model in values]
     averages = [fmean(of_model) for of_model in values]
-    differences = [[own - first for own, first in zip(of_model, means[0], strict=True)] for of_model in means]
+    differences = [[mean - first for mean, first in zip(of_model, means[0], strict=True)] for of_model in means]
     return (
         [_interval(average, drawn) for average, drawn in zip(averages, means, strict=True)],
         [_interval(average - averages[0], drawn) for average, drawn in zip(averages, differences, strict=True)],

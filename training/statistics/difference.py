@@ -12,7 +12,7 @@ those of 6 to 64 do so in at most 7%."""
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class SuccessDifference:
     """The later success minus the earlier one, as shares from -1 to 1."""
 
     scenarios: int
@@ -33,26 +33,27 @@ class Difference:
         return self.changed >= MIN_CHANGED and (self.low > 0 or self.high < 0)
 
 
-def difference(before: Mapping[str, float], after: Mapping[str, float]) -> Difference | None:
+def difference(before: Mapping[str, float], after: Mapping[str, float]) -> SuccessDifference | None:
     """Compare the success of the scenarios that both have, given by scenario id. None if there are none."""
     shared = sorted(before.keys() & after.keys())
     if not shared:
         return None
     earlier, later = [before[id] for id in shared], [after[id] for id in shared]
-    _, (_, found) = intervals([earlier, later])
+    _, (_, interval) = intervals([earlier, later])
     changes = [abs(new - old) for old, new in zip(earlier, later, strict=True) if new != old]
-    return Difference(
+    return SuccessDifference(
         len(shared),
         len(changes),
-        found.mean,
-        found.low,
-        found.high,
-        _smallest(len(shared), changes, (found.high - found.low) / 2),
+        interval.mean,
+        interval.low,
+        interval.high,
+        _smallest(len(shared), changes, (interval.high - interval.low) / 2),
     )
 
 
 def _smallest(scenarios: int, changes: list[float], half_width: float) -> float | None:
-    """Return what excludes 0 with an interval of this width, and needs enough scenarios to change as much as these."""
+    """Return the smallest mean difference whose interval, of this width, excludes 0, and that needs MIN_CHANGED
+    scenarios that change as much as these on average."""
     if scenarios < MIN_CHANGED:
         return None
     change = sum(changes) / len(changes) if changes else 1.0

@@ -67,9 +67,9 @@ def evidence_of_bias(counts: Mapping[Cell, float]) -> float:
 
 def arm_mean(counts: Counts, *, candidate: bool) -> ArmMean:
     """Return how many units one arm has, and their mean."""
-    mine = [(cell.value, count) for cell, count in counts.items() if cell.candidate is candidate]
-    units = sum(count for _, count in mine)
-    return ArmMean(units, fsum(value * count for value, count in mine) / units if units else None)
+    of_arm = [(cell.value, count) for cell, count in counts.items() if cell.candidate is candidate]
+    units = sum(count for _, count in of_arm)
+    return ArmMean(units, fsum(value * count for value, count in of_arm) / units if units else None)
 
 
 def expected_counts(probability: float, values: Mapping[float, float], units: float) -> dict[Cell, float]:
@@ -120,8 +120,8 @@ def _z(probability: float, candidate: bool, value: float, effect: float, forecas
 
 def merged(*parts: Counts) -> dict[Cell, int]:
     """Return the sums of several counts."""
-    found: dict[Cell, int] = {}
+    sums: dict[Cell, int] = {}
     for part in parts:
         for cell, count in part.items():
-            found[cell] = found.get(cell, 0) + count
-    return found
+            sums[cell] = sums.get(cell, 0) + count
+    return sums

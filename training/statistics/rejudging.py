@@ -21,7 +21,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What a score makes of a rollout."""
+    """A rollout's score, and the reward, advantage and success that follow from it."""
 
     reward: float | None
     advantage: float | None
@@ -106,13 +106,13 @@ def noise(groups: Iterable[RejudgedGroup]) -> Noise | None:
     flips: list[float] = []
     for group in groups:
         for of_rollout in zip(*group.repeats, strict=True):
-            values = [each.score for each in of_rollout if each.score is not None]
+            values = [repeat.score for repeat in of_rollout if repeat.score is not None]
             if len(values) == len(of_rollout) > 1:
                 scored.append(values)
         for one, other in combinations(group.repeats, 2):
-            found = _flipped(list(zip(one, other, strict=True)))
-            if found is not None:
-                flips.append(found)
+            flipped = _flipped(list(zip(one, other, strict=True)))
+            if flipped is not None:
+                flips.append(flipped)
     if not scored:
         return None
     count = len(scored[0])
@@ -131,7 +131,7 @@ def noise(groups: Iterable[RejudgedGroup]) -> Noise | None:
 
 def has_signal(group: Sequence[Scored]) -> bool:
     """Whether a group can be trained on: at least two of its rewards differ."""
-    return differ([each.reward for each in group if each.reward is not None])
+    return differ([rollout.reward for rollout in group if rollout.reward is not None])
 
 
 def _differs(group: RejudgedGroup, tolerance: float) -> bool:

@@ -41,7 +41,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class PairEvidence:
     """Logarithms of both wealths over the pairs so far."""
 
     pairs: int
@@ -77,12 +77,12 @@ class Bets:
             self._better[number] += pairs * log1p(bet * difference)
             self._worse[number] += pairs * log1p(bet * against)
 
-    def evidence(self) -> Evidence:
+    def evidence(self) -> PairEvidence:
         """Return the evidence of the pairs so far."""
-        return Evidence(self._pairs, log_mean(self._better), log_mean(self._worse))
+        return PairEvidence(self._pairs, log_mean(self._better), log_mean(self._worse))
 
 
-def evidence(differences: Iterable[float], rule: Rule) -> Evidence:
+def evidence(differences: Iterable[float], rule: Rule) -> PairEvidence:
     """Return the evidence of those pairs, given in the order of the scenarios."""
     bets = Bets(rule)
     for difference in differences:

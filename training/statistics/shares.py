@@ -28,8 +28,8 @@ def newcombe(
 ) -> tuple[float, float]:
     """Return the interval of `other - share`, given the intervals of both (Newcombe, *Interval Estimation for the
     Difference between Independent Proportions*, 1998, method 10)."""
-    found = other - share
+    difference = other - share
     return (
-        found - sqrt((other - other_low) ** 2 + (high - share) ** 2),
-        found + sqrt((other_high - other) ** 2 + (share - low) ** 2),
+        difference - sqrt((other - other_low) ** 2 + (high - share) ** 2),
+        difference + sqrt((other_high - other) ** 2 + (share - low) ** 2),
     )

@@ -48,7 +48,7 @@ class Credit:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TurnVerdict:
     """What is known of the turn that decided a rollout."""
 
     decisive: Credit | None
@@ -84,8 +84,9 @@ def next_probe(values: Mapping[int, Sampled], turns: int, success: bool) -> int 
 
 
 def credits(values: Mapping[int, Sampled], turns: int, success: bool, level: float = _SHOWN_LEVEL) -> list[Credit]:
-    """Return the credit of each turn whose value before and after it are known, in order. `level` is of each."""
-    z, found = z_of(level), []
+    """Return the credits of the turns whose values before and after them are known, in order. Each has an interval of
+    that `level`."""
+    z, of_turns = z_of(level), []
     for turn in sorted(values):
         if turn != turns and turn + 1 not in values:
             continue
@@ -97,46 +98,49 @@ def credits(values: Mapping[int, Sampled], turns: int, success: bool, level: flo
             after = values[turn + 1].share
             after_low, after_high = wilson(after, values[turn + 1].count, z)
         interval = newcombe(before.share, low, high, after, after_low, after_high)
-        found.append(Credit(turn, after - before.share, *interval))
-    return found
+        of_turns.append(Credit(turn, after - before.share, *interval))
+    return of_turns
 
 
-def verdict(values: Mapping[int, Sampled], turns: int, success: bool) -> Verdict:
-    """Return what the values say of the decisive turn."""
+def verdict(values: Mapping[int, Sampled], turns: int, success: bool) -> TurnVerdict:
+    """Return which turn was decisive according to the values, or how close they are to a decision."""
     if 1 not in values:
-        return Verdict(None, None, None)
+        return TurnVerdict(None, None, None)
     way = float(success) - values[1].share
-    found = [each for each in _for_all_turns(values, turns, success) if each.points * way > 0]
-    if not found:
-        return Verdict(None, None, None)
-    closest = max(found, key=lambda each: abs(each.points))
+    towards_result = [credit for credit in _for_all_turns(values, turns, success) if credit.points * way > 0]
+    if not towards_result:
+        return TurnVerdict(None, None, None)
+    closest = max(towards_result, key=lambda credit: abs(credit.points))
     if abs(closest.points) < abs(way) / 2:
-        return Verdict(None, closest, None)
+        return TurnVerdict(None, closest, None)
     if _excludes_zero(closest):
-        return Verdict(closest, closest, None)
-    return Verdict(None, closest, _missing(values, turns, success, closest.turn))
+        return TurnVerdict(closest, closest, None)
+    return TurnVerdict(None, closest, _missing(values, turns, success, closest.turn))
 
 
-def sentence(found: Verdict, values: Mapping[int, Sampled], turns: int, success: bool | None) -> str:
+def sentence(verdict: TurnVerdict, values: Mapping[int, Sampled], turns: int, success: bool | None) -> str:
     """Say in words what is known of the turn that decided a rollout."""
     if success is None:
         return "Whether the rollout succeeded is not known, so no turn can have decided it."
     if 1 not in values:
         return "Undecided: nothing was continued from before the first turn."
     first, result = values[1], "success" if success else "failure"
-    if found.decisive is not None:
-        before, after = values[found.decisive.turn].share, values[found.decisive.turn].share + found.decisive.points
+    if verdict.decisive is not None:
+        before, after = (
+            values[verdict.decisive.turn].share,
+            values[verdict.decisive.turn].share + verdict.decisive.points,
+        )
         return (
-            f"Turn {found.decisive.turn} decided it: the chance of success went from {before:.0%} before it to "
+            f"Turn {verdict.decisive.turn} decided it: the chance of success went from {before:.0%} before it to "
             f"{after:.0%} after it."
         )
     if first.share == float(success):
         return f"No turn decided it: {_all(first.count)} from the beginning ended in {result} as well."
-    if found.closest is None:
+    if verdict.closest is None:
         return "Undecided: no two neighbouring turns were continued from."
-    if found.missing is not None:
-        more = counted(found.missing, "more continuation")
-        return f"Undecided: turn {found.closest.turn} changed most, and {more} would tell."
+    if verdict.missing is not None:
+        more = counted(verdict.missing, "more continuation")
+        return f"Undecided: turn {verdict.closest.turn} changed most, and {more} would tell."
     return "Undecided: no turn makes half of the way to the result."
 
 
@@ -165,10 +169,10 @@ def _excludes_zero(credit: Credit) -> bool:
 
 def _missing(values: Mapping[int, Sampled], turns: int, success: bool, turn: int) -> int | None:
     """Return how many more continuations, with the same shares, make the turn's interval exclude 0."""
-    states = [each for each in (turn, turn + 1) if each in values]
-    now = min(values[each].count for each in states)
+    states = [state for state in (turn, turn + 1) if state in values]
+    now = min(values[state].count for state in states)
     for count in range(now + 1, _MOST_SAMPLES + 1):
-        enlarged = {each: Sampled(count, round(values[each].share * count)) for each in states}
-        if any(each.turn == turn and _excludes_zero(each) for each in _for_all_turns(enlarged, turns, success)):
+        enlarged = {state: Sampled(count, round(values[state].share * count)) for state in states}
+        if any(credit.turn == turn and _excludes_zero(credit) for credit in _for_all_turns(enlarged, turns, success)):
             return count - now
     return None

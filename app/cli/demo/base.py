@@ -10,7 +10,7 @@ from learnloop_service.app.cli.base_reports import print_verdict
 from learnloop_service.app.cli.bases import add_base
 from learnloop_service.app.cli.terminal import Failure, failing_on, progress
 from learnloop_service.app.datasets.hub import HUB_ID
-from learnloop_service.training.base_model_files import added_base_models, fingerprint
+from learnloop_service.training.bases.files import added_base_models, fingerprint
 
 if TYPE_CHECKING:
     from learnloop_service.app.settings import Settings

@@ -11,7 +11,7 @@ COUNT = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AnsweredScenario:
     """A scenario as `{id, task, reference}`, the fields of its task that were sent, and both replies."""
 
     scenario: Json
@@ -20,7 +20,7 @@ class Asked:
     trained: Json
 
 
-def ask_both(service: Service, run: Json, fields: Iterable[str]) -> list[Asked]:
+def ask_both(service: Service, run: Json, fields: Iterable[str]) -> list[AnsweredScenario]:
     """Ask both models the first test scenarios of the baseline evaluation.
 
     `fields` are the fields of a task that /ask accepts. The first one is required: scenarios without it are skipped.
@@ -40,8 +40,8 @@ def _held_out(service: Service, run_id: str, field: str) -> list[Json]:
     return list(found.values())
 
 
-def _asked(service: Service, run: Json, scenario: Json, fields: Iterable[str]) -> Asked:
+def _asked(service: Service, run: Json, scenario: Json, fields: Iterable[str]) -> AnsweredScenario:
     task = {field: scenario["task"][field] for field in fields if scenario["task"].get(field)}
     environment = run["request"]["environment"]
     base = service.ask({"model": run["model"]["base_model"], "environment": environment, **task})
-    return Asked(scenario, task, base, service.ask({"run_id": run["run_id"], **task}))
+    return AnsweredScenario(scenario, task, base, service.ask({"run_id": run["run_id"], **task}))

@@ -82,7 +82,7 @@ def _require_gpu(base: FoundBase) -> None:
 
 
 def _needed_memory(base: FoundBase) -> str:
-    from learnloop_service.training.base_memory import memory_needed, usual_tuning_of
+    from learnloop_service.training.bases.memory import memory_needed, usual_tuning_of
 
     if base.source is None or not base.source.is_dir() or not (base.source / "config.json").is_file():
         return ""

@@ -38,11 +38,11 @@ def pipeline(
 ) -> None:
     """Prepare data, train, evaluate and deploy. Steps whose inputs have not changed are skipped; one that was
     interrupted continues."""
-    from learnloop_service.app.cli.pipeline.config import BadPipeline, Pipeline
-    from learnloop_service.app.cli.pipeline.steps import Runner
+    from learnloop_service.app.cli.pipeline.config import BadPipeline, LoadedPipeline
+    from learnloop_service.app.cli.pipeline.steps import PipelineRunner
 
     try:
-        read = Pipeline(config, parse_settings(settings or ()))
+        read = LoadedPipeline(config, parse_settings(settings or ()))
     except (BadPipeline, BadRunFile) as error:
         raise typer.BadParameter(str(error), param_hint="--config") from error
     finished: list[Done] = []
@@ -52,7 +52,7 @@ def pipeline(
         if not as_json:
             _print(each)
 
-    with Runner(read, data_directory(data_dir), url, done) as runner:
+    with PipelineRunner(read, data_directory(data_dir), url, done) as runner:
         runner.run(step)
     if as_json:
         print_json([asdict(each) for each in finished])

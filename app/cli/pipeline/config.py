@@ -55,7 +55,7 @@ class PipelineFile(BaseModel, Generic[Recipe]):
     deploy: Deploy | None = None
 
 
-class Pipeline:
+class LoadedPipeline:
     """A pipeline file that was read. Its sections are sent as written, and the service fills in the defaults."""
 
     def __init__(self, path: Path, settings: Mapping[str, Json] | None = None) -> None:

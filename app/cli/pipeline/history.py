@@ -7,7 +7,7 @@ from learnloop_service.app.cli.terminal import Failure
 from learnloop_service.environment.json_type import Json
 
 
-class History:
+class StepHistory:
     """The latest inputs and result of each step."""
 
     def __init__(self, data_dir: Path, name: str) -> None:

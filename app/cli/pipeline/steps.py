@@ -12,8 +12,8 @@ from pathlib import Path
 
 from learnloop_service.app.cli.client import Service, ServiceRefused
 from learnloop_service.app.cli.evaluations import trial_decision, watch_evaluation
-from learnloop_service.app.cli.pipeline.config import Pipeline, digest
-from learnloop_service.app.cli.pipeline.history import History
+from learnloop_service.app.cli.pipeline.config import LoadedPipeline, digest
+from learnloop_service.app.cli.pipeline.history import StepHistory
 from learnloop_service.app.cli.run_request import overlay
 from learnloop_service.app.cli.serve import settings_with
 from learnloop_service.app.cli.service_process import service_at
@@ -36,20 +36,20 @@ class Done:
     seconds: float
 
 
-class Runner:
+class PipelineRunner:
     """Runs the steps of one pipeline in one data directory."""
 
-    def __init__(self, pipeline: Pipeline, data_dir: Path, url: str | None, done: Callable[[Done], None]) -> None:
+    def __init__(self, pipeline: LoadedPipeline, data_dir: Path, url: str | None, done: Callable[[Done], None]) -> None:
         """`url` is that of a running service. With None, a service is started when a step needs it."""
         self._pipeline = pipeline
         self._data_dir = data_dir
         self._url = url
         self._done = done
-        self._history = History(data_dir, pipeline.name)
+        self._history = StepHistory(data_dir, pipeline.name)
         self._service: Service | None = None
         self._exit = ExitStack()
 
-    def __enter__(self) -> "Runner":
+    def __enter__(self) -> "PipelineRunner":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -16,9 +16,9 @@ from learnloop_service.app.db.reachable import NoConnection, connect_once
 from learnloop_service.app.domain.names import TINY_BASE
 from learnloop_service.app.errors import InvalidRequest
 from learnloop_service.app.listed_models import ListedModels
-from learnloop_service.app.operations.base_model_warnings import base_model_findings
-from learnloop_service.app.operations.run_disk import REMEDY, need_of
-from learnloop_service.app.operations.run_plan import judge_with_defaults, plan_of, plan_with_defaults
+from learnloop_service.app.operations.start.base_model_warnings import base_model_findings
+from learnloop_service.app.operations.start.run_disk import REMEDY, need_of
+from learnloop_service.app.operations.start.run_plan import judge_with_defaults, plan_of, plan_with_defaults
 from learnloop_service.app.processes.cores import usable_cores
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.settings import Settings
@@ -28,8 +28,8 @@ from learnloop_service.judges import registry as judges
 from learnloop_service.judges.base import JudgeServices
 from learnloop_service.training.backends.registry import engine_backend, is_on_engine, preflight
 from learnloop_service.training.backends.traits import Check, State
-from learnloop_service.training.base_memory import MemoryNeed, memory_needed, usual_tuning_of
-from learnloop_service.training.base_model_files import base_model_fault
+from learnloop_service.training.bases.files import base_model_fault
+from learnloop_service.training.bases.memory import MemoryNeed, memory_needed, usual_tuning_of
 from learnloop_service.training.engine_libraries import missing_libraries
 from learnloop_service.training.gpu_memory import free_gpu_memory
 from learnloop_service.training.tuning import Tuning

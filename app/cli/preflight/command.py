@@ -65,7 +65,7 @@ def _checks(
     """Yield the checks of this machine, unless the service is elsewhere, then the trial, unless it cannot succeed."""
     from learnloop_service.app.cli.preflight.checks import checks
     from learnloop_service.app.cli.preflight.trial import trial as tried
-    from learnloop_service.app.operations.run_plan import request_with_defaults
+    from learnloop_service.app.operations.start.run_plan import request_with_defaults
     from learnloop_service.training.backends.traits import State
 
     failed = False

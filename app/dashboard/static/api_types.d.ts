@@ -318,6 +318,10 @@ export interface DocumentOut {
   "example": (any)[];
 }
 
+export type DueReason = "last_run_live" | "release_live" | "too_few_tasks" | "too_few_users" | "refused" | "run_ended" | "not_learned";
+
+export type DueState = "running" | "done" | "skipped";
+
 export interface Email {
   "subject": string;
   "body": string;
@@ -423,6 +427,24 @@ export interface EvaluationChanges {
   "step": number;
   "success": BeforeAndNow;
   "reward": BeforeAndNow;
+}
+
+export interface EvaluationOut {
+  "evaluation_id": string;
+  "status": EvaluationStatus;
+  "done": number;
+  "total": number;
+  "models": (string)[];
+  "error": string | null;
+  "created_at": string;
+  "started_at": string | null;
+  "finished_at": string | null;
+  "request": Record<string, any>;
+  "wait_reason": string | null;
+  "pruned": Record<string, string>;
+  "judge_cost": Record<string, number | null>;
+  "report": ReportOut | null;
+  "weave": PublishedOut | null;
 }
 
 export type EvaluationStatus = "queued" | "running" | "completed" | "paused" | "failed" | "cancelled";
@@ -944,6 +966,27 @@ export interface RejudgingBrief {
   "text": string | null;
 }
 
+export interface ReleaseAccepted {
+  "release_id": string;
+  "name": string;
+  "state": ReleaseState;
+  "reason": ReleaseReason | null;
+  "summary": string;
+  "candidate": string;
+  "stable": string;
+  "share": number;
+  "stage": number;
+  "stages": number;
+  "version": number;
+  "evaluation_id": string | null;
+  "actor": string;
+  "created_at": string;
+  "started_at": string | null;
+  "ended_at": string | null;
+  "forecast": ForecastOut;
+  "warnings": (string)[];
+}
+
 export interface ReleaseBrief {
   "release_id": string;
   "name": string;
@@ -1103,6 +1146,19 @@ export interface RunDifference {
   "is_shown": boolean;
 }
 
+export interface RunEvaluationOut {
+  "iteration": number;
+  "split": "train" | "validation" | "test";
+  "mode": "sampled" | "greedy";
+  "step": number;
+  "scenarios": number;
+  "success": number;
+  "mean_reward": number;
+  "malformed": number;
+  "turns": number;
+  "difference": DifferenceOut | null;
+}
+
 export interface RunListed {
   "run_id": string;
   "status": RunStatus;
@@ -1173,7 +1229,7 @@ export interface RunOut {
   "cancel_requested": boolean;
   "request": Record<string, any>;
   "iterations": (IterationFigures)[];
-  "evaluations": (app__schemas__runs__EvaluationOut)[];
+  "evaluations": (RunEvaluationOut)[];
   "summary": Record<string, any> | null;
   "webhooks": Record<string, number>;
   "cost": RunCost;
@@ -1223,6 +1279,41 @@ export interface ScenarioSetOut {
   "origin": Record<string, any>;
   "created_at": string;
   "links": Record<string, string>;
+}
+
+export interface ScheduleOut {
+  "id": string;
+  "project": string;
+  "name": string;
+  "cron": string;
+  "run": Record<string, any>;
+  "promoted_name": string;
+  "then": Then;
+  "least_new_tasks": number;
+  "window_days": number | null;
+  "actor": string;
+  "created_at": string;
+  "paused": boolean;
+  "next_times": (string)[];
+  "trials": number;
+  "expected_wrong_promotions": number;
+  "last": ScheduleRunOut | null;
+}
+
+export interface ScheduleRunOut {
+  "due_at": string;
+  "state": DueState;
+  "reason": DueReason | null;
+  "detail": string | null;
+  "run_id": string | null;
+  "run_status": RunStatus | null;
+  "started_from": string | null;
+  "tasks": number | null;
+  "users": number | null;
+  "evaluation_id": string | null;
+  "evaluation_status": EvaluationStatus | null;
+  "decision": string | null;
+  "release_id": string | null;
 }
 
 export type Scope = "read" | "write" | "operator";
@@ -1301,6 +1392,8 @@ export interface TestResult {
   "error": string | null;
   "seconds": number;
 }
+
+export type Then = "trial" | "release" | "nothing";
 
 export interface Tokens {
   "prompt": number;
@@ -1455,35 +1548,4 @@ export interface WhatIfReport {
   "edited": boolean;
   "original": OriginalRollout;
   "continuations": (Continued)[];
-}
-
-export interface app__schemas__evaluations__EvaluationOut {
-  "evaluation_id": string;
-  "status": EvaluationStatus;
-  "done": number;
-  "total": number;
-  "models": (string)[];
-  "error": string | null;
-  "created_at": string;
-  "started_at": string | null;
-  "finished_at": string | null;
-  "request": Record<string, any>;
-  "wait_reason": string | null;
-  "pruned": Record<string, string>;
-  "judge_cost": Record<string, number | null>;
-  "report": ReportOut | null;
-  "weave": PublishedOut | null;
-}
-
-export interface app__schemas__runs__EvaluationOut {
-  "iteration": number;
-  "split": "train" | "validation" | "test";
-  "mode": "sampled" | "greedy";
-  "step": number;
-  "scenarios": number;
-  "success": number;
-  "mean_reward": number;
-  "malformed": number;
-  "turns": number;
-  "difference": DifferenceOut | null;
 }

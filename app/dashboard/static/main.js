@@ -23,6 +23,7 @@ const _PLACES = [
       ["Runs", []],
       ["Start a run", ["start"]],
       ["Evaluations", ["evaluations"]],
+      ["Schedules", ["schedules"]],
     ],
   ],
   [
@@ -99,7 +100,9 @@ function App() {
     <header class="side">
       <a class="brand" href=${href([])}><span class="mark" aria-hidden="true"></span>Learnloop</a>
       <${Navigation} />
-      <div class="side-end"><${ServiceState} /><${SignedIn} /><a href="docs">API reference</a><${KeyHelp} /><${ThemeSwitch} /></div>
+      <div class="side-end">
+        <${ServiceState} /><${SignedIn} /><a href="docs">API reference</a><${KeyHelp} /><${ThemeSwitch} />
+      </div>
     </header>
     ${needsKey.value ? html`<main id="main" tabindex="-1"><${SignIn} /></main>` : html`<${Page} />`}`;
 }

@@ -5,13 +5,13 @@ Unless noted otherwise, a rate is in [0, 1], a time is timestamptz, and an id is
 
 from learnloop_service.app.db.tables.access import ApiKey, IdempotencyKey, SignIn
 from learnloop_service.app.db.tables.agent_sessions import AgentSession, AgentSessionKey, SessionCall, SessionUse
-from learnloop_service.app.db.tables.agent_tasks import AgentTask
+from learnloop_service.app.db.tables.agent_tasks import OpenAgentTask
 from learnloop_service.app.db.tables.base import Base
 from learnloop_service.app.db.tables.checkpoints import Checkpoint, Promotion
 from learnloop_service.app.db.tables.data import DatasetVersion, Document, InboxPart
-from learnloop_service.app.db.tables.diagnoses import Diagnosis
+from learnloop_service.app.db.tables.diagnoses import SavedDiagnosis
 from learnloop_service.app.db.tables.evaluations import EvaluationEvent, EvaluationJob, RejudgedRollout
-from learnloop_service.app.db.tables.judging import JudgeCall, JudgeRate, Verdict
+from learnloop_service.app.db.tables.judging import JudgeCall, JudgeRate, JudgeVerdict
 from learnloop_service.app.db.tables.releases import Release, ReleaseEvent, ReleaseObservation, ReleaseUnit
 from learnloop_service.app.db.tables.runs import (
     Evaluation,
@@ -31,12 +31,10 @@ from learnloop_service.app.db.tables.webhooks import WebhookAttempt, WebhookDeli
 __all__ = [
     "AgentSession",
     "AgentSessionKey",
-    "AgentTask",
     "ApiKey",
     "Base",
     "Checkpoint",
     "DatasetVersion",
-    "Diagnosis",
     "Document",
     "Evaluation",
     "EvaluationEvent",
@@ -49,7 +47,9 @@ __all__ = [
     "Journal",
     "JudgeCall",
     "JudgeRate",
+    "JudgeVerdict",
     "LedgerEntry",
+    "OpenAgentTask",
     "Promotion",
     "Reflection",
     "RejudgedRollout",
@@ -59,6 +59,7 @@ __all__ = [
     "ReleaseUnit",
     "RolloutRecord",
     "Run",
+    "SavedDiagnosis",
     "Schedule",
     "ScheduleRun",
     "SessionCall",
@@ -66,7 +67,6 @@ __all__ = [
     "SignIn",
     "Trajectory",
     "UserScenario",
-    "Verdict",
     "WebhookAttempt",
     "WebhookDelivery",
     "WebhookEndpoint",

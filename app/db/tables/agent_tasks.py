@@ -9,7 +9,7 @@ from learnloop_service.app.db.tables.base import Base
 from learnloop_service.environment.json_type import Json
 
 
-class AgentTask(Base):
+class OpenAgentTask(Base):
     """A rollout that an external agent makes. The row is deleted when its session has ended."""
 
     __tablename__ = "agent_task"

@@ -7,7 +7,7 @@ from learnloop_service.app.db.tables.base import Base, run_id
 from learnloop_service.environment.json_type import Json
 
 
-class Diagnosis(Base):
+class SavedDiagnosis(Base):
     """One cause of a run's trouble (training/diagnosis), as far as its saved iterations show it."""
 
     __tablename__ = "diagnosis"

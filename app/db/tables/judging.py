@@ -37,7 +37,7 @@ class JudgeCall(Base):
     error: Mapped[str | None]
 
 
-class Verdict(Base):
+class JudgeVerdict(Base):
     """A judge model's verdict, keyed by the hash of all its inputs."""
 
     __tablename__ = "verdict"

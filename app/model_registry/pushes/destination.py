@@ -1,7 +1,7 @@
 """Kinds of places that checkpoints can be pushed to.
 
-A package adds one with an entry point in the group `learnloop.pushes` that names a Destination. The operator's settings
-say what is allowed; a request can only name a place within them.
+A package adds one with an entry point in the group `learnloop.pushes` that names a DestinationKind. The operator's
+settings say what is allowed; a request can only name a place within them.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ GROUP = "learnloop.pushes"
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
+class DestinationKind:
     """One kind of place."""
 
     target: Callable[[Settings, str, str], Any]
@@ -31,13 +31,13 @@ class Destination:
     any. It is called in a process of its own, and can raise anything."""
 
 
-def destination(name: str) -> Destination:
+def destination(name: str) -> DestinationKind:
     """Return the registered kind of place. Raises PluginFault, or Conflict if there is none."""
     if (point := plugins.registered(GROUP).get(name)) is None:
         raise Conflict(f"This service cannot push to {name}: no installed package adds it.")
     loaded = plugins.load("destination of pushes", point)
-    if not isinstance(loaded, Destination):
-        raise plugins.PluginFault(f"The destination of pushes {name!r}: {point.value} is not a Destination.")
+    if not isinstance(loaded, DestinationKind):
+        raise plugins.PluginFault(f"The destination of pushes {name!r}: {point.value} is not a DestinationKind.")
     return loaded
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_exponential
 
 from learnloop_service.app.errors import Forbidden
-from learnloop_service.app.model_registry.pushes.destination import Destination, require_library, require_settings
+from learnloop_service.app.model_registry.pushes.destination import DestinationKind, require_library, require_settings
 from learnloop_service.app.settings import Settings
 from learnloop_service.environment.json_type import Json
 
@@ -70,4 +70,4 @@ def _upload(files: Path, target: Mapping[str, Json], message: str) -> tuple[str,
     return upload(files, HubTarget(**target), message)
 
 
-HUB = Destination(hub_target, _upload)
+HUB = DestinationKind(hub_target, _upload)

@@ -46,8 +46,8 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where to: the kind of place and, as JSON, what `Destination.target` returned."""
+class PushDestination:
+    """Where to: the kind of place and, as JSON, what `DestinationKind.target` returned."""
 
     to: str
     target: Mapping[str, Json]
@@ -63,7 +63,7 @@ class Pushed:
     bytes: int
 
 
-async def push(settings: Settings, source: Source, place: Place) -> Pushed:
+async def push(settings: Settings, source: Source, place: PushDestination) -> Pushed:
     """Push a checkpoint. Raises PushFailed, Conflict if the checkpoint is incomplete, or Unavailable if too many pushes
     are in progress, the engine is not available or the disk is full."""
     async with _locked_folder(settings.data_dir / "pushes") as folder:
@@ -77,7 +77,7 @@ async def push(settings: Settings, source: Source, place: Place) -> Pushed:
     return Pushed(**result)
 
 
-def _job(source: Source, place: Place) -> str:
+def _job(source: Source, place: PushDestination) -> str:
     return json.dumps({**asdict(place), **asdict(source)})
 
 

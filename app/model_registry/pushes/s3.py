@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from learnloop_service.app.model_registry.pushes.destination import Destination, require_library, require_settings
+from learnloop_service.app.model_registry.pushes.destination import DestinationKind, require_library, require_settings
 from learnloop_service.app.settings import Settings
 from learnloop_service.environment.json_type import Json
 
@@ -83,4 +83,4 @@ def _upload(files: Path, target: Mapping[str, Json], _message: str) -> tuple[str
     return upload(files, S3Target(**target)), None
 
 
-STORE = Destination(s3_target, _upload)
+STORE = DestinationKind(s3_target, _upload)

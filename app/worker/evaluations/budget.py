@@ -7,7 +7,7 @@ from typing import Any
 
 from learnloop_service.app.db.tables import EvaluationJob
 from learnloop_service.app.domain.stored_evaluation import Slot, StoredEvaluation
-from learnloop_service.app.domain.stored_request import Budget
+from learnloop_service.app.domain.stored_request import StoredBudget
 from learnloop_service.app.runs.budget import Meter, PriorUsage
 from learnloop_service.environment.base import Environment, Scenario
 from learnloop_service.judges.base import Judgement, Models
@@ -43,10 +43,10 @@ def meter_of(
     means = [row.prompt_tokens / row.turns for row in rows.values() if row.turns]
     used = saved_usage(job, rows, prices) + Usage(**job.lost)
     prior = PriorUsage(used, job.driven_s, prompt_per_turn=max(means, default=None))
-    return Meter(request.budget or Budget(), prior)
+    return Meter(request.budget or StoredBudget(), prior)
 
 
-class EvaluationBudget:
+class EvaluationSpending:
     """Charges the calls of an evaluation to its meter. Used only on the evaluation's own event loop."""
 
     def __init__(

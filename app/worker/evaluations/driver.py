@@ -31,7 +31,7 @@ from learnloop_service.app.errors import DATABASE_DOWN
 from learnloop_service.app.evaluations.rejudgings import RejudgingStore
 from learnloop_service.app.evaluations.store import EvaluationStore
 from learnloop_service.app.listed_models import ListedModels
-from learnloop_service.app.processes.engine import Engine
+from learnloop_service.app.processes.engine import EngineHandle
 from learnloop_service.app.runs.configuration import make_environment, make_judge
 from learnloop_service.app.runs.documents import resolve_references
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
@@ -39,7 +39,7 @@ from learnloop_service.app.runs.resume_point import begin_with
 from learnloop_service.app.runs.store import RunStore
 from learnloop_service.app.settings import Settings
 from learnloop_service.app.worker.driven import Patience
-from learnloop_service.app.worker.evaluations.budget import EvaluationBudget, meter_of, prices_of, saved_usage
+from learnloop_service.app.worker.evaluations.budget import EvaluationSpending, meter_of, prices_of, saved_usage
 from learnloop_service.app.worker.evaluations.rejudging import Rejudging
 from learnloop_service.app.worker.evaluations.rollouts import ComparisonWork, ForkedRollout, TrialWork, WhatIfWork
 from learnloop_service.app.worker.evaluations.state import DriveState, OpenedEvaluation
@@ -56,7 +56,7 @@ from learnloop_service.training.budget import Usage
 from learnloop_service.training.rollout.chat import Chat, open_chat
 from learnloop_service.training.rollout.prompted import PromptedChat
 from learnloop_service.training.rollout.rollout import Player
-from learnloop_service.training.types import Progress
+from learnloop_service.training.types import IterationProgress
 
 log = structlog.get_logger(__name__)
 
@@ -68,13 +68,13 @@ class EvaluationDriver:
     database: Database
     settings: Settings
     connect: Connect
-    engine: Engine
+    engine: EngineHandle
 
     async def drive(
         self,
         job: EvaluationJob,
         lease: Lease[EvaluationJob],
-        note: Callable[[Progress], None],
+        note: Callable[[IterationProgress], None],
         waits: Callable[[str], None],
     ) -> dict[str, Json]:
         """Drive the evaluation to its end on a separate thread, and return the report.
@@ -127,7 +127,7 @@ class EvaluationDriver:
         async with AsyncExitStack() as stack:
             access = EnvironmentAccess(self.settings)
             environment = stack.enter_context(closing(make_environment(choice, data_dir, access)))
-            budget = EvaluationBudget(state.meter, request, environment, state.prices)
+            budget = EvaluationSpending(state.meter, request, environment, state.prices)
             opened = OpenedEvaluation(state, environment, budget, asyncio.Semaphore(request.concurrency), clock)
             return await (await self._work(opened, choice, stack)).report()
 

@@ -16,7 +16,7 @@ from learnloop_service.app.runs.store import PendingRequests
 from learnloop_service.app.worker.evaluations.driver import EvaluationDriver
 from learnloop_service.app.worker.evaluations.publisher import EvaluationPublisher
 from learnloop_service.app.worker.runner import Activity, WorkFailed
-from learnloop_service.training.types import Progress
+from learnloop_service.training.types import IterationProgress
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class EvaluationJobs:
         return report
 
     async def report(
-        self, lease: Lease[EvaluationJob], progress: Progress | None, wait_reason: str | None, driven_s: float
+        self, lease: Lease[EvaluationJob], progress: IterationProgress | None, wait_reason: str | None, driven_s: float
     ) -> PendingRequests:
         return PendingRequests(cancel=await self.store.heartbeat(lease, wait_reason, driven_s), pause=False)
 

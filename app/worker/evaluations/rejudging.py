@@ -20,8 +20,8 @@ from learnloop_service.app.worker.measures import count_judge_calls
 from learnloop_service.app.worker.save_iteration import verdict_row
 from learnloop_service.environment.base import Json
 from learnloop_service.judges.base import Judge, Judgement, JudgeServices, VerdictCache
+from learnloop_service.training.loop.task_errors import first_of_several
 from learnloop_service.training.scoring import assign_rewards, judge_group
-from learnloop_service.training.task_errors import first_of_several
 from learnloop_service.training.types import Rollout, RunConfig, ScoredRollout
 
 

@@ -33,16 +33,16 @@ from learnloop_service.app.worker.save_iteration import rollout_row, verdict_row
 from learnloop_service.environment.base import Json, Scenario
 from learnloop_service.judges.base import Judge
 from learnloop_service.training.backends.base import BackendUnavailable
+from learnloop_service.training.loop.rollout_tasks import seed_of
+from learnloop_service.training.loop.task_errors import first_of_several
 from learnloop_service.training.rollout.agents.remote import RolloutName
 from learnloop_service.training.rollout.chat import Chat
 from learnloop_service.training.rollout.environment_calls import off_loop
 from learnloop_service.training.rollout.fork import Fork
 from learnloop_service.training.rollout.rollout import Player, RolloutLimits, rollout
-from learnloop_service.training.rollout_tasks import seed_of
 from learnloop_service.training.scoring import assign_rewards, judge_group
-from learnloop_service.training.statistics.sequential import Decision, Evidence, Rule, evidence
+from learnloop_service.training.statistics.sequential import Decision, PairEvidence, Rule, evidence
 from learnloop_service.training.statistics.turn_values import next_probe
-from learnloop_service.training.task_errors import first_of_several
 from learnloop_service.training.types import FailureKind, Rollout
 
 
@@ -184,7 +184,7 @@ class TrialWork(ComparisonWork):
         """
         request, saved = self.request, await self._rows()
         rule = Rule(request.trial.alpha, request.trial.margin, request.trial.look_every)
-        found = Evidence(0, 0.0, 0.0)
+        found = PairEvidence(0, 0.0, 0.0)
         for start in range(0, request.scenarios, rule.look_every):
             end = min(start + rule.look_every, request.scenarios)
             await self._scenarios(start, end, saved)
@@ -265,7 +265,7 @@ class WhatIfWork(ComparisonWork):
         return None if found is None else turns.index(found)
 
 
-def _verdict(found: Evidence, rule: Rule) -> dict[str, Json]:
+def _verdict(found: PairEvidence, rule: Rule) -> dict[str, Json]:
     """Return a trial's decision and the evidence for it."""
     decision = found.decision(rule)
     return {

@@ -12,11 +12,11 @@ from learnloop_service.app.domain.stored_evaluation import Evaluation
 from learnloop_service.app.evaluations.store import EvaluationStore
 from learnloop_service.app.runs.budget import Meter
 from learnloop_service.app.worker.driven import Patience, query
-from learnloop_service.app.worker.evaluations.budget import EvaluationBudget
+from learnloop_service.app.worker.evaluations.budget import EvaluationSpending
 from learnloop_service.environment.base import Environment
 from learnloop_service.judges.prices import Price
 from learnloop_service.training.phases import Phase
-from learnloop_service.training.types import Progress
+from learnloop_service.training.types import IterationProgress
 
 
 @dataclass
@@ -30,7 +30,7 @@ class DriveState:
     main_loop: asyncio.AbstractEventLoop
     meter: Meter
     prices: Sequence[Price | None]
-    note: Callable[[Progress], None]
+    note: Callable[[IterationProgress], None]
     patience: Patience
     done: int
     """Number of saved rollouts or verdicts."""
@@ -43,7 +43,7 @@ class DriveState:
         """Record that rollouts or verdicts were saved, which is progress."""
         self.done += rollouts
         self.patience.progressed()
-        self.note(Progress(0, Phase.EVALUATE, self.done, self.request.slots))
+        self.note(IterationProgress(0, Phase.EVALUATE, self.done, self.request.slots))
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class OpenedEvaluation:
 
     state: DriveState
     environment: Environment
-    budget: EvaluationBudget
+    budget: EvaluationSpending
     gate: asyncio.Semaphore
     """Limits how many of its rollouts or judgements are made at the same time."""
     clock: DatabaseTime

@@ -80,18 +80,18 @@ def _measure_all(what: Measurement, text: str, options: argparse.Namespace) -> b
     def say(line: str) -> None:
         print(f"{time.monotonic() - clock:6.1f} s  {line}", file=sys.stderr, flush=True)
 
-    found = []
-    for each in measure(what, workers, options.arms, options.seeds, say):
-        found.append(each)
-        _print({"workers": text, **described(what.data_dir / "service.log"), **each})
-    good = [each for each in found if "error" not in each]
-    learned = [each for each in good if each["arm"] in (GRPO, GRPO_ONLY) and each["training"]["k3"]]
+    results = []
+    for result in measure(what, workers, options.arms, options.seeds, say):
+        results.append(result)
+        _print({"workers": text, **described(what.data_dir / "service.log"), **result})
+    good = [result for result in results if "error" not in result]
+    learned = [result for result in good if result["arm"] in (GRPO, GRPO_ONLY) and result["training"]["k3"]]
     if learned and what.device == "cuda":
         last = learned[-1]
         in_8_bits = sampler_against_trainer(what, workers, last["model"], last["seed"], say)
         _print({"workers": text, **k3_by_precision(last, in_8_bits)})
     Console(highlight=False, width=140).print(table(good, options.arms))
-    return len(good) == len(found)
+    return len(good) == len(results)
 
 
 def _print(line: Json) -> None:

@@ -38,9 +38,9 @@ CHECK: Mapping[str, Any] = {
 """The settings of `--plan check`, which only shows on a CPU that everything works."""
 
 
-def with_given(settings: Settings, given: Mapping[str, Any]) -> Settings:
+def with_given(settings: Settings, options: Mapping[str, Any]) -> Settings:
     """Return the settings with those replaced that are not None."""
-    return replace(settings, **{name: value for name, value in given.items() if value is not None})
+    return replace(settings, **{name: value for name, value in options.items() if value is not None})
 
 
 def environment(settings: Settings) -> Json:
@@ -50,7 +50,7 @@ def environment(settings: Settings) -> Json:
 
 def request(arm: str, base_model: str, settings: Settings, seed: int, staleness: int = 0) -> dict[str, Json]:
     """Build the learn-loop request of an arm other than `prompted`."""
-    given = {
+    fields = {
         "iterations": 0 if arm == WARM_START else settings.iterations,
         "groups_per_iteration": settings.groups,
         "rollouts_per_group": settings.rollouts,
@@ -66,13 +66,13 @@ def request(arm: str, base_model: str, settings: Settings, seed: int, staleness:
         "seed": seed,
         "checkpoints": {"keep_last": 100},
         "warm_start": None if arm == GRPO_ONLY else _warm_start(settings),  # without the field a new model gets one
-        **{name: value for name, value in given.items() if value is not None},
+        **{name: value for name, value in fields.items() if value is not None},
     }
 
 
 def _warm_start(settings: Settings) -> dict[str, Json]:
-    given = {"epochs": settings.epochs, "learning_rate": settings.warm_learning_rate}
+    options = {"epochs": settings.epochs, "learning_rate": settings.warm_learning_rate}
     return {
         "demonstrations": {"oracle": settings.demonstrations},
-        **{name: value for name, value in given.items() if value is not None},
+        **{name: value for name, value in options.items() if value is not None},
     }

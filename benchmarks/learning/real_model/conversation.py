@@ -9,7 +9,7 @@ from openai.types.chat.chat_completion import Choice
 from learnloop_service.environment.base import Environment, Episode, Json
 from learnloop_service.judges.base import Candidate
 from learnloop_service.judges.reference import ReferenceJudge
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.protocol.malformed_calls import MALFORMED
 from learnloop_service.training.protocol.tool_formats.formats import Reply
 from learnloop_service.training.rollout.chat import message_of
@@ -98,10 +98,10 @@ class Verdict:
 
 async def play(environment: Environment, conversations: Sequence[Conversation], generate: Generate) -> list[Verdict]:
     """Play all conversations to their end, turn by turn, and judge them."""
-    while running := [each for each in conversations if not each.over]:
-        replies = generate([each.so_far for each in running])
-        await asyncio.gather(*(each.add(*reply) for each, reply in zip(running, replies, strict=True)))
-    return [await _judged(environment, each) for each in conversations]
+    while running := [conversation for conversation in conversations if not conversation.over]:
+        replies = generate([conversation.so_far for conversation in running])
+        await asyncio.gather(*(conversation.add(*reply) for conversation, reply in zip(running, replies, strict=True)))
+    return [await _judged(environment, conversation) for conversation in conversations]
 
 
 async def _judged(environment: Environment, conversation: Conversation) -> Verdict:

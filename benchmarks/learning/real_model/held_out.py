@@ -25,7 +25,7 @@ def answers(
     for mode, temperature in MODES.items():
         report, trajectories = evaluate(service, asked(model, settings, seed, temperature))
         figures[mode] = figures_of(report["models"][0], trajectories)
-        read += [_conversation(service, mode, each) for each in trajectories[:transcripts]]
+        read += [_conversation(service, mode, trajectory) for trajectory in trajectories[:transcripts]]
     return figures, read
 
 
@@ -46,26 +46,26 @@ def asked(model: str, settings: Settings, seed: int, temperature: float) -> dict
 def evaluate(service: Service, request: Mapping[str, Json]) -> tuple[Json, list[Json]]:
     """Return an evaluation's report, and its trajectories without messages. Raises RuntimeError if it failed."""
     path = f"/evaluations/{service.call('POST', '/evaluations', json=dict(request))['evaluation_id']}"
-    while (found := service.call("GET", path))["status"] in ("queued", "running"):
+    while (evaluation := service.call("GET", path))["status"] in ("queued", "running"):
         time.sleep(_POLL_S)
-    if found["status"] != "completed":
-        raise RuntimeError(f"an evaluation is {found['status']}: {found['error']}")
+    if evaluation["status"] != "completed":
+        raise RuntimeError(f"an evaluation is {evaluation['status']}: {evaluation['error']}")
     trajectories: list[Json] = []
     page: Json = {"next_cursor": None}
     while not trajectories or page["next_cursor"] is not None:
-        there = {"limit": 100} | ({"cursor": page["next_cursor"]} if page["next_cursor"] else {})
-        page = service.call("GET", f"{path}/trajectories", params=there)
+        query = {"limit": 100} | ({"cursor": page["next_cursor"]} if page["next_cursor"] else {})
+        page = service.call("GET", f"{path}/trajectories", params=query)
         trajectories += page["items"]
-    return found["report"], sorted(trajectories, key=lambda each: each["scenario_id"])
+    return evaluation["report"], sorted(trajectories, key=lambda trajectory: trajectory["scenario_id"])
 
 
 def figures_of(reported: Json, trajectories: Sequence[Json]) -> dict[str, Json]:
     """Return a model's reported figures, and the shares of rollouts that called a tool and that were malformed."""
-    outcomes = [each["outcome"] for each in trajectories]
+    outcomes = [outcome["outcome"] for outcome in trajectories]
     return {
         **{name: reported[name] for name in ("success", "reward", "turns", "errors", "rollouts")},
-        "called_a_tool": fmean(each["turns"] > 0 for each in outcomes),
-        "malformed": fmean(each["finish"] == "malformed" for each in outcomes),
+        "called_a_tool": fmean(outcome["turns"] > 0 for outcome in outcomes),
+        "malformed": fmean(outcome["finish"] == "malformed" for outcome in outcomes),
     }
 
 
@@ -74,7 +74,7 @@ def time_to_share(service: Service, trained: Json, settings: Settings, seed: int
     is how long after the demonstrations a checkpoint was saved."""
     shown_s = max((row["saved_s"] for row in trained["iterations"] if row["success"] is None), default=0.0)
     rows = (row for row in trained["iterations"] if row["success"] is not None)
-    for row in dropwhile(lambda each: each["success"] < PROMISING, rows):
+    for row in dropwhile(lambda iteration: iteration["success"] < PROMISING, rows):
         report, _ = evaluate(service, asked(f"{trained['model']}@{row['step']}", settings, seed, 0.0))
         held_out = report["models"][0]["success"]
         grpo_s = round(row["saved_s"] - shown_s, 1)

@@ -13,11 +13,11 @@ _KERNEL = re.compile(r'"flash_attention": *(\d)')
 
 def described(log: Path) -> dict[str, Json]:
     """Describe the machine. `log` is the service's, in which the engine says which attention kernels it uses."""
-    found = _KERNEL.findall(log.read_text(errors="replace")) if log.exists() else []
+    kernels = _KERNEL.findall(log.read_text(errors="replace")) if log.exists() else []
     return {
         "machine": platform.node(),
         "card": ", ".join(_nvidia_smi("name")) or None,
-        "attention": f"FlashAttention-{found[-1]}" if found else None,
+        "attention": f"FlashAttention-{kernels[-1]}" if kernels else None,
         "torch": version("torch"),
         "transformers": version("transformers"),
     }
@@ -25,13 +25,13 @@ def described(log: Path) -> dict[str, Json]:
 
 def gpu_memory_gb() -> float | None:
     """Return the memory in use on the GPU that uses most, in 10^9 bytes, or None without a GPU."""
-    return max((float(each) * 2**20 / 1e9 for each in _nvidia_smi("memory.used")), default=None)
+    return max((float(mebibytes) * 2**20 / 1e9 for mebibytes in _nvidia_smi("memory.used")), default=None)
 
 
 def _nvidia_smi(field: str) -> list[str]:
     query = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"]
     try:
-        said = subprocess.run(query, capture_output=True, text=True, check=True, timeout=20).stdout
+        output = subprocess.run(query, capture_output=True, text=True, check=True, timeout=20).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    return [line.strip() for line in said.splitlines() if line.strip()]
+    return [line.strip() for line in output.splitlines() if line.strip()]

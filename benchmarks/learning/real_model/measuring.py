@@ -54,8 +54,8 @@ def measure(what: Measurement, workers: Workers, arms: Sequence[str], seeds: Seq
 def _arm(service: Service, what: Measurement, workers: Workers, arm: str, seed: int, say: Say) -> dict[str, Json]:
     trained, model = None, what.base_model
     if arm != PROMPTED:
-        asked = request(arm, what.base_model, what.settings, seed, workers.staleness)
-        trained = train(service, asked, say)
+        learn_loop = request(arm, what.base_model, what.settings, seed, workers.staleness)
+        trained = train(service, learn_loop, say)
         model = f"{trained['model']}@{trained['step']}"
     figures, read = answers(service, model, what.settings, seed, what.transcripts)
     if what.out is not None and read:
@@ -77,6 +77,10 @@ def sampler_against_trainer(what: Measurement, workers: Workers, model: str, see
             return {"error": str(error)}
 
 
-def k3_by_precision(found: Mapping[str, Json], in_8_bits: Json) -> Json:
+def k3_by_precision(arm_figures: Mapping[str, Json], in_8_bits: Json) -> Json:
     """Return the k3 estimates of an arm's run, and of the one iteration in 8 bits after it."""
-    return {"arm": found["arm"], "seed": found["seed"], "k3": {"exact": found["training"]["k3"], "fp8": in_8_bits}}
+    return {
+        "arm": arm_figures["arm"],
+        "seed": arm_figures["seed"],
+        "k3": {"exact": arm_figures["training"]["k3"], "fp8": in_8_bits},
+    }

@@ -12,16 +12,16 @@ from benchmarks.learning.real_model.held_out import MODES
 from learnloop_service.environment.json_type import Json
 
 
-def table(found: Sequence[Json], arms: Sequence[str]) -> Table:
+def table(results: Sequence[Json], arms: Sequence[str]) -> Table:
     """Build a table with a row per arm, mode and seed, and one for the seeds' mean and standard deviation."""
     table = Table(box=None, pad_edge=False)
     for heading in ("arm", "mode", "seed", "success", "mean reward", "malformed", "called a tool", "seconds"):
         table.add_column(heading, no_wrap=True)
     for arm, mode in product(arms, MODES):
-        mine = [each for each in found if each["arm"] == arm]
-        figures = [each["held_out"][mode] for each in mine]
-        for each, one in zip(mine, figures, strict=True):
-            table.add_row(arm, mode, str(each["seed"]), *_cells(one), _seconds(each))
+        of_arm = [result for result in results if result["arm"] == arm]
+        figures = [result["held_out"][mode] for result in of_arm]
+        for result, one in zip(of_arm, figures, strict=True):
+            table.add_row(arm, mode, str(result["seed"]), *_cells(one), _seconds(result))
         if len(figures) > 1:
             table.add_row(arm, mode, "all", *_spread(figures), style="bold", end_section=True)
     return table
@@ -45,34 +45,35 @@ def _spread(figures: Sequence[Json]) -> tuple[str, str, str, str]:
     return f"{fmean(successes):.1%} +- {stdev(successes):.1%}", reward, malformed, called
 
 
-def _seconds(each: Json) -> str:
-    return f"{each['training']['seconds']:.0f}" if each["training"] else "-"
+def _seconds(result: Json) -> str:
+    return f"{result['training']['seconds']:.0f}" if result["training"] else "-"
 
 
 def write_transcripts(directory: Path, arm: str, seed: int, read: Sequence[Mapping[str, Json]]) -> None:
     """Write an arm's conversations to `ARM-SEED.md`. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
-    text = "\n".join(transcript(each) for each in read)
+    text = "\n".join(transcript(conversation) for conversation in read)
     (directory / f"{arm}-{seed}.md").write_text(f"# {arm}, seed {seed}\n\n{text}", encoding="utf-8")
 
 
-def transcript(each: Mapping[str, Json]) -> str:
+def transcript(conversation: Mapping[str, Json]) -> str:
     """Return a conversation as text: the question, what was said and called, and how it was judged."""
-    reference = each["scenario"].get("reference", {})
-    reward = "none" if each["reward"] is None else f"{each['reward']:+.2f}"
+    reference = conversation["scenario"].get("reference", {})
+    reward = "none" if conversation["reward"] is None else f"{conversation['reward']:+.2f}"
     lines = [
-        f"## {each['scenario_id']} ({each['mode']}): {'right' if each['success'] else 'wrong'}, reward {reward}",
+        f"## {conversation['scenario_id']} ({conversation['mode']}): "
+        f"{'right' if conversation['success'] else 'wrong'}, reward {reward}",
         f"expected: {reference.get('answer', '-')} from {', '.join(reference.get('source_ids', ())) or '-'}",
-        f"finish: {each['outcome']['finish'] if each['outcome'] else each['error']}",
+        f"finish: {conversation['outcome']['finish'] if conversation['outcome'] else conversation['error']}",
     ]
-    for message in each["messages"]:
+    for message in conversation["messages"]:
         calls = [
             f"{call['function']['name']} {call['function']['arguments']}" for call in message.get("tool_calls") or ()
         ]
         content = message.get("content")
-        said = (
+        text = (
             content if isinstance(content, str) else "" if content is None else json.dumps(content, ensure_ascii=False)
         )
-        lines.append(f"\n[{message['role']}] {said}".rstrip())
+        lines.append(f"\n[{message['role']}] {text}".rstrip())
         lines += [f"  -> {call}" for call in calls]
     return "\n".join(lines) + "\n"

@@ -62,8 +62,12 @@ def iterations(service: Service, run: Json) -> list[dict[str, Json]]:
 def k3(rows: list[dict[str, Json]]) -> Json:
     """Return Schulman's k3 estimate, in nats a token, of KL(sampler || trainer): over the last iterations and the
     highest. None if nothing was trained on rollouts."""
-    known = [row["k3"] for row in rows if row["k3"] is not None]
-    return {"last": fmean(known[-_LAST:]), "highest": max(known), "iterations": len(known)} if known else None
+    estimates = [row["k3"] for row in rows if row["k3"] is not None]
+    return (
+        {"last": fmean(estimates[-_LAST:]), "highest": max(estimates), "iterations": len(estimates)}
+        if estimates
+        else None
+    )
 
 
 class _Watch:

@@ -35,7 +35,7 @@ from learnloop_service.environment.base import Environment, Json, Scenario
 from learnloop_service.environment.registry import build
 from learnloop_service.training.engine.__main__ import TINY_BASE, TINY_NAME
 from learnloop_service.training.engine.registry.registry import Registry
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.engine.trainer.optimizer import BETAS
 from learnloop_service.training.types import RunConfig
 
@@ -66,7 +66,9 @@ class Run(TrainerCallback):
 
         def generate(ids: list[list[int]]) -> list[Sampled]:
             _, replies, logprobs, _ = vllm.generate(ids, None, 1)
-            return [(list(each), [of[0] for of in mine]) for each, mine in zip(replies, logprobs, strict=True)]
+            return [
+                (list(reply), [of[0] for of in candidates]) for reply, candidates in zip(replies, logprobs, strict=True)
+            ]
 
         if self._success >= PROMISING:
             self._evaluate(vllm, generate)
@@ -74,23 +76,23 @@ class Run(TrainerCallback):
         conversations = self._conversations([self.scenarios[int(number)] for number in prompts])
         verdicts = asyncio.run(play(self._environment, conversations, generate))
         self._rollout_s = time.perf_counter() - clock
-        self._success = fmean(each.success for each in verdicts)
+        self._success = fmean(verdict.success for verdict in verdicts)
         self._figures = {
             "success": self._success,
-            "malformed": fmean(each.malformed for each in verdicts),
-            "reward": fmean(each.reward for each in verdicts),
-            "sampled_tokens": sum(sum(each.mask) for each in conversations),
+            "malformed": fmean(verdict.malformed for verdict in verdicts),
+            "reward": fmean(verdict.reward for verdict in verdicts),
+            "sampled_tokens": sum(sum(conversation.mask) for conversation in conversations),
         }
         return {
-            "prompt_ids": [each.prompt for each in conversations],
-            "completion_ids": [each.completion for each in conversations],
-            "logprobs": [each.logprobs for each in conversations],
-            "env_mask": [each.mask for each in conversations],
-            "earned": [each.reward for each in verdicts],
+            "prompt_ids": [conversation.prompt for conversation in conversations],
+            "completion_ids": [conversation.completion for conversation in conversations],
+            "logprobs": [conversation.logprobs for conversation in conversations],
+            "env_mask": [conversation.mask for conversation in conversations],
+            "earned": [verdict.reward for verdict in verdicts],
         }
 
     def _conversations(self, scenarios: Sequence[Scenario]) -> list[Conversation]:
-        return [Conversation(self.tokenizer, self._environment.episode(each)) for each in scenarios]
+        return [Conversation(self.tokenizer, self._environment.episode(scenario)) for scenario in scenarios]
 
     def _evaluate(self, vllm: Any, generate: Generate) -> None:
         """Have the newest weights, which vLLM has by now, answer all test questions greedily. Raises Reached."""
@@ -100,7 +102,7 @@ class Run(TrainerCallback):
         temperature, vllm.temperature = vllm.temperature, 0.0
         verdicts = asyncio.run(play(self._environment, conversations, generate))
         vllm.temperature = temperature
-        held_out = fmean(each.success for each in verdicts)
+        held_out = fmean(verdict.success for verdict in verdicts)
         self._evaluated_s += time.perf_counter() - clock
         _print(
             {

@@ -70,12 +70,12 @@ def test_maildir_and_gzipped_mbox_give_the_same_inbox(tmp_path: Path) -> None:
             mbox.add(path.read_bytes())
     mbox.close()
     (tmp_path / "all.mbox.gz").write_bytes(gzip.compress((tmp_path / "all.mbox").read_bytes()))
-    found = {}
+    rows = {}
     for source in (NOTMUCH, tmp_path / "all.mbox.gz"):
         inbox = tmp_path / f"{source.name}.sqlite"
         report = import_mail([source], inbox)
         assert (report.read, report.imported, report.attachments_skipped, report.html_only) == (316, 273, 54, 1)
         with closing(sqlite3.connect(inbox)) as connection:
-            found[source] = connection.execute("SELECT id, sender, sent_at, subject, body FROM email").fetchall()
-    assert len(found[NOTMUCH]) == 273
-    assert set(found[NOTMUCH]) == set(found[tmp_path / "all.mbox.gz"])
+            rows[source] = connection.execute("SELECT id, sender, sent_at, subject, body FROM email").fetchall()
+    assert len(rows[NOTMUCH]) == 273
+    assert set(rows[NOTMUCH]) == set(rows[tmp_path / "all.mbox.gz"])

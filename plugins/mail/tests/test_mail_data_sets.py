@@ -28,7 +28,7 @@ from scripts.enron_layout import EMAILS, save
 Row = dict[str, Any]
 
 
-def email(number: int, /, **given: Any) -> Row:
+def email(number: int, /, **fields: Any) -> Row:
     row = {"message_id": f"<{number}@x.example>", "subject": f"Number {number}", "from": "ann@x.example", "cc": []}
     more = {
         "to": ["bo@x.example"],
@@ -36,35 +36,35 @@ def email(number: int, /, **given: Any) -> Row:
         "date": datetime(2001, 5, number % 28 + 1, tzinfo=UTC),
         "body": f"Text {number}.",
     }
-    return row | more | {"file_name": f"f{number}"} | given
+    return row | more | {"file_name": f"f{number}"} | fields
 
 
-def question(id: int, /, **given: Any) -> Row:
+def question(id: int, /, **fields: Any) -> Row:
     row = {"id": id, "question": f"What is {id}?", "answer": f"{id}", "message_ids": ["<1@x.example>"]}
-    return row | {"how_realistic": 0.9, "inbox_address": "bo@x.example", "query_date": "2001-06-01"} | given
+    return row | {"how_realistic": 0.9, "inbox_address": "bo@x.example", "query_date": "2001-06-01"} | fields
 
 
 MAILS = [email(number) for number in range(1, 1203)]
 
 
-def saved(folder: Path, made: Sequence[Row]) -> None:
-    save(folder, EMAILS, made, "train")
+def saved(folder: Path, rows: Sequence[Row]) -> None:
+    save(folder, EMAILS, rows, "train")
 
 
-def parquet(folder: Path, made: Sequence[Row]) -> None:
+def parquet(folder: Path, rows: Sequence[Row]) -> None:
     (folder / "data").mkdir(parents=True)
-    pq.write_table(pa.Table.from_pylist(list(made), schema=EMAILS), folder / "data" / "train-00000-of-00001.parquet")
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=EMAILS), folder / "data" / "train-00000-of-00001.parquet")
 
 
-def lines(folder: Path, made: Sequence[Row]) -> None:
+def lines(folder: Path, rows: Sequence[Row]) -> None:
     folder.mkdir(parents=True)
-    text = "\n".join(json.dumps(row | {"date": row["date"].isoformat()}) for row in made)
+    text = "\n".join(json.dumps(row | {"date": row["date"].isoformat()}) for row in rows)
     (folder / "train.jsonl.gz").write_bytes(gzip.compress(text.encode()))
 
 
-def arrow_file(folder: Path, made: Sequence[Row]) -> None:
+def arrow_file(folder: Path, rows: Sequence[Row]) -> None:
     folder.mkdir(parents=True)
-    table = pa.Table.from_pylist(list(made), schema=EMAILS)
+    table = pa.Table.from_pylist(list(rows), schema=EMAILS)
     with pa.OSFile(str(folder / "train.arrow"), "wb") as sink, pa.ipc.new_file(sink, EMAILS) as file:
         file.write_table(table)
 
@@ -75,10 +75,10 @@ def test_every_form_gives_the_same_emails(write: Callable[[Path, Sequence[Row]],
     assert is_dataset(tmp_path / "mail")
     [(split, files)] = splits(tmp_path / "mail").items()
     assert split == "train"
-    found = list(emails(rows(files, EMAIL_COLUMNS), RowCounts()))
-    assert [each.message_id for each in found] == [row["message_id"] for row in MAILS]
-    assert (found[4].sender, found[4].to, found[4].body) == ("ann@x.example", ("bo@x.example",), "Text 5.")
-    assert found[4].sent_at == datetime(2001, 5, 6, tzinfo=UTC)
+    read = list(emails(rows(files, EMAIL_COLUMNS), RowCounts()))
+    assert [mail.message_id for mail in read] == [row["message_id"] for row in MAILS]
+    assert (read[4].sender, read[4].to, read[4].body) == ("ann@x.example", ("bo@x.example",), "Text 5.")
+    assert read[4].sent_at == datetime(2001, 5, 6, tzinfo=UTC)
     assert count_rows(files) in (None, len(MAILS))
 
 
@@ -89,8 +89,8 @@ def test_the_splits_of_a_hub_repository_are_those_of_its_file_names(tmp_path: Pa
     (tmp_path / "README.md").touch()
     (tmp_path / "validation").mkdir()
     (tmp_path / "validation" / "contested.jsonl").touch()
-    found = {split: [file.name for file in files] for split, files in splits(tmp_path).items()}
-    assert found == {
+    names = {split: [file.name for file in files] for split, files in splits(tmp_path).items()}
+    assert names == {
         "train": ["train-00000-of-00002.parquet", "train-00001-of-00002.parquet"],
         "test": ["test-0.parquet"],
         "validation": ["contested.jsonl"],
@@ -131,7 +131,7 @@ def written(name: str, text: str) -> Callable[[Path], Path]:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (damaged, "cannot read .*data-00000"),
         (listed_only, "is missing, which .*state.json lists"),
@@ -145,14 +145,14 @@ def written(name: str, text: str) -> Callable[[Path], Path]:
         (written("notes.txt", ""), "no dataset in"),
     ],
 )
-def test_a_damaged_file_is_named(make: Callable[[Path], Path], said: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_named(make: Callable[[Path], Path], message: str, tmp_path: Path) -> None:
     folder = make(tmp_path / "set")
-    with pytest.raises(DatasetError, match=said):
+    with pytest.raises(DatasetError, match=message):
         read_all(folder)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("fields", "message"),
     [
         ({"subject": 3}, "email 2: 'subject' must be a text, not int"),
         ({"to": "bo@x.example"}, "email 2: 'to' must be a list of addresses"),
@@ -160,23 +160,23 @@ def test_a_damaged_file_is_named(make: Callable[[Path], Path], said: str, tmp_pa
         ({"date": True}, "email 2: 'date' must be a timestamp"),
     ],
 )
-def test_an_email_of_another_form_is_named(given: Row, said: str) -> None:
-    with pytest.raises(DatasetError, match=said):
-        list(emails([email(1), email(2, **given)], RowCounts()))
+def test_an_email_of_another_form_is_named(fields: Row, message: str) -> None:
+    with pytest.raises(DatasetError, match=message):
+        list(emails([email(1), email(2, **fields)], RowCounts()))
 
 
 def test_nulls_dates_and_duplicates_of_emails() -> None:
     counts = RowCounts()
     empty = email(2, subject=None, cc=None, date=None, body=None)
-    found = list(emails([email(1), empty, email(1), email(3, message_id=None), email(4, date=0)], counts))
-    assert [each.message_id for each in found] == ["<1@x.example>", "<2@x.example>", "<4@x.example>"]
-    assert (found[1].subject, found[1].cc, found[1].sent_at) == ("", (), None)
-    assert found[2].sent_at == datetime(1970, 1, 1, tzinfo=UTC)
+    read = list(emails([email(1), empty, email(1), email(3, message_id=None), email(4, date=0)], counts))
+    assert [mail.message_id for mail in read] == ["<1@x.example>", "<2@x.example>", "<4@x.example>"]
+    assert (read[1].subject, read[1].cc, read[1].sent_at) == ("", (), None)
+    assert read[2].sent_at == datetime(1970, 1, 1, tzinfo=UTC)
     assert (counts.read, counts.unidentified, counts.undated) == (5, 1, 1)
 
 
 def test_filters_of_emails_count_what_they_leave_out() -> None:
-    given = [
+    table = [
         email(1),
         email(2, body="x" * 5_001),
         email(3, to=[f"p{number}@x.example" for number in range(31)]),
@@ -185,15 +185,15 @@ def test_filters_of_emails_count_what_they_leave_out() -> None:
         email(6, to=[], bcc=["Bo <BO@x.example>"]),
     ]
     counts = FilterCounts()
-    wanted = MailFilter("bo@X.example", None, 5_000, 30, drop_copies=True)
-    kept = filtered(emails(given, RowCounts()), wanted, counts)
-    assert [each.message_id for each in kept] == ["<1@x.example>", "<6@x.example>"]
+    mail_filter = MailFilter("bo@X.example", None, 5_000, 30, drop_copies=True)
+    passing = filtered(emails(table, RowCounts()), mail_filter, counts)
+    assert [mail.message_id for mail in passing] == ["<1@x.example>", "<6@x.example>"]
     assert counts == FilterCounts(kept=2, of_others=2, too_long=1, too_many_recipients=0, copies=1)
-    assert len(list(filtered(emails(given, RowCounts()), MailFilter(max_emails=3), FilterCounts()))) == 3
+    assert len(list(filtered(emails(table, RowCounts()), MailFilter(max_emails=3), FilterCounts()))) == 3
 
 
 def test_filters_of_questions_are_those_of_art_e() -> None:
-    given = [
+    table = [
         question(1),
         question(2, message_ids=["<1@x.example>", "<2@x.example>"]),
         *(question(id) for id in KNOWN_BAD_QUESTIONS),
@@ -201,16 +201,16 @@ def test_filters_of_questions_are_those_of_art_e() -> None:
         question(4, inbox_address="Other@x.example"),
     ]
     counts = QuestionCounts()
-    kept = list(questions("train", given, QuestionFilter(inbox="BO@x.example", min_realism=0.5), counts))
-    assert [each.id for each in kept] == ["train-1"]
+    passing = list(questions("train", table, QuestionFilter(inbox="BO@x.example", min_realism=0.5), counts))
+    assert [passed.id for passed in passing] == ["train-1"]
     assert counts == QuestionCounts(read=11, of_other_inboxes=1, too_many_messages=1, excluded=7, unrealistic=1)
     everything = QuestionFilter(max_messages=None, excluded=())
-    assert len(list(questions("train", given, everything, QuestionCounts()))) == 11
+    assert len(list(questions("train", table, everything, QuestionCounts()))) == 11
     assert KNOWN_BAD_QUESTIONS == (49, 101, 129, 171, 208, 266, 327)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("fields", "message"),
     [
         ({"id": "one"}, "question 1: 'id' must be a whole number"),
         ({"question": " "}, "question 1: 'question' is empty"),
@@ -219,14 +219,14 @@ def test_filters_of_questions_are_those_of_art_e() -> None:
         ({"how_realistic": None}, "question 1: 'how_realistic' must be a number"),
     ],
 )
-def test_a_question_of_another_form_is_named(given: Row, said: str) -> None:
-    with pytest.raises(DatasetError, match=said):
-        list(questions("train", [question(1, **given)], QuestionFilter(min_realism=0.1), QuestionCounts()))
+def test_a_question_of_another_form_is_named(fields: Row, message: str) -> None:
+    with pytest.raises(DatasetError, match=message):
+        list(questions("train", [question(1, **fields)], QuestionFilter(min_realism=0.1), QuestionCounts()))
 
 
 def test_a_search_of_a_shared_inbox_sees_one_mailbox(tmp_path: Path) -> None:
-    given = [email(1), email(2, to=["cy@x.example"]), email(3, to=[], cc=["Bo Ek <bo@x.example>"])]
-    write_inbox(tmp_path / "all.sqlite", emails(given, RowCounts()), shared=True)
+    table = [email(1), email(2, to=["cy@x.example"]), email(3, to=[], cc=["Bo Ek <bo@x.example>"])]
+    write_inbox(tmp_path / "all.sqlite", emails(table, RowCounts()), shared=True)
     inbox = Inbox(tmp_path / "all.sqlite")
     assert inbox.shared
     assert {hit.subject for hit in inbox.search(["text"], mailbox="BO@x.example")} == {"Number 1", "Number 3"}
@@ -236,8 +236,8 @@ def test_a_search_of_a_shared_inbox_sees_one_mailbox(tmp_path: Path) -> None:
 
 
 def test_of_too_many_emails_the_last_written_are_ranked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    given = [email(number, body="budget " * (20 - number)) for number in range(1, 13)]
-    write_inbox(tmp_path / "many.sqlite", emails(given, RowCounts()))
+    table = [email(number, body="budget " * (20 - number)) for number in range(1, 13)]
+    write_inbox(tmp_path / "many.sqlite", emails(table, RowCounts()))
     inbox = Inbox(tmp_path / "many.sqlite")
     assert inbox.search(["budget"], limit=1)[0].subject == "Number 1", "the best match"
     monkeypatch.setattr("learnloop_service.environment.email_search.inbox.MAX_RANKED", 4)

@@ -151,11 +151,11 @@ def test_charsets(data: bytes, charset: str | None, text: str) -> None:
 
 
 @given(st.sampled_from(["utf-8", "cp932", "euc_jp", "iso2022_jp", "gb18030", "big5", "cp949"]), st.integers(0, 41))
-def test_one_broken_byte_costs_no_other_word(charset: str, place: int) -> None:
+def test_one_broken_byte_costs_no_other_word(charset: str, position: int) -> None:
     """Characters next to the byte can be lost as well, because some charsets read it together with them."""
     text = "三山川田日本人木 三山川田日本人木 三山川田日本人木"
     data = text.encode(charset)
-    broken = decode_bytes(data[:place] + b"\xff" + data[place:], charset)
+    broken = decode_bytes(data[:position] + b"\xff" + data[position:], charset)
     assert broken.count("三山川田日本人木") >= 1
     assert sum(map(broken.count, "三山川田日本人木")) >= 12
 
@@ -192,8 +192,8 @@ def test_a_charset_that_only_the_page_names(page: str, declared: str) -> None:
 def test_fields_and_parts_without_a_charset_are_in_that_of_the_mail() -> None:
     part = "--b\nContent-Type: text/plain\n\nжизнь\n--b\nContent-Type: text/html; charset=koi8-r\n\n<p>x\n--b--\n"
     raw = f"From: Иван <i@x.example>\nSubject: тема\nContent-Type: multipart/alternative; boundary=b\n\n{part}"
-    found = decode_mail(raw.encode("koi8-r"))
-    assert (found.sender, found.subject, found.body.text) == ("Иван <i@x.example>", "тема", "жизнь")
+    mail = decode_mail(raw.encode("koi8-r"))
+    assert (mail.sender, mail.subject, mail.body.text) == ("Иван <i@x.example>", "тема", "жизнь")
 
 
 def test_clean_text_keeps_words_and_lines_only() -> None:
@@ -313,9 +313,9 @@ def test_parts_that_are_encoded_as_a_whole(encoding: str, kind: str) -> None:
     ],
 )
 def test_odd_lines_cost_no_other_field(head: bytes) -> None:
-    found = decode_mail(head + b"\n\nThe code is 4412.\nSubject: no field\n")
-    assert (found.sender, found.subject, found.to) == ("Ann <ann@a.example>", "gate", ("bo@b.example",))
-    assert found.body.text == "The code is 4412.\nSubject: no field"
+    mail = decode_mail(head + b"\n\nThe code is 4412.\nSubject: no field\n")
+    assert (mail.sender, mail.subject, mail.to) == ("Ann <ann@a.example>", "gate", ("bo@b.example",))
+    assert mail.body.text == "The code is 4412.\nSubject: no field"
 
 
 @pytest.mark.parametrize("field", ["<>", "< >", "", "null", "<(null)>", "<@>", "<undefined>"])

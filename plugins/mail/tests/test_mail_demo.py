@@ -45,13 +45,13 @@ def test_prepared_mail_is_found_by_its_name(learnloop: Learnloop, tmp_path: Path
             "--data-dir",
             str(tmp_path / "data"),
         )
-        made = learnloop("data", "prepare", "mine", *arguments, "--json").json
+        prepared = learnloop("data", "prepare", "mine", *arguments, "--json").json
     if not versions:
         with pytest.raises(Failure, match="learnloop data prepare mine"):
             prepared_data("mine", tmp_path / "data")
         return
-    found = prepared_data("mine", tmp_path / "data")
-    assert (found.name, found.emails, found.test_questions) == ("mine@2", 61, made["scenarios"]["test"])
+    data = prepared_data("mine", tmp_path / "data")
+    assert (data.name, data.emails, data.test_questions) == ("mine@2", 61, prepared["scenarios"]["test"])
 
 
 @pytest.mark.long
@@ -68,12 +68,14 @@ def test_a_base_model_learns_from_a_mailbox(learnloop: Learnloop, base: Path, tm
     assert len(document["answers"]) == 3
     assert set(document["evaluations"]) == {"greedy", "sampled"}
     for mode, report in document["evaluations"].items():
-        assert [each["label"] for each in report["models"]] == ["before", "after"]
-        assert all(each["rollouts"] == report["scenarios"] for each in report["models"])
-        assert all(each["success"]["low"] <= each["success"]["mean"] for each in report["models"])
-        assert {(each["model"], each["step"]) for each in report["models"]} == {
+        assert [model["label"] for model in report["models"]] == ["before", "after"]
+        assert all(model["rollouts"] == report["scenarios"] for model in report["models"])
+        assert all(model["success"]["low"] <= model["success"]["mean"] for model in report["models"])
+        assert {(model["model"], model["step"]) for model in report["models"]} == {
             (document["model"]["base_model"], None),
             (f"{document['model']['project']}/{document['model']['name']}", document["best_step"]),
         }
         pair = document["held_out"][mode]
-        assert [each["success"]["mean"] for each in report["models"]] == pytest.approx([pair["before"], pair["after"]])
+        assert [model["success"]["mean"] for model in report["models"]] == pytest.approx(
+            [pair["before"], pair["after"]]
+        )

@@ -24,10 +24,10 @@ def test_a_field_that_is_encoded_as_a_whole() -> None:
 
 
 @given(st.lists(st.tuples(st.text(max_size=20), _address | st.just('"ann lee"@x.example')), max_size=4))
-def test_a_written_mailbox_is_read_back_by_the_inbox(found: list[tuple[str, str]]) -> None:
-    quoted = [(name.replace("\\", "").replace('"', ""), address) for name, address in found]
+def test_a_written_mailbox_is_read_back_by_the_inbox(pairs: list[tuple[str, str]]) -> None:
+    quoted = [(name.replace("\\", "").replace('"', ""), address) for name, address in pairs]
     written = mailboxes([f'"{name}" <{address}>' for name, address in quoted])
-    assert [address for each in written for _, address in people(each)] == [address for _, address in quoted]
+    assert [address for field in written for _, address in people(field)] == [address for _, address in quoted]
     inbox = Inbox.in_memory([Email("x", "<x>", "", written, None, "", "")])
     assert all(inbox.search([], recipient=address) for _, address in quoted)
     inbox.close()

@@ -30,8 +30,8 @@ def mbox(*mails: bytes) -> bytes:
     return b"".join(b"From ann@a.example Thu Nov  1 11:19:12 2001\n" + data + b"\n" for data in mails)
 
 
-def subjects(found: Sequence[RawMail | BrokenMail]) -> list[str]:
-    lines = [item.data.decode() if isinstance(item, RawMail) else item.reason for item in found]
+def subjects(mails: Sequence[RawMail | BrokenMail]) -> list[str]:
+    lines = [item.data.decode() if isinstance(item, RawMail) else item.reason for item in mails]
     return [next((line for line in text.split("\n") if line.startswith("Subject")), text) for text in lines]
 
 
@@ -45,9 +45,9 @@ def test_an_mbox_is_imported_and_found(tmp_path: Path) -> None:
     report, inbox = do_import(tmp_path)
     assert (report.read, report.imported, report.duplicates, report.broken) == (2, 2, 0, [])
     [hit] = inbox.search(["budget", "euro"], sender="ann", recipient="bo@b", sent_after=None)
-    found = inbox.read(hit.id)
-    assert found is not None
-    assert (found.subject, found.body, found.to) == ("mail 1", "the budget is 40 euros", ("bo@b.example",))
+    email = inbox.read(hit.id)
+    assert email is not None
+    assert (email.subject, email.body, email.to) == ("mail 1", "the budget is 40 euros", ("bo@b.example",))
     inbox.close()
 
 
@@ -69,25 +69,25 @@ def test_every_kind_of_source_gives_the_same_mails(tmp_path: Path) -> None:
     (sources["folder"] / "deep" / "3.mbox").write_bytes(mbox(escaped[2]))
     sources["single"].write_bytes(mails[0])
 
-    found = {}
+    imported = {}
     for name, source in sources.items():
         report = import_mail([source], tmp_path / f"{name}.sqlite")
         assert (report.imported, report.broken) == (1 if name == "single" else 3, [])
         inbox = Inbox(tmp_path / f"{name}.sqlite")
-        found[name] = {(email.id, email.body) for hit in inbox.search([]) if (email := inbox.read(hit.id))}
+        imported[name] = {(email.id, email.body) for hit in inbox.search([]) if (email := inbox.read(hit.id))}
         inbox.close()
-    assert found["mbox"] == found["packed"] == found["maildir"] == found["folder"]
-    assert found["single"] < found["mbox"]
-    assert ">From quoted" in {body for _, body in found["mbox"]}
+    assert imported["mbox"] == imported["packed"] == imported["maildir"] == imported["folder"]
+    assert imported["single"] < imported["mbox"]
+    assert ">From quoted" in {body for _, body in imported["mbox"]}
 
 
 def test_mbox_splits_only_at_separators(tmp_path: Path) -> None:
     body = "first\n\nFrom here on it is text.\nFrom ann@a.example Thu Nov  1 11:19:12 2001\n>From escaped"
     path = tmp_path / "in"
     path.write_bytes(b"\n\n" + mbox(mail(1, body), mail(2)).replace(b"\n", b"\r\n"))
-    found = list(raw_mails(path))
-    assert subjects(found) == ["Subject: mail 1\r", "Subject: mail 2\r"]
-    first, second = found
+    raw = list(raw_mails(path))
+    assert subjects(raw) == ["Subject: mail 1\r", "Subject: mail 2\r"]
+    first, second = raw
     assert isinstance(first, RawMail)
     assert isinstance(second, RawMail)
     assert b"\r\nFrom here on" in first.data
@@ -147,9 +147,9 @@ def test_a_paragraph_is_no_separator(tmp_path: Path, line: str) -> None:
     report, inbox = do_import(tmp_path)
     assert (report.imported, report.broken) == (2, [])
     [hit] = inbox.search(["Dora"])
-    found = inbox.read(hit.id)
-    assert found is not None
-    assert found.body == body
+    email = inbox.read(hit.id)
+    assert email is not None
+    assert email.body == body
     inbox.close()
 
 
@@ -162,7 +162,7 @@ def test_separators_at_the_end_of_a_block_are_seen(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"PK\x03\x04\x14\x00From: a@a.example\nTo: b@b.example\n\nx", "a ZIP archive: unpack it"),
         (b"1234      \nFrom: a@a.example\nSubject: x\n\nhello\n<?xml", "an Apple Mail message (.emlx): export"),
@@ -174,17 +174,17 @@ def test_separators_at_the_end_of_a_block_are_seen(tmp_path: Path, monkeypatch: 
         (b"!BDN\x00", "an Outlook data file (.pst)"),
     ],
 )
-def test_files_of_other_formats_are_named(tmp_path: Path, content: bytes, said: str) -> None:
+def test_files_of_other_formats_are_named(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a").write_bytes(content)
     with pytest.raises(MailSourceError) as refused:
         import_mail([tmp_path / "in"], tmp_path / "inbox.sqlite")
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     (tmp_path / "in" / "b.eml").write_bytes(mail(1))
     (tmp_path / "in" / "c.CSV").write_bytes(b'"Subject: (all)", "From"\n')
     report, inbox = do_import(tmp_path)
     inbox.close()
-    assert (report.imported, [each.number for each in report.broken]) == (1, [None, None])
+    assert (report.imported, [broken.number for broken in report.broken]) == (1, [None, None])
     assert report.broken[1].reason.startswith("a table or JSON")
 
 
@@ -372,9 +372,9 @@ def test_ids_are_stable_short_words_and_survive_collisions(monkeypatch: pytest.M
 
 
 def test_an_id_that_another_mail_of_the_inbox_has_is_not_given_again(tmp_path: Path) -> None:
-    taken = MailIds().claim("<1@a.example>")
-    assert taken is not None
-    write_inbox(tmp_path / "inbox.sqlite", [Email(taken, "<other>", "x@x.example", (), None, "other", "")])
+    id = MailIds().claim("<1@a.example>")
+    assert id is not None
+    write_inbox(tmp_path / "inbox.sqlite", [Email(id, "<other>", "x@x.example", (), None, "other", "")])
     (tmp_path / "in").write_bytes(mbox(mail(1)))
     report, inbox = do_import(tmp_path)
     assert report.imported == 1

@@ -15,8 +15,8 @@ def test_import_reports_and_leaves_out_what_is_there(learnloop: Learnloop, tmp_p
     first, second = learnloop(*arguments).json, learnloop(*arguments).json
     assert (first["imported"], first["duplicates"]) == (1, 0)
     assert (second["imported"], second["duplicates"]) == (0, 1)
-    shown = learnloop("inbox", "stats", "mine", "--data-dir", str(tmp_path / "data"))
-    assert shown.stdout.split()[:2] == ["emails", "1"]
+    stats = learnloop("inbox", "stats", "mine", "--data-dir", str(tmp_path / "data"))
+    assert stats.stdout.split()[:2] == ["emails", "1"]
 
 
 def test_mail_is_its_users_only(learnloop: Learnloop, tmp_path: Path) -> None:
@@ -26,8 +26,8 @@ def test_mail_is_its_users_only(learnloop: Learnloop, tmp_path: Path) -> None:
     for path in (*earlier, foreign):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("what an earlier version left")
-        for each in (path, *path.parents[: len(path.relative_to(tmp_path).parts) - 1]):
-            each.chmod(0o755 if each.is_dir() else 0o644)
+        for ancestor in (path, *path.parents[: len(path.relative_to(tmp_path).parts) - 1]):
+            ancestor.chmod(0o755 if ancestor.is_dir() else 0o644)
     assert learnloop("inbox", "import", "mine", str(tmp_path / "a.eml"), "--data-dir", str(data)).exit_code == 0
     modes = {path: path.stat().st_mode & 0o777 for path in (data, *data.rglob("*"))}
     assert modes.pop(foreign) == 0o644, "what is not ours stays as it is"

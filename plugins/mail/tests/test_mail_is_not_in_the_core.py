@@ -26,11 +26,11 @@ ALLOWED = {
 
 
 def test_the_core_names_nothing_of_it_except_what_is_listed() -> None:
-    found = defaultdict[str, set[str]](set)
+    words_by_path = defaultdict[str, set[str]](set)
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in _SUFFIXES and not {"vendor", "__pycache__"} & set(path.parts):
                 words = {word.lower() for word in _WORD.findall(path.read_text(encoding="utf-8"))}
-                found[path.relative_to(ROOT).as_posix()] |= words
+                words_by_path[path.relative_to(ROOT).as_posix()] |= words
     allowed = {path: words for path, (words, _) in ALLOWED.items()}
-    assert {path: words for path, words in found.items() if words} == allowed
+    assert {path: words for path, words in words_by_path.items() if words} == allowed

@@ -72,8 +72,8 @@ def mails() -> Iterator[bytes]:
 
 @cache
 def interpreters() -> dict[str, str]:
-    """Return the Pythons that are found, by version."""
-    found: dict[str, str] = {}
+    """Return the paths of the installed Pythons, by version."""
+    by_version: dict[str, str] = {}
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     named = [shutil.which(f"python{version}") for version in VERSIONS]
     for path in (
@@ -84,13 +84,13 @@ def interpreters() -> dict[str, str]:
     ):
         if path is None or path.endswith("-config"):
             continue
-        asked = subprocess.run(
+        printed = subprocess.run(
             [path, "-c", "import sys; print(sys.version.split()[0])"], capture_output=True, text=True
         )
-        version = asked.stdout.strip()
-        if asked.returncode == 0 and version.startswith(VERSIONS):
-            found.setdefault(version, path)
-    return found
+        version = printed.stdout.strip()
+        if printed.returncode == 0 and version.startswith(VERSIONS):
+            by_version.setdefault(version, path)
+    return by_version
 
 
 def test_the_same_mail_gives_the_same_inbox(tmp_path: Path) -> None:
@@ -99,17 +99,17 @@ def test_the_same_mail_gives_the_same_inbox(tmp_path: Path) -> None:
     (tmp_path / "mail").mkdir()
     for number, mail in enumerate(mails()):
         (tmp_path / "mail" / f"{number:03}.eml").write_bytes(mail)
-    found = {}
+    outputs = {}
     for version, path in interpreters().items():
         command = [path, "-c", IMPORT, str(tmp_path / "mail"), str(tmp_path / f"{version}.sqlite")]
-        done = subprocess.run(
+        imported = subprocess.run(
             command,
             cwd=ROOT,
             capture_output=True,
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(("src", "plugins/mail"))},
         )
-        assert done.returncode == 0, done.stderr
-        found[version] = done.stdout
-    assert len(set(found.values())) == 1, found
-    assert int(done.stdout.split()[0]) > 350
+        assert imported.returncode == 0, imported.stderr
+        outputs[version] = imported.stdout
+    assert len(set(outputs.values())) == 1, outputs
+    assert int(imported.stdout.split()[0]) > 350

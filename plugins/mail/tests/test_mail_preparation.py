@@ -40,35 +40,35 @@ def prepared(learnloop: Learnloop, layout: Path, *more: str) -> Any:
     return ran.json
 
 
-def environment_of(data_dir: Path, made: Any) -> Any:
-    rows = json.loads((data_dir / "datasets" / "scenarios" / f"{made['scenarios']['sha256']}.json").read_text())
-    return build({"inbox": {"sha256": made["inbox"]["sha256"]}, "scenarios": rows}, data_dir)
+def environment_of(data_dir: Path, version: Any) -> Any:
+    rows = json.loads((data_dir / "datasets" / "scenarios" / f"{version['scenarios']['sha256']}.json").read_text())
+    return build({"inbox": {"sha256": version["inbox"]["sha256"]}, "scenarios": rows}, data_dir)
 
 
 async def test_data_in_the_layout_of_art_e_becomes_scenarios(
     learnloop: Learnloop, layout: Path, data_dir: Path
 ) -> None:
-    made = prepared(learnloop, layout)
-    assert made["counts"]["emails"] == {
-        "read": made["inbox"]["emails"] + 3,
-        "kept": made["inbox"]["emails"],
+    version = prepared(learnloop, layout)
+    assert version["counts"]["emails"] == {
+        "read": version["inbox"]["emails"] + 3,
+        "kept": version["inbox"]["emails"],
         "too_long": 1,
         "too_many_recipients": 1,
         "copies": 1,
     }
-    assert made["counts"]["questions"] == {"read": 27, "too_many_messages": 2, "excluded": 2, "unrealistic": 2}
-    sizes = made["scenarios"]
+    assert version["counts"]["questions"] == {"read": 27, "too_many_messages": 2, "excluded": 2, "unrealistic": 2}
+    sizes = version["scenarios"]
     assert (sizes["train"], sizes["validation"] + sizes["test"]) == (12, 9)
-    environment = environment_of(data_dir, made)
+    environment = environment_of(data_dir, version)
     [scenario] = environment.scenarios("test", 1, seed=0)
     assert scenario.task["inbox_address"].startswith("test.0.")
     episode = environment.episode(scenario)
     [source] = scenario.reference["source_ids"]
     assert (await episode.call("read_email", {"email_id": source})).content.startswith("From: ")
     # The whole inbox has emails of all mailboxes; an agent finds those of its own.
-    found = (await episode.call("search_inbox", {"keywords": [], "sent_after": "2000-01-01"})).content
+    hits = (await episode.call("search_inbox", {"keywords": [], "sent_after": "2000-01-01"})).content
     inbox = environment._inbox
-    addresses = [set(inbox.read(line.split(" | ")[0]).bcc) for line in found.splitlines()]
+    addresses = [set(inbox.read(line.split(" | ")[0]).bcc) for line in hits.splitlines()]
     assert addresses == [{scenario.task["inbox_address"]}] * 10
     environment.close()
 
@@ -86,8 +86,8 @@ def test_a_second_preparation_does_nothing_and_a_changed_setting_what_depends_on
     assert fewer["scenarios"]["train"] == 5
     other = prepared(learnloop, layout, "--limit", "5", "--max-emails", "10000")
     assert (other["done"], other["version"]) == (["inbox"], 2), "the same emails, so the same questions and version"
-    said = learnloop("data", "prepare", "enron", "--config", str(recipe(layout, limit=5))).stdout
-    assert "Nothing to do: the same inputs were prepared before." in said
+    output = learnloop("data", "prepare", "enron", "--config", str(recipe(layout, limit=5))).stdout
+    assert "Nothing to do: the same inputs were prepared before." in output
 
 
 def recipe(layout: Path, **more: Any) -> Path:
@@ -111,12 +111,12 @@ def test_sources_that_changed_are_read_again(learnloop: Learnloop, data_dir: Pat
 
 def test_own_mail_gets_questions_by_templates(learnloop: Learnloop, data_dir: Path, tmp_path: Path) -> None:
     archive(tmp_path / "a.mbox", 60)
-    made = learnloop("data", "prepare", "mine", "--emails", "a.mbox", "--question-count", "90", "--json").json
-    sizes = [made["scenarios"][split] for split in ("train", "validation", "test")]
+    version = learnloop("data", "prepare", "mine", "--emails", "a.mbox", "--question-count", "90", "--json").json
+    sizes = [version["scenarios"][split] for split in ("train", "validation", "test")]
     assert (sum(sizes), min(sizes) > 0) == (90, True)
-    environment = environment_of(data_dir, made)
+    environment = environment_of(data_dir, version)
     subjects = {
-        split: {each.task["question"].split('"')[1] for each in environment.scenarios(split, 200, 0)}
+        split: {scenario.task["question"].split('"')[1] for scenario in environment.scenarios(split, 200, 0)}
         for split in ("train", "validation", "test")
     }
     environment.close()
@@ -158,12 +158,12 @@ def test_why_no_question_is_left_is_said_with_what_helps(
 ) -> None:
     archive(tmp_path / "a.mbox", count, subject, day)
     refused = learnloop("data", "prepare", "mine", "--emails", "a.mbox", *more)
-    said = " ".join(refused.stderr.split())
+    message = " ".join(refused.stderr.split())
     assert refused.exit_code == 1
-    assert "no question is left for " in said
-    assert why in said
-    assert remedy in said
-    assert "questions of your own with their splits (`--questions`" in said
+    assert "no question is left for " in message
+    assert why in message
+    assert remedy in message
+    assert "questions of your own with their splits (`--questions`" in message
 
 
 def test_the_hub_is_asked_where_no_path_is_given(
@@ -180,8 +180,8 @@ def test_the_hub_is_asked_where_no_path_is_given(
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         ran = learnloop("data", "prepare", "enron", *arguments, "--json")
         assert ran.exit_code == 0, ran.stderr
-        made = ran.json
-        assert (made["inbox"], made["scenarios"]) == (local["inbox"], local["scenarios"])
+        version = ran.json
+        assert (version["inbox"], version["scenarios"]) == (local["inbox"], local["scenarios"])
         none = learnloop("data", "prepare", "enron", "--emails", "corbt/none")
         assert f"{hub.url} has no data set corbt/none" in none.stderr
         hub.private_datasets.add("corbt/enron-emails")
@@ -196,17 +196,17 @@ def test_the_hub_is_asked_where_no_path_is_given(
 
 def test_list_and_show_tell_where_data_comes_from(learnloop: Learnloop, layout: Path, data_dir: Path) -> None:
     assert "No data is prepared" in learnloop("data", "list").stdout
-    made = prepared(learnloop, layout)
+    version = prepared(learnloop, layout)
     prepared(learnloop, layout, "--limit", "5")
     [listed] = learnloop("data", "list", "--json").json
     assert (listed["name"], listed["version"], listed["scenarios"]["train"]) == ("enron", 2, 5)
     assert "enron" in learnloop("data", "list").stdout
-    shown = learnloop("data", "show", "enron", "--version", "1", "--json").json
-    assert shown["versions"] == [1, 2]
-    assert shown["sources"] == made["sources"]
-    assert shown["recipe"]["exclude_questions"] == [49, 101, 129, 171, 208, 266, 327]
+    description = learnloop("data", "show", "enron", "--version", "1", "--json").json
+    assert description["versions"] == [1, 2]
+    assert description["sources"] == version["sources"]
+    assert description["recipe"]["exclude_questions"] == [49, 101, 129, 171, 208, 266, 327]
     text = learnloop("data", "show", "enron").stdout
-    assert made["inbox"]["sha256"] in text
+    assert version["inbox"]["sha256"] in text
     assert "too long 1" in text
 
 
@@ -223,7 +223,7 @@ def test_settings_that_are_not_there_are_named(learnloop: Learnloop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("show", "none"), "no prepared data 'none'"),
         (("show", "../x"), "no prepared data '../x'"),
@@ -246,7 +246,7 @@ def test_failures_are_one_line_and_leave_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     arguments: tuple[str, ...],
-    said: str,
+    message: str,
 ) -> None:
     monkeypatch.delenv("LEARNLOOP_JUDGE_MODEL", raising=False)
     archive(tmp_path / "a.mbox", 9)
@@ -254,7 +254,7 @@ def test_failures_are_one_line_and_leave_nothing(
     (tmp_path / "list.yaml").write_text("- a\n")
     (tmp_path / "wrong.yaml").write_text("emial: a.mbox\n")
     problem = failure(learnloop("data", *arguments))
-    assert said in problem
+    assert message in problem
     assert "Value error" not in problem  # what a library calls it
     assert learnloop("data", "list", "--json").json == []
     assert not list((data_dir / "datasets").glob("scratch/*"))

@@ -21,17 +21,18 @@ EMAILS = 40
 class Author:
     """A model that asks for the value in each email; every third question is one that it wrote before."""
 
-    left: int = 1_000
-    """Requests until it is refused."""
-    asked: list[str] = field(default_factory=list)
+    requests_left: int = 1_000
+    """Requests that it answers before it refuses."""
+    subjects: list[str] = field(default_factory=list)
+    """Subjects of the emails in the requests."""
 
     def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         prompt = json.loads(body)["messages"][0]["content"]
-        if self.left == 0:
+        if self.requests_left == 0:
             return 401, {"content-type": "application/json"}, b'{"error": {"message": "no credit is left"}}'
-        self.left -= 1
+        self.requests_left -= 1
         subject = prompt.partition("Subject: ")[2].partition("\n")[0]
-        self.asked.append(subject)
+        self.subjects.append(subject)
         number = int(subject.split()[1])
         question = "What is old?" if number % 3 == 0 else f"How large is the budget of topic {number}?"
         content = json.dumps({"questions": [{"question": question, "answer": f"{number + 100}", "how_realistic": 0.9}]})
@@ -61,27 +62,27 @@ def write(count: int) -> tuple[str, ...]:
 
 
 def test_an_interrupted_command_continues_where_it_was(learnloop: Learnloop, author: Author, tmp_path: Path) -> None:
-    author.left = 11
+    author.requests_left = 11
     refused = learnloop(*write(20))
     assert refused.exit_code == 1
     assert "cannot be asked: HTTP 401" in refused.stderr
     assert "What it wrote so far is kept" in refused.stderr
-    author.left = 1_000
+    author.requests_left = 1_000
     (journal,) = (tmp_path / "data" / "datasets" / "written").glob("*.jsonl")
     with journal.open("a") as torn:
         torn.write('{"email": "cut o')
-    made = learnloop(*write(20), "--json").json
-    assert len(author.asked) == len(set(author.asked)), "no email was asked about twice"
-    counts = made["counts"]["questions"]
-    assert counts["emails"] == len(author.asked)
+    version = learnloop(*write(20), "--json").json
+    assert len(author.subjects) == len(set(author.subjects)), "no email was asked about twice"
+    counts = version["counts"]["questions"]
+    assert counts["emails"] == len(author.subjects)
     assert counts["cost_usd"] == pytest.approx(counts["emails"] * (100 * 0.4e-6 + 20 * 1.6e-6))
-    assert sum(made["scenarios"][split] for split in ("train", "validation", "test")) == 20
-    more = len(author.asked)
+    assert sum(version["scenarios"][split] for split in ("train", "validation", "test")) == 20
+    more = len(author.subjects)
     assert learnloop(*write(20), "--json").json["done"] == []
-    assert len(author.asked) == more
+    assert len(author.subjects) == more
     larger = learnloop(*write(25), "--json").json
-    assert larger["counts"]["questions"]["emails"] == len(author.asked) > more
-    assert len(author.asked) == len(set(author.asked))
+    assert larger["counts"]["questions"]["emails"] == len(author.subjects) > more
+    assert len(author.subjects) == len(set(author.subjects))
     assert f"cost usd {larger['counts']['questions']['cost_usd']:.4f}" in " ".join(
         learnloop("data", "show", "m").stdout.split()
     )
@@ -90,21 +91,21 @@ def test_an_interrupted_command_continues_where_it_was(learnloop: Learnloop, aut
 def test_the_emails_run_out_and_what_is_no_question_is_counted(learnloop: Learnloop, author: Author) -> None:
     ran = learnloop(*write(500), "--json")
     assert ran.exit_code == 0, ran.stderr
-    made = ran.json
-    counts = made["counts"]["questions"]
+    version = ran.json
+    counts = version["counts"]["questions"]
     assert (counts["emails"], counts["unusable"], counts["repeated"]) == (EMAILS, 1, 13)
-    rows = sum(made["scenarios"][split] for split in ("train", "validation", "test"))
+    rows = sum(version["scenarios"][split] for split in ("train", "validation", "test"))
     assert rows == EMAILS - 13 - 1
 
 
 def test_tasks_for_the_tools_of_a_server(learnloop: Learnloop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    prompts: list[str] = []
     hours = [f"Convert {hour}:00." for hour in range(10)]
     answers = ["no JSON", {"tasks": hours}, {"tasks": ["Convert 3:00!", "", 7, "Add 5 days."]}]
 
     def answer(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        asked.append(json.loads(body)["messages"][0]["content"])
-        content = json.dumps(answers[min(len(asked), len(answers)) - 1])
+        prompts.append(json.loads(body)["messages"][0]["content"])
+        content = json.dumps(answers[min(len(prompts), len(answers)) - 1])
         reply = {
             "id": "c", "object": "chat.completion", "created": 0, "model": "gpt-4.1-mini",
             "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}],
@@ -120,14 +121,14 @@ def test_tasks_for_the_tools_of_a_server(learnloop: Learnloop, tmp_path: Path, m
             "JUDGE_BASE_URL": at,
         }.items():
             monkeypatch.setenv(f"LEARNLOOP_{name}", value)
-        made = learnloop("data", "tasks", str(tmp_path / "tasks.json"), "--command", command, "--count", "20")
-    assert made.exit_code == 0, made.stderr
+        command_result = learnloop("data", "tasks", str(tmp_path / "tasks.json"), "--command", command, "--count", "20")
+    assert command_result.exit_code == 0, command_result.stderr
     tasks = json.loads((tmp_path / "tasks.json").read_text())
     assert tasks == [{"task": task} for task in (*hours, "Add 5 days.")]
-    assert "convert_time" in asked[0]
-    assert "- Convert 9:00." in asked[2]
-    made_of_it = build("mcp", {"scenarios": tasks}, tmp_path)
-    assert made_of_it.scenarios("test", 1, seed=0)
+    assert "convert_time" in prompts[0]
+    assert "- Convert 9:00." in prompts[2]
+    environment = build("mcp", {"scenarios": tasks}, tmp_path)
+    assert environment.scenarios("test", 1, seed=0)
 
 
 def test_tasks_need_a_server_and_a_model(learnloop: Learnloop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,38 +30,38 @@ MAILS = [
 ]
 
 
-def made(tmp_path: Path, count: int = 99, seed: int = 0) -> dict[str, str]:
+def answers_by_question(tmp_path: Path, count: int = 99, seed: int = 0) -> dict[str, str]:
     path = tmp_path / "inbox.sqlite"
     if not path.exists():
         write_inbox(path, MAILS)
     inbox = Inbox(path)
-    found = list(template_questions(inbox, count, seed, TemplateCounts()))
+    questions = list(template_questions(inbox, count, seed, TemplateCounts()))
     inbox.close()
-    assert all(len(each.sources) == 1 for each in found)
-    return {each.question: f"{each.answer} {each.sources[0]}" for each in found}
+    assert all(len(question.sources) == 1 for question in questions)
+    return {question.question: f"{question.answer} {question.sources[0]}" for question in questions}
 
 
 def test_questions_are_about_what_one_email_alone_says(tmp_path: Path) -> None:
-    found = made(tmp_path)
+    answers = answers_by_question(tmp_path)
     sentence = f"The next release of the parser has the version {GAP} now."
-    said = (
+    value_question = (
         f'In the email "[list] Release of the parser" from Mara Velin, what stands in place of {GAP} in "{sentence}"?'
     )
-    assert found[said] == "2.14.1 <1@x.example>"
-    assert "14 May <3@x.example>" in found.values()
-    assert found['On which day did Mara Velin send the email "Venue"?'] == "4 March 2021 <3@x.example>"
-    assert found['Who sent the email "Re: [list] Release of the parser" on 3 March 2021?'] == "Jo <2@x.example>"
+    assert answers[value_question] == "2.14.1 <1@x.example>"
+    assert "14 May <3@x.example>" in answers.values()
+    assert answers['On which day did Mara Velin send the email "Venue"?'] == "4 March 2021 <3@x.example>"
+    assert answers['Who sent the email "Re: [list] Release of the parser" on 3 March 2021?'] == "Jo <2@x.example>"
     # By subject and sender there are two weekly reports, by subject and day one.
-    assert found['Who sent the email "Weekly report" on 5 March 2021?'] == "Mara Velin <4@x.example>"
-    assert 'On which day did Mara Velin send the email "Weekly report"?' not in found
-    assert not any("chairs" in question for question in found), "no subject, or two values in the sentence"
+    assert answers['Who sent the email "Weekly report" on 5 March 2021?'] == "Mara Velin <4@x.example>"
+    assert 'On which day did Mara Velin send the email "Weekly report"?' not in answers
+    assert not any("chairs" in question for question in answers), "no subject, or two values in the sentence"
 
 
 def test_the_same_seed_gives_the_same_questions_and_fewer_are_their_beginning(tmp_path: Path) -> None:
-    everything = list(made(tmp_path))
-    assert list(made(tmp_path, seed=1)) != everything
+    everything = list(answers_by_question(tmp_path))
+    assert list(answers_by_question(tmp_path, seed=1)) != everything
     for fewer, more in pairwise(range(1, len(everything) + 1)):
-        assert list(made(tmp_path, fewer)) == list(made(tmp_path, more))[:fewer]
+        assert list(answers_by_question(tmp_path, fewer)) == list(answers_by_question(tmp_path, more))[:fewer]
 
 
 def test_a_reply_has_the_topic_of_what_it_answers() -> None:
@@ -71,7 +71,7 @@ def test_a_reply_has_the_topic_of_what_it_answers() -> None:
 
 
 def test_the_reference_judge_understands_the_answers(tmp_path: Path) -> None:
-    for answer in made(tmp_path).values():
+    for answer in answers_by_question(tmp_path).values():
         value = answer.rpartition(" <")[0]
         assert same_answer(value, value)
         assert same_answer(f"It is {value}.", value)

@@ -15,7 +15,7 @@ from learnloop_service.app.cli.main import app
 from learnloop_service.app.datasets.store import DatasetStore
 from learnloop_service.app.db.database import make_database, make_engine, parse_url
 from learnloop_service.app.db.tables import DatasetVersion, InboxPart, Run
-from tests.fakes.mailboxes import COUNT, asked, mbox, questions, stored
+from tests.fakes.mailboxes import COUNT, create_scenarios, mbox, questions, stored
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import keyed
 from tests.integration.app.served import run_with, served, settings_for
@@ -38,7 +38,7 @@ async def test_uploaded_mail_and_questions_can_be_learned_from(client: httpx.Asy
     assert (inbox["version"], inbox["emails"], inbox["duplicates"], inbox["unreadable"]) == (1, COUNT, 0, 0)
     assert inbox["first"] == inbox["last"] == "2021-03-01"
     assert await stored(client) == inbox, "the same mail again"
-    scenarios = await asked(client)
+    scenarios = await create_scenarios(client)
     assert (scenarios["count"], scenarios["name"], scenarios["version"]) == (6, "mail", 1)
     accepted = await started(client, inbox="mail")
     assert accepted.status_code == 202, accepted.text
@@ -50,7 +50,7 @@ async def test_uploaded_mail_and_questions_can_be_learned_from(client: httpx.Asy
     newer = await stored(client, body=mbox(COUNT + 5))
     assert newer["version"] == 2
     listed = (await client.get("/inboxes")).json()["items"]
-    assert [(each["version"], each["emails"], each["origin"]["source"]) for each in listed] == [
+    assert [(version["version"], version["emails"], version["origin"]["source"]) for version in listed] == [
         (2, COUNT + 5, "api"), (1, COUNT, "api"),
     ]  # fmt: skip
     [named] = (await client.get("/scenarios", params={"name": "mail"})).json()["items"]
@@ -65,16 +65,16 @@ async def test_uploaded_mail_and_questions_can_be_learned_from(client: httpx.Asy
 
 async def test_questions_about_an_uploaded_inbox_are_made_without_a_model(client: httpx.AsyncClient) -> None:
     inbox = await stored(client, body=mbox(60))
-    made = (await client.post("/inboxes/mail/questions", json={"count": 100})).raise_for_status().json()
-    assert (made["name"], made["version"], made["inbox_sha256"]) == ("mail", 1, inbox["sha256"])
-    assert made["origin"] == {"source": "templates", "count": 100, "seed": 0}
-    questions = (await client.get(made["links"]["self"])).json()["scenarios"]
-    assert len(questions) == made["count"] <= 100
-    assert {each["split"] for each in questions} == {"train", "validation", "test"}
-    assert (await client.post("/inboxes/mail/questions", json={"count": 100})).json() == made, "the same again"
+    stored_set = (await client.post("/inboxes/mail/questions", json={"count": 100})).raise_for_status().json()
+    assert (stored_set["name"], stored_set["version"], stored_set["inbox_sha256"]) == ("mail", 1, inbox["sha256"])
+    assert stored_set["origin"] == {"source": "templates", "count": 100, "seed": 0}
+    questions = (await client.get(stored_set["links"]["self"])).json()["scenarios"]
+    assert len(questions) == stored_set["count"] <= 100
+    assert {question["split"] for question in questions} == {"train", "validation", "test"}
+    assert (await client.post("/inboxes/mail/questions", json={"count": 100})).json() == stored_set, "the same again"
     accepted = await started(client, inbox="mail")
     assert accepted.status_code == 202, accepted.text
-    assert (await config_of(client, accepted))["scenarios"]["sha256"] == made["sha256"]
+    assert (await config_of(client, accepted))["scenarios"]["sha256"] == stored_set["sha256"]
 
 
 async def test_questions_are_refused_for_no_inbox_and_for_too_little_mail(client: httpx.AsyncClient) -> None:
@@ -90,13 +90,13 @@ async def test_any_worker_makes_its_own_copy_of_an_uploaded_inbox(
     client: httpx.AsyncClient, data_dir: Path, database_url: str, tmp_path: Path
 ) -> None:
     await stored(client)
-    await asked(client)
+    await create_scenarios(client)
     async with served(settings_for(tmp_path / "other", database_url), ScriptedLoop()) as other:
         accepted = await started(other, inbox="mail")
         assert accepted.status_code == 202, accepted.text
         await run_with(other, accepted.json()["run_id"], "completed")
-    [mine], [copy] = ((folder / "datasets" / "inboxes").iterdir() for folder in (data_dir, tmp_path / "other"))
-    assert (mine.name, mine.read_bytes()) == (copy.name, copy.read_bytes())
+    [original], [copy] = ((folder / "datasets" / "inboxes").iterdir() for folder in (data_dir, tmp_path / "other"))
+    assert (original.name, original.read_bytes()) == (copy.name, copy.read_bytes())
 
 
 async def test_json_lines_in_the_layout_of_art_e_are_mail_too(client: httpx.AsyncClient) -> None:
@@ -115,14 +115,14 @@ async def test_what_was_prepared_is_found_by_its_name(
     (tmp_path / "a.mbox").write_bytes(mbox(60))
     command = ["data", "prepare", "own", "--emails", str(tmp_path / "a.mbox"), "--data-dir", str(data_dir), "--json"]
     ran = await asyncio.to_thread(CliRunner().invoke, app, command)
-    made = json.loads(ran.stdout)
+    version = json.loads(ran.stdout)
     accepted = await started(client, inbox="own")
     assert accepted.status_code == 202, accepted.text
     config = await config_of(client, accepted)
-    assert config["inbox"] == {"sha256": made["inbox"]["sha256"], "name": "own", "version": 1}
-    assert config["scenarios"]["sha256"] == made["scenarios"]["sha256"]
+    assert config["inbox"] == {"sha256": version["inbox"]["sha256"], "name": "own", "version": 1}
+    assert config["scenarios"]["sha256"] == version["scenarios"]["sha256"]
     [listed] = (await client.get("/inboxes", params={"name": "own"})).json()["items"]
-    assert listed["origin"]["sources"] == {"a.mbox": made["sources"][str(tmp_path / "a.mbox")]}
+    assert listed["origin"]["sources"] == {"a.mbox": version["sources"][str(tmp_path / "a.mbox")]}
     assert str(tmp_path) not in json.dumps(listed)
     (data_dir / "datasets" / "torn.json").write_text("{")
     assert (await client.get("/inboxes")).status_code == 200
@@ -160,9 +160,9 @@ BAD_UPLOADS: list[tuple[str | None, bytes, int, str]] = [
 async def test_bad_uploads_say_what_is_wrong_and_leave_nothing(data_dir: Path, database_url: str) -> None:
     settings = settings_for(data_dir, database_url, max_inbox_bytes=1_000_000)
     async with served(settings, ScriptedLoop()) as client:
-        for name, body, status, said in BAD_UPLOADS:
+        for name, body, status, message in BAD_UPLOADS:
             response = await client.post("/inboxes", params={} if name is None else {"name": name}, content=body)
-            assert (response.status_code, said in response.text) == (status, True), response.text
+            assert (response.status_code, message in response.text) == (status, True), response.text
         assert (await client.get("/inboxes")).json()["items"] == []
     assert await rows_of(database_url, InboxPart) == await rows_of(database_url, DatasetVersion) == 0
     assert not [path for path in (data_dir / "datasets").rglob("*") if path.is_file()]
@@ -203,18 +203,18 @@ BAD_QUESTIONS: list[tuple[dict[str, Any], str, str]] = [
 
 async def test_bad_questions_name_what_is_wrong(client: httpx.AsyncClient) -> None:
     await stored(client)
-    for changes, place, said in BAD_QUESTIONS:
+    for changes, field, message in BAD_QUESTIONS:
         body = {"environment": "email_search", "inbox": "mail", "name": "q", "scenarios": questions()} | changes
         response = await client.post("/scenarios", json=body)
         assert response.status_code == 422, changes
         [error] = response.json()["errors"]
-        assert (error["loc"], said in error["msg"]) == (["body", place], True), error
+        assert (error["loc"], message in error["msg"]) == (["body", field], True), error
     assert (await client.get("/scenarios")).json()["items"] == []
 
 
 async def test_a_run_is_not_started_on_data_that_is_not_there(client: httpx.AsyncClient, database_url: str) -> None:
     await stored(client)
-    for config, place in (
+    for config, field in (
         ({"inbox": "mail@2"}, "inbox"),
         ({"inbox": {"sha256": "e" * 64}}, "inbox"),
         ({"inbox": "mail", "scenarios": "mail"}, "scenarios"),
@@ -222,13 +222,13 @@ async def test_a_run_is_not_started_on_data_that_is_not_there(client: httpx.Asyn
     ):
         response = await started(client, **config)
         assert response.status_code == 422
-        assert response.json()["errors"][0]["loc"] == ["body", "environment", "config", place], response.text
+        assert response.json()["errors"][0]["loc"] == ["body", "environment", "config", field], response.text
     assert await rows_of(database_url, Run) == 0
 
 
 async def test_a_lost_file_without_parts_is_told(client: httpx.AsyncClient, data_dir: Path, database_url: str) -> None:
     inbox = await stored(client)
-    await asked(client)
+    await create_scenarios(client)
     await execute(database_url, "DELETE FROM inbox_part")
     (data_dir / "datasets" / "inboxes" / f"{inbox['sha256']}.sqlite").unlink()
     response = await started(client, inbox="mail")
@@ -242,7 +242,7 @@ async def test_mail_that_nothing_needs_can_be_deleted(
     first = await stored(client)
     second = await stored(client, body=mbox(first=COUNT))
     await stored(client, name="copy")
-    scenarios = await asked(client, inbox="mail@1")
+    scenarios = await create_scenarios(client, inbox="mail@1")
     accepted = await started(client, inbox="mail@1", scenarios="mail")
     run_id = accepted.json()["run_id"]
     await run_with(client, run_id, "completed")
@@ -273,7 +273,7 @@ async def test_mail_that_nothing_needs_can_be_deleted(
         assert (await client.delete("/inboxes/mail", params={"version": 2})).json()["deleted"][0]["version"] == 2
         assert (await client.delete(path)).json() == {"sha256": scenarios["sha256"], "names": ["mail@1"]}
         deleted = (await client.delete("/inboxes/mail")).json()["deleted"]
-        assert [(each["version"], each["sha256"]) for each in deleted] == [(1, first["sha256"])]
+        assert [(version["version"], version["sha256"]) for version in deleted] == [(1, first["sha256"])]
         assert await parts() == set()
         assert not DatasetStore(data_dir).inbox_path(first["sha256"]).exists()
         for gone in ("/inboxes/mail", path):

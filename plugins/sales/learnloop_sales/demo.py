@@ -21,12 +21,12 @@ def examples(service: Service, run: Json) -> dict[str, Json]:
         "answers": [],
         "emails": [
             {
-                "scenario_id": asked.scenario["id"],
-                "task": asked.task,
-                "base": _email(service, asked.base),
-                "trained": _email(service, asked.trained),
+                "scenario_id": pair.scenario["id"],
+                "task": pair.task,
+                "base": _email(service, pair.base),
+                "trained": _email(service, pair.trained),
             }
-            for asked in ask_both(service, run, _TASK_FIELDS)
+            for pair in ask_both(service, run, _TASK_FIELDS)
         ],
         "node_scores": _node_scores(service, run),
     }

@@ -34,15 +34,15 @@ def _print_emails(console: Console, emails: Sequence[Json]) -> None:
     if not emails:
         return
     console.print("\nEmails to the same held-out prospects, written through POST /ask", style="bold")
-    for each in emails:
-        task = each["task"]
+    for email in emails:
+        task = email["task"]
         title = f", {task['role']}," if task.get("role") else ""
         console.print()
         console.print(Padding(plain(f"{task['prospect']}{title} at {task['company']}: {task['goal']}"), (0, 0, 0, 2)))
         table = Table(box=None, padding=(0, 2), show_edge=False, pad_edge=True, expand=True, header_style="dim")
         for who in ("before", "after"):
             table.add_column(who, ratio=1)
-        for row in zip(_lines(each["base"]), _lines(each["trained"]), strict=True):
+        for row in zip(_lines(email["base"]), _lines(email["trained"]), strict=True):
             table.add_row(*row)
         console.print(table)
 
@@ -71,9 +71,9 @@ def _print_nodes(console: Console, nodes: Sequence[Json]) -> None:
     table.add_column("content", no_wrap=True, overflow="ellipsis")
     for node in nodes:
         rank, leads = node["rank"], "leads to it" if node["leads_to_product"] else ""
-        said = plain(" ".join(node["content"].split()))
-        said.overflow = "ellipsis"
-        table.add_row(str(rank["before"]), str(rank["after"]), figure(node["score"]["after"]), leads, said)
+        content = plain(" ".join(node["content"].split()))
+        content.overflow = "ellipsis"
+        table.add_row(str(rank["before"]), str(rank["after"]), figure(node["score"]["after"]), leads, content)
     console.print(table)
 
 
@@ -93,6 +93,6 @@ def what_moved(scores: Json) -> list[str]:
 
 
 def _moved(node: Json) -> str:
-    said = " ".join(node["content"].split())
-    words = said if len(said) <= 60 else f"{said[:57]}..."
+    content = " ".join(node["content"].split())
+    words = content if len(content) <= 60 else f"{content[:57]}..."
     return f"{words!r} from {node['rank']['before']} to {node['rank']['after']}"

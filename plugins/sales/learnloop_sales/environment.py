@@ -5,7 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from learnloop_sales.graph import Graph, dump_graph, parse_graph, size_of
-from learnloop_sales.node_scores import NodeScores, Rule
+from learnloop_sales.node_scores import GraphScores, ScoreRule
 from learnloop_sales.scenarios import (
     DEFAULT_GOAL,
     asked_scenario,
@@ -46,23 +46,25 @@ class SalesEmail:
     default_judge = "grounding"
     rubric = _RUBRIC
 
-    def __init__(self, graph: Graph | None = None, prospects: Json | None = None, rule: Rule = Rule.VISITS) -> None:
+    def __init__(
+        self, graph: Graph | None = None, prospects: Json | None = None, rule: ScoreRule = ScoreRule.VISITS
+    ) -> None:
         """Raises ValueError for invalid prospects, or for prospects without a graph."""
         if prospects is not None and graph is None:
             raise ValueError("scenarios need a graph: give both")
         self.synthetic = graph is None
         self._graph = graph
-        self._given = None if prospects is None or graph is None else given_scenarios(prospects, graph)
+        self._listed = None if prospects is None or graph is None else given_scenarios(prospects, graph)
         self._rule = rule
         self._scored: str | None = None
         """Key of the synthetic graph that the node scores belong to."""
-        self._node_scores = None if graph is None else NodeScores(graph, rule)
+        self._node_scores = None if graph is None else GraphScores(graph, rule)
 
     def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
         """Return `count` scenarios from number `start`, the same for the same seed; names of a split appear in no
         other."""
-        if self._given is not None:
-            return list(draw([each for each in self._given if each.split == split], count, seed, start))
+        if self._listed is not None:
+            return list(draw([scenario for scenario in self._listed if scenario.split == split], count, seed, start))
         if self._graph is not None:
             return graph_scenarios(self._graph, split, count, seed, start)
         return synthetic_scenarios(split, count, seed, start)
@@ -94,8 +96,8 @@ class SalesEmail:
 
     def showcase(self, seed: int) -> Scenario:
         """Return the first available scenario."""
-        if self._given is not None:
-            return self._given[0]
+        if self._listed is not None:
+            return self._listed[0]
         if self._graph is None:
             self._score(home_world(seed).key)
         return self.scenarios("train", 1, seed)[0]
@@ -103,7 +105,7 @@ class SalesEmail:
     def reflect(self, rewarded: Sequence[Rewarded]) -> None:
         """Move the node scores by the rewards earned on their graph."""
         if self._node_scores is not None:
-            self._node_scores.reflect([each for each in rewarded if self._is_scored(each.scenario)])
+            self._node_scores.reflect([rollout for rollout in rewarded if self._is_scored(rollout.scenario)])
 
     def state(self) -> dict[str, Json]:
         """Return `node_scores` by id, and the name of a synthetic `graph` (None for a given one)."""
@@ -123,7 +125,7 @@ class SalesEmail:
         `score` in [0, 1] is the judge's verdict; it scales the largest part, which only a grounded email earns.
         """
         success = bool(outcome["success"])
-        left = max(0.0, 1.0 - outcome["turns"] / outcome["max_turns"])
+        turns_left = max(0.0, 1.0 - outcome["turns"] / outcome["max_turns"])
         dishonest = bool(outcome["unknown_citations"] or outcome["unread_citations"])
         return {
             "read_path": 0.1 * outcome["read_path"],
@@ -132,7 +134,7 @@ class SalesEmail:
             "named_company": 0.1 * outcome["named_company"],
             "citations_read": 0.1 * outcome["citations_read"],
             "success": 0.4 * score * success,
-            "turns_left": 0.1 * left * success,
+            "turns_left": 0.1 * turns_left * success,
             "bad_citation": -0.2 if dishonest else 0.0,
             "malformed": -0.5 if outcome["finish"] == "malformed" else 0.0,
         }
@@ -169,7 +171,7 @@ class SalesEmail:
     def _score(self, key: str) -> None:
         """Keep node scores for that synthetic graph from now on."""
         if self._scored != key:
-            self._scored, self._node_scores = key, NodeScores(self._graph_of({"graph": key}), self._rule)
+            self._scored, self._node_scores = key, GraphScores(self._graph_of({"graph": key}), self._rule)
 
     def _is_scored(self, scenario: Scenario) -> bool:
         return self._graph is not None or (self._scored is not None and scenario.task.get("graph") == self._scored)
@@ -192,11 +194,11 @@ def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
     unknown = sorted(set(config) - _SETTINGS)
     if unknown:
         raise ValueError(f"sales_email has no setting {', '.join(unknown)}; it takes: {', '.join(sorted(_SETTINGS))}")
-    rule = config.get("node_scores", Rule.VISITS)
-    if rule not in list(Rule):
-        raise ValueError(f"node_scores is one of {', '.join(Rule)}, not {rule!r}")
+    rule = config.get("node_scores", ScoreRule.VISITS)
+    if rule not in list(ScoreRule):
+        raise ValueError(f"node_scores is one of {', '.join(ScoreRule)}, not {rule!r}")
     graph = config.get("graph")
-    return SalesEmail(None if graph is None else parse_graph(graph), config.get("scenarios"), Rule(rule))
+    return SalesEmail(None if graph is None else parse_graph(graph), config.get("scenarios"), ScoreRule(rule))
 
 
 def _learned_on(state: Mapping[str, Json]) -> list[Json] | None:

@@ -75,14 +75,14 @@ class Graph:
 
     def reachable(self, starts: Iterable[str]) -> set[str]:
         """Return the ids of all nodes that edges lead to from `starts`, including `starts`."""
-        seen = set(starts)
-        waiting = list(seen)
+        reached = set(starts)
+        waiting = list(reached)
         while waiting:
             for edge in self.outgoing[waiting.pop()]:
-                if edge.target not in seen:
-                    seen.add(edge.target)
+                if edge.target not in reached:
+                    reached.add(edge.target)
                     waiting.append(edge.target)
-        return seen
+        return reached
 
     def toward_product(self, node_id: str) -> list[Edge]:
         """Return the node's edges that lead closer to a Product Feature, those with the shortest path first."""
@@ -205,8 +205,8 @@ def size_of(value: Sequence[Json]) -> dict[str, int]:
 
 
 def _edge_count(node: Json) -> int:
-    given = (node.get("edge") or node.get("edges")) if isinstance(node, dict) else None
-    return len(given) if isinstance(given, list) else 0
+    edges = (node.get("edge") or node.get("edges")) if isinstance(node, dict) else None
+    return len(edges) if isinstance(edges, list) else 0
 
 
 def _parse_node(item: Any, position: int) -> Node:
@@ -258,12 +258,12 @@ def _text(item: Mapping[str, Any], name: str, where: str, limit: int) -> str:
     return value
 
 
-def _kind(given: Any, id: str, content: str) -> Kind:
-    if given is not None:
+def _kind(declared: Any, id: str, content: str) -> Kind:
+    if declared is not None:
         for kind in Kind:
-            if isinstance(given, str) and _words(given) == _words(kind):
+            if isinstance(declared, str) and _words(declared) == _words(kind):
                 return kind
-        raise GraphError(f"node {id!r} has the kind {given!r}; there are: {', '.join(Kind)}")
+        raise GraphError(f"node {id!r} has the kind {declared!r}; there are: {', '.join(Kind)}")
     anchors = (Kind.CUSTOMER_JOB, Kind.PRODUCT_FEATURE)
     for kind in anchors:
         if content.lstrip().casefold().startswith(f"{kind.casefold()}:"):

@@ -9,7 +9,7 @@ from learnloop_service.environment.base import Json
 
 
 @dataclass(frozen=True, slots=True)
-class Email:
+class GroundedEmail:
     """A sales email; `citations` are ids of the nodes that support its claims."""
 
     subject: str
@@ -40,32 +40,34 @@ class Grounding:
         return self.citations_read and self.cites_product and self.names_prospect and self.names_company
 
 
-def ground(email: Email, task: Mapping[str, Json], graph: Graph, read: Set[str], reachable: Set[str]) -> Grounding:
+def ground(
+    email: GroundedEmail, task: Mapping[str, Json], graph: Graph, read: Set[str], reachable: Set[str]
+) -> Grounding:
     """Check an email written for `task` after reading the nodes `read`; `reachable` are the nodes beyond the start
     nodes."""
-    known = [id for id in email.citations if id in graph.nodes]
+    existing = [id for id in email.citations if id in graph.nodes]
     return Grounding(
         names_prospect=names_prospect(email, task["prospect"]),
         names_company=names_company(email, task["company"]),
         cites=bool(email.citations),
         unknown=tuple(id for id in email.citations if id not in graph.nodes),
-        unread=tuple(id for id in known if id not in read),
-        cites_product=any(graph.nodes[id].kind is Kind.PRODUCT_FEATURE and id in reachable for id in known),
+        unread=tuple(id for id in existing if id not in read),
+        cites_product=any(graph.nodes[id].kind is Kind.PRODUCT_FEATURE and id in reachable for id in existing),
     )
 
 
-def names_prospect(email: Email, prospect: str) -> bool:
+def names_prospect(email: GroundedEmail, prospect: str) -> bool:
     """Whether the subject or body contains the prospect's first or last name."""
     words = prospect.split()
     return _mentions(email, (words[0], words[-1]))
 
 
-def names_company(email: Email, company: str) -> bool:
+def names_company(email: GroundedEmail, company: str) -> bool:
     """Whether the subject or body contains the company's whole name."""
     return _mentions(email, (company,))
 
 
-def _mentions(email: Email, names: Sequence[str]) -> bool:
+def _mentions(email: GroundedEmail, names: Sequence[str]) -> bool:
     text = _plain(f"{email.subject}\n{email.body}")
     return any(re.search(rf"(?<!\w){re.escape(_plain(name))}(?!\w)", text) for name in names)
 

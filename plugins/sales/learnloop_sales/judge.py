@@ -1,4 +1,4 @@
-"""The judge `grounding`: whether a sales email rests on what the agent read. No model, no key, no chance.
+"""The judge `grounding`: scores by rules, without a model, whether a sales email rests on what the agent read.
 
 The score is the weighted sum of parts, each in [0, 1]:
 
@@ -43,7 +43,7 @@ _CITE = "cite: "
 _LEADS, _LEADS_NOWHERE, _IS_PRODUCT = "leads to: ", "leads to: no product", "This is a Product Feature."
 _NO_EMAIL = "this judge scores sales emails, and this rollout was not to write one"
 _TAG = re.compile(r"<(?![\w.+-]+@)[/!?a-z]", re.IGNORECASE)
-"""The beginning of one is enough for a browser. `<mara@x.example>` is none."""
+"""Matches the start of an HTML tag, which is enough for a browser, but not an address such as `<mara@x.example>`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,14 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What the agent read of a node: its content, and whether a Product Feature can be reached from it."""
+    """A node as the agent read it: its content, and whether a Product Feature can be reached from it."""
 
     content: str
     leads_to_product: bool
 
 
 def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
-    """The judge; it has no settings. Raises ValueError if there are some."""
+    """Build the judge, which has no settings. Raises ValueError if the config has any."""
     take_no_settings(NAME, config)
     return GroundingJudge()
 
@@ -135,15 +135,15 @@ def _path(outcome: Outcome, cited: Sequence[_Read]) -> _Part:
 
 
 def _claims(task: Mapping[str, Json], body: str, contents: Sequence[str]) -> _Part:
-    known = {stem for key in ("prospect", "company", "role") for stem in stems(task.get(key) or "")}
-    claimed = claims(body, known, set(stems(task.get("goal") or "")))
+    excluded = {stem for key in ("prospect", "company", "role") for stem in stems(task.get(key) or "")}
+    claimed = claims(body, excluded, set(stems(task.get("goal") or "")))
     if not claimed:
         return _Part(0.0, "it claims nothing")
     sources = [set(stems(content)) for content in contents]
-    found = [coverage(claim, sources, known) for claim in claimed]
-    missing = list(dict.fromkeys(word for each in found if each.share < 1 for word in each.missing))
-    said = f"what it cites does not say: {', '.join(missing[:8])}" if missing else ""
-    return _Part(fmean(each.share for each in found), said)
+    coverages = [coverage(claim, sources, excluded) for claim in claimed]
+    missing = list(dict.fromkeys(word for covered in coverages if covered.share < 1 for word in covered.missing))
+    fault = f"what it cites does not say: {', '.join(missing[:8])}" if missing else ""
+    return _Part(fmean(covered.share for covered in coverages), fault)
 
 
 def _addressed(outcome: Outcome) -> _Part:
@@ -160,14 +160,14 @@ def _length(words: int) -> _Part:
 
 
 def _call_to_action(task: Mapping[str, Json], body: str) -> _Part:
-    said = sentences(body)
-    if said and asks(said[-1], set(stems(task.get("goal") or ""))):
+    body_sentences = sentences(body)
+    if body_sentences and asks(body_sentences[-1], set(stems(task.get("goal") or ""))):
         return _Part(1.0)
     return _Part(0.0, "it ends without asking for anything")
 
 
 def _read(messages: Sequence[Mapping[str, Json]]) -> dict[str, _Read]:
-    """What the results of the reading tool say, by node id."""
+    """Return the nodes that the agent read, by id, from the results of the reading tool."""
     return {
         lines[1].removeprefix(_CITE): _Read(lines[0], any(map(_leads, lines[2:])))
         for lines in _read_results(messages)
@@ -180,7 +180,7 @@ def _leads(line: str) -> bool:
 
 
 def _read_results(messages: Sequence[Mapping[str, Json]]) -> Iterator[list[str]]:
-    """The lines of each result of the reading tool."""
+    """Yield the lines of each result of the reading tool."""
     reading: set[Json] = set()
     for message in messages:
         for call in message.get("tool_calls") or ():

@@ -19,13 +19,13 @@ from random import Random
 from learnloop_service.environment.base import Json, Outcome
 
 TASTES = ("citations_read", "cited_product", "named_prospect", "named_company", "one_question", "length", "topic")
-"""What an email can please with; the first four are keys of the outcome."""
+"""Qualities of an email that the market likes; the first four are keys of the outcome."""
 _FACTS = TASTES[:4]
 _HARDNESS = {"opened": 1, "replied": 2, "call_booked": 2, "opportunity": 3, "closed_won": 4}
 """Stages after `sent`, in order."""
 
 
-class Market:
+class InventedMarket:
     """One invented market. It never changes: an email's fate does not depend on what was sent before."""
 
     def __init__(self, seed: int) -> None:
@@ -36,7 +36,7 @@ class Market:
         self._weights = {taste: weight / sum(weights.values()) for taste, weight in weights.items()}
 
     def events(self, task: Mapping[str, Json], outcome: Outcome) -> list[str]:
-        """The stages that the email of a SalesEpisode's outcome reaches, from `sent` on; none without an email."""
+        """Return the stages that the email in a SalesEpisode's outcome reaches, from `sent` on; none without one."""
         email = outcome.get("email")
         if email is None:
             return []
@@ -50,7 +50,7 @@ class Market:
         return reached
 
     def interest(self, task: Mapping[str, Json], outcome: Outcome) -> float:
-        """How much the market likes a final email, in [0, 1]."""
+        """Return how much the market likes a final email, in [0, 1]."""
         email = outcome["email"]
         pleases = {fact: float(outcome[fact]) for fact in _FACTS} | {
             "one_question": float(email["body"].count("?") == 1),
@@ -61,13 +61,13 @@ class Market:
         return min(1.0, liked * (0.9 + 0.1 * self._rng("goal", task["goal"]).random()))
 
     def _length(self, words: int) -> float:
-        """1 for the lengths that are liked, less the further away from them."""
+        """Return 1 for a length that the market likes, and less the further the length is from that."""
         if words < self._shortest:
             return words / self._shortest
         return min(1.0, self._longest / words)
 
     def _topic(self, citations: list[str]) -> float:
-        """How attractive the cited nodes are, on average; each has its own attraction, uniform in [0, 1]."""
+        """Return the mean attraction of the cited nodes; a node's attraction is uniform in [0, 1]."""
         if not citations:
             return 0.0
         return sum(self._rng("node", id).random() for id in citations) / len(citations)

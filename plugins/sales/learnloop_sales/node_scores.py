@@ -31,17 +31,17 @@ _STEP = 0.1
 _START = 1.0
 
 
-class Rule(StrEnum):
+class ScoreRule(StrEnum):
     """How node scores follow rewards."""
 
     VISITS = "visits"
     TOP_HALF = "top_half"
 
 
-class NodeScores:
+class GraphScores:
     """The scores of one graph. They depend only on the sequence of rollouts passed to `reflect`."""
 
-    def __init__(self, graph: Graph, rule: Rule) -> None:
+    def __init__(self, graph: Graph, rule: ScoreRule) -> None:
         self._graph = graph
         self._rule = rule
         self._scores = dict.fromkeys(graph.nodes, _START)
@@ -53,7 +53,7 @@ class NodeScores:
 
     def reflect(self, rewarded: Sequence[Rewarded]) -> None:
         """Learn from the attempts that an iteration made on this graph."""
-        if self._rule is Rule.VISITS:
+        if self._rule is ScoreRule.VISITS:
             self._by_visits(rewarded)
         else:
             self._by_top_half(rewarded)

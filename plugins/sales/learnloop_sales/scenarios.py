@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from learnloop_sales.graph import Graph
-from learnloop_sales.synthetic import GOALS, ROLES, World, make_world
+from learnloop_sales.synthetic import GOALS, ROLES, GraphWorld, make_world
 from learnloop_service.environment.base import Json, Scenario, Split
 from learnloop_service.environment.given_scenarios import check_keys, read_scenarios, split_of
 from learnloop_service.environment.invented_names import Names
@@ -30,7 +30,7 @@ def synthetic_scenarios(split: Split, count: int, seed: int, start: int) -> list
     ]
 
 
-def home_world(seed: int) -> World:
+def home_world(seed: int) -> GraphWorld:
     """Return the world of the home graph, which training uses again and again."""
     return make_world("train", seed, 0)
 
@@ -68,19 +68,19 @@ def given_scenarios(prospects: Json, graph: Graph) -> list[Scenario]:
         "prospects",
         MAX_PROSPECTS,
         "sales_email:split",
-        lambda item, position: _given(item, position, graph),
+        lambda item, position: _scenario(item, position, graph),
     )
 
 
-def _given(item: Json, position: int, graph: Graph) -> Scenario:
+def _scenario(item: Json, position: int, graph: Graph) -> Scenario:
     where = f"scenario number {position}"
     check_keys(item, where, _PROSPECT_KEYS)
     split = split_of(item, where)
     try:
-        asked = asked_scenario({key: value for key, value in item.items() if key != "split"}, graph)
+        scenario = asked_scenario({key: value for key, value in item.items() if key != "split"}, graph)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
-    return replace(asked, id=f"given.{position}", split=split)
+    return replace(scenario, id=f"given.{position}", split=split)
 
 
 def asked_scenario(task: Mapping[str, Json], graph: Graph) -> Scenario:

@@ -61,7 +61,7 @@ def right_body(prospect: str, company: str, goal: str, facts: Sequence[str]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class GraphWorld:
     """One graph and its prospect. `path` leads from the Customer Job to the Product Feature."""
 
     key: str
@@ -74,7 +74,7 @@ class World:
     path: tuple[str, ...]
     product: str
 
-    def scenario(self, on: "World | None" = None) -> Scenario:
+    def scenario(self, on: "GraphWorld | None" = None) -> Scenario:
         """Return the prospect as a scenario, on this graph or on that of another world.
 
         Its reference has `path`, the `facts` on it, `product`, and a right `email`.
@@ -102,7 +102,7 @@ class World:
         return Scenario(id=self.key, split=self.split, task=task, reference=reference)
 
 
-def world_of(key: str) -> World:
+def world_of(key: str) -> GraphWorld:
     """Return the world of that key. Raises UnknownScenario."""
     match = _KEY.fullmatch(key)
     if match is None:
@@ -112,7 +112,7 @@ def world_of(key: str) -> World:
 
 
 @lru_cache(maxsize=1024)
-def make_world(split: Split, seed: int, index: int) -> World:
+def make_world(split: Split, seed: int, index: int) -> GraphWorld:
     """Generate the world of that split, seed and index: 11 to 16 nodes."""
     key = f"{split}.{seed}.{index}"
     rng = Random(f"sales_email:{key}")
@@ -132,7 +132,7 @@ def make_world(split: Split, seed: int, index: int) -> World:
     hub = Node(next(ids), say(_HUBS, names.capitalised()), Kind.FACT)
     asides = [Node(next(ids), say(_ASIDES, names.capitalised()), Kind.FACT) for _ in range(rng.randint(7, 9))]
     graph = _connect(rng, path, hub, asides)
-    return World(
+    return GraphWorld(
         key=key,
         split=split,
         graph=graph,

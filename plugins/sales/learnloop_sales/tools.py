@@ -5,7 +5,7 @@ from dataclasses import asdict
 from importlib.resources import files
 
 from learnloop_sales.graph import Edge, Graph, Kind
-from learnloop_sales.grounding import Email, ground, names_company, names_prospect
+from learnloop_sales.grounding import GroundedEmail, ground, names_company, names_prospect
 from learnloop_service.environment.base import Ending, Json, Outcome, Scenario, Tool, ToolError, ToolResult
 from learnloop_service.environment.tool_calls import check_call
 
@@ -74,8 +74,8 @@ class SalesEpisode:
         self._node_scores = node_scores or {}
         self._turns = 0
         self._read: dict[str, None] = {}
-        self._draft: Email | None = None
-        self._email: Email | None = None
+        self._draft: GroundedEmail | None = None
+        self._email: GroundedEmail | None = None
         self._finish = "open"
         self._detail = ""
 
@@ -103,10 +103,10 @@ class SalesEpisode:
             case CONTEXT.name:
                 return ToolResult(self._context(arguments["node_id"]))
             case PROPOSE.name:
-                self._draft = Email(arguments["subject"], arguments["body"])
+                self._draft = GroundedEmail(arguments["subject"], arguments["body"])
                 return ToolResult(self._review(self._draft))
         citations = dict.fromkeys(id.strip() for id in arguments["citations"])
-        self._email = Email(arguments["subject"], arguments["body"], tuple(citations))
+        self._email = GroundedEmail(arguments["subject"], arguments["body"], tuple(citations))
         self._finish = "finalized"
         return ToolResult("", final=True)
 
@@ -118,7 +118,7 @@ class SalesEpisode:
         """Return the facts that judges and reward use."""
         task, graph, read = self.scenario.task, self._graph, self._read.keys()
         reachable = graph.reachable(task["start"])
-        found = ground(self._email, task, graph, read, reachable) if self._email else None
+        grounding = ground(self._email, task, graph, read, reachable) if self._email else None
         useful = [id for id in read if id in reachable and id in graph.distance]
         return {
             "finish": self._finish,
@@ -130,17 +130,17 @@ class SalesEpisode:
             "read": list(read),
             "read_path": any(id not in task["start"] for id in useful),
             "read_product": any(graph.nodes[id].kind is Kind.PRODUCT_FEATURE for id in useful),
-            "named_prospect": found is not None and found.names_prospect,
-            "named_company": found is not None and found.names_company,
-            "citations_read": found is not None and found.citations_read,
-            "unknown_citations": list(found.unknown) if found else [],
-            "unread_citations": list(found.unread) if found else [],
-            "cited_product": found is not None and found.cites_product,
-            "success": found is not None and found.grounded,
+            "named_prospect": grounding is not None and grounding.names_prospect,
+            "named_company": grounding is not None and grounding.names_company,
+            "citations_read": grounding is not None and grounding.citations_read,
+            "unknown_citations": list(grounding.unknown) if grounding else [],
+            "unread_citations": list(grounding.unread) if grounding else [],
+            "cited_product": grounding is not None and grounding.cites_product,
+            "success": grounding is not None and grounding.grounded,
         }
 
-    def _connected(self, given: str) -> str:
-        node_id = given.strip()
+    def _connected(self, argument: str) -> str:
+        node_id = argument.strip()
         if node_id not in self._graph.nodes:
             return _no_node(node_id)
         edges = sorted(self._graph.outgoing[node_id], key=self._rank)
@@ -160,8 +160,8 @@ class SalesEpisode:
         preview = " ".join(words[:_PREVIEW_WORDS]) + (" ..." if len(words) > _PREVIEW_WORDS else "")
         return f"{node.id} | {_line(edge.relationship)} | {node.kind} | {preview}"
 
-    def _context(self, given: str) -> str:
-        node_id = given.strip()
+    def _context(self, argument: str) -> str:
+        node_id = argument.strip()
         if node_id not in self._graph.nodes:
             return _no_node(node_id)
         self._read[node_id] = None
@@ -176,7 +176,7 @@ class SalesEpisode:
             lines.append(f"leads to: {edge.target} ({_line(edge.relationship)}){because}")
         return "\n".join(lines)
 
-    def _review(self, draft: Email) -> str:
+    def _review(self, draft: GroundedEmail) -> str:
         task = self.scenario.task
         missing = [
             what
@@ -193,7 +193,7 @@ def _no_node(node_id: str) -> str:
     return f"There is no node {_clipped(node_id, 200)}."
 
 
-def _json(email: Email | None) -> dict[str, Json] | None:
+def _json(email: GroundedEmail | None) -> dict[str, Json] | None:
     return None if email is None else {**asdict(email), "citations": list(email.citations)}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from learnloop_sales.synthetic import world_of
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.fakes.sales_agent import GRAPH, SUBJECT, WAY
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
@@ -62,29 +62,29 @@ async def _refusal(client: httpx.AsyncClient, **body: Any) -> tuple[list[Any], s
 
 async def test_an_email_to_a_prospect(data_dir: Path, database_url: str) -> None:
     async with _trained(data_dir, database_url) as (client, run_id):
-        told = {**PROSPECT, "role": "Data Lead", "goal": "start a pilot", "start": [WAY[1]]}
-        answer = (await client.post("/ask", json={"run_id": run_id, **told})).raise_for_status().json()
+        task = {**PROSPECT, "role": "Data Lead", "goal": "start a pilot", "start": [WAY[1]]}
+        answer = (await client.post("/ask", json={"run_id": run_id, **task})).raise_for_status().json()
         assert answer["email"] == {"subject": SUBJECT, "body": "Hello [b]you[/b]", "citations": [WAY[0]]}
         assert (answer["question"], answer["answer"], answer["source_ids"]) == (None, "Hello [b]you[/b]", [WAY[0]])
         assert answer["success"] is False  # it names nobody and reads nothing
-        kept = (await client.get(f"/trajectories/{answer['trajectory_id']}")).json()
-        assert (kept["kind"], kept["run_id"], kept["scenario"]["task"]) == ("ask", run_id, told)
+        trajectory = (await client.get(f"/trajectories/{answer['trajectory_id']}")).json()
+        assert (trajectory["kind"], trajectory["run_id"], trajectory["scenario"]["task"]) == ("ask", run_id, task)
 
 
 async def test_each_checkpoint_has_the_node_scores_of_its_time(data_dir: Path, database_url: str) -> None:
     async with _trained(data_dir, database_url, learn_loop) as (client, run_id):
 
         async def first_shown(**body: Any) -> str:
-            asked = (await client.post("/ask", json={"run_id": run_id, **PROSPECT, **body})).raise_for_status().json()
-            messages = (await client.get(f"/trajectories/{asked['trajectory_id']}")).json()["messages"]
-            shown = next(message["content"] for message in messages if message["role"] == "tool")
-            return str(shown.split(" | ")[0])
+            answer = (await client.post("/ask", json={"run_id": run_id, **PROSPECT, **body})).raise_for_status().json()
+            messages = (await client.get(f"/trajectories/{answer['trajectory_id']}")).json()["messages"]
+            listing = next(message["content"] for message in messages if message["role"] == "tool")
+            return str(listing.split(" | ")[0])
 
         assert await first_shown(checkpoint=0) == "fact-office"  # all scores are 1: the order given
         assert await first_shown(checkpoint=2) == "fact-lists"
         # With an environment of the request, nothing that the run learned beside its own is taken over.
-        own = {"name": "sales_email", "config": {"graph": GRAPH}}
-        assert await first_shown(checkpoint=2, environment=own) == "fact-office"
+        environment = {"name": "sales_email", "config": {"graph": GRAPH}}
+        assert await first_shown(checkpoint=2, environment=environment) == "fact-office"
 
 
 async def test_a_synthetic_graph_is_named(data_dir: Path, database_url: str) -> None:
@@ -99,7 +99,7 @@ async def test_the_environment_says_what_a_task_lacks(data_dir: Path, database_u
     async with _trained(data_dir, database_url) as (client, run_id):
         mail = {"name": "email_search"}
         no_graph = {"name": "sales_email", "config": {"graph": {"sha256": "0" * 64}}}
-        for body, loc, named in (
+        for body, loc, words in (
             ({}, [], "prospect must be"),
             ({"prospect": "Pira"}, [], "company must be"),
             (
@@ -117,8 +117,8 @@ async def test_the_environment_says_what_a_task_lacks(data_dir: Path, database_u
             ({**PROSPECT, "environment": no_graph}, ["environment", "config", "graph"], "no stored graph"),
             ({"environment": mail, "inbox_address": "test.0.3@inbox.example"}, [], "question must be"),
         ):
-            place, message = await _refusal(client, run_id=run_id, **body)
-            assert (place, named in message) == (["body", *loc], True), message
+            location, message = await _refusal(client, run_id=run_id, **body)
+            assert (location, words in message) == (["body", *loc], True), message
 
 
 async def test_a_whole_input_is_asked_as_it_is(data_dir: Path, database_url: str) -> None:

@@ -90,9 +90,9 @@ def test_an_invented_number_or_name_spoils_the_claim(claim: str) -> None:
 
 
 def test_other_words_count_by_share() -> None:
-    found = coverage("Tavo cuts costs.", SOURCES, KNOWN)
-    assert found.share == pytest.approx(2 / 3)
-    assert found.missing == ("costs",)
+    covered = coverage("Tavo cuts costs.", SOURCES, KNOWN)
+    assert covered.share == pytest.approx(2 / 3)
+    assert covered.missing == ("costs",)
     assert share("Tavo does not cut the work.") == pytest.approx(3 / 4)
     assert coverage("Tavo cuts work.", [], KNOWN).share == 0.0
 

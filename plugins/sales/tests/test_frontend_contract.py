@@ -16,7 +16,7 @@ import pytest
 
 from learnloop_service.app import service
 from learnloop_service.app.webhooks.dispatcher import Dispatcher
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.types import EvaluationConfig, IterationResult, RunConfig
 from tests.conditions import until
 from tests.fakes.frontend import Frontend, frontend
@@ -57,8 +57,8 @@ async def _run(data_dir: Path, database_url: str, receiver: Frontend, script: Sc
         receiver.hurry.set()
         await until((folder / "final_email.json").exists, timeout_s=_PATIENCE_S)
         run = await run_with(client, answer["run_id"], "completed")
-        told = body["iterations"] + 1
-        await until(lambda: len(receiver.accepted) + len(receiver.refused) >= told, timeout_s=_PATIENCE_S)
+        deliveries = body["iterations"] + 1
+        await until(lambda: len(receiver.accepted) + len(receiver.refused) >= deliveries, timeout_s=_PATIENCE_S)
         files = await asyncio.to_thread(receiver.download, address, answer["results_path"])
         return answer, run, files
 
@@ -85,7 +85,7 @@ async def test_a_frontend_that_fails_at_times_hears_of_every_iteration(data_dir:
         rewards = json.loads(files[f"iter{number}_rewards.json"][1])
         assert message["rewards"] == {name: rewards[name] for name in ("mean", "median", "min", "max", "count")}
     assert set(receiver.accepted[0]["node_scores"].values()) == {1.0}
-    assert receiver.accepted[0]["node_scores"] != receiver.taken[2]["node_scores"]
+    assert receiver.accepted[0]["node_scores"] != receiver.accepted[2]["node_scores"]
     assert receiver.accepted[2].keys() == {
         *("type", "timestamp", "run_id", "iteration", "status", "rewards", "success", "step"),
         *("final_email", "node_scores", "trajectory_id", "email_written"),

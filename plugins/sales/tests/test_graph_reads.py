@@ -17,10 +17,10 @@ async def test_stored_graphs_are_listed_for_those_who_may_use_them(data_dir: Pat
         {"id": "b", "content": "Product Feature: matches statements", "edge": []},
     ]
     async with keyed(data_dir, database_url) as service:
-        mine, other = await service.headers("mail"), await service.headers("sales")
-        stored = (await service.client.post("/graphs", json={"graph": graph}, headers=mine)).json()
-        listed = (await service.client.get("/graphs", headers=mine)).json()["items"]
-        assert [each["sha256"] for each in listed] == [stored["sha256"]]
+        owner, other = await service.headers("mail"), await service.headers("sales")
+        stored = (await service.client.post("/graphs", json={"graph": graph}, headers=owner)).json()
+        listed = (await service.client.get("/graphs", headers=owner)).json()["items"]
+        assert [stored_graph["sha256"] for stored_graph in listed] == [stored["sha256"]]
         assert (await service.client.get("/graphs", headers=other)).json()["items"] == []
 
 
@@ -32,5 +32,5 @@ async def test_a_run_on_invented_graphs_shows_the_one_that_it_scores(data_dir: P
         await make_trajectory(service.database, run_id, email(), shown_after=0)
         async with service.database.begin() as tx:
             await tx.execute(update(Reflection).values(state={"graph": "train.0.0", "node_scores": {}}))
-        shown = (await service.client.get(f"/runs/{run_id}/graph", headers=reader)).json()["graph"]
-        assert parse_graph(shown) == world_of("train.0.0").graph
+        document = (await service.client.get(f"/runs/{run_id}/graph", headers=reader)).json()["graph"]
+        assert parse_graph(document) == world_of("train.0.0").graph

@@ -38,8 +38,8 @@ async def _refusal(client: httpx.AsyncClient, body: dict[str, Any]) -> tuple[lis
 async def _stored(database_url: str) -> int:
     """How many runs and documents there are."""
     async with await psycopg.AsyncConnection.connect(database_url) as connection:
-        found = await connection.execute("SELECT (SELECT count(*) FROM run) + (SELECT count(*) FROM document)")
-        (count,) = await found.fetchone() or (0,)
+        cursor = await connection.execute("SELECT (SELECT count(*) FROM run) + (SELECT count(*) FROM document)")
+        (count,) = await cursor.fetchone() or (0,)
     return int(count)
 
 
@@ -63,9 +63,9 @@ async def test_the_run_keeps_a_reference_and_the_graph_has_a_place_of_its_own(cl
     run = await _run(client, graph=GRAPH)
     reference = run["request"]["environment"]["config"]["graph"]
     assert reference == {"sha256": reference["sha256"], "nodes": 4, "edges": 3}
-    kept = await client.get(f"/runs/{run['run_id']}/graph")
-    assert kept.headers["content-type"] == "application/json"
-    assert kept.json() == {"graph": GRAPH}
+    response = await client.get(f"/runs/{run['run_id']}/graph")
+    assert response.headers["content-type"] == "application/json"
+    assert response.json() == {"graph": GRAPH}
     assert (await client.get(f"/graphs/{reference['sha256']}")).json() == {"graph": GRAPH}
     again = await _run(client, graph=[dict(reversed(node.items())) for node in GRAPH])
     assert again["request"]["environment"]["config"]["graph"] == reference
@@ -90,11 +90,11 @@ async def test_a_stored_graph_and_its_scenarios_stand_for_themselves(client: htt
     scenarios = (await client.post("/scenarios", json=body)).json()
     config = {"graph": {"sha256": graph["sha256"]}, "scenarios": {"sha256": scenarios["sha256"]}}
     run = await _run(client, environment={"name": "sales_email", "config": config})
-    shown = run["request"]["environment"]["config"]
-    assert shown["graph"] == {"sha256": graph["sha256"], "nodes": 4, "edges": 3}
-    assert shown["scenarios"] == {"sha256": scenarios["sha256"], "count": 3}
+    stored = run["request"]["environment"]["config"]
+    assert stored["graph"] == {"sha256": graph["sha256"], "nodes": 4, "edges": 3}
+    assert stored["scenarios"] == {"sha256": scenarios["sha256"], "count": 3}
     # What GET /runs/{id} shows is a request again.
-    assert (await _run(client, environment=run["request"]["environment"]))["request"]["environment"]["config"] == shown
+    assert (await _run(client, environment=run["request"]["environment"]))["request"]["environment"]["config"] == stored
 
 
 async def test_scenarios_beside_a_graph_are_stored_too(client: httpx.AsyncClient) -> None:
@@ -102,8 +102,8 @@ async def test_scenarios_beside_a_graph_are_stored_too(client: httpx.AsyncClient
     config = run["request"]["environment"]["config"]
     assert config["node_scores"] == "top_half"
     assert config["scenarios"]["count"] == 3
-    kept = await client.get(f"/scenarios/{config['scenarios']['sha256']}")
-    assert kept.json() == {"scenarios": PROSPECTS}
+    response = await client.get(f"/scenarios/{config['scenarios']['sha256']}")
+    assert response.json() == {"scenarios": PROSPECTS}
 
 
 BAD_GRAPHS: list[tuple[Any, str]] = [
@@ -127,9 +127,9 @@ BAD_GRAPHS: list[tuple[Any, str]] = [
 
 
 async def test_a_graph_that_cannot_be_used(client: httpx.AsyncClient, database_url: str) -> None:
-    for graph, named in BAD_GRAPHS:
-        place, message = await _refusal(client, {"graph": graph})
-        assert (place, named in message) == (["body", "graph"], True), (message, named)
+    for graph, words in BAD_GRAPHS:
+        location, message = await _refusal(client, {"graph": graph})
+        assert (location, words in message) == (["body", "graph"], True), (message, words)
     assert await _stored(database_url) == 0
 
 
@@ -151,9 +151,9 @@ BAD_COMBINATIONS: list[tuple[dict[str, Any], list[str], str]] = [
 
 
 async def test_what_does_not_go_with_a_graph(client: httpx.AsyncClient, database_url: str) -> None:
-    for body, loc, named in BAD_COMBINATIONS:
-        place, message = await _refusal(client, body)
-        assert (place, named in message) == (["body", *loc], True), (message, named)
+    for body, loc, words in BAD_COMBINATIONS:
+        location, message = await _refusal(client, body)
+        assert (location, words in message) == (["body", *loc], True), (message, words)
     assert await _stored(database_url) == 0
 
 
@@ -195,5 +195,5 @@ BAD_JUDGES: list[tuple[Any, list[Any]]] = [
 
 async def test_judges_that_are_none(client: httpx.AsyncClient) -> None:
     for judge, loc in BAD_JUDGES:
-        place, message = await _refusal(client, {"graph": GRAPH, "judge": judge})
-        assert place == ["body", "judge", *loc], message
+        location, message = await _refusal(client, {"graph": GRAPH, "judge": judge})
+        assert location == ["body", "judge", *loc], message

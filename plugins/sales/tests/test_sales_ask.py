@@ -7,9 +7,9 @@ from tests.integration.cli.conftest import Learnloop
 
 def test_asks_for_an_email(learnloop: Learnloop) -> None:
     task, right = SCENARIOS[1].task, SCENARIOS[1].reference["email"]
-    told = ("--prospect", task["prospect"], "--company", task["company"], "--role", "Data Lead")
+    options = ("--prospect", task["prospect"], "--company", task["company"], "--role", "Data Lead")
     with serving(ScriptedSales()) as service:
-        ran = learnloop("ask", "--run", RUN_ID, *told, "--start", "a", "--start", "b", "--url", service.url)
+        ran = learnloop("ask", "--run", RUN_ID, *options, "--start", "a", "--start", "b", "--url", service.url)
     assert ran.exit_code == 0, ran.stderr
     assert service.asks == [
         {
@@ -28,9 +28,9 @@ def test_asks_for_an_email(learnloop: Learnloop) -> None:
 
 def test_an_email_cannot_steer_the_terminal(learnloop: Learnloop) -> None:
     task = SCENARIOS[0].task
-    told = ("--prospect", task["prospect"], "--company", task["company"], "--graph", task["graph"])
+    options = ("--prospect", task["prospect"], "--company", task["company"], "--graph", task["graph"])
     with serving(ScriptedSales()) as service:
-        ran = learnloop("ask", "--model", "learnloop/tiny", *told, "--url", service.url)
+        ran = learnloop("ask", "--model", "learnloop/tiny", *options, "--url", service.url)
     assert service.asks[0]["graph"] == task["graph"]
     assert "\x1b" in HOSTILE
     assert "\x1b" not in ran.stdout
@@ -39,7 +39,7 @@ def test_an_email_cannot_steer_the_terminal(learnloop: Learnloop) -> None:
 
 def test_no_email_is_said(learnloop: Learnloop) -> None:
     task = SCENARIOS[1].task
-    told = ("--prospect", task["prospect"], "--company", task["company"])
+    options = ("--prospect", task["prospect"], "--company", task["company"])
     with serving(ScriptedSales()) as service:
-        ran = learnloop("ask", "--model", "learnloop/tiny", *told, "--url", service.url)
+        ran = learnloop("ask", "--model", "learnloop/tiny", *options, "--url", service.url)
     assert ran.stdout.splitlines()[0] == "(no answer)"

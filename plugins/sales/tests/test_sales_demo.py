@@ -32,11 +32,13 @@ def test_both_demos_have_the_same_figures(service: ScriptedService, sales: Scrip
 
 def test_the_same_three_prospects_go_to_both_agents(sales: ScriptedSales) -> None:
     emails = shown_document(sales, demo_job("sales_email"))["emails"]
-    assert [each["scenario_id"] for each in emails] == [scenario.id for scenario in SCENARIOS[:3]]
-    assert [each["task"] for each in emails] == [scenario.task for scenario in SCENARIOS[:3]]
-    assert [each["trained"]["email"] for each in emails] == [each.reference["email"] for each in SCENARIOS[:3]]
-    assert [each["trained"]["grounded"] for each in emails] == [True] * 3
-    assert [each["base"]["email"] is None for each in emails] == [False, True, True]
+    assert [email["scenario_id"] for email in emails] == [scenario.id for scenario in SCENARIOS[:3]]
+    assert [email["task"] for email in emails] == [scenario.task for scenario in SCENARIOS[:3]]
+    assert [email["trained"]["email"] for email in emails] == [
+        scenario.reference["email"] for scenario in SCENARIOS[:3]
+    ]
+    assert [email["trained"]["grounded"] for email in emails] == [True] * 3
+    assert [email["base"]["email"] is None for email in emails] == [False, True, True]
     assert not any(emails[0]["base"]["checks"].values())
     assert sales.asks[0] == {
         "model": "learnloop/tiny",

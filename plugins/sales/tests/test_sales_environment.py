@@ -85,18 +85,18 @@ def test_the_same_seed_gives_the_same_scenarios_and_another_seed_others() -> Non
 
 
 def test_splits_share_no_name_id_or_product() -> None:
-    seen: dict[Split, set[str]] = {split: set() for split in SPLITS}
+    names: dict[Split, set[str]] = {split: set() for split in SPLITS}
     for split in SPLITS:
         for scenario in SalesEmail().scenarios(split, 40, seed=0):
             task = scenario.task
             words = [*task["prospect"].split(), task["company"], scenario.reference["product"]]
             for id in world_of(scenario.id).graph.nodes:
                 words.extend(id.split("-")[:-1])
-                seen[split].add(id)
+                names[split].add(id)
             assert {split_of(word) for word in words} == {split}
-            seen[split].update(words)
-    assert seen["train"].isdisjoint(seen["validation"] | seen["test"])
-    assert seen["validation"].isdisjoint(seen["test"])
+            names[split].update(words)
+    assert names["train"].isdisjoint(names["validation"] | names["test"])
+    assert names["validation"].isdisjoint(names["test"])
 
 
 def outcome_of(**changes: Any) -> dict[str, Any]:
@@ -193,7 +193,7 @@ async def test_a_users_task_becomes_an_episode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "said"),
+    ("task", "message"),
     [
         ({}, "prospect"),
         ({"prospect": "Ada", "company": " "}, "company"),
@@ -205,17 +205,17 @@ async def test_a_users_task_becomes_an_episode(tmp_path: Path) -> None:
         ({"prospect": "Ada", "company": "N", "mood": "x"}, "mood"),
     ],
 )
-def test_an_unfit_task_is_refused(task: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_an_unfit_task_is_refused(task: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
         build({"graph": GRAPH}, tmp_path).ask(task)
 
 
 def test_a_synthetic_graph_can_be_asked_about_by_its_name() -> None:
     environment = SalesEmail()
     (scenario,) = environment.scenarios("test", 1, 4)
-    asked = environment.ask(scenario.task)
-    assert asked.task == scenario.task
-    assert asked.reference == {}
+    task_scenario = environment.ask(scenario.task)
+    assert task_scenario.task == scenario.task
+    assert task_scenario.reference == {}
     with pytest.raises(ValueError, match="no graph was given"):
         environment.ask({"prospect": "Ada", "company": "Nordlys"})
     with pytest.raises(UnknownScenario):

@@ -20,39 +20,42 @@ def prospects(count: int, **changes: Any) -> list[dict[str, Any]]:
 
 
 def environment(scenarios: Any) -> SalesEmail:
-    made = build({"graph": GRAPH, "scenarios": scenarios}, Path())
-    assert isinstance(made, SalesEmail)
-    return made
+    built = build({"graph": GRAPH, "scenarios": scenarios}, Path())
+    assert isinstance(built, SalesEmail)
+    return built
 
 
 @pytest.mark.parametrize("count", [3, 4, 10, 100])
 def test_each_split_gets_its_own_and_none_is_empty(count: int) -> None:
-    made = environment(prospects(count))
-    drawn = {split: made.scenarios(split, count, seed=0) for split in ("train", "validation", "test")}
+    sales = environment(prospects(count))
+    drawn = {split: sales.scenarios(split, count, seed=0) for split in ("train", "validation", "test")}
     ids = {split: {scenario.id for scenario in scenarios} for split, scenarios in drawn.items()}
     assert all(ids.values())
     assert len(set.union(*ids.values())) == sum(map(len, ids.values())) == count
-    assert made.showcase(0).id == "given.0"
-    assert made.showcase(0).split == "train"
+    assert sales.showcase(0).id == "given.0"
+    assert sales.showcase(0).split == "train"
 
 
 def test_numbers_go_on_and_no_pass_repeats_one() -> None:
-    made = environment(prospects(20))
-    size = len({scenario.id for scenario in made.scenarios("train", 40, seed=1)})
-    whole = made.scenarios("train", 2 * size, seed=1)
+    sales = environment(prospects(20))
+    size = len({scenario.id for scenario in sales.scenarios("train", 40, seed=1)})
+    whole = sales.scenarios("train", 2 * size, seed=1)
     assert len({scenario.id for scenario in whole[:size]}) == size
-    assert whole[5:9] == made.scenarios("train", 4, seed=1, start=5)
+    assert whole[5:9] == sales.scenarios("train", 4, seed=1, start=5)
 
 
 def test_splits_may_be_named() -> None:
-    made = environment(
-        [{**each, "split": split} for each, split in zip(prospects(3), ("test", "train", "validation"), strict=True)]
+    sales = environment(
+        [
+            {**prospect, "split": split}
+            for prospect, split in zip(prospects(3), ("test", "train", "validation"), strict=True)
+        ]
     )
-    assert [scenario.id for scenario in made.scenarios("test", 1, seed=0)] == ["given.0"]
+    assert [scenario.id for scenario in sales.scenarios("test", 1, seed=0)] == ["given.0"]
 
 
 @pytest.mark.parametrize(
-    ("scenarios", "said"),
+    ("scenarios", "message"),
     [
         ("all", "3 to 10000"),
         (prospects(2), "3 to 10000"),
@@ -67,8 +70,8 @@ def test_splits_may_be_named() -> None:
         (prospects(3, split="test"), "either no scenario names its split"),
     ],
 )
-def test_bad_ones_are_named(scenarios: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_bad_ones_are_named(scenarios: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         environment(scenarios)
 
 

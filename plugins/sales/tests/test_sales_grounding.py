@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from learnloop_sales.graph import Edge, Kind, Node, build_graph
-from learnloop_sales.grounding import Email, Grounding, ground
+from learnloop_sales.grounding import GroundedEmail, Grounding, ground
 
 GRAPH = build_graph(
     [
@@ -16,11 +16,11 @@ GRAPH = build_graph(
     [Edge("job", "feature", "solved by")],
 )
 TASK = {"prospect": "Mara Velin", "company": "Tolvani Works"}
-GOOD = Email("Korvane for Tolvani Works", "Hi Mara, shall we talk?", ("job", "feature"))
+GOOD = GroundedEmail("Korvane for Tolvani Works", "Hi Mara, shall we talk?", ("job", "feature"))
 ALL = frozenset(GRAPH.nodes)
 
 
-def check(email: Email, read: frozenset[str] = ALL) -> Grounding:
+def check(email: GroundedEmail, read: frozenset[str] = ALL) -> Grounding:
     return ground(email, TASK, GRAPH, read, GRAPH.reachable(["job"]))
 
 
@@ -58,7 +58,7 @@ def test_citations_must_exist_and_be_read() -> None:
 
 
 def test_a_product_that_no_path_reaches_does_not_count() -> None:
-    found = check(replace(GOOD, citations=("job", "elsewhere")))
-    assert found.citations_read
-    assert not found.cites_product
-    assert not found.grounded
+    grounding = check(replace(GOOD, citations=("job", "elsewhere")))
+    assert grounding.citations_read
+    assert not grounding.cites_product
+    assert not grounding.grounded

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from learnloop_sales.environment import SalesEmail, build
 from learnloop_sales.graph import Edge, Graph, Kind, Node, build_graph
-from learnloop_sales.node_scores import NodeScores, Rule
+from learnloop_sales.node_scores import GraphScores, ScoreRule
 from learnloop_sales.synthetic import make_world
 from learnloop_sales.tools import SalesEpisode
 from learnloop_service.environment.base import Reflective, Rewarded, Scenario
@@ -45,44 +45,44 @@ def market(rng: Random) -> Rewarded:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_popular_node_that_is_useless_sinks_below_the_useful_ones(seed: int) -> None:
-    rng, scores = Random(seed), NodeScores(graph(), Rule.VISITS)
+    rng, scores = Random(seed), GraphScores(graph(), ScoreRule.VISITS)
     for _ in range(14):
         scores.reflect([market(rng) for _ in range(64)])
-    found = scores.scores
-    assert found[FAD] < 0.5 < min(found[JOB], found[CAUSE], found[PRODUCT])
-    assert found[DETOUR] < found[CAUSE]
-    assert found[FAD] < found[ASIDE], "what nobody tried is taken for average, which the fad is not"
+    by_node = scores.scores
+    assert by_node[FAD] < 0.5 < min(by_node[JOB], by_node[CAUSE], by_node[PRODUCT])
+    assert by_node[DETOUR] < by_node[CAUSE]
+    assert by_node[FAD] < by_node[ASIDE], "what nobody tried is taken for average, which the fad is not"
 
 
 def test_the_plain_rule_cannot_tell_them_apart() -> None:
-    rng, scores = Random(0), NodeScores(graph(), Rule.TOP_HALF)
+    rng, scores = Random(0), GraphScores(graph(), ScoreRule.TOP_HALF)
     for _ in range(14):
         scores.reflect([market(rng) for _ in range(64)])
-    found = scores.scores
-    assert abs(found[FAD] - found[PRODUCT]) < 0.1
-    assert found[ASIDE] == 1.0, "and what nobody tried stays above both"
+    by_node = scores.scores
+    assert abs(by_node[FAD] - by_node[PRODUCT]) < 0.1
+    assert by_node[ASIDE] == 1.0, "and what nobody tried stays above both"
 
 
 def test_the_plain_rule_moves_a_tenth_of_the_way_best_first() -> None:
-    scores = NodeScores(graph(), Rule.TOP_HALF)
+    scores = GraphScores(graph(), ScoreRule.TOP_HALF)
     scores.reflect([attempt(0.2, [], [JOB]), attempt(0.6, [], [CAUSE, "unknown"]), attempt(-1.0, [], [PRODUCT])])
     assert scores.scores == pytest.approx({JOB: 0.92, CAUSE: 0.96, PRODUCT: 1.0, FAD: 1.0, DETOUR: 1.0, ASIDE: 1.0})
 
 
 def test_only_a_citation_that_was_read_and_leads_to_a_product_earns() -> None:
-    scores = NodeScores(graph(), Rule.VISITS)
+    scores = GraphScores(graph(), ScoreRule.VISITS)
     scores.reflect([attempt(1.0, [JOB, FAD], [JOB, PRODUCT, FAD]), attempt(0.0, [JOB, CAUSE], None)])
-    found = scores.scores
-    assert found[JOB] == 1.0, "a failure that began there is not its fault"
-    assert found[PRODUCT] == found[FAD] == 0.9
+    by_node = scores.scores
+    assert by_node[JOB] == 1.0, "a failure that began there is not its fault"
+    assert by_node[PRODUCT] == by_node[FAD] == 0.9
     average = (1 + 0 + 0) / 3
-    assert found[CAUSE] == found[ASIDE], "no evidence: it leads on, and only a failure was there"
-    assert found[ASIDE] == pytest.approx(1 + 0.1 * (average - 1))
+    assert by_node[CAUSE] == by_node[ASIDE], "no evidence: it leads on, and only a failure was there"
+    assert by_node[ASIDE] == pytest.approx(1 + 0.1 * (average - 1))
 
 
-@pytest.mark.parametrize("rule", Rule)
-def test_nothing_tried_or_nothing_earned_changes_nothing(rule: Rule) -> None:
-    scores = NodeScores(graph(), rule)
+@pytest.mark.parametrize("rule", ScoreRule)
+def test_nothing_tried_or_nothing_earned_changes_nothing(rule: ScoreRule) -> None:
+    scores = GraphScores(graph(), rule)
     scores.reflect([])
     scores.reflect([attempt(0.0, [JOB], None)])
     assert set(scores.scores.values()) == {1.0}
@@ -99,9 +99,9 @@ attempts = st.lists(
 )
 
 
-@given(st.lists(attempts, max_size=4), st.sampled_from(Rule))
-def test_scores_stay_in_range_and_come_out_the_same_again(iterations: list[list[Rewarded]], rule: Rule) -> None:
-    first, again = NodeScores(graph(), rule), NodeScores(graph(), rule)
+@given(st.lists(attempts, max_size=4), st.sampled_from(ScoreRule))
+def test_scores_stay_in_range_and_come_out_the_same_again(iterations: list[list[Rewarded]], rule: ScoreRule) -> None:
+    first, again = GraphScores(graph(), rule), GraphScores(graph(), rule)
     for tried in iterations:
         first.reflect(tried)
         again.restore(dict(again.scores))
@@ -113,7 +113,7 @@ def test_scores_stay_in_range_and_come_out_the_same_again(iterations: list[list[
 @pytest.mark.parametrize("bad", [{JOB: 1.0}, dict.fromkeys(graph().nodes, 1.5), dict.fromkeys(graph().nodes, "1")])
 def test_scores_of_something_else_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="score"):
-        NodeScores(graph(), Rule.VISITS).restore(bad)
+        GraphScores(graph(), ScoreRule.VISITS).restore(bad)
 
 
 async def test_neighbours_come_by_score_then_by_popularity() -> None:

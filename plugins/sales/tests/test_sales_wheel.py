@@ -24,5 +24,7 @@ def test_the_wheel_has_every_file_of_the_package(tmp_path: Path) -> None:
     with ZipFile(wheel) as opened:
         shipped = {name for name in opened.namelist() if ".dist-info/" not in name}
     files = {path.relative_to(PROJECT) for path in (PROJECT / "learnloop_sales").rglob("*") if path.is_file()}
-    own = {path.as_posix() for path in files if "__pycache__" not in path.parts and path.name not in UNSHIPPED}
-    assert shipped == own
+    package_files = {
+        path.as_posix() for path in files if "__pycache__" not in path.parts and path.name not in UNSHIPPED
+    }
+    assert shipped == package_files

@@ -19,7 +19,9 @@ def without_sales(monkeypatch: pytest.MonkeyPatch) -> None:
     registered: Callable[[str], Mapping[str, EntryPoint]] = plugins.registered
 
     def others(group: str) -> dict[str, EntryPoint]:
-        return {name: each for name, each in registered(group).items() if not each.value.startswith("learnloop_sales")}
+        return {
+            name: point for name, point in registered(group).items() if not point.value.startswith("learnloop_sales")
+        }
 
     monkeypatch.setattr(plugins, "registered", others)
 
@@ -44,12 +46,12 @@ async def test_a_graph_is_not_stored_and_none_is_offered(client: httpx.AsyncClie
     response = await client.post("/graphs", json={"graph": GRAPH})
     assert (response.status_code, MISSING in response.text) == (422, True)
     environments = (await client.get("/environments")).json()["items"]
-    assert [each["documents"] for each in environments] == [[]] * len(environments)
+    assert [environment["documents"] for environment in environments] == [[]] * len(environments)
 
 
 async def test_the_fields_of_its_tasks_are_unknown(client: httpx.AsyncClient) -> None:
     response = await client.post("/ask", json={"model": "learnloop/tiny", "prospect": "Pira", "question": "Why?"})
-    assert [each["loc"] for each in response.json()["errors"]] == [["body", "prospect"]]
+    assert [error["loc"] for error in response.json()["errors"]] == [["body", "prospect"]]
 
 
 def test_there_is_no_market() -> None:

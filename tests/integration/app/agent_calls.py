@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from learnloop_service.app.agent_sessions.calls import Asker, SessionCalls
+from learnloop_service.app.agent_sessions.calls import SessionCaller, SessionCalls
 from learnloop_service.app.agent_sessions.canonical import canonical
 from learnloop_service.app.agent_sessions.replay import Repetition
 from learnloop_service.app.agent_sessions.store import PinnedModel, SessionSpec
@@ -35,11 +35,11 @@ def completion(text: str, *ids: int) -> dict[str, Any]:
     }
 
 
-async def begun(calls: SessionCalls, asker: Asker, request: Any = GREETING, **asked: Any) -> Any:
+async def begun(calls: SessionCalls, asker: SessionCaller, request: Any = GREETING, **asked: Any) -> Any:
     return await asyncio.wait_for(calls.begin(asker, request, "chat", Repetition(**asked)), 60)
 
 
-async def answered(calls: SessionCalls, asker: Asker, text: str, request: Any = GREETING) -> None:
+async def answered(calls: SessionCalls, asker: SessionCaller, text: str, request: Any = GREETING) -> None:
     call = await begun(calls, asker, request)
     await calls.answer(call, completion(text, 5, 6))
     await calls.finish(call, delivered=True)

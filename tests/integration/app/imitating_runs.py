@@ -9,7 +9,7 @@ from typing import Any, cast
 import httpx
 
 from learnloop_service.training.backends.base import ModelSpec, Policy, SupervisedRequest, TrainOutcome
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy
 from tests.integration.app.served import served, settings_for
 

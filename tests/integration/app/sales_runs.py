@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.fakes.sales_agent import GRAPH, sales_agent
 from tests.fakes.scripted_chat import Script, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend

@@ -7,13 +7,13 @@ from typing import Any
 import httpx
 from sqlalchemy import text, update
 
-from learnloop_service.app.agent_sessions.calls import Asker, SessionCalls
+from learnloop_service.app.agent_sessions.calls import SessionCaller, SessionCalls
 from learnloop_service.app.agent_sessions.canonical import canonical
 from learnloop_service.app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
 from learnloop_service.app.auth.caller import LOCAL
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import AgentSession, Schedule
-from learnloop_service.training.rollout.agents.sessions import Outcome
+from learnloop_service.training.rollout.agents.sessions import SessionOutcome
 from tests.integration.app.agent_calls import answered
 
 LIVE = PinnedModel("learnloop/live", "learnloop/m@0", 0, "embedded", None)
@@ -48,8 +48,8 @@ async def session_of(
     store = AgentSessions(database)
     session = (await store.open(SessionSpec(project, LIVE, timedelta(hours=1)))).row.id
     asked: Any = canonical({"messages": [{"role": "user", "content": question}]}, None)
-    await answered(SessionCalls(database), Asker(session), "no", asked)
-    await store.end(LOCAL, session, Outcome(reward=reward))
+    await answered(SessionCalls(database), SessionCaller(session), "no", asked)
+    await store.end(LOCAL, session, SessionOutcome(reward=reward))
     values: dict[str, Any] = {"user_hash": user and hashed(user), "may_train": may_train, "arm": arm}
     values["ended_at"] = AgentSession.ended_at - timedelta(days=days_ago)
     async with database.begin() as tx:

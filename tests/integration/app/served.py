@@ -11,7 +11,7 @@ import uvicorn
 from pydantic_settings import PydanticBaseSettingsSource
 
 from learnloop_service.app.main import create_app, server_config
-from learnloop_service.app.processes.engine import Engine
+from learnloop_service.app.processes.engine import EngineHandle
 from learnloop_service.app.settings import Settings
 from tests.conditions import PATIENCE_S, answered, until
 from tests.fakes.scripted_learning import NOWHERE, ScriptedBackend, ScriptedLoop
@@ -34,7 +34,7 @@ def settings_for(data_dir: Path, database_url: str | None, **more: Any) -> Setti
 
 @asynccontextmanager
 async def served(
-    settings: Settings, learn: ScriptedLoop, backend: ScriptedBackend | None = None, engine: Engine | None = None
+    settings: Settings, learn: ScriptedLoop, backend: ScriptedBackend | None = None, engine: EngineHandle | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the running service; the service is stopped as SIGTERM would stop it. `engine` is the caller's."""
     backend = backend or ScriptedBackend()

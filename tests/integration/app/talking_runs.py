@@ -8,7 +8,7 @@ from typing import Any, cast
 import httpx
 
 from learnloop_service.environment.email_search.synthetic import make_world, parse_address
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_chat import call as tool_call
 from tests.fakes.scripted_learning import ScriptedBackend

@@ -12,7 +12,7 @@ from benchmarks.learning.own_agents import BUILT_IN, COMMANDS, PYTHON_AGENTS, cl
 from benchmarks.learning.own_agents import request as learn_loop_of
 from learnloop_service.environment.base import Split
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.rollout.chat import identity
 from learnloop_service.training.types import EvaluationConfig, RunConfig
 from tests.fakes.scripted_chat import Reply, call, scripted_chat

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from learnloop_service.app.agent_sessions.calls import (
-    Asker,
+    SessionCaller,
     SessionCalls,
     SessionLimitReached,
     SessionOver,
@@ -30,8 +30,8 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import AgentSession, Run, SessionCall
 from learnloop_service.app.errors import NotFound, TooManyRequests
 from learnloop_service.app.worker.rollout_sessions import LeasedSessions
-from learnloop_service.training.rollout.agents.sessions import Outcome, SessionEnd, SessionLimits
-from learnloop_service.training.rollout.agents.sessions import SessionOver as RolloutSessionOver
+from learnloop_service.training.rollout.agents.sessions import SessionEnd, SessionLimits, SessionOutcome
+from learnloop_service.training.rollout.agents.sessions import SessionHasEnded as RolloutSessionOver
 from learnloop_service.training.rollout.model_calls import Sampling
 from tests.integration.app.agent_calls import GREETING, QUESTION, answered, begun, completion, spec
 from tests.integration.app.leased_work import claimed, queued, worker
@@ -40,12 +40,12 @@ from tests.integration.app.leased_work import claimed, queued, worker
 async def test_an_agent_that_is_started_again_gets_its_answers(database: Database) -> None:
     store, calls = AgentSessions(database), SessionCalls(database)
     opened = await store.open(spec(explicit_restart=True))
-    first = Asker(opened.row.id, hash_of(opened.key or ""))
+    first = SessionCaller(opened.row.id, hash_of(opened.key or ""))
     await answered(calls, first, "hi")
     await answered(calls, first, "hi again")
     await answered(calls, first, "because", QUESTION)
     again = await store.restart(LOCAL, opened.row.id)
-    asker = Asker(again.row.id, hash_of(again.key or ""))
+    asker = SessionCaller(again.row.id, hash_of(again.key or ""))
     for said in ("hi", "hi again"):
         replayed = await begun(calls, asker)
         assert replayed.recorded == completion(said, 5, 6)
@@ -62,7 +62,7 @@ async def test_an_agent_that_is_started_again_gets_its_answers(database: Databas
 
 async def test_a_call_that_is_sampled_again_has_the_same_seed(database: Database) -> None:
     calls = SessionCalls(database)
-    asker = Asker((await AgentSessions(database).open(spec())).row.id)
+    asker = SessionCaller((await AgentSessions(database).open(spec())).row.id)
     first = await begun(calls, asker)
     await calls.finish(first, delivered=False)
     assert await begun(calls, asker) == first
@@ -71,7 +71,7 @@ async def test_a_call_that_is_sampled_again_has_the_same_seed(database: Database
 
 async def test_a_dead_process_is_found_out_and_its_call_sampled_again(database: Database) -> None:
     dead, alive = SessionCalls(database), SessionCalls(database)
-    asker = Asker((await AgentSessions(database).open(spec())).row.id)
+    asker = SessionCaller((await AgentSessions(database).open(spec())).row.id)
     first = await begun(dead, asker)
     waiting = asyncio.create_task(begun(alive, asker))
     await asyncio.sleep(0)
@@ -87,7 +87,7 @@ async def test_a_dead_process_is_found_out_and_its_call_sampled_again(database: 
 
 async def test_a_reply_that_was_lost_with_its_process_is_given_again(database: Database) -> None:
     dead, alive = SessionCalls(database), SessionCalls(database)
-    asker = Asker((await AgentSessions(database).open(spec())).row.id)
+    asker = SessionCaller((await AgentSessions(database).open(spec())).row.id)
     await dead.answer(await begun(dead, asker), completion("hi", 5))
     replayed = await begun(alive, asker)
     assert replayed.recorded == completion("hi", 5)
@@ -98,7 +98,7 @@ async def test_a_reply_that_was_lost_with_its_process_is_given_again(database: D
 
 async def test_a_reply_arrived_if_the_agent_asked_for_more(database: Database) -> None:
     dead, alive = SessionCalls(database), SessionCalls(database)
-    asker = Asker((await AgentSessions(database).open(spec(explicit_restart=True))).row.id)
+    asker = SessionCaller((await AgentSessions(database).open(spec(explicit_restart=True))).row.id)
     await dead.answer(await begun(dead, asker), completion("hi", 5))
     await begun(alive, asker, QUESTION)
     assert (await begun(alive, asker)).occurrence == 1
@@ -106,7 +106,7 @@ async def test_a_reply_arrived_if_the_agent_asked_for_more(database: Database) -
 
 async def test_what_a_process_works_on_is_left_to_it(database: Database) -> None:
     alive = SessionCalls(database)
-    asker = Asker((await AgentSessions(database).open(spec())).row.id)
+    asker = SessionCaller((await AgentSessions(database).open(spec())).row.id)
     await begun(alive, asker)
     before = await _held_until(database)
     await alive.renew()
@@ -120,7 +120,7 @@ async def _held_until(database: Database) -> Any:
 
 async def test_the_very_first_request_restarts_a_session_opened_by_hand(database: Database) -> None:
     calls = SessionCalls(database)
-    asker = Asker((await AgentSessions(database).open(spec())).row.id)
+    asker = SessionCaller((await AgentSessions(database).open(spec())).row.id)
     await answered(calls, asker, "hi")
     await answered(calls, asker, "because", QUESTION)
     for request, said in ((GREETING, "hi"), (QUESTION, "because")):
@@ -133,16 +133,16 @@ async def test_the_very_first_request_restarts_a_session_opened_by_hand(database
 async def test_a_session_that_is_over_answers_nothing_and_keeps_its_outcome(database: Database) -> None:
     store, calls = AgentSessions(database), SessionCalls(database)
     id = (await store.open(spec())).row.id
-    running = await begun(calls, Asker(id))
-    outcome = Outcome(reward=0.1, parts={"cost": -1.0})
+    running = await begun(calls, SessionCaller(id))
+    outcome = SessionOutcome(reward=0.1, parts={"cost": -1.0})
     assert (await store.end(LOCAL, id, outcome)).state == "ended"
     assert (await store.end(LOCAL, id, outcome)).state == "ended"
     with pytest.raises(OutcomeKnown):
-        await store.end(LOCAL, id, Outcome(reward=0.2))
+        await store.end(LOCAL, id, SessionOutcome(reward=0.2))
     with pytest.raises(SessionOver):
         await calls.answer(running, completion("too late", 5))
     with pytest.raises(SessionOver):
-        await begun(calls, Asker(id))
+        await begun(calls, SessionCaller(id))
     with pytest.raises(SessionIsOver):
         await store.restart(LOCAL, id)
     assert await calls.of_last_attempt(id) == []
@@ -152,17 +152,17 @@ async def test_sessions_that_nobody_ends_expire(database: Database) -> None:
     store = AgentSessions(database)
     late, open_one = (await store.open(spec(ttl=timedelta(0)))).row.id, (await store.open(spec())).row.id
     with pytest.raises(SessionOver):
-        await begun(SessionCalls(database), Asker(late))
+        await begun(SessionCalls(database), SessionCaller(late))
     await store.expire()
     assert (await store.get(LOCAL, late)).state == "expired"
     assert await store.over([late, open_one, "gone"]) == {late: None, "gone": None}
     with pytest.raises(SessionIsOver):
-        await store.end(LOCAL, late, Outcome(reward=1.0))
+        await store.end(LOCAL, late, SessionOutcome(reward=1.0))
 
 
 async def test_limits(database: Database) -> None:
     store, calls = AgentSessions(database), SessionCalls(database)
-    asker = Asker((await store.open(spec(limits=SessionLimits(max_calls=2, max_tokens=3)))).row.id)
+    asker = SessionCaller((await store.open(spec(limits=SessionLimits(max_calls=2, max_tokens=3)))).row.id)
     await answered(calls, asker, "hi")
     with pytest.raises(SessionLimitReached, match="limit of tokens is reached"):
         await begun(calls, asker, QUESTION)
@@ -173,7 +173,7 @@ async def test_limits(database: Database) -> None:
 
 async def test_tokens_under_way_count_toward_the_limit(database: Database) -> None:
     store, calls = AgentSessions(database), SessionCalls(database)
-    asker = Asker((await store.open(spec(limits=SessionLimits(max_tokens=1_000)))).row.id)
+    asker = SessionCaller((await store.open(spec(limits=SessionLimits(max_tokens=1_000)))).row.id)
     first = await begun(calls, asker)
     with pytest.raises(TimeoutError):  # the first one is expected to use up the limit
         async with asyncio.timeout(1):
@@ -192,7 +192,11 @@ async def test_tokens_under_way_count_toward_the_limit(database: Database) -> No
 async def test_other_projects_see_nothing(database: Database) -> None:
     store, stranger = AgentSessions(database), Caller("key:x", "other", frozenset())
     id = (await store.open(spec())).row.id
-    for act in (store.get(stranger, id), store.restart(stranger, id), store.end(stranger, id, Outcome(reward=1.0))):
+    for act in (
+        store.get(stranger, id),
+        store.restart(stranger, id),
+        store.end(stranger, id, SessionOutcome(reward=1.0)),
+    ):
         with pytest.raises(NotFound):
             await act
     assert await store.listed(stranger, state=None, before=None, limit=9) == []
@@ -229,9 +233,9 @@ async def test_who_takes_a_run_over_finds_its_sessions(database: Database) -> No
     assert (restarted.id, restarted.attempt) == (first.id, 2)
     assert restarted.api_key is not None
     waiting = asyncio.create_task(mine.ended(first.id))
-    await AgentSessions(database).end(LOCAL, first.id, Outcome(output="done"), attempt=2)
-    assert await asyncio.wait_for(waiting, 60) == SessionEnd(Outcome(output="done"))
-    assert await mine.end(first.id, 2, Outcome(reason="too late")) == SessionEnd(Outcome(output="done"))
+    await AgentSessions(database).end(LOCAL, first.id, SessionOutcome(output="done"), attempt=2)
+    assert await asyncio.wait_for(waiting, 60) == SessionEnd(SessionOutcome(output="done"))
+    assert await mine.end(first.id, 2, SessionOutcome(reason="too late")) == SessionEnd(SessionOutcome(output="done"))
     assert await mine.calls(first.id) == []
     with pytest.raises(RolloutSessionOver):
         await mine.restart(first.id)
@@ -256,7 +260,7 @@ def conversation(replies: int) -> CanonicalRequest:
 @pytest.mark.parametrize("quick", [True, False], ids=["one statement", "step by step"])
 async def test_one_conversation_has_the_seeds_of_the_built_in_loop(database: Database, quick: bool) -> None:
     calls, seeds = SessionCalls(database), list[int]()
-    asker = Asker((await AgentSessions(database).open(spec(seed=7))).row.id)
+    asker = SessionCaller((await AgentSessions(database).open(spec(seed=7))).row.id)
 
     def seeds_of(request: CanonicalRequest) -> CallSeeds | None:
         return seeds_of_call(7, request, 0) if quick else None
@@ -279,7 +283,7 @@ async def test_seeds_of_calls_beside_the_conversation_depend_on_no_order(databas
     other = canonical({"messages": [{"role": "user", "content": "how?"}]}, None)
     for asked in ((QUESTION, other), (other, QUESTION)):
         calls = SessionCalls(database)
-        asker = Asker((await AgentSessions(database).open(spec(seed=7))).row.id)
+        asker = SessionCaller((await AgentSessions(database).open(spec(seed=7))).row.id)
         await begun(calls, asker)
         found.append({request.digest: (await begun(calls, asker, request)).seed for request in asked})
     assert found[0] == found[1]
@@ -288,7 +292,7 @@ async def test_seeds_of_calls_beside_the_conversation_depend_on_no_order(databas
 async def test_a_call_that_is_sampled_again_keeps_the_seed_that_is_recorded(database: Database) -> None:
     """Whatever seeds another version of the service would give it."""
     calls = SessionCalls(database)
-    asker = Asker((await AgentSessions(database).open(spec())).row.id)
+    asker = SessionCaller((await AgentSessions(database).open(spec())).row.id)
     await calls.finish(await begun(calls, asker), delivered=False)
     async with database.begin() as tx:
         await tx.execute(update(SessionCall).values(seed=11))

@@ -19,9 +19,9 @@ from learnloop_service.app.agent_sessions.tasks import AgentTasks, ClaimedTask
 from learnloop_service.app.auth.caller import LOCAL, Caller, SessionKey
 from learnloop_service.app.auth.keys import hash_of
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.db.tables import AgentSession, AgentSessionKey, AgentTask, SessionCall
+from learnloop_service.app.db.tables import AgentSession, AgentSessionKey, OpenAgentTask, SessionCall
 from learnloop_service.app.errors import NotFound
-from learnloop_service.training.rollout.agents.sessions import Outcome
+from learnloop_service.training.rollout.agents.sessions import SessionOutcome
 
 LEASE_S = 30.0
 TASK = {"task": {"question": "why?"}}
@@ -45,7 +45,7 @@ async def lapse(database: Database) -> None:
     """Whoever has claimed a task has been silent for too long."""
     async with database.begin() as tx:
         past = func.clock_timestamp() - timedelta(seconds=1)
-        await tx.execute(update(AgentTask).where(AgentTask.lease_until.is_not(None)).values(lease_until=past))
+        await tx.execute(update(OpenAgentTask).where(OpenAgentTask.lease_until.is_not(None)).values(lease_until=past))
 
 
 async def row(database: Database, id: str) -> AgentSession:
@@ -95,24 +95,24 @@ async def test_the_outcome_of_an_attempt_that_lost_its_claim_does_not_end_the_ne
     first = await claim(database, worker="a")
     await lapse(database)
     second = await claim(database, worker="b")
-    stale = Outcome(reason="the model refused the key")
+    stale = SessionOutcome(reason="the model refused the key")
     with pytest.raises(ClaimLost, match="replaced by attempt 2"):
         await store.end(MAIL, id, stale, first.attempt)
     with pytest.raises(ClaimLost, match="earlier attempt"):
         await store.end(agent(id, first.api_key), id, stale)
     with pytest.raises(AttemptMissing, match="say which attempt"):
         await store.end(MAIL, id, stale)
-    ended = await store.end(MAIL, id, Outcome(reward=1.0), second.attempt)
+    ended = await store.end(MAIL, id, SessionOutcome(reward=1.0), second.attempt)
     assert (ended.state, ended.outcome) == ("ended", {"reward": 1.0})
     with pytest.raises(ClaimLost):  # also once the session is over
-        await store.end(agent(id, first.api_key), id, Outcome(reward=1.0))
-    await store.end(agent(id, second.api_key), id, Outcome(reward=1.0))  # a repetition
+        await store.end(agent(id, first.api_key), id, SessionOutcome(reward=1.0))
+    await store.end(agent(id, second.api_key), id, SessionOutcome(reward=1.0))  # a repetition
 
 
 async def test_an_outcome_needs_no_attempt_while_there_was_only_one(database: Database) -> None:
     id = await offered(database)
     assert (await claim(database)).attempt == (await row(database, id)).attempt == 1
-    assert (await AgentSessions(database).end(MAIL, id, Outcome(reward=1.0))).state == "ended"
+    assert (await AgentSessions(database).end(MAIL, id, SessionOutcome(reward=1.0))).state == "ended"
 
 
 def agent(session_id: str, key: str) -> Caller:
@@ -176,7 +176,7 @@ async def answered(database: Database, id: str, number: int) -> None:
 async def test_what_is_over_is_neither_given_nor_kept(database: Database) -> None:
     id = await offered(database)
     await claim(database)
-    await AgentSessions(database).end(MAIL, id, Outcome(reward=1.0))
+    await AgentSessions(database).end(MAIL, id, SessionOutcome(reward=1.0))
     with pytest.raises(ClaimLost, match="is over"):
         await AgentTasks(database).heartbeat(MAIL, id, 1, LEASE_S)
     await lapse(database)

@@ -8,7 +8,7 @@ from typing import Any
 from learnloop_service.app.agent_sessions.store import AgentSessions, RolloutSlot, SessionSpec
 from learnloop_service.app.auth.caller import LOCAL
 from learnloop_service.app.db.database import Database
-from learnloop_service.training.rollout.agents.sessions import Outcome
+from learnloop_service.training.rollout.agents.sessions import SessionOutcome
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.own_agent_runs import get, request
 from tests.integration.app.served import served, settings_for
@@ -22,7 +22,7 @@ async def test_sessions_of_production_become_scenarios(data_dir: Path, database_
         await worked(database, "Question 3?", 0.5)  # the same again
         await worked(database, "A secret?", 0.0, project="sales")
         unasked = await AgentSessions(database).open(_CONSENTED)
-        await AgentSessions(database).end(LOCAL, unasked.row.id, Outcome(reward=0.0))
+        await AgentSessions(database).end(LOCAL, unasked.row.id, SessionOutcome(reward=0.0))
 
         async def post(more: Any = None, **which: Any) -> Any:
             own = {"name": "agent", "config": {"runner": {"pull": {}}}}

@@ -9,7 +9,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from learnloop_service.environment import plugins
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.rollout.agents.base import AgentTask
 from learnloop_service.training.rollout.agents.registry import GROUP
 from tests.conditions import answered

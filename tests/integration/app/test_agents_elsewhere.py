@@ -17,7 +17,7 @@ from standardwebhooks import Webhook
 
 from learnloop_service.app.security.webhook_signing import new_secret
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.conditions import answered, until
 from tests.fakes.forked_learnloop import learnloop
 from tests.fakes.hostile_provider import Answer, bomb, gigabyte, hostile_provider, saying

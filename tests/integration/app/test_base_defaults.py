@@ -11,8 +11,8 @@ import pytest
 
 from learnloop_service.environment.email_search.environment import questions_path
 from learnloop_service.environment.email_search.inbox import Email, write_inbox
-from learnloop_service.training.base_report import FormatCount, Report
-from learnloop_service.training.base_verdicts import BaseVerdicts, Verdict
+from learnloop_service.training.bases.report import BaseReport, FormatCount
+from learnloop_service.training.bases.verdicts import BaseVerdict, BaseVerdicts
 from learnloop_service.training.tuning import Tuning
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.fakes.tiny_model import make_tiny_model
@@ -45,8 +45,8 @@ class TunedBackend(ScriptedBackend):
 async def client(tmp_path: Path, database_url: str) -> AsyncIterator[httpx.AsyncClient]:
     """A service with the base model `other` besides the tiny one."""
     bases = {"other": make_tiny_model(tmp_path / "other")}
-    examined = Report((), tool_format="hermes", probe=(FormatCount("hermes", 32, 0, 0, {}),))
-    BaseVerdicts(tmp_path / "data").keep(bases["other"], Verdict(None, examined))
+    examined = BaseReport((), tool_format="hermes", probe=(FormatCount("hermes", 32, 0, 0, {}),))
+    BaseVerdicts(tmp_path / "data").keep(bases["other"], BaseVerdict(None, examined))
     settings = settings_for(tmp_path / "data", database_url, engine_base_models=bases)
     async with served(settings, ScriptedLoop(), TunedBackend()) as client:
         yield client
@@ -155,8 +155,8 @@ async def test_demonstrations_have_a_learning_rate_of_their_own(client: httpx.As
 
 async def test_no_more_scenarios_are_evaluated_than_there_are(tmp_path: Path, database_url: str) -> None:
     bases = {"other": make_tiny_model(tmp_path / "other")}
-    examined = Report((), tool_format="hermes", probe=(FormatCount("hermes", 32, 0, 0, {}),))
-    BaseVerdicts(tmp_path / "data").keep(bases["other"], Verdict(None, examined))
+    examined = BaseReport((), tool_format="hermes", probe=(FormatCount("hermes", 32, 0, 0, {}),))
+    BaseVerdicts(tmp_path / "data").keep(bases["other"], BaseVerdict(None, examined))
     settings = settings_for(tmp_path / "data", database_url, engine_base_models=bases)
     inboxes = tmp_path / "data" / "inboxes"
     inboxes.mkdir(parents=True)

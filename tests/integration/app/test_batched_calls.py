@@ -11,7 +11,7 @@ from sqlalchemy import delete, select, text, update
 
 from learnloop_service.app.agent_sessions.batched_calls import BatchedCalls, TakenCall
 from learnloop_service.app.agent_sessions.calls import (
-    Asker,
+    SessionCaller,
     SessionCalls,
     SessionLimitReached,
     SessionOver,
@@ -24,7 +24,7 @@ from learnloop_service.app.auth.caller import LOCAL
 from learnloop_service.app.auth.keys import hash_of
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import AgentSession, SessionCall, SessionUse
-from learnloop_service.training.rollout.agents.sessions import Outcome, SessionLimits
+from learnloop_service.training.rollout.agents.sessions import SessionLimits, SessionOutcome
 from tests import conditions
 from tests.connections import end_connections
 from tests.integration.app.agent_calls import GREETING, QUESTION, completion, spec
@@ -53,17 +53,17 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-async def opened(database: Database, **more: Any) -> Asker:
+async def opened(database: Database, **more: Any) -> SessionCaller:
     session = await AgentSessions(database).open(spec(seed=SEED, **more))
     assert session.key is not None
-    return Asker(session.row.id, hash_of(session.key))
+    return SessionCaller(session.row.id, hash_of(session.key))
 
 
-async def begun(calls: SessionCalls, asker: Asker, request: CanonicalRequest = GREETING, **asked: Any) -> Any:
+async def begun(calls: SessionCalls, asker: SessionCaller, request: CanonicalRequest = GREETING, **asked: Any) -> Any:
     return await calls.begin(asker, request, "chat", Repetition(**asked), seeds_of_call(SEED, request, 0))
 
 
-async def answered(calls: SessionCalls, asker: Asker, request: CanonicalRequest = GREETING, *ids: int) -> Any:
+async def answered(calls: SessionCalls, asker: SessionCaller, request: CanonicalRequest = GREETING, *ids: int) -> Any:
     call = await begun(calls, asker, request)
     if call.recorded is None:
         await calls.answer(call, completion("hi", *(ids or (5, 6))))
@@ -71,7 +71,7 @@ async def answered(calls: SessionCalls, asker: Asker, request: CanonicalRequest 
     return call
 
 
-async def columns(database: Database, asker: Asker) -> Any:
+async def columns(database: Database, asker: SessionCaller) -> Any:
     """All that is kept of a session but ids, times and keys."""
     of_session = "uses, calls, opening_digest, prompt_tokens, completion_tokens, attempt"
     of_call = (
@@ -141,7 +141,7 @@ async def test_what_is_refused_step_by_step_is_refused(calls: SessionCalls, data
         await begun(calls, restarted)
     over, late = await opened(database), await opened(database)
     first, second = await begun(calls, over), await begun(calls, late)
-    await store.end(LOCAL, over.session_id, Outcome(reward=1.0))
+    await store.end(LOCAL, over.session_id, SessionOutcome(reward=1.0))
     async with database.begin() as tx:
         await tx.execute(
             update(AgentSession).where(AgentSession.id == late.session_id).values(expires_at=AgentSession.opened_at)
@@ -213,7 +213,7 @@ async def restarted(database: Database, id: str) -> None:
 
 
 async def ended(database: Database, id: str) -> None:
-    await AgentSessions(database).end(LOCAL, id, Outcome(reward=1.0))
+    await AgentSessions(database).end(LOCAL, id, SessionOutcome(reward=1.0))
 
 
 HELD_UP = (

@@ -11,13 +11,13 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from learnloop_service.app.domain.stored_request import Budget
+from learnloop_service.app.domain.stored_request import StoredBudget
 from learnloop_service.app.runs.budget import Meter, PriorUsage, RunBudgetReached
 from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
 from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.backends.art_import import import_art
 from learnloop_service.training.backends.base import ModelSpec, Policy
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.types import EvaluationConfig, RunConfig
 from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
 from tests.fakes.scripted_judge import scripted_judge
@@ -133,7 +133,7 @@ async def test_minutes_count_the_time_of_driving() -> None:
         return await talker(request)
 
     async with scripted_chat(slow) as model:
-        meter = Meter(Budget(max_minutes=2.0), PriorUsage(seconds=60.0), lambda: now)
+        meter = Meter(StoredBudget(max_minutes=2.0), PriorUsage(seconds=60.0), lambda: now)
         with pytest.raises(RunBudgetReached) as reached:
             await drive(model, meter)
     assert reached.value.exceeded.limit == "max_minutes"
@@ -144,7 +144,7 @@ async def test_minutes_count_the_time_of_driving() -> None:
 
 async def test_what_nobody_wants_limited_is_not_held_up() -> None:
     async with scripted_chat(talker) as model:
-        meter = Meter(Budget(), PriorUsage())
+        meter = Meter(StoredBudget(), PriorUsage())
         await drive(model, meter)
     assert model.most > 1
     assert meter.spent.tokens == len(model.requests) * (PROMPT + REPLY)
@@ -170,7 +170,7 @@ def asked_for(model: ScriptedChat) -> int:
 @pytest.mark.parametrize("most", [12_000, 30_000, 50_000])
 async def test_prompts_that_grow_do_not_take_a_run_beyond_its_budget(most: int) -> None:
     async with scripted_chat(grower) as model:
-        meter = Meter(Budget(max_tokens=most), PriorUsage(prompt_per_turn=100.0))  # far too low
+        meter = Meter(StoredBudget(max_tokens=most), PriorUsage(prompt_per_turn=100.0))  # far too low
         with pytest.raises(RunBudgetReached) as reached:
             await drive(model, meter)
     assert 0 < meter.spent.tokens == asked_for(model) <= most < reached.value.exceeded.needs

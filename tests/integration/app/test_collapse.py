@@ -9,7 +9,7 @@ import pytest
 
 from learnloop_service.training.backends.base import ModelSpec, Policy, TrainOutcome
 from learnloop_service.training.collapse import RESTORED
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy
 from tests.integration.app.served import ended, served, settings_for, start

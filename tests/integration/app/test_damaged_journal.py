@@ -13,7 +13,7 @@ from learnloop_service.app.db.database import Database, make_engine, parse_url
 from learnloop_service.app.db.tables import Event, Journal
 from learnloop_service.app.worker.journal_store import StoredJournal
 from learnloop_service.training.backends.base import ModelSpec, Policy, TrainRequest
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.conditions import until
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy

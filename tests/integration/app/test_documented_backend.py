@@ -20,7 +20,7 @@ from learnloop_service.app.tracing.redaction import secrets_of
 from learnloop_service.training.backends.base import Backend, BackendUnavailable
 from learnloop_service.training.backends.registry import GROUP, listed_settings, preflight
 from learnloop_service.training.backends.traits import State
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.fakes.engine_process import ROOT
 from tests.fakes.installed import installed
 from tests.fakes.scripted_chat import Reply, call, scripted_chat

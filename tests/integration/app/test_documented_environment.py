@@ -11,7 +11,7 @@ import pytest
 from learnloop_service.app.cli.new import ENVIRONMENT, rendered
 from learnloop_service.environment import registry
 from learnloop_service.training.environment_check.check import check
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.fakes.engine_process import ROOT
 from tests.fakes.installed import installed
 from tests.fakes.scripted_chat import Reply, call, scripted_chat

@@ -6,7 +6,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from learnloop_service.app.cli.main import app
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.runs_without_signal import RUN, started

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from learnloop_service.app.cli.main import app
 from learnloop_service.app.reports.verify import read_report
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.changed_rows import change

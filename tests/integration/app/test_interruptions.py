@@ -14,9 +14,9 @@ from sqlalchemy import text
 from learnloop_service.app.db.database import make_engine, parse_url
 from learnloop_service.app.worker.journal_store import StoredJournal
 from learnloop_service.training.journal import ALL_JUDGED
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.phases import Phase
-from learnloop_service.training.types import IterationResult, Progress
+from learnloop_service.training.types import IterationProgress, IterationResult
 from tests.conditions import until
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_judge import Raw, scripted_judge
@@ -221,7 +221,7 @@ class HangingLoop(ScriptedLoop):
 
     async def __call__(self, *args: Any, **more: Any) -> AsyncGenerator[IterationResult, None]:
         if self.hang:
-            more["progress"](Progress(0, Phase.ROLLOUT, 0, 1))
+            more["progress"](IterationProgress(0, Phase.ROLLOUT, 0, 1))
             self.release.wait(60)
         async for result in super().__call__(*args, **more):
             yield result

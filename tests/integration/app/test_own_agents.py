@@ -11,7 +11,7 @@ from rich.console import Console
 
 from learnloop_service.app.cli.run_report import failures_text
 from learnloop_service.app.cli.watching import RunDisplay
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.conditions import answered
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop

@@ -10,7 +10,7 @@ import pytest
 
 from learnloop_service.training.backends.base import Policy
 from learnloop_service.training.phases import Phase
-from learnloop_service.training.types import IterationResult, Progress, RunConfig
+from learnloop_service.training.types import IterationProgress, IterationResult, RunConfig
 from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedLoop, scripted_result
 from tests.integration.app.held_leases import held_past_its_lease
@@ -35,7 +35,7 @@ class PhasedLoop(ScriptedLoop):
             for iteration in range(given["resume"].iteration if given["resume"] else 0, config.iterations + 1):
                 for phase in PHASES:
                     self.begun.append(f"{phase} {iteration}")
-                    given["progress"](Progress(iteration, phase, 0, 1))
+                    given["progress"](IterationProgress(iteration, phase, 0, 1))
                     if (phase, iteration) == (self.held, 1):
                         await self.in_phase()
                 yield scripted_result(policy, iteration, iteration, config.iterations, "the answer")

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from learnloop_service.app.cli.main import app
 from learnloop_service.app.cli.pipeline.config import digest
-from learnloop_service.app.cli.pipeline.history import History
+from learnloop_service.app.cli.pipeline.history import StepHistory
 from tests.integration.app.model_stage import CALLER, ModelStage
 
 TRAIN: dict[str, Any] = {"iterations": 1}
@@ -22,7 +22,7 @@ async def test_the_best_checkpoint_gets_the_name_once(stage: ModelStage, tmp_pat
 
     async def deploy(step: int) -> str:
         trained = {"run_id": run_id, "model": CALLER, "step": step, "success": None}
-        History(tmp_path, "p").save("train", digest(TRAIN), run_id, trained)
+        StepHistory(tmp_path, "p").save("train", digest(TRAIN), run_id, trained)
         url = ("--url", str(stage.service.client.base_url), "--data-dir", str(tmp_path))
         arguments = ["pipeline", "deploy", "--config", str(file), *url]
         result = await asyncio.to_thread(CliRunner().invoke, app, arguments, env={"LEARNLOOP_API_KEY": key})

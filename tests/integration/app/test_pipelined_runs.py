@@ -15,7 +15,7 @@ from learnloop_service.app.db.database import make_engine, parse_url
 from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
 from learnloop_service.training.backends.art_import import import_art
 from learnloop_service.training.backends.base import ModelSpec, Policy, TrainOutcome
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.conditions import answered, until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy
@@ -257,7 +257,7 @@ async def test_a_backend_that_samples_and_trains_in_turns_refuses(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "learnloop_service.app.operations.backend_checks.refusal", lambda *_: None
+        "learnloop_service.app.operations.start.backend_checks.refusal", lambda *_: None
     )  # this machine has no GPU
     async with served(settings_for(data_dir, database_url), cast(Any, learn_loop)) as client:
         refused = await client.post("/learn-loop", json=RUN | {"backend": "local"})

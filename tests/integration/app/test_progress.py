@@ -20,7 +20,7 @@ from learnloop_service.app.domain.run_state import RunStatus
 from learnloop_service.app.events.feed import LOOK_S, EventFeed
 from learnloop_service.app.events.progress import positions_of
 from learnloop_service.training.phases import Phase
-from learnloop_service.training.types import IterationResult, Progress
+from learnloop_service.training.types import IterationProgress, IterationResult
 from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
@@ -33,7 +33,7 @@ class BusyLoop(ScriptedLoop):
     told = 0
 
     async def __call__(
-        self, *args: Any, progress: Callable[[Progress], None], **more: Any
+        self, *args: Any, progress: Callable[[IterationProgress], None], **more: Any
     ) -> AsyncGenerator[IterationResult, None]:
         over = threading.Event()
         busy = threading.Thread(target=self._tell, args=(progress, over))
@@ -45,10 +45,10 @@ class BusyLoop(ScriptedLoop):
             over.set()
             busy.join()
 
-    def _tell(self, progress: Callable[[Progress], None], over: threading.Event) -> None:
+    def _tell(self, progress: Callable[[IterationProgress], None], over: threading.Event) -> None:
         while not over.wait(0.001):
             self.told += 1
-            progress(Progress(0, Phase.ROLLOUT, self.told, 1_000_000))
+            progress(IterationProgress(0, Phase.ROLLOUT, self.told, 1_000_000))
 
 
 @asynccontextmanager

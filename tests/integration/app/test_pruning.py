@@ -18,7 +18,7 @@ from learnloop_service.app.feedback.store import take
 from learnloop_service.app.operations.prune import prune
 from learnloop_service.app.schemas.feedback import FeedbackEvent
 from learnloop_service.app.security.user_hash import UserHasher
-from learnloop_service.training.rollout.agents.sessions import Outcome
+from learnloop_service.training.rollout.agents.sessions import SessionOutcome
 from tests.integration.app.emails import make_trajectory
 from tests.integration.app.ended_runs import EndedRuns
 from tests.integration.app.release_stage import running_release
@@ -138,7 +138,7 @@ async def test_a_session_of_production_with_feedback_stays(database_url: str, da
         store = AgentSessions(database)
         rated, unrated, taken_back, still_open = [(await store.open(production)).row.id for _ in range(4)]
         for id in (rated, unrated, taken_back):
-            await store.end(LOCAL, id, Outcome(reward=1.0))
+            await store.end(LOCAL, id, SessionOutcome(reward=1.0))
         await _say(database, FeedbackEvent(event_id="a", type="thumbs_up", session_id=rated))
         await _say(
             database,
@@ -184,8 +184,8 @@ async def test_what_the_open_window_of_a_live_release_needs_stays(database_url: 
         for release_id, unit, is_open in ((live, "a", True), (live, "b", False), (ended, "c", True)):
             asked, session = await make_trajectory(database, None, {}), (await store.open(production)).row.id
             by_session = (await store.open(production)).row.id
-            await store.end(LOCAL, session, Outcome(reward=1.0))
-            await store.end(LOCAL, by_session, Outcome(reward=1.0))
+            await store.end(LOCAL, session, SessionOutcome(reward=1.0))
+            await store.end(LOCAL, by_session, SessionOutcome(reward=1.0))
             async with database.begin() as tx:
                 mine = {"release_id": release_id, "user_hash": unit}
                 await tx.execute(update(Trajectory).where(Trajectory.id == asked).values(mine))

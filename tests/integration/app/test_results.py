@@ -22,7 +22,7 @@ from learnloop_service.app.results import documents
 from learnloop_service.app.results.files import ResultsFiles
 from learnloop_service.app.worker import drive
 from learnloop_service.judges.base import JudgeCall
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.types import IterationResult
 from tests.conditions import answered, until
 from tests.fakes.sales_agent import GRAPH, SUBJECT, WAY, sales_agent, silent_agent

@@ -15,7 +15,7 @@ from learnloop_service.app.db.database import Database, make_database, make_engi
 from learnloop_service.app.operations.prune import prune
 from learnloop_service.environment.base import Scenario
 from learnloop_service.training.journal import load_rollout
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.served import run_with, served, settings_for

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from learnloop_service.app.runs.reward_histogram import BINS, COUNTS
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.conditions import answered
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop

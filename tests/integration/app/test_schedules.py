@@ -24,7 +24,7 @@ from learnloop_service.app.runs.queries import RunQueries
 from learnloop_service.app.runs.store import RunStore
 from learnloop_service.app.schedules.scheduler import scheduler_of
 from learnloop_service.app.schedules.store import DueTimeTaken, ScheduleStore
-from learnloop_service.app.service import Service, open_service
+from learnloop_service.app.service import HandlerResources, open_service
 from learnloop_service.environment.json_type import Json
 from tests.conditions import answered
 from tests.fakes.crashes import Crashes, Died
@@ -459,7 +459,7 @@ async def _forget_runs(database: Database) -> None:
 
 
 @asynccontextmanager
-async def _idle(data_dir: Path, database_url: str) -> AsyncIterator[Service]:
+async def _idle(data_dir: Path, database_url: str) -> AsyncIterator[HandlerResources]:
     """A service that drives no runs."""
     settings = settings_for(data_dir, database_url, agent_modules="tests.fakes", max_concurrent_runs=0)
     backend = ScriptedBackend()

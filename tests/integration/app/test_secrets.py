@@ -10,7 +10,7 @@ import pytest
 from learnloop_service.app.db.tables import Base
 from learnloop_service.app.security.webhook_signing import new_secret
 from learnloop_service.training.backends.art_import import import_art
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.conditions import answered
 from tests.fakes.faulty_receiver import faulty_receiver
 from tests.fakes.scripted_chat import scripted_chat

@@ -22,7 +22,7 @@ from learnloop_service.app.processes.engine import EngineProcess
 from learnloop_service.app.processes.postgres import EmbeddedPostgres, EmbeddedPostgresError
 from learnloop_service.training.backends.base import Backend, BackendUnavailable, Policy, TrainingInterrupted
 from learnloop_service.training.phases import Phase
-from learnloop_service.training.types import Progress
+from learnloop_service.training.types import IterationProgress
 from tests.conditions import answered, until
 from tests.connections import end_connections
 from tests.fakes.sales_agent import GRAPH
@@ -260,9 +260,11 @@ class _FullDisk(ScriptedLoop):
 
     requests = 0
 
-    async def __call__(self, *_: Any, progress: Callable[[Progress], None], **__: Any) -> AsyncGenerator[Any, None]:
+    async def __call__(
+        self, *_: Any, progress: Callable[[IterationProgress], None], **__: Any
+    ) -> AsyncGenerator[Any, None]:
         self.requests += 1
-        progress(Progress(1, Phase.TRAIN, 1, 2))
+        progress(IterationProgress(1, Phase.TRAIN, 1, 2))
         raise TrainingInterrupted("checkpoint 1 could not be written: No space left on device")
         yield
 

@@ -12,7 +12,7 @@ from opentelemetry.trace import Tracer
 from structlog.testing import capture_logs
 
 import learnloop_service.app.tracing.delivery
-from learnloop_service.app.tracing.delivery import Delivery, Limits
+from learnloop_service.app.tracing.delivery import Delivery, QueueLimits
 from learnloop_service.app.tracing.destinations import destinations
 from learnloop_service.app.tracing.redaction import MAX_TEXT, Redactor
 from learnloop_service.app.tracing.tracer import RecordedTracing, make_provider
@@ -36,11 +36,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def traced_by(server: TraceServer, limits: Limits | None = None, **more: Any) -> Iterator[Tracer]:
+def traced_by(server: TraceServer, limits: QueueLimits | None = None, **more: Any) -> Iterator[Tracer]:
     """Spans of the block are traced; at the end all were sent, or given up."""
     options = {"weave_project": "team/mail", "wandb_api_key": server.key, "wandb_base_url": server.url} | more
     settings = settings_for(Path("unused"), None, **options)
-    deliveries = [Delivery(each, Redactor([SECRET]), limits or Limits()) for each in destinations(settings)]
+    deliveries = [Delivery(each, Redactor([SECRET]), limits or QueueLimits()) for each in destinations(settings)]
     recorded = RecordedTracing(make_provider(), deliveries)
     try:
         with tracing(recorded.tracer):
@@ -142,7 +142,7 @@ def test_a_full_queue_takes_no_more_but_what_holds_the_tree_together() -> None:
     with (
         trace_server(projects=PROJECT, status=500) as weave,
         capture_logs() as logs,
-        traced_by(weave, Limits(spans=20)),
+        traced_by(weave, QueueLimits(spans=20)),
     ):
         with span("iteration", iteration=1):
             for number in range(60):
@@ -159,7 +159,7 @@ def test_a_full_queue_takes_no_more_but_what_holds_the_tree_together() -> None:
 def test_the_queue_is_bounded_in_size() -> None:
     with (
         trace_server(projects=PROJECT, status=500) as weave,
-        traced_by(weave, Limits(size=50_000)),
+        traced_by(weave, QueueLimits(size=50_000)),
     ):
         for number in range(20):
             with span("turn", text="x" * 9_000, number=number):

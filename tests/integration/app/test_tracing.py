@@ -15,7 +15,7 @@ from ulid import ULID
 
 from learnloop_service.app.tracing.tracer import open_tracing
 from learnloop_service.environment.email_search.synthetic import make_world, parse_address
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_chat import call as tool_call
 from tests.fakes.scripted_judge import KEY as JUDGE_KEY
@@ -335,7 +335,7 @@ async def test_without_a_destination_nothing_is_traced(data_dir: Path) -> None:
 
 def test_untraced_neither_weave_nor_opentelemetrys_sdk_is_imported() -> None:
     code = (
-        "import sys, learnloop_service.app.service, learnloop_service.training.learn_loop; "
+        "import sys, learnloop_service.app.service, learnloop_service.training.loop.learn_loop; "
         "sys.exit(bool({'weave', 'opentelemetry.sdk', 'opentelemetry.exporter'} & sys.modules.keys()))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

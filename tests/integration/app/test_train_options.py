@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from learnloop_service.app.schemas.train_options import TrainOptionsChoice
 from learnloop_service.training.backends.train_options import AS_LOSS_FN, AS_PPO, EMBEDDED, LOCAL, SERVERLESS, as_sent
 from learnloop_service.training.engine.trainer.grpo_loss import BadOptions, TrainOptions
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.fakes.scripted_chat import call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for

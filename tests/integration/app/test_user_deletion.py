@@ -13,7 +13,7 @@ from learnloop_service.app.datasets import rows
 from learnloop_service.app.datasets.rows import NewVersion
 from learnloop_service.app.db.database import Database, make_database, make_engine, parse_url
 from learnloop_service.app.db.tables import Base, Document, RolloutRecord, Run, Trajectory, UserScenario
-from learnloop_service.app.operations.delete_user import UserDeletion
+from learnloop_service.app.operations.delete_user import UserDataDeletion
 from tests.fakes.crashes import Crashes, Died
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.fixtures import MIGRATED
@@ -163,7 +163,7 @@ async def test_an_interrupted_deletion_is_completed_by_the_next_one(
     crashes, dying = Crashes(engine), make_database(engine)
     deaths = 0
     while True:
-        deletion = UserDeletion(dying, tmp_path, hash_of("alice"), None)
+        deletion = UserDataDeletion(dying, tmp_path, hash_of("alice"), None)
         try:
             with crashes.after(deaths):
                 await deletion.run()

@@ -14,7 +14,7 @@ from learnloop_service.app.api import results
 from learnloop_service.app.api.heavy_reads import WAITING, HeavyReads
 from learnloop_service.app.cli.main import app
 from learnloop_service.app.schemas.results import Verification
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.conditions import until
 from tests.fakes.scripted_chat import call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend

@@ -3,12 +3,12 @@
 from datetime import timedelta
 from typing import Any
 
-from learnloop_service.app.agent_sessions.calls import Asker, SessionCalls
+from learnloop_service.app.agent_sessions.calls import SessionCaller, SessionCalls
 from learnloop_service.app.agent_sessions.canonical import canonical
 from learnloop_service.app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
 from learnloop_service.app.auth.caller import LOCAL
 from learnloop_service.app.db.database import Database
-from learnloop_service.training.rollout.agents.sessions import Outcome
+from learnloop_service.training.rollout.agents.sessions import SessionOutcome
 from tests.integration.app.agent_calls import answered
 
 PROMOTED = PinnedModel("mail/agent", "mail/agent@3", 3, "embedded", None)
@@ -25,6 +25,8 @@ async def worked(
     told = [{"role": "assistant", "content": None, "tool_calls": [called]}]
     found = [{"role": "tool", "tool_call_id": "c1", "content": "m1"}]
     for messages in (asked, [*asked, *told, *found]):
-        await answered(calls, Asker(session), "hm", canonical({"messages": messages}, None))
-    await store.end(LOCAL, session, Outcome(reward=reward) if reward is not None else Outcome(reason="unknown"))
+        await answered(calls, SessionCaller(session), "hm", canonical({"messages": messages}, None))
+    await store.end(
+        LOCAL, session, SessionOutcome(reward=reward) if reward is not None else SessionOutcome(reason="unknown")
+    )
     return session

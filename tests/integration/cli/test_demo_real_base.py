@@ -11,7 +11,7 @@ from learnloop_service.app.cli.demo.real_base import Device, RealBase, prepare_r
 from learnloop_service.app.cli.terminal import Failure
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.settings import load_settings
-from learnloop_service.training.base_model_files import base_model_fault, place_of_added
+from learnloop_service.training.bases.files import base_model_fault, place_of_added
 from learnloop_service.training.engine.__main__ import TINY_BASE
 from learnloop_service.training.engine_flags import parse_open
 from tests.fakes.hub_server import hub_server

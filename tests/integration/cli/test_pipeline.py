@@ -119,19 +119,19 @@ def test_a_mistake_is_named_with_its_line(
 
 @pytest.mark.parametrize("file", sorted((ROOT / "configs" / "pipelines").glob("*.yaml")), ids=lambda file: file.stem)
 def test_the_files_that_come_with_it_are_right(file: Path) -> None:
-    from learnloop_service.app.cli.pipeline.config import Pipeline
+    from learnloop_service.app.cli.pipeline.config import LoadedPipeline
 
-    assert Pipeline(file).name == file.stem
+    assert LoadedPipeline(file).name == file.stem
 
 
 def test_a_field_is_replaced_or_removed() -> None:
-    from learnloop_service.app.cli.pipeline.config import Pipeline
+    from learnloop_service.app.cli.pipeline.config import LoadedPipeline
 
     file = ROOT / "configs" / "pipelines" / "agent_008.yaml"
-    read = Pipeline(file, {"data.inbox": None, "train.iterations": 2, "eval": None, "no.such": None})
+    read = LoadedPipeline(file, {"data.inbox": None, "train.iterations": 2, "eval": None, "no.such": None})
     assert (read.file.data and read.file.data.inbox, read.file.train.iterations) == (None, 2)
     assert read.section("eval") is None
-    assert "inbox" in (Pipeline(file).section("data") or {})
+    assert "inbox" in (LoadedPipeline(file).section("data") or {})
 
 
 def test_a_section_that_is_not_there_cannot_be_run(learnloop: Learnloop, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from learnloop_service.app.cli.pipeline.config import Pipeline
+from learnloop_service.app.cli.pipeline.config import LoadedPipeline
 from learnloop_service.app.cli.run_request import parse_settings
 from tests.fakes.engine_process import ROOT
 
@@ -29,7 +29,7 @@ def commands() -> dict[str, list[str]]:
 def test_a_small_pipeline_needs_no_data_gpu_or_key(name: str) -> None:
     words = commands()[name]
     settings = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
-    small = Pipeline(ROOT / words[words.index("--config") + 1], parse_settings(settings))
+    small = LoadedPipeline(ROOT / words[words.index("--config") + 1], parse_settings(settings))
     train = small.section("train") or {}
     assert small.section("data") is None
     assert train.get("model", {}).get("base_model", "learnloop/tiny") == "learnloop/tiny"

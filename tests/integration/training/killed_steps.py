@@ -9,7 +9,7 @@ from learnloop_service.judges.base import Score
 from learnloop_service.training.backends.base import Policy, TrainOutcome
 from learnloop_service.training.backends.embedded import EmbeddedPolicy
 from learnloop_service.training.journal import IterationJournal
-from learnloop_service.training.train_step import TrainStep
+from learnloop_service.training.loop.train_step import TrainStep
 from learnloop_service.training.types import Group, Rollout, RunConfig, ScoredRollout
 from tests.policies import sampled_group
 

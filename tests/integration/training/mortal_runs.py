@@ -21,8 +21,8 @@ from learnloop_service.training.backends.base import BackendUnavailable, ModelSp
 from learnloop_service.training.backends.embedded import connect
 from learnloop_service.training.diagnosis.collapses import rolled_out
 from learnloop_service.training.diagnosis.collect import facts_of
-from learnloop_service.training.learn_loop import learn_loop
-from learnloop_service.training.types import EvaluationConfig, IterationResult, Progress, Resume, RunConfig
+from learnloop_service.training.loop.learn_loop import learn_loop
+from learnloop_service.training.types import EvaluationConfig, IterationProgress, IterationResult, Resume, RunConfig
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.lossy_proxy import LossyProxy, Moment, nothing
 from tests.integration.training.scripted_runs import resume_after as continued_after
@@ -156,7 +156,7 @@ class Stage:
             environment.close()
             await backend.close()
 
-    def _progress(self, progress: Progress) -> None:
+    def _progress(self, progress: IterationProgress) -> None:
         self.happens(f"{progress.phase} {progress.done}")
 
     def weights(self, engine: EngineProcess) -> dict[str, str]:

@@ -15,7 +15,7 @@ from learnloop_service.environment.email_search.synthetic import make_world, par
 from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.backends.base import ModelSpec, TrainRequest
 from learnloop_service.training.inclusion import taught_nothing
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.types import (
     EvaluationConfig,
     IterationResult,

@@ -12,7 +12,7 @@ from learnloop_service.training.diagnosis.collect import facts_of
 from learnloop_service.training.diagnosis.diagnose import diagnose
 from learnloop_service.training.diagnosis.diagnosis import Cause, DiagnosisSettings
 from learnloop_service.training.diagnosis.scenarios import easy_groups
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.types import IterationResult, RunConfig
 from tests.fakes.scripted_chat import scripted_chat
 from tests.integration.training.scripted_runs import (

@@ -21,11 +21,11 @@ from learnloop_service.environment.email_search.tools import EmailEpisode
 from learnloop_service.environment.plugins import PluginFault
 from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.backends.base import Endpoint, StepConflict
-from learnloop_service.training.collector import RolloutsFailed
-from learnloop_service.training.evaluation import NothingScored
 from learnloop_service.training.journal import NoJournal
-from learnloop_service.training.learn_loop import learn_loop
-from learnloop_service.training.types import Evaluation, EvaluationConfig, IterationResult, Progress, RunConfig
+from learnloop_service.training.loop.collector import RolloutsFailed
+from learnloop_service.training.loop.evaluation import NothingScored
+from learnloop_service.training.loop.learn_loop import learn_loop
+from learnloop_service.training.types import Evaluation, EvaluationConfig, IterationProgress, IterationResult, RunConfig
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.integration.training.scripted_runs import (
@@ -58,7 +58,7 @@ async def hang(request: Mapping[str, Json]) -> Reply:
 
 
 async def test_a_baseline_and_then_the_iterations() -> None:
-    reports: list[Progress] = []
+    reports: list[IterationProgress] = []
     async with left_as_it_was(), scripted_chat(skilled(lucky)) as model:
         policy = Trained(model.url)
         results = await run(model, policy=policy, progress=reports.append)
@@ -174,7 +174,7 @@ WIDE = replace(
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learnloop_service.training.evaluation._BATCH", 8)
+    monkeypatch.setattr("learnloop_service.training.loop.evaluation._BATCH", 8)
 
 
 @pytest.mark.usefixtures("small_batches")

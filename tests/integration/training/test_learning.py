@@ -14,10 +14,10 @@ from learnloop_service.environment.email_search.environment import SyntheticEmai
 from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.backends.base import ModelSpec
 from learnloop_service.training.backends.embedded import EmbeddedBackend
-from learnloop_service.training.collector import RolloutsFailed
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.collector import RolloutsFailed
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.rollout.rollout import Player
-from learnloop_service.training.types import EvaluationConfig, IterationResult, Progress, RunConfig
+from learnloop_service.training.types import EvaluationConfig, IterationProgress, IterationResult, RunConfig
 from tests.conditions import answered
 from tests.fakes.engine_process import EngineProcess
 
@@ -36,7 +36,7 @@ def learn(
     config: RunConfig,
     name: str,
     base: str,
-    progress: Callable[[Progress], None],
+    progress: Callable[[IterationProgress], None],
     agent: Player | None = None,
 ) -> AsyncIterator[IterationResult]:
     """The loop for a model of that name."""

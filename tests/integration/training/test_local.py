@@ -20,7 +20,7 @@ from learnloop_service.training.backends.base import (
     TrainRequest,
 )
 from learnloop_service.training.backends.local.backend import LocalBackend, LocalPolicy, connect, missing, model_config
-from learnloop_service.training.backends.local.models import LocalModels, Refused, _group
+from learnloop_service.training.backends.local.models import ErrorReply, LocalModels, _group
 from learnloop_service.training.backends.local.torn_checkpoints import ADAPTER
 from learnloop_service.training.rollout.chat import open_chat
 from learnloop_service.training.types import Group
@@ -226,15 +226,15 @@ async def test_one_model_is_on_the_gpu_at_a_time(tmp_path: Path) -> None:
     models = LocalModels(gpu, tmp_path, {}, idle_s=1000.0)
     await models.register("mail", "a", "base")
     await models.register("mail", "a", "base")
-    with pytest.raises(Refused, match="the GPU serves mail/a now"):
+    with pytest.raises(ErrorReply, match="the GPU serves mail/a now"):
         await models.register("mail", "b", "base")
-    with pytest.raises(Refused, match="exists with base model 'base'"):
+    with pytest.raises(ErrorReply, match="exists with base model 'base'"):
         await models.register("mail", "a", "another")
     patient = LocalModels(gpu, tmp_path, {}, idle_s=0.0)
     for name in ("a", "b"):
         await patient.register("mail", name, "base")
     assert gpu.closed == 1
-    with pytest.raises(Refused, match="mail~a is not loaded"):
+    with pytest.raises(ErrorReply, match="mail~a is not loaded"):
         await patient.steps("mail~a")
 
 

@@ -25,9 +25,9 @@ from learnloop_service.training.backends.base import (
     TrainOutcome,
 )
 from learnloop_service.training.budget import Unlimited
-from learnloop_service.training.collector import RolloutsFailed
-from learnloop_service.training.learn_loop import learn_loop
-from learnloop_service.training.types import IterationResult, Progress
+from learnloop_service.training.loop.collector import RolloutsFailed
+from learnloop_service.training.loop.learn_loop import learn_loop
+from learnloop_service.training.types import IterationProgress, IterationResult
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.integration.training.scripted_runs import (
@@ -126,7 +126,7 @@ async def test_what_runs_ahead_of_a_run_that_fails_is_given_up() -> None:
 
 async def test_the_next_rollouts_run_during_the_saving_and_are_judged_in_turn() -> None:
     results: list[IterationResult] = []
-    judge, progress = InTurn(results), list[Progress]()
+    judge, progress = InTurn(results), list[IterationProgress]()
     async with left_as_it_was(), scripted_chat(answer := skilled(lucky)) as model:
         policy = Observed(model.url)
         model.script = policy.noted(answer)
@@ -227,7 +227,7 @@ async def test_a_loop_that_is_closed_leaves_nothing_running_ahead() -> None:
 
 
 async def test_progress_is_that_of_the_current_iteration() -> None:
-    reports: list[Progress] = []
+    reports: list[IterationProgress] = []
     async with scripted_chat(skilled(lucky)) as model:
         policy = Observed(model.url, lambda policy, n: n == CONFIG.iterations or len(policy.asked[n + 1]) == 12)
         model.script = policy.noted(model.script)
@@ -373,7 +373,7 @@ class InTurn(ReferenceJudge):
 async def test_the_next_rollouts_run_during_the_showcase_and_are_judged_in_turn() -> None:
     lessons_met: dict[str, set[int]] = defaultdict(set)
     results: list[IterationResult] = []
-    judge, progress = InTurn(results), list[Progress]()
+    judge, progress = InTurn(results), list[IterationProgress]()
     async with left_as_it_was(), scripted_chat(answer := skilled(lucky)) as model:
         policy = Showing(model.url, next_are_asked)
         model.script = policy.showing(answer)

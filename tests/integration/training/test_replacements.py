@@ -15,7 +15,7 @@ from learnloop_service.environment.email_search.environment import SyntheticEmai
 from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.inclusion import is_replacement
 from learnloop_service.training.journal import ALL_JUDGED, ALL_REPLACED, repair, unscored
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.scoring import success_rate, summarise
 from learnloop_service.training.types import Group, IterationResult, RunConfig
 from tests.conditions import until

@@ -26,8 +26,8 @@ from learnloop_service.training.backends.serverless import (
     connect,
 )
 from learnloop_service.training.backends.train_options import SERVERLESS
+from learnloop_service.training.loop.train_step import UNSURE
 from learnloop_service.training.rollout.chat import open_chat
-from learnloop_service.training.train_step import UNSURE
 from learnloop_service.training.types import Group
 from tests import policies
 from tests.conditions import until

@@ -29,8 +29,8 @@ from learnloop_service.training.backends.base import (
 from learnloop_service.training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
 from learnloop_service.training.best_checkpoint import BestCheckpoint, Validation
 from learnloop_service.training.journal import IterationJournal
-from learnloop_service.training.learn_loop import CheckpointLost, learn_loop
-from learnloop_service.training.train_step import TrainStep, _trajectories
+from learnloop_service.training.loop.learn_loop import CheckpointLost, learn_loop
+from learnloop_service.training.loop.train_step import TrainStep, _trajectories
 from learnloop_service.training.types import Group, Resume, RunConfig, Snapshot
 from tests.conditions import answered
 from tests.fakes.engine_process import EngineProcess

@@ -28,19 +28,19 @@ from learnloop_service.training.backends.base import (
     TrainingFailed,
 )
 from learnloop_service.training.backends.embedded import EmbeddedBackend, connect
-from learnloop_service.training.engine.tokens import ChatTokenizer
-from learnloop_service.training.learn_loop import LEFT_OUT, learn_loop
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
+from learnloop_service.training.loop.learn_loop import LEFT_OUT, learn_loop
+from learnloop_service.training.loop.warm_start import AllOverlong, iterations_of
 from learnloop_service.training.rollout.chat import open_chat
 from learnloop_service.training.types import (
     EvaluationConfig,
+    IterationProgress,
     IterationResult,
-    Progress,
     Resume,
     RunConfig,
     Snapshot,
     WarmStartConfig,
 )
-from learnloop_service.training.warm_start import AllOverlong, iterations_of
 from tests.best_of import best_of
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.lossy_proxy import Moment, lossy_proxy
@@ -95,7 +95,7 @@ def weights(engine: EngineProcess, model: ModelSpec) -> dict[str, str]:
 
 
 async def test_a_model_that_calls_no_tools_learns_to(backend: EmbeddedBackend) -> None:
-    reports: list[Progress] = []
+    reports: list[IterationProgress] = []
     model = spec("random")
     results = await run(
         await backend.register(model),

@@ -14,7 +14,7 @@ from learnloop_service.environment.base import Json
 from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
 from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.budget import BudgetReached, Reservation, Unlimited, Unreserved, Usage
-from learnloop_service.training.learn_loop import learn_loop
+from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.phases import Phase
 from learnloop_service.training.rollout.chat import open_chat
 from learnloop_service.training.rollout.model_calls import ModelCalls, Sampling

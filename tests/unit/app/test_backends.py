@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from learnloop_service.app.backends import Backends, Choice, choices, refusal, usable
+from learnloop_service.app.backends import BackendChoice, Backends, choices, refusal, usable
 from learnloop_service.app.settings import SettingsError, load_settings
 from learnloop_service.training.backends import registry
 from learnloop_service.training.backends.base import BackendUnavailable
@@ -25,7 +25,7 @@ def no_account(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_key_and_a_gpu_there_is_the_embedded_one() -> None:
     assert usable() == ["embedded"]
     embedded, on_gpus, serverless = choices()
-    assert embedded == Choice("embedded", None)
+    assert embedded == BackendChoice("embedded", None)
     assert (serverless.refusal or "").endswith("needs the setting WANDB_API_KEY.")
     assert "the extra `gpu`" in (on_gpus.refusal or "")
 

@@ -3,7 +3,7 @@
 import json
 
 from learnloop_service.app.datasets.demonstrations import read_demonstrations
-from learnloop_service.app.operations.base_model_warnings import temperature_warnings
+from learnloop_service.app.operations.start.base_model_warnings import temperature_warnings
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from learnloop_service.app.operations.start_what_if import refuses
+from learnloop_service.app.operations.start.what_if import refuses
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from learnloop_service.app.domain.stored_request import Budget, Choice, KeptCheckpoints, StoredRequest
-from learnloop_service.app.operations.run_plan import plan_of
+from learnloop_service.app.domain.stored_request import Choice, KeptCheckpoints, StoredBudget, StoredRequest
+from learnloop_service.app.operations.start.run_plan import plan_of
 from learnloop_service.app.schemas.run_request import EnvironmentChoice, LearnLoopRequest
 from learnloop_service.app.settings import load_settings
 from learnloop_service.training.protocol.validation_message import message_of
@@ -50,7 +50,7 @@ def test_all_that_a_request_may_say_is_read() -> None:
     request = StoredRequest.parse(plan.stored())
     evaluation = EvaluationConfig(every=1, scenarios=2, test_scenarios=3, samples=4, seed=0)
     assert request.config == RunConfig(**settings, evaluation=evaluation)
-    assert request.budget == Budget(max_tokens=9)
+    assert request.budget == StoredBudget(max_tokens=9)
     assert request.checkpoints == KeptCheckpoints(keep_best=1, keep_last=3, keep_every=5)
     assert request.model.project == "mail"
     assert request.model.name == "agent"

@@ -8,8 +8,8 @@ import torch
 from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
-from learnloop_service.training.base_model_files import base_model_fault
-from learnloop_service.training.engine.base_check import check
+from learnloop_service.training.bases.child_processes import check
+from learnloop_service.training.bases.files import base_model_fault
 from learnloop_service.training.engine.engine import Engine, finish
 from learnloop_service.training.engine.examination.trial import sampling_fault
 from learnloop_service.training.engine.http.errors import api_error

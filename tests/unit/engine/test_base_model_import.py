@@ -10,13 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from learnloop_service.training.base_model_files import added_base_models, place_of_added
-from learnloop_service.training.base_verdicts import BaseVerdicts
+from learnloop_service.training.bases.files import added_base_models, place_of_added
+from learnloop_service.training.bases.verdicts import BaseVerdicts
 from learnloop_service.training.engine.registry.base_model_import import CannotAdd, add, packaged
 from learnloop_service.training.engine.registry.gguf_unpacking import on_all_cores
 from learnloop_service.training.engine.registry.model_record import BadBaseModel
 from learnloop_service.training.engine.registry.registry import Registry
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from tests.fakes.forked_engine import fork_server
 from tests.fakes.gguf_file import write_gguf
 from tests.fakes.hostile_bases import hostile_base

@@ -202,18 +202,18 @@ def test_places_are_given_up_by_those_not_used_for_longest(tmp_path: Path, weigh
     def placed() -> set[Adapter]:
         return {adapter for adapter in (a, b, c, d) if adapter in joined._placed}
 
-    joined.place([a])
+    joined.use_together([a])
     assert joined.ranges([a, None]) is None
-    joined.place([b])
-    joined.place([c])
+    joined.use_together([b])
+    joined.use_together([c])
     assert placed() == {a, b, c}
     ranges = joined.ranges([a, b, c, None])
     assert ranges is not None
     spans = [range(start, stop) for start, stop in ranges.tolist()]
     assert [len(span) for span in spans] == [3, 3, 2, 0]
     assert sorted(rank for span in spans for rank in span) == list(range(8))
-    joined.place([a])
-    joined.place([d])
+    joined.use_together([a])
+    joined.use_together([d])
     assert placed() == {a, d}
     assert joined.rounds([b, d, a]) == [{d, a}, {b}]
     joined.use(b)

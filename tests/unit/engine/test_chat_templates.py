@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from tests.fakes.tiny_model import make_tiny_model
 
 TEMPLATES = Path(__file__).parent / "chat_templates"

@@ -15,7 +15,7 @@ from learnloop_service.training.engine.http.server import create_app
 from learnloop_service.training.engine.registry.model_record import UnknownModel
 from learnloop_service.training.engine.sampling.requests import SampleCancelled, SampleRequest
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
-from learnloop_service.training.engine.trainer.grpo_step import Progress
+from learnloop_service.training.engine.trainer.grpo_step import StepProgress
 from learnloop_service.training.engine.trainer.trajectories import Group
 from tests.fakes.engine import make_engine, odd_share, sampled_group
 
@@ -104,7 +104,7 @@ async def test_sampling_goes_on_while_a_model_is_trained(engine: Engine, groups:
     assert isinstance(result, TrainResult)
     assert result.step == 1
     assert training.seen[0] == "started"
-    counts = [item.done for item in training.seen[1:] if isinstance(item, Progress) and item.total > 1]
+    counts = [item.finished for item in training.seen[1:] if isinstance(item, StepProgress) and item.total > 1]
     assert counts == list(range(1, 1 + len(counts)))
     assert len(counts) > 10
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.engine.http.chat_request import EngineChatRequest
 from learnloop_service.training.engine.http.reply_grammar import reply_grammar
 from learnloop_service.training.engine.sampling.constraint import (
     FORCED_CHARACTERS,
@@ -19,7 +19,7 @@ from learnloop_service.training.engine.sampling.constraint import (
     Vocabulary,
     _Tokens,
 )
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.protocol.tool_formats.formats import FORMATS, HERMES, Reply
 from learnloop_service.training.protocol.tool_formats.written_calls import WrittenCall
 from tests.fakes.tiny_model import make_tiny_model
@@ -39,7 +39,9 @@ def vocabulary(tokenizer: ChatTokenizer) -> Vocabulary:
 
 
 def grammar_of(vocabulary: Vocabulary, **fields: Json) -> Grammar:
-    request = ChatRequest.model_validate({"model": "any", "messages": [{"role": "user", "content": "Go."}], **fields})
+    request = EngineChatRequest.model_validate(
+        {"model": "any", "messages": [{"role": "user", "content": "Go."}], **fields}
+    )
     grammar = reply_grammar(request, HERMES)
     assert grammar is not None
     return Grammar(vocabulary, grammar.text)
@@ -184,7 +186,7 @@ def test_a_schema_and_tools_leave_the_choice_between_both(vocabulary: Vocabulary
 )
 def test_who_demands_nothing_is_not_constrained(fields: Json) -> None:
     body = {"model": "any", "messages": [{"role": "user", "content": "Go."}], **fields}
-    assert reply_grammar(ChatRequest.model_validate(body), HERMES) is None
+    assert reply_grammar(EngineChatRequest.model_validate(body), HERMES) is None
 
 
 def test_a_schema_that_nothing_satisfies_is_refused(vocabulary: Vocabulary) -> None:
@@ -223,7 +225,7 @@ def test_a_long_forced_text_is_written_whole_but_tokenized_in_parts(
 @pytest.mark.parametrize("name", ["qwen3_5", "gemma4", "gpt_oss"])
 def test_families_with_another_notation_are_constrained_to_that_of_hermes(name: str) -> None:
     body = {"model": "any", "messages": [{"role": "user", "content": "Go."}], "tools": [tool("find")]}
-    request = ChatRequest.model_validate({**body, "tool_choice": "required"})
+    request = EngineChatRequest.model_validate({**body, "tool_choice": "required"})
     assert reply_grammar(request, FORMATS[name]) == reply_grammar(request, HERMES)
     [call] = FORMATS[name].read(HERMES.write([WrittenCall("find", '{"word": "tide"}')])).tool_calls
     assert call.name == "find"

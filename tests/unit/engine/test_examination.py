@@ -9,29 +9,36 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from learnloop_service.training.base_model_files import place_of_added
-from learnloop_service.training.base_report import Defects, Finding, FormatCount, Report, Severity, read, written
-from learnloop_service.training.base_verdicts import BaseVerdicts, Verdict
-from learnloop_service.training.engine import base_check
-from learnloop_service.training.engine.base_check import Silent, check
+from learnloop_service.training.bases import child_processes, full_examination
+from learnloop_service.training.bases.child_processes import Silent, check
+from learnloop_service.training.bases.files import place_of_added
+from learnloop_service.training.bases.full_examination import ask_for_calls, with_probe
+from learnloop_service.training.bases.report import (
+    BaseReport,
+    Defects,
+    Finding,
+    FindingSeverity,
+    FormatCount,
+    read,
+    written,
+)
+from learnloop_service.training.bases.verdicts import BaseVerdict, BaseVerdicts
 from learnloop_service.training.engine.examination.examine import examine
 from learnloop_service.training.engine.examination.marks import untrained
-from learnloop_service.training.engine.examination.rows import HEADS, Rows, open_rows
-from learnloop_service.training.engine.registry import base_examination
-from learnloop_service.training.engine.registry.base_examination import ask_for_calls, with_probe
-from learnloop_service.training.engine.registry.base_mends import mend, single_braces, tie_head
+from learnloop_service.training.engine.examination.rows import HEADS, MatrixRows, open_rows
 from learnloop_service.training.engine.registry.base_model_import import add
+from learnloop_service.training.engine.registry.base_model_mends import mend, single_braces, tie_head
 from learnloop_service.training.engine.registry.base_models import parameter_count
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from tests.fakes import defective_bases as bases
 from tests.fakes.tiny_model import make_tiny_model
 
 
-def _examined(directory: Path) -> Report:
+def _examined(directory: Path) -> BaseReport:
     return examine(directory, ChatTokenizer(directory))
 
 
-def _by_name(report: Report) -> dict[str, Finding]:
+def _by_name(report: BaseReport) -> dict[str, Finding]:
     return {finding.name: finding for finding in report.findings}
 
 
@@ -41,7 +48,7 @@ def test_a_base_without_defects_has_no_warning(tmp_path: Path) -> None:
     report = _examined(base)
     assert report.warnings == ()
     assert report.defects == Defects()
-    assert report.severity == Severity.OK
+    assert report.severity == FindingSeverity.OK
     assert report.parameters == parameter_count(base)
     assert _by_name(report).keys() == {"marks", "size", "stop tokens", "template", "conversation"}
 
@@ -50,19 +57,19 @@ def test_a_base_without_defects_has_no_warning(tmp_path: Path) -> None:
 def test_marks_that_were_never_trained_are_found(tmp_path: Path, spare_ids: int) -> None:
     report = _examined(bases.with_untrained(tmp_path, spare_ids=spare_ids))
     assert report.defects.untrained_marks == bases.MARKS
-    assert _by_name(report)["marks"].severity is Severity.WARNING
+    assert _by_name(report)["marks"].severity is FindingSeverity.WARNING
 
 
 def test_other_tokens_of_the_template_are_only_named(tmp_path: Path) -> None:
     findings = _by_name(report := _examined(bases.with_untrained(tmp_path, ["<|im_start|>"])))
     assert report.defects.untrained_marks == ()
-    assert findings["template tokens"].severity is Severity.NOTE
+    assert findings["template tokens"].severity is FindingSeverity.NOTE
     assert "<|im_start|>" in findings["template tokens"].found
 
 
 def test_a_stop_token_that_was_never_trained_is_a_warning(tmp_path: Path) -> None:
     finding = _by_name(_examined(bases.with_untrained(tmp_path, ["<|im_end|>"])))["template tokens"]
-    assert finding.severity == Severity.WARNING
+    assert finding.severity == FindingSeverity.WARNING
     assert "should end replies" in finding.found
 
 
@@ -76,7 +83,7 @@ def test_without_unused_ids_equal_rows_are_untrained(tmp_path: Path) -> None:
     rows[4] = 3 * rows[3]  # the same direction is the same vector after quantization by rows
     added = {"<a>": 2, "<b>": 3, "<c>": 4, "<d>": 5}
     with open_rows(_rows(tmp_path, rows), HEADS) as head:
-        assert isinstance(head, Rows)
+        assert isinstance(head, MatrixRows)
         assert untrained(head, added, 6, "<a> <b> <c>") == ("<b>", "<c>")
         assert untrained(head, added, 6, "<a> <d>") == ()
         assert untrained(head, added, 6, "nothing") == ()
@@ -86,7 +93,7 @@ def test_padding_of_zeros_says_nothing_of_trained_rows(tmp_path: Path) -> None:
     rows = torch.eye(6)
     rows[4:] = 0
     with open_rows(_rows(tmp_path, rows), HEADS) as head:
-        assert isinstance(head, Rows)
+        assert isinstance(head, MatrixRows)
         assert untrained(head, {"<a>": 2, "<b>": 3}, 4, "<a> <b>") == ()
         assert untrained(head, {"<a>": 2, "<b>": 4}, 5, "<a> <b>") == ("<b>",)
 
@@ -197,7 +204,7 @@ def test_all_known_ends_end_a_reply_in_the_copy(tmp_path: Path) -> None:
     verdict = add(source, copy)
     assert verdict.report is not None
     assert verdict.report.defects == Defects()
-    assert _by_name(verdict.report)["stop tokens"].severity is Severity.OK
+    assert _by_name(verdict.report)["stop tokens"].severity is FindingSeverity.OK
     assert ChatTokenizer(copy).stop_ids == {0, 2}
     assert json.loads((copy / "generation_config.json").read_text())["eos_token_id"][0] == 2
     assert ChatTokenizer(source).stop_ids == {2}
@@ -240,9 +247,9 @@ def test_without_a_chat_template_ours_stands_in(tmp_path: Path) -> None:
     base = make_tiny_model(tmp_path)
     (base / "chat_template.jinja").unlink()
     findings = _by_name(_examined(base))
-    assert findings["template"].severity == Severity.NOTE
+    assert findings["template"].severity == FindingSeverity.NOTE
     assert "stands in" in findings["template"].found
-    assert findings["conversation"].severity is Severity.OK
+    assert findings["conversation"].severity is FindingSeverity.OK
 
 
 def test_a_template_that_drops_results_is_named(tmp_path: Path) -> None:
@@ -255,7 +262,7 @@ def test_a_template_that_drops_results_is_named(tmp_path: Path) -> None:
     )
     (base / "chat_template.jinja").write_text(template)
     finding = _by_name(_examined(base))["conversation"]
-    assert finding.severity == Severity.WARNING
+    assert finding.severity == FindingSeverity.WARNING
     assert "results" in finding.found
 
 
@@ -267,7 +274,7 @@ def test_what_a_template_refuses_first_is_named(tmp_path: Path) -> None:
         f"{check}{{{{ raise_exception('one question only') }}}}{{% endif %}}{template}"
     )
     finding = _by_name(_examined(base))["conversation"]
-    assert finding.severity is Severity.WARNING
+    assert finding.severity is FindingSeverity.WARNING
     assert "refuses a question after a call" in finding.found
     assert "one question only" in finding.found
 
@@ -279,16 +286,16 @@ def _count(tool_format: str, calls: int) -> FormatCount:
 @pytest.mark.parametrize(
     ("calls", "chosen", "severity"),
     [
-        ({"hermes": 30, "json": 31}, "json", Severity.OK),
-        ({"hermes": 30, "json": 30}, "hermes", Severity.OK),
-        ({"hermes": 0, "json": 3}, "json", Severity.NOTE),
-        ({"hermes": 0, "json": 0}, None, Severity.WARNING),
+        ({"hermes": 30, "json": 31}, "json", FindingSeverity.OK),
+        ({"hermes": 30, "json": 30}, "hermes", FindingSeverity.OK),
+        ({"hermes": 0, "json": 3}, "json", FindingSeverity.NOTE),
+        ({"hermes": 0, "json": 0}, None, FindingSeverity.WARNING),
     ],
 )
 def test_the_format_with_the_most_readable_calls_is_chosen(
-    calls: dict[str, int], chosen: str | None, severity: Severity
+    calls: dict[str, int], chosen: str | None, severity: FindingSeverity
 ) -> None:
-    report = with_probe(Report(()), tuple(_count(name, readable) for name, readable in calls.items()))
+    report = with_probe(BaseReport(()), tuple(_count(name, readable) for name, readable in calls.items()))
     assert report.tool_format == chosen
     assert _by_name(report)["calls"].severity == severity
 
@@ -297,18 +304,20 @@ def test_a_report_is_kept_with_the_verdict(tmp_path: Path) -> None:
     base = make_tiny_model(tmp_path / "base")
     report = with_probe(_examined(base), (_count("hermes", 7),))
     assert read(json.loads(json.dumps(written(report)))) == report
-    BaseVerdicts(tmp_path).keep(base, Verdict(None, report))
-    assert BaseVerdicts(tmp_path).find(base) == Verdict(None, report)
+    BaseVerdicts(tmp_path).keep(base, BaseVerdict(None, report))
+    assert BaseVerdicts(tmp_path).find(base) == BaseVerdict(None, report)
 
 
 def _answers(monkeypatch: pytest.MonkeyPatch, *counts: FormatCount) -> None:
-    monkeypatch.setattr(base_examination, "probe_base", lambda *_, **__: counts)
+    monkeypatch.setattr(full_examination, "probe", lambda *_, **__: counts)
 
 
 def test_the_chosen_format_is_named_in_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = make_tiny_model(place_of_added(tmp_path, "mine"))
     _answers(monkeypatch, _count("hermes", 0), _count("json", 9))
-    verdict = ask_for_calls(base, tmp_path, Verdict(None, Report(())), prompts=32, device="cpu", progress=Silent())
+    verdict = ask_for_calls(
+        base, tmp_path, BaseVerdict(None, BaseReport(())), prompts=32, device="cpu", progress=Silent()
+    )
     assert json.loads((base / "learnloop.json").read_text()) == {"tool_format": "json"}
     assert ChatTokenizer(base).tool_format.name == "json"
     assert BaseVerdicts(tmp_path).find(base) == verdict  # of the files with the new one
@@ -317,25 +326,29 @@ def test_the_chosen_format_is_named_in_the_copy(tmp_path: Path, monkeypatch: pyt
 def test_of_a_base_elsewhere_it_is_said_what_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = make_tiny_model(tmp_path / "base")
     _answers(monkeypatch, _count("hermes", 0), _count("json", 9))
-    report = Report(())
-    probed = ask_for_calls(base, tmp_path, Verdict(None, report), prompts=32, device="cpu", progress=Silent()).report
+    report = BaseReport(())
+    probed = ask_for_calls(
+        base, tmp_path, BaseVerdict(None, report), prompts=32, device="cpu", progress=Silent()
+    ).report
     assert probed is not None
     assert f'{{"tool_format": "json"}} into {base}/learnloop.json' in str(_by_name(probed)["tool format"].remedy)
     assert not (base / "learnloop.json").exists()
     (base / "learnloop.json").write_text('{"tool_format": "json"}')
-    again = ask_for_calls(base, tmp_path, Verdict(None, report), prompts=32, device="cpu", progress=Silent()).report
+    again = ask_for_calls(base, tmp_path, BaseVerdict(None, report), prompts=32, device="cpu", progress=Silent()).report
     assert again is not None
     assert "tool format" not in _by_name(again)
 
 
 def test_a_probe_that_needs_too_much_memory_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = make_tiny_model(tmp_path / "base")
-    monkeypatch.setattr(base_check, "CHECK_BYTES", 1 << 16)
-    monkeypatch.setattr(base_check, "_CPU_COPIES", 0)
-    verdict = ask_for_calls(base, tmp_path, Verdict(None, Report(())), prompts=1, device="cpu", progress=Silent())
+    monkeypatch.setattr(child_processes, "CHECK_BYTES", 1 << 16)
+    monkeypatch.setattr(child_processes, "_CPU_COPIES", 0)
+    verdict = ask_for_calls(
+        base, tmp_path, BaseVerdict(None, BaseReport(())), prompts=1, device="cpu", progress=Silent()
+    )
     assert verdict.fault is None
     assert verdict.report is not None
-    assert _by_name(verdict.report)["calls"].severity == Severity.WARNING
+    assert _by_name(verdict.report)["calls"].severity == FindingSeverity.WARNING
 
 
 @pytest.mark.usefixtures("forked_checks")

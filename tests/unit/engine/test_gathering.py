@@ -22,13 +22,13 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         ticks = itertools.count()
-        for module in ("gathering", "scheduler"):
+        for module in ("gathering", "admission"):
             time = SimpleNamespace(perf_counter=lambda: next(ticks) * STEP_S)
             monkeypatch.setattr(f"learnloop_service.training.engine.sampling.{module}.time", time)
 
 
 def steps_waited(gathering: Gathering, prompts: int, active: int) -> int:
-    return sum(1 for _ in itertools.takewhile(lambda _: gathering.goes_on(prompts, active), range(10_000)))
+    return sum(1 for _ in itertools.takewhile(lambda _: gathering.waits(prompts, active), range(10_000)))
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def test_nothing_waits_where_nothing_is_decoded_or_no_row_is_free(monkeypatch: p
     Clock(monkeypatch)
     gathering = Gathering()
     gathering.passed(10 * STEP_S)
-    assert not gathering.goes_on(5, 0)
-    assert not gathering.goes_on(0, 5)
-    assert gathering.goes_on(1, 5)
-    assert not gathering.goes_on(1, 0)  # the others ended meanwhile
+    assert not gathering.waits(5, 0)
+    assert not gathering.waits(0, 5)
+    assert gathering.waits(1, 5)
+    assert not gathering.waits(1, 0)  # the others ended meanwhile
 
 
 def test_turns_that_end_one_by_one_are_prefilled_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

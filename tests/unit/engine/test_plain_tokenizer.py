@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from learnloop_service.training.engine.__main__ import TINY_BASE
-from learnloop_service.training.engine.plain_tokenizer import PlainTokenizer
+from learnloop_service.training.engine.text.plain_tokenizer import PlainTokenizer
 from tests.fakes.tiny_model import make_tiny_model
 
 CALL = {"id": "c", "type": "function", "function": {"name": "search", "arguments": {"words": ["Bän", "<b>"], "n": 1}}}

@@ -14,10 +14,10 @@ import pytest
 from learnloop_service.training.engine.computing import BusySeconds
 from learnloop_service.training.engine.sampling.figures import SamplingFigures
 from learnloop_service.training.engine.workers import ray_workers
-from learnloop_service.training.engine.workers.link import Cancel, LinkClosed, Report, WorkerFigures, WorkerSpec
+from learnloop_service.training.engine.workers.link import Cancel, LinkClosed, WorkerFigures, WorkerReport, WorkerSpec
 from learnloop_service.training.engine.workers.ray_workers import ClusterUnavailable, RayWorkers
 
-REPORT = Report([], WorkerFigures(SamplingFigures(*[0] * 9), BusySeconds(), [], None))
+REPORT = WorkerReport([], WorkerFigures(SamplingFigures(*[0] * 9), BusySeconds(), [], None))
 
 
 class ActorDied(Exception):
@@ -141,9 +141,9 @@ def test_messages_and_reports_arrive_in_order_until_the_worker_dies(ray: Scripte
     spec = _spec(0, samples=True, trains=True)
     workers = RayWorkers("head:6379", [spec])
     link = workers.start(spec)
-    assert link.place == "not placed yet"
+    assert link.location == "not placed yet"
     actor = ray.actors[0].object
-    reports = [Report([], REPORT.figures) for _ in range(3)]
+    reports = [WorkerReport([], REPORT.figures) for _ in range(3)]
     for report in reports:
         actor.send(report)
     assert [link.receive() for _ in reports] == reports

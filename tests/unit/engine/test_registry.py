@@ -18,7 +18,7 @@ from learnloop_service.training.engine.registry.model_record import (
     UnknownModel,
 )
 from learnloop_service.training.engine.registry.registry import Registry
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.tuning import Tuning
 from tests.fakes.tiny_model import make_tiny_model
 

@@ -9,7 +9,7 @@ import pytest
 from learnloop_service.training.engine.http.replies import TokenTexts
 from learnloop_service.training.engine.http.sampled_turns import SampledTurns
 from learnloop_service.training.engine.http.text_stream import TextStream
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.engine.trainer.trajectories import Group, read_groups
 from tests.fakes.tiny_model import make_tiny_model
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.engine.http.chat_request import EngineChatRequest
 from learnloop_service.training.engine.http.replies import TokenTexts, choice
 from learnloop_service.training.engine.http.text_stream import TextStream
 from learnloop_service.training.engine.sampling.requests import Sample
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from tests.fakes.template_tokenizer import template_tokenizer
 
 TALK: list[dict[str, Any]] = [
@@ -88,7 +88,7 @@ def test_a_reply_in_channels_is_its_content_and_its_calls(
     look = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
     prompt = harmony.prompt(TALK[:1], [look])
     for tools in [[look]] if called else [[look], None]:
-        request = ChatRequest.model_validate({"model": "m", "messages": TALK[:1], "tools": tools})
+        request = EngineChatRequest.model_validate({"model": "m", "messages": TALK[:1], "tools": tools})
         message = choice(request, harmony, TokenTexts(harmony), sample, prompt, 0, False)["message"]
         assert message["content"] == content
         assert [call["function"]["name"] for call in message.get("tool_calls", [])] == called

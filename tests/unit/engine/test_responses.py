@@ -10,7 +10,7 @@ from learnloop_service.training.engine.http.errors import ApiError
 from learnloop_service.training.engine.http.responses.stored import StoredResponses
 from learnloop_service.training.protocol.responses.events import ResponseEvents
 from learnloop_service.training.protocol.responses.items import messages_of
-from learnloop_service.training.protocol.responses.reply import Reply
+from learnloop_service.training.protocol.responses.reply import ResponseFields
 from learnloop_service.training.protocol.responses.request import ResponsesRequest
 
 
@@ -73,7 +73,7 @@ def _events(*deltas: dict[str, Json], finish: str = "stop") -> list[dict[str, Js
         yield {"choices": [{"delta": {}, "logprobs": None, "finish_reason": finish}]}
 
     async def collect() -> list[dict[str, Json]]:
-        events = ResponseEvents(Reply(ResponsesRequest(model="m", input="x"), "m"))
+        events = ResponseEvents(ResponseFields(ResponsesRequest(model="m", input="x"), "m"))
         return [event async for event in events.of(chunks())]
 
     return asyncio.run(collect())

@@ -475,7 +475,7 @@ def test_conversations_that_need_the_same_pages_wait_for_one_another(
     weights: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Replies outgrow the pages reserved for them: the youngest make room, and continue later where they were."""
-    monkeypatch.setattr("learnloop_service.training.engine.sampling.scheduler.PAGED_REPLY", 1)
+    monkeypatch.setattr("learnloop_service.training.engine.sampling.admission.PAGED_REPLY", 1)
     packed = Packed(weights)
     sampler = sampler_of(packed, slots=8, cache_bytes=1)
     requests = [request(prompt_of(60, seed=number), 150, seed=number) for number in range(5)]

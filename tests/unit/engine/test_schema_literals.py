@@ -29,7 +29,7 @@ def _object(properties: Json) -> Json:
 )
 def test_a_long_literal_is_found_with_its_place(schema: Json, path: str) -> None:
     largest = max(literals(schema), key=lambda literal: literal.size)
-    assert largest.place == path
+    assert largest.location == path
     assert 10_000 <= largest.size < 10_100
 
 
@@ -46,5 +46,5 @@ def test_places_in_deep_schemas_stay_short() -> None:
     schema: Json = {"const": 1}
     for _ in range(100):
         schema = _object({LONG: schema})
-    assert max(len(literal.place) for literal in literals(schema)) < 200
+    assert max(len(literal.location) for literal in literals(schema)) < 200
     assert Literal("const", 1) in literals({"const": 1})

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import learnloop_service.training.engine.tiny_base
-from learnloop_service.training.engine.template_habits import Habits, with_short_ids, without_system_role
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.template_habits import Habits, with_short_ids, without_system_role
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.protocol.tool_formats.formats import FORMATS
 
 TEMPLATES = Path(__file__).parent / "chat_templates"

@@ -18,11 +18,11 @@ from learnloop_service.training.engine.engine import Engine, finish
 from learnloop_service.training.engine.registry.registry import Registry
 from learnloop_service.training.engine.sampling.requests import SampleRequest
 from learnloop_service.training.engine.sampling.sampler import Sampler
-from learnloop_service.training.engine.template_habits import without_system_role
-from learnloop_service.training.engine.tokens import ChatTokenizer
-from learnloop_service.training.engine.tool_text import with_tools_as_text
+from learnloop_service.training.engine.text.template_habits import without_system_role
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tool_text import with_tools_as_text
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
-from learnloop_service.training.engine.trainer.trajectories import Conversation, Trajectory
+from learnloop_service.training.engine.trainer.trajectories import Conversation, TrainingTrajectory
 from tests.fakes.template_tokenizer import template_tokenizer
 
 
@@ -175,7 +175,7 @@ def _with_weights(directory: Path, tokenizer: ChatTokenizer) -> None:
         shutil.copy(directory / "weights" / name, directory / name)
 
 
-def _talk(engine: Engine, name: str, *, seed: int, reward: float) -> Trajectory:
+def _talk(engine: Engine, name: str, *, seed: int, reward: float) -> TrainingTrajectory:
     """Sample every reply of the conversation, each after those that were sampled before."""
     target = engine.registry.resolve(name)
     tokenizer = engine.tokenizer(target)
@@ -191,7 +191,7 @@ def _talk(engine: Engine, name: str, *, seed: int, reward: float) -> Trajectory:
         assert read.content or read.tool_calls
         ids, _ = tokenizer.training_sequence(TALK[: index + 1], TOOLS, exact)
         assert ids == [*prompt, *sample.ids], "it is trained after what it was sampled after"
-    return Trajectory((Conversation(tuple(TALK), TOOLS, exact, logprobs, frozenset(exact)),), reward)
+    return TrainingTrajectory((Conversation(tuple(TALK), TOOLS, exact, logprobs, frozenset(exact)),), reward)
 
 
 @pytest.mark.long

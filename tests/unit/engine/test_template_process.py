@@ -5,7 +5,7 @@ import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
-from learnloop_service.training.engine.template_process import TemplateProcess, _exchange
+from learnloop_service.training.engine.text.template_process import TemplateProcess, _exchange
 
 LINES = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
 OPTIONS = {"enable_thinking": None, "date": None}

@@ -51,8 +51,8 @@ def encoded(text: str) -> list[int]:
 
 def test_the_recipe_is_that_of_the_script_and_of_the_weights() -> None:
     manifest = written("recipe.json")
-    recipe = make.Recipe(**manifest["recipe"])
-    assert recipe == make.Recipe()
+    recipe = make.BaseRecipe(**manifest["recipe"])
+    assert recipe == make.BaseRecipe()
     config = written("config.json")
     shape = {
         "hidden_size": recipe.hidden,
@@ -231,7 +231,7 @@ def test_a_demonstration_is_made_again_from_its_number() -> None:
 def test_what_the_agent_wrote_is_marked(number: int) -> None:
     text = corpus.conversation(number, 0, 0.5)
     ids, agent = corpus.encode(tokenizer().backend_tokenizer, text)
-    assert len(ids) == len(agent) < make.Recipe().context
+    assert len(ids) == len(agent) < make.BaseRecipe().context
     assert tokenizer().decode(ids) == text
     wrote = tokenizer().decode([token for token, is_agents in zip(ids, agent, strict=True) if is_agents])
     turns = [turn.split(END_OF_TURN)[0] for turn in text.split("<|im_start|>assistant\n")[1:]]
@@ -243,7 +243,9 @@ def test_what_the_agent_wrote_is_marked(number: int) -> None:
 
 def test_the_script_makes_a_model_that_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "_BLOCK", 12)
-    recipe = replace(make.Recipe(), hidden=16, layers=1, heads=2, head_dim=8, mlp=16, tokens=2_000, batch_tokens=2_048)
+    recipe = replace(
+        make.BaseRecipe(), hidden=16, layers=1, heads=2, head_dim=8, mlp=16, tokens=2_000, batch_tokens=2_048
+    )
     trained = tokenizer().backend_tokenizer
     small_corpus = corpus.make_corpus(trained, recipe.tokens, recipe.seed, recipe.email_share, processes=1)
     assert small_corpus.starts[-1] == len(small_corpus.tokens) == len(small_corpus.agent) >= recipe.tokens

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from learnloop_service.training.engine.tokens import BadConversation, ChatTokenizer
+from learnloop_service.training.engine.text.tokens import BadConversation, ChatTokenizer
 from tests.fakes.tiny_model import make_tiny_model
 
 TOOLS: list[dict[str, Any]] = [

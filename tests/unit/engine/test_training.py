@@ -25,7 +25,7 @@ from learnloop_service.training.engine.trainer.padded_batches import padded_batc
 from learnloop_service.training.engine.trainer.policy import Policy, load_checkpoint
 from learnloop_service.training.engine.trainer.pretrained import load_model
 from learnloop_service.training.engine.trainer.sft import Example, SftOptions
-from learnloop_service.training.engine.trainer.trajectories import BadTrajectory, Conversation, Trajectory
+from learnloop_service.training.engine.trainer.trajectories import BadTrajectory, Conversation, TrainingTrajectory
 from learnloop_service.training.tuning import Tuning
 from tests.conditions import until
 from tests.fakes.engine import make_engine, odd_share, sampled_group
@@ -165,7 +165,7 @@ def test_batches_at_the_same_time_change_no_bit(tmp_path: Path, family: str, tor
         model = _create(engine)
         metrics = [_train(engine, model, 1), _train(engine, model, 1, options)]
         abandoned = engine.train(model, [sampled_group(engine, "test/agent", odd_share, count=8)], FAST)
-        while not next(abandoned).done:
+        while not next(abandoned).finished:
             pass
         abandoned.close()
         taught = SftOptions(batch_size=6, learning_rate=1e-3)
@@ -245,9 +245,9 @@ def test_another_step_than_expected_is_a_conflict(tmp_path: Path) -> None:
     assert engine.registry.newest(model).step == 1
 
 
-def _with_logprobs(group: Sequence[Trajectory], value: float) -> list[Trajectory]:
+def _with_logprobs(group: Sequence[TrainingTrajectory], value: float) -> list[TrainingTrajectory]:
     return [
-        Trajectory(
+        TrainingTrajectory(
             tuple(
                 Conversation(c.messages, c.tools, c.exact, {i: (value,) * len(ids) for i, ids in c.exact.items()})
                 for c in trajectory.conversations
@@ -317,10 +317,10 @@ def test_what_the_model_cannot_have_said_is_refused(tmp_path: Path) -> None:
     model = _create(engine)
     good = sampled_group(engine, "test/agent", odd_share)
     messages = good[0].conversations[0].messages
-    alien = Trajectory((Conversation(messages, None, {1: (10_000,)}, {1: (-1.0,)}),), 5.0)
+    alien = TrainingTrajectory((Conversation(messages, None, {1: (10_000,)}, {1: (-1.0,)}),), 5.0)
     with pytest.raises(BadTrajectory, match="10000"):
         finish(engine.train(model, [(*good, alien)], FAST))
-    long = Trajectory((Conversation(messages, None, {1: (7,) * 600}, {1: (-1.0,) * 600}),), 5.0)
+    long = TrainingTrajectory((Conversation(messages, None, {1: (7,) * 600}, {1: (-1.0,) * 600}),), 5.0)
     with pytest.raises(BadTrajectory, match="context is 512"):
         finish(engine.train(model, [(*good, long)], FAST))
     with pytest.raises(UnknownModel):
@@ -340,7 +340,7 @@ def test_only_sampled_tokens_are_trained_over_several_turns(tmp_path: Path) -> N
     )
     exact = {3: (30, 31, 32), 5: (40, 41)}
     logprobs = {3: (-1.0, -2.0, -3.0), 5: (-4.0, -5.0)}
-    group = tuple(Trajectory((Conversation(messages, None, exact, logprobs),), reward) for reward in (0.0, 1.0))
+    group = tuple(TrainingTrajectory((Conversation(messages, None, exact, logprobs),), reward) for reward in (0.0, 1.0))
     result = finish(engine.train(model, [group], FAST))
     assert result.metrics["num_trainable_tokens"] == 2 * 5
 

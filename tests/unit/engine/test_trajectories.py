@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.engine.trainer.trajectories import (
     BadTrajectory,
     Conversation,
-    Trajectory,
+    TrainingTrajectory,
     counts,
     read_groups,
     sequences,
@@ -47,7 +47,7 @@ def _dump(*rewards: float) -> list[dict[str, Any]]:
     ]
 
 
-def _group(*rewards: float) -> tuple[Trajectory, ...]:
+def _group(*rewards: float) -> tuple[TrainingTrajectory, ...]:
     [group] = read_groups([{"trajectories": _dump(*rewards)}])
     return group
 
@@ -135,7 +135,7 @@ def test_several_sampled_turns_keep_their_order(tokenizer: ChatTokenizer) -> Non
         {"role": "assistant", "content": "y"},
     )
     conversation = Conversation(messages, None, {3: (44,), 1: (42, 43)}, {3: (-3.0,), 1: (-1.0, -2.0)})
-    group = (Trajectory((conversation,), 1.0), Trajectory((conversation,), 0.0))
+    group = (TrainingTrajectory((conversation,), 1.0), TrainingTrajectory((conversation,), 0.0))
     item = next(sequences([group], tokenizer, scale_rewards=True))
     assert [item.ids[position] for position in item.trained] == [42, 43, 44]
     assert item.logprobs == (-1.0, -2.0, -3.0)

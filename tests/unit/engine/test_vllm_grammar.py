@@ -10,9 +10,9 @@ from llguidance.hf import from_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 import learnloop_service.training.engine
-from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.engine.http.chat_request import EngineChatRequest
 from learnloop_service.training.engine.http.reply_grammar import reply_grammar
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.engine.vllm.grammar import for_vllm
 from learnloop_service.training.protocol.tool_formats.formats import HERMES
 
@@ -29,7 +29,7 @@ def _grammar(**fields: Any) -> str:
     parameters = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
     tool = {"type": "function", "function": {"name": "find", "parameters": parameters, "strict": True}}
     body = {"model": "m", "messages": [{"role": "user", "content": "a"}], "tools": [tool], **fields}
-    grammar = reply_grammar(ChatRequest.model_validate(body), HERMES)
+    grammar = reply_grammar(EngineChatRequest.model_validate(body), HERMES)
     assert grammar is not None
     return grammar.text
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from learnloop_service.training.engine.sampling.requests import NonFiniteLogits, SampleRequest
-from learnloop_service.training.engine.vllm.protocol import BadReply, Reply, figures, scored
+from learnloop_service.training.engine.vllm.protocol import BadReply, SampleReply, figures, scored
 
 REQUEST = SampleRequest((5, 6), "tiny", 8)
 
@@ -21,7 +21,7 @@ def _piece(**choice: Any) -> dict[str, Any]:
 
 
 def _read(piece: Any) -> None:
-    reply = Reply()
+    reply = SampleReply()
     reply.add(piece, 0)
     reply.sample(REQUEST, 3, 10)
 
@@ -30,7 +30,7 @@ def _read(piece: Any) -> None:
     ("stop_reason", "stop_text"), [(None, None), (2, None), ("</tool_call>", "</tool_call>")], ids=str
 )
 def test_what_ended_it(stop_reason: object, stop_text: str | None) -> None:
-    reply = Reply()
+    reply = SampleReply()
     assert reply.add(_piece(stop_reason=stop_reason), 0) == [(7, -0.1), (8, -9999.0)]
     sample = reply.sample(REQUEST, 3, 10)
     assert sample.ids == [7, 8]
@@ -65,12 +65,12 @@ def test_no_answer(piece: Any) -> None:
 
 def test_weights_that_give_no_numbers() -> None:
     with pytest.raises(NonFiniteLogits):
-        Reply().add(_piece(logprobs={"token_logprobs": [float("nan"), -1], "top_logprobs": []}), 0)
+        SampleReply().add(_piece(logprobs={"token_logprobs": [float("nan"), -1], "top_logprobs": []}), 0)
 
 
 def test_alternatives_are_the_most_likely_ones() -> None:
     """vLLM names the sampled token among them, too."""
-    reply = Reply()
+    reply = SampleReply()
     top = [{"token_id:9": -3.0, "token_id:1": -0.2, "token_id:2": -0.4}] * 2
     reply.add(_piece(logprobs={"token_logprobs": [-3.0, -3.0], "top_logprobs": top}), 2)
     assert reply.top == [[(1, -0.2), (2, -0.4)]] * 2

@@ -19,17 +19,17 @@ from learnloop_service.training.engine.trainer.peers import TrainerLost, Weights
 from learnloop_service.training.engine.workers import pool as pool_module
 from learnloop_service.training.engine.workers.conversations import Conversations
 from learnloop_service.training.engine.workers.link import (
-    Answer,
     Ask,
+    CommandAnswer,
     Failed,
     FrontEnd,
     LinkClosed,
-    Report,
-    Tokens,
+    StreamedTokens,
     ToWorker,
     Trained,
     TrainingCommand,
     WorkerFigures,
+    WorkerReport,
     WorkerSpec,
 )
 from tests.conditions import until
@@ -43,21 +43,21 @@ Does = Callable[["ScriptedWorker", Ask], None]
 class ScriptedWorker:
     """A link to a worker whose answers come from a function."""
 
-    place, host = "nowhere", None
+    location, host = "nowhere", None
 
     def __init__(self, spec: WorkerSpec, does: Does) -> None:
         self.spec = spec
         self._does = does
-        self._reports: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
-        self._reports.put(Report((), FIGURES))
+        self._reports: queue.SimpleQueue[WorkerReport | None] = queue.SimpleQueue()
+        self._reports.put(WorkerReport((), FIGURES))
 
     def answer(self, ask: Ask, outcome: object) -> None:
-        self._reports.put(Report((Answer(ask.number, outcome),), FIGURES))
+        self._reports.put(WorkerReport((CommandAnswer(ask.number, outcome),), FIGURES))
 
-    def tell(self, tokens: Tokens) -> None:
-        self._reports.put(Report((tokens,), FIGURES))
+    def tell(self, tokens: StreamedTokens) -> None:
+        self._reports.put(WorkerReport((tokens,), FIGURES))
 
-    def receive(self) -> Report:
+    def receive(self) -> WorkerReport:
         if (report := self._reports.get()) is None:
             raise LinkClosed("ended")
         return report
@@ -198,7 +198,7 @@ async def test_tokens_that_were_reported_are_not_reported_otherwise(
 
     def does(worker: ScriptedWorker, ask: Ask) -> None:
         requests.append(ask)
-        worker.tell(Tokens(ask.number, ((7, -0.5),)))
+        worker.tell(StreamedTokens(ask.number, ((7, -0.5),)))
         worker.end()
 
     reported: list[tuple[int, float]] = []
@@ -228,7 +228,7 @@ def _tell(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
 
 
 def test_a_prompt_continues_the_longest_conversation() -> None:
-    conversations = Conversations(kept=3)
+    conversations = Conversations(capacity=3)
     conversations.remember([1, 2, 3], worker=0)
     conversations.remember([1, 2, 3, 4, 5], worker=1)
     assert conversations.find([1, 2, 3, 4]) == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from learnloop_service.environment.genai_spans import Reply, chat, execute_tool, invoke_agent
+from learnloop_service.environment.genai_spans import ChatAnswer, chat, execute_tool, invoke_agent
 from learnloop_service.environment.trace import tracing
 from tests.fakes.noted_spans import Noted
 
@@ -40,7 +40,7 @@ def test_attributes_are_those_of_weaves_own_client(monkeypatch: pytest.MonkeyPat
         with chat(
             "openai", model="m@3", messages=MESSAGES, parameters={"temperature": 0.5, "max_tokens": 9, "seed": 7}
         ) as turn:
-            turn.output = Reply({"role": "assistant", "content": None, "tool_calls": [CALL]}, "tool_calls", 30, 4)
+            turn.output = ChatAnswer({"role": "assistant", "content": None, "tool_calls": [CALL]}, "tool_calls", 30, 4)
         with execute_tool("search", call_id="c1", arguments='{"q": "Ü"}') as tool:
             tool.output = "[]"
 
@@ -95,7 +95,7 @@ def test_a_chat_that_fails_has_no_output() -> None:
 def test_unexpected_messages_fail_no_request() -> None:
     noted = Noted()
     with tracing(noted.tracer), chat("o", model="m", messages=[{"tool_calls": [1]}], parameters={}) as traced:
-        traced.output = Reply({"content": [{"type": "text", "text": "hi"}]}, None, 0, 0)
+        traced.output = ChatAnswer({"content": [{"type": "text", "text": "hi"}]}, None, 0, 0)
     recorded = attributes(noted, "chat")
     assert recorded["learnloop.untraced"] == "TypeError"
     assert recorded["gen_ai.response.finish_reasons"] == ("unknown",)

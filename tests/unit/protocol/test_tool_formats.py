@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from learnloop_service.training.protocol.tool_formats import chosen
 from learnloop_service.training.protocol.tool_formats.formats import FORMATS, HERMES, ToolFormat
 from learnloop_service.training.protocol.tool_formats.written_calls import WrittenCall
-from scripts.tiny_base.careless import Demonstration
+from scripts.tiny_base.careless import RecordedConversation
 
 MARKS = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "```", "<|python_tag|>", "{{", "}}", "; ", '"', "\\")
 texts = st.lists(st.sampled_from(MARKS) | st.text(max_size=8), max_size=4).map("".join)
@@ -230,7 +230,7 @@ def test_a_native_call_that_is_cut_says_why(name: str, call: str, values: dict[s
         ("gemma4", "<tool_call>", "A call is not valid JSON: expecting value at character 12."),
         ("gpt_oss", "<tool_call>\n", "A call is not valid JSON: expecting value at character 13."),
         ("gemma4", "<|tool_call>call:f[1]<tool_call|>", "The arguments of f are not a JSON object."),
-        ("gemma4", "<|tool_call>call:f{a:NaN}<tool_call|>", "The arguments of f have a number that JSON has not."),
+        ("gemma4", "<|tool_call>call:f{a:NaN}<tool_call|>", "The arguments of f have a number that JSON does not have"),
         ("gemma4", "<|tool_call>f()<tool_call|>", "<|tool_call> stands where no call that can be read begins."),
         ("gpt_oss", ' to=functions.f<|message|>{"a": ', "The arguments of a call are not valid: expecting value"),
         ("gpt_oss", "I use to=functions.f", "to=functions. stands where no call that can be read begins."),
@@ -302,7 +302,7 @@ def test_a_chosen_format_is_kept_in_the_directory(tmp_path: Path) -> None:
 def test_the_mistakes_of_the_tiny_base_stay_malformed(seed: int) -> None:
     """It learns to avoid them, so nothing may be read into them."""
     episode: Any = SimpleNamespace(messages=list)
-    demonstration = Demonstration(episode, Random(seed))
+    demonstration = RecordedConversation(episode, Random(seed))
     demonstration._malformed("search_inbox", '{"keywords": ["invoice"], "sender": "ann"}')
     [message] = demonstration.messages
     assert HERMES.read(message["content"]).tool_calls == ()

@@ -9,7 +9,7 @@ import pytest
 @pytest.mark.long
 def test_art_comes_late_and_without_torch_which_can_come_later() -> None:
     service = (
-        "learnloop_service.training.learn_loop, learnloop_service.training.rollout.rollout, "
+        "learnloop_service.training.loop.learn_loop, learnloop_service.training.rollout.rollout, "
         "learnloop_service.training.scoring, learnloop_service.training.backends.embedded, "
         "learnloop_service.environment.email_search.environment, learnloop_sales.environment, "
         "learnloop_service.judges.reference"

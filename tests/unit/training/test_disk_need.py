@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from learnloop_service.training.base_model_files import tensor_shapes
+from learnloop_service.training.bases.files import tensor_shapes
 from learnloop_service.training.disk_need import DiskNeed, disk_need
 from learnloop_service.training.tuning import Tuning
 from tests.fakes.tiny_model import make_tiny_model

@@ -7,7 +7,7 @@ import pytest
 
 from learnloop_service.environment.registry import GROUP
 from learnloop_service.training.environment_check.check import check
-from learnloop_service.training.environment_check.report import Report, State
+from learnloop_service.training.environment_check.report import FindingState, Report
 from tests.fakes import boxes
 from tests.fakes.installed import installed
 
@@ -29,7 +29,7 @@ def examine(tmp_path: Path) -> Iterator[Examine]:
         yield examined
 
 
-def wrong(report: Report, state: State = State.FAILED) -> list[str]:
+def wrong(report: Report, state: FindingState = FindingState.FAILED) -> list[str]:
     return [finding.name for finding in report.findings if finding.state is state]
 
 
@@ -37,16 +37,20 @@ def wrong(report: Report, state: State = State.FAILED) -> list[str]:
     ("task", "state", "words"),
     [
         ("None", None, None),
-        ("{'properties': {'box': {}}}", State.OK, "they have the fields box"),
-        ("{'properties': {}, 'required': ['colour']}", State.WARNING, "requires colour, which its scenarios lack"),
-        ("{'box': 'a box'}", State.FAILED, "not a JSON schema of an object with `properties`"),
-        ("{'properties': {'box': None}}", State.FAILED, "not a JSON schema of an object with `properties`"),
-        ("{'properties': {}, 'required': 5}", State.FAILED, "not a JSON schema of an object with `properties`"),
-        ("['box']", State.FAILED, "not a JSON schema of an object with `properties`"),
+        ("{'properties': {'box': {}}}", FindingState.OK, "they have the fields box"),
+        (
+            "{'properties': {}, 'required': ['colour']}",
+            FindingState.WARNING,
+            "requires colour, which its scenarios lack",
+        ),
+        ("{'box': 'a box'}", FindingState.FAILED, "not a JSON schema of an object with `properties`"),
+        ("{'properties': {'box': None}}", FindingState.FAILED, "not a JSON schema of an object with `properties`"),
+        ("{'properties': {}, 'required': 5}", FindingState.FAILED, "not a JSON schema of an object with `properties`"),
+        ("['box']", FindingState.FAILED, "not a JSON schema of an object with `properties`"),
     ],
 )
 async def test_what_an_environment_says_of_its_tasks(
-    tmp_path: Path, task: str, state: State | None, words: str | None
+    tmp_path: Path, task: str, state: FindingState | None, words: str | None
 ) -> None:
     lines = (
         f"from {boxes.__name__} import Boxes",
@@ -99,7 +103,9 @@ async def test_a_sound_environment(examine: Examine, kind: type[boxes.Boxes]) ->
 async def test_what_is_wrong_is_found(examine: Examine, kind: type[boxes.Boxes], name: str, words: str) -> None:
     report = await examine(kind)
     assert report.broken
-    [finding, *_] = [failed for failed in report.findings if failed.name == name and failed.state is State.FAILED]
+    [finding, *_] = [
+        failed for failed in report.findings if failed.name == name and failed.state is FindingState.FAILED
+    ]
     assert words in finding.said
 
 
@@ -107,13 +113,13 @@ async def test_without_an_oracle_headroom_is_not_known(examine: Examine) -> None
     report = await examine(boxes.Unsolved)
     assert report.headroom is None
     assert report.solvable is None
-    assert "headroom" in wrong(report, State.WARNING)
+    assert "headroom" in wrong(report, FindingState.WARNING)
     assert wrong(report) == []
 
 
 async def test_without_a_judge_no_reward_is_examined(examine: Examine) -> None:
     report = await examine(boxes.Priced)
     assert wrong(report) == []
-    assert wrong(report, State.WARNING) == ["judge"]
+    assert wrong(report, FindingState.WARNING) == ["judge"]
     assert report.agents == ()
     assert "'ruler' cannot be used without settings" in report.findings[-1].said

@@ -23,7 +23,7 @@ from learnloop_service.training.journal import (
 )
 from learnloop_service.training.phases import Phase, Purpose
 from learnloop_service.training.rollout.histories import messages_of
-from learnloop_service.training.types import Failure, FailureKind, Rollout
+from learnloop_service.training.types import FailureKind, Rollout, RolloutFailure
 
 SCENARIO = Scenario("train.7", "train", {"question": "when?"}, {"answer": "then"})
 texts = st.text(st.characters(codec=None, exclude_categories=[]), max_size=12)  # lone surrogates too
@@ -77,7 +77,7 @@ def rollouts(draw: Any) -> Rollout:
         SCENARIO,
         trajectory,
         draw(st.dictionaries(texts, jsons, max_size=3)),
-        draw(st.none() | st.builds(Failure, st.sampled_from(FailureKind), texts)),
+        draw(st.none() | st.builds(RolloutFailure, st.sampled_from(FailureKind), texts)),
         draw(numbers),
         draw(numbers),
     )
@@ -128,12 +128,12 @@ def test_a_rollout_of_another_scenario_is_refused() -> None:
 
 def test_a_failed_rollout_of_an_earlier_version_has_its_message() -> None:
     """It was kept before failures had a kind."""
-    failed = Rollout("r1", SCENARIO, import_art().Trajectory(), {}, Failure(FailureKind.TIMEOUT, "too slow"))
+    failed = Rollout("r1", SCENARIO, import_art().Trajectory(), {}, RolloutFailure(FailureKind.TIMEOUT, "too slow"))
     entry = json.loads(dump_rollout(failed))
     assert entry["error"] == "too slow"
     assert entry.pop("failure") == "timeout"
     again = load_rollout(SCENARIO, json.dumps(entry))
-    assert again.failure == Failure(FailureKind.OTHER, "too slow")
+    assert again.failure == RolloutFailure(FailureKind.OTHER, "too slow")
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import pytest
 from learnloop_service.environment.base import Scenario
 from learnloop_service.judges.base import Score
 from learnloop_service.training.no_signal import NoSignal, no_signal_of
-from learnloop_service.training.types import Failure, FailureKind, Group, Rollout, ScoredRollout
+from learnloop_service.training.types import FailureKind, Group, Rollout, RolloutFailure, ScoredRollout
 
 SCENARIO = Scenario("s", "train", {})
 
 
 def scored(reward: float | None, finish: str = "answered", *, failed: bool = False) -> ScoredRollout:
-    failure = Failure(FailureKind.TIMEOUT, "too slow") if failed else None
+    failure = RolloutFailure(FailureKind.TIMEOUT, "too slow") if failed else None
     rollout = Rollout("r", SCENARIO, cast(Any, None), {"finish": finish}, failure)
     return ScoredRollout(rollout, Score(None, ""), reward, {}, success=False)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learnloop_service.app.operations.start_rejudging import expected_cost
+from learnloop_service.app.operations.start.rejudging import expected_cost
 from learnloop_service.training.advantages import advantages
 from learnloop_service.training.statistics.rejudging import (
     MATTERS,

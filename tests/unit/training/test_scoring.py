@@ -14,7 +14,7 @@ from learnloop_service.environment.base import Outcome, Scenario
 from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
 from learnloop_service.judges.base import Candidate, JudgeCall, Judgement, Score
 from learnloop_service.training.scoring import assign_rewards, judge_group, malformed_share, success_rate, summarise
-from learnloop_service.training.types import Failure, FailureKind, Group, Rollout
+from learnloop_service.training.types import FailureKind, Group, Rollout, RolloutFailure
 from tests.fakes.scripted_learning import ScriptedTrajectory
 
 SCENARIO = Scenario("s", "train", {}, {"answer": "x"})
@@ -45,7 +45,7 @@ def rollout(id: str, error: str | None = None, **changes: Any) -> Rollout:
     facts = dict.fromkeys(("found_source", "read_source", "read_invalid", "sources_correct"), True)
     outcome = {"finish": "answered", "sources": ["a"], "turns": 4, "max_turns": 8, **facts, **changes}
     trajectory: Any = ScriptedTrajectory()
-    return Rollout(id, SCENARIO, trajectory, outcome, Failure(FailureKind.OTHER, error) if error else None)
+    return Rollout(id, SCENARIO, trajectory, outcome, RolloutFailure(FailureKind.OTHER, error) if error else None)
 
 
 async def scored(judge: Verdicts, *rollouts: Rollout) -> Group:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.learning.promotion import Quality, promoted
-from learnloop_service.training.statistics.sequential import Decision, Evidence, Rule, evidence
+from learnloop_service.training.statistics.sequential import Decision, PairEvidence, Rule, evidence
 
 RULE = Rule()
 
@@ -27,8 +27,8 @@ def test_a_decision_needs_evidence() -> None:
     assert evidence([-1.0] * 100, RULE).decision(RULE) is Decision.REFUSE
     assert evidence([0.0] * 400, RULE).decision(RULE) is Decision.REFUSE
     assert evidence([0.0] * 20, RULE).decision(RULE) is Decision.CONTINUE
-    assert Evidence(9, log(20), 0.0).decision(RULE) is Decision.PROMOTE
-    assert Evidence(9, log(20) - 1e-9, 0.0).decision(RULE) is Decision.CONTINUE
+    assert PairEvidence(9, log(20), 0.0).decision(RULE) is Decision.PROMOTE
+    assert PairEvidence(9, log(20) - 1e-9, 0.0).decision(RULE) is Decision.CONTINUE
 
 
 @given(st.lists(st.floats(-1, 1), max_size=50))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from learnloop_service.training.statistics.shares import newcombe, wilson
 from learnloop_service.training.statistics.turn_values import (
     Sampled,
-    Verdict,
+    TurnVerdict,
     credits,
     most_probes,
     next_probe,
@@ -18,7 +18,7 @@ from learnloop_service.training.statistics.turn_values import (
 SAMPLES = 16
 
 
-def _bisected(chances: list[float], success: bool, draw: Random) -> tuple[Verdict, int]:
+def _bisected(chances: list[float], success: bool, draw: Random) -> tuple[TurnVerdict, int]:
     """Look for the decisive turn of a rollout with these chances of success before its turns. Returns the probes,
     too."""
     values: dict[int, Sampled] = {}
@@ -75,8 +75,8 @@ def test_an_undecided_turn_names_what_is_missing() -> None:
 def test_where_the_first_value_is_the_result_nothing_is_looked_for() -> None:
     values = {1: Sampled(16, 0)}
     assert next_probe(values, 6, False) is None
-    assert verdict(values, 6, False) == Verdict(None, None, None)
-    assert verdict({}, 6, False) == Verdict(None, None, None)
+    assert verdict(values, 6, False) == TurnVerdict(None, None, None)
+    assert verdict({}, 6, False) == TurnVerdict(None, None, None)
 
 
 @given(st.integers(1, 12), st.booleans(), st.randoms(use_true_random=False))

@@ -54,7 +54,7 @@ def model_config(
     """
     if unknown := set(arguments) - set(_ARGUMENTS):
         raise ValueError(f"ART has no {', '.join(sorted(unknown))}; there are: {', '.join(_ARGUMENTS)}")
-    config: dict[str, Any] = {name: dict(given) for name, given in arguments.items()}
+    config: dict[str, Any] = {name: dict(values) for name, values in arguments.items()}
     if not trainer_gpus and not inference_gpus:
         return config
     if not trainer_gpus or len(inference_gpus) != 1:
@@ -92,7 +92,7 @@ class LocalSettings(BackendSettings):
 
 def _gpu_memory(_: LocalSettings) -> Iterator[Check]:
     """Yield how much memory the GPUs have left. What a model needs is up to ART's arguments, so it is only shown."""
-    free = [f"{each / 1e9:.1f} GB on GPU {number}" for number, each in enumerate(free_gpu_memory())]
+    free = [f"{free_bytes / 1e9:.1f} GB on GPU {number}" for number, free_bytes in enumerate(free_gpu_memory())]
     if free:
         yield Check("GPU memory", State.OK, f"{', '.join(free)} free")
     else:

@@ -19,7 +19,8 @@ class LocalJob:
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     task: asyncio.Task[None] | None = None
 
-    async def tell(self, kind: str, **data: Any) -> None:
+    async def add(self, kind: str, **data: Any) -> None:
+        """Add an event, and wake those who wait for one."""
         async with self.changed:
             self.events.append({"id": f"event-{len(self.events)}", "type": kind, "data": data})
             self.changed.notify_all()
@@ -61,13 +62,13 @@ class LocalJobs:
 
     async def _run(self, job: LocalJob, work: Callable[[], Awaitable[Event]]) -> None:
         async with self._turn:
-            await job.tell("training_started")
+            await job.add("training_started")
             try:
                 ended = await work()
             except Exception as error:  # any error of vLLM, Unsloth or CUDA is reported to the job's followers
-                await job.tell("training_failed", error_message=f"{type(error).__name__}: {error}")
+                await job.add("training_failed", error_message=f"{type(error).__name__}: {error}")
             else:
-                await job.tell("training_ended", **ended)
+                await job.add("training_ended", **ended)
 
     @asynccontextmanager
     async def idle(self) -> AsyncIterator[None]:

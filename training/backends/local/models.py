@@ -21,7 +21,7 @@ IDLE_S = 300.0
 """Seconds without a request after which a model can be replaced by another."""
 
 
-class Refused(Exception):
+class ErrorReply(Exception):
     """Raised to answer a request with an error in OpenAI's format."""
 
     def __init__(self, status: int, message: str, code: str | None = None) -> None:
@@ -44,7 +44,7 @@ class LocalModels:
         self._used = 0.0
 
     async def register(self, project: str, name: str, base_model: str) -> dict[str, Any]:
-        """Load the model, unless it is loaded. Raises Refused."""
+        """Load the model, unless it is loaded. Raises ErrorReply."""
         import art
 
         async with self._loading:
@@ -59,7 +59,7 @@ class LocalModels:
                 await model.register(self._backend)
                 self._loaded = model
             elif loaded.base_model != base_model:
-                raise Refused(409, f"{project}/{name} exists with base model {loaded.base_model!r}")
+                raise ErrorReply(409, f"{project}/{name} exists with base model {loaded.base_model!r}")
             self._used = time.monotonic()
         about = {"id": f"{project}~{name}", "entity": "local", "project": project, "name": name}
         return about | {"base_model": base_model, "run_id": None}
@@ -68,7 +68,7 @@ class LocalModels:
         if self._loaded is None:
             return
         if self.jobs.pending() or time.monotonic() - self._used < self._idle_s:
-            raise Refused(503, f"the GPU serves {self._loaded.project}/{self._loaded.name} now")
+            raise ErrorReply(503, f"the GPU serves {self._loaded.project}/{self._loaded.name} now")
         self._loaded = None
         await self._backend.close()
 
@@ -77,10 +77,10 @@ class LocalModels:
             quarantine(self._directory(f"{project}~{name}") / "checkpoints")
 
     def model(self, model_id: str) -> Any:
-        """Return the loaded model if it has this id. Raises Refused otherwise."""
+        """Return the loaded model if it has this id. Raises ErrorReply otherwise."""
         loaded = self._loaded
         if loaded is None or f"{loaded.project}~{loaded.name}" != model_id:
-            raise Refused(503, f"the model {model_id} is not loaded")
+            raise ErrorReply(503, f"the model {model_id} is not loaded")
         self._used = time.monotonic()
         return loaded
 
@@ -88,19 +88,19 @@ class LocalModels:
         """Return the steps of the model's checkpoints. An untrained model has step 0, the base model."""
         self.model(model_id)
         directory = self._directory(model_id) / "checkpoints"
-        found = [int(each.name) for each in directory.glob("*") if each.name.isdigit()] if directory.is_dir() else []
-        return sorted(found) or [0]
+        steps = [int(path.name) for path in directory.glob("*") if path.name.isdigit()] if directory.is_dir() else []
+        return sorted(steps) or [0]
 
     async def submit(self, model_id: str, body: dict[str, Any]) -> str:
-        """Start a training from the expected step, and return the job's id. Raises Refused."""
+        """Start a training from the expected step, and return the job's id. Raises ErrorReply."""
         model, config = self.model(model_id), dict(body.get("experimental_config") or {})
         learning_rate, expected = config.pop("learning_rate"), body["expected_step"]
         if unknown := set(config) - self._options():
-            raise Refused(400, f"local takes no option {', '.join(sorted(unknown))}")
+            raise ErrorReply(400, f"local takes no option {', '.join(sorted(unknown))}")
         now = (await self.steps(model_id))[-1]
         if now != expected or self.jobs.pending(model_id):
-            raise Refused(409, f"the model is at step {now}, not {expected}, or is being trained", "step_conflict")
-        groups = [_group(each) for each in body["trajectory_groups"]]
+            raise ErrorReply(409, f"the model is at step {now}, not {expected}, or is being trained", "step_conflict")
+        groups = [_group(dumped) for dumped in body["trajectory_groups"]]
 
         async def work() -> dict[str, Any]:
             try:
@@ -114,8 +114,8 @@ class LocalModels:
         return self.jobs.submit(model_id, work)
 
     def _options(self) -> set[str]:
-        known = inspect.signature(self._backend.train).parameters
-        return set(known) - {"model", "trajectory_groups", *_RESERVED_OPTIONS}
+        parameters = inspect.signature(self._backend.train).parameters
+        return set(parameters) - {"model", "trajectory_groups", *_RESERVED_OPTIONS}
 
     async def delete_checkpoints(self, model_id: str, steps: list[int]) -> dict[str, Any]:
         """Delete checkpoints, but never the newest."""
@@ -126,10 +126,10 @@ class LocalModels:
         return {"deleted_count": len(gone), "not_found_steps": [step for step in steps if step not in gone]}
 
     async def delete(self, model_id: str) -> None:
-        """Delete a model and all its checkpoints. Raises Refused during training."""
+        """Delete a model and all its checkpoints. Raises ErrorReply during training."""
         async with self._loading:
             if self.jobs.pending(model_id):
-                raise Refused(409, f"{model_id} is being trained")
+                raise ErrorReply(409, f"{model_id} is being trained")
             if self._loaded is not None and f"{self._loaded.project}~{self._loaded.name}" == model_id:
                 self._loaded = None
                 await self._backend.close()
@@ -138,15 +138,18 @@ class LocalModels:
     def _directory(self, model_id: str) -> Path:
         project, _, name = model_id.partition("~")
         if not all(part and part.strip(".") and Path(part).name == part for part in (project, name)):
-            raise Refused(400, f"{model_id!r} names no model")
+            raise ErrorReply(400, f"{model_id!r} names no model")
         return self._root / project / "models" / name
 
     def sampled_at(self, name: str) -> tuple[str, str, str]:
-        """Return where `PROJECT/NAME[@STEP]` is sampled: base URL, key, and the model's name there. Raises Refused."""
+        """Return where `PROJECT/NAME[@STEP]` is sampled: base URL, key, and the model's name there.
+
+        Raises ErrorReply.
+        """
         try:
             named = ModelName.parse(name)
         except ValueError as error:
-            raise Refused(404, str(error)) from error
+            raise ErrorReply(404, str(error)) from error
         model = self.model(f"{named.project}~{named.name}")
         inner = self._backend._model_inference_name(model, named.step)
         return model.inference_base_url, model.inference_api_key, inner
@@ -162,10 +165,10 @@ def _group(dumped: dict[str, Any]) -> Any:
     from art.trajectories import History
 
     trajectories = []
-    for each in dumped["trajectories"]:
-        trajectory = art.Trajectory(reward=each["reward"])
-        _restore(trajectory, each)
-        for history in each.get("additional_histories") or ():
+    for dumped_trajectory in dumped["trajectories"]:
+        trajectory = art.Trajectory(reward=dumped_trajectory["reward"])
+        _restore(trajectory, dumped_trajectory)
+        for history in dumped_trajectory.get("additional_histories") or ():
             trajectory.additional_histories.append(History(messages_and_choices=[]))
             _restore(trajectory.additional_histories[-1], history)
         trajectories.append(trajectory)

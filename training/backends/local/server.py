@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from learnloop_service.training.backends.local.models import IDLE_S, LocalModels, Refused
+from learnloop_service.training.backends.local.models import IDLE_S, ErrorReply, LocalModels
 
 Handler = Callable[[Request], Awaitable[Any]]
 
@@ -53,7 +53,7 @@ def _wrap_handler(handler: Handler, api_key: str) -> Handler:
             return _error(401, "bad key", None)
         try:
             answer = await handler(request)
-        except Refused as error:
+        except ErrorReply as error:
             return _error(error.status, str(error), error.code)
         except (KeyError, TypeError, ValueError) as error:
             return _error(400, f"{type(error).__name__}: {error}", None)
@@ -100,7 +100,7 @@ class _Api:
     async def list_events(self, request: Request) -> Any:
         job = self._models.jobs.get(request.path_params["id"])
         if job is None:
-            raise Refused(404, "no such training job", "job_not_found")
+            raise ErrorReply(404, "no such training job", "job_not_found")
         after = request.query_params.get("after")
         start = int(after.removeprefix("event-")) + 1 if after else 0
         wait_s = min(float(request.query_params.get("wait_s", 0)), _LONGEST_WAIT_S)

@@ -14,8 +14,10 @@ def quarantine(checkpoints: Path) -> list[Path]:
     """Rename torn checkpoints of a model to `*.torn`, and return their new paths. Must not run during training."""
     if not checkpoints.is_dir():
         return []
-    numbered = (each for each in sorted(checkpoints.iterdir()) if each.is_dir() and each.name.isdigit())
-    return [_set_aside(each) for each in numbered if not is_whole(each)]
+    numbered = (
+        checkpoint for checkpoint in sorted(checkpoints.iterdir()) if checkpoint.is_dir() and checkpoint.name.isdigit()
+    )
+    return [_set_aside(checkpoint) for checkpoint in numbered if not is_whole(checkpoint)]
 
 
 def is_whole(checkpoint: Path) -> bool:

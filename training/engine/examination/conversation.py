@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.base_report import Finding, Severity
-from learnloop_service.training.engine.tokens import BadConversation, ChatTokenizer, Message
+from learnloop_service.training.bases.report import Finding, FindingSeverity
+from learnloop_service.training.engine.text.tokens import BadConversation, ChatTokenizer, Message
 
 _DOUBLED = re.compile(r"\{\{\s*[\"']name[\"']\s*:")
 _SYSTEM = "Answer by looking into the inbox."
@@ -32,7 +32,7 @@ _SECOND_ARGUMENTS = {"keywords": ["review", "Bern"], "max_results": 1}
 _SECOND_RESULT = "The review is on 3 June."
 
 
-def _asked(id: str, arguments: Json) -> Message:
+def _call_message(id: str, arguments: Json) -> Message:
     function = {"name": "search_inbox", "arguments": json.dumps(arguments)}
     return {"role": "assistant", "content": "", "tool_calls": [{"id": id, "type": "function", "function": function}]}
 
@@ -40,11 +40,11 @@ def _asked(id: str, arguments: Json) -> Message:
 _MESSAGES: list[Message] = [
     {"role": "system", "content": _SYSTEM},
     {"role": "user", "content": "When is the kickoff?"},
-    _asked("call-1", _ARGUMENTS),
+    _call_message("call-1", _ARGUMENTS),
     {"role": "tool", "content": _RESULT, "tool_call_id": "call-1", "name": "search_inbox"},
     {"role": "assistant", "content": "On 12 May."},
     {"role": "user", "content": "And the review?"},
-    _asked("call-2", _SECOND_ARGUMENTS),
+    _call_message("call-2", _SECOND_ARGUMENTS),
     {"role": "tool", "content": _SECOND_RESULT, "tool_call_id": "call-2", "name": "search_inbox"},
 ]
 _STAGES = {
@@ -53,12 +53,12 @@ _STAGES = {
     6: "a question after a call",
     8: "a second call",
 }
-"""What a conversation of the first messages has, by their number."""
+"""What the last messages of a conversation's beginning are, by the number of messages in it."""
 _CALLS = {2: _ARGUMENTS, 6: _SECOND_ARGUMENTS}
 """Arguments of the calls, by the index of their message."""
 
 
-def shown(tokenizer: ChatTokenizer) -> str:
+def rendered(tokenizer: ChatTokenizer) -> str:
     """Return the text of a conversation of two turns with a system message, a tool, calls and their results, as the
     model gets it, or an empty text if the template refuses it."""
     try:
@@ -73,7 +73,7 @@ def has_doubled_braces(text: str) -> bool:
 
 
 def findings(directory: Path, tokenizer: ChatTokenizer, text: str) -> Iterator[Finding]:
-    """Yield what the template shows of the conversation that `shown` rendered as `text`."""
+    """Yield what the template shows of the conversation whose rendered text is `text`, from `rendered`."""
     yield _template(directory)
     if not text:
         yield _refused(tokenizer)
@@ -82,7 +82,7 @@ def findings(directory: Path, tokenizer: ChatTokenizer, text: str) -> Iterator[F
     if missing:
         yield Finding(
             "conversation",
-            Severity.WARNING,
+            FindingSeverity.WARNING,
             f"Its chat template leaves out {', '.join(missing)}.",
             "The model will act without them: take another base, or put them into the user's message.",
         )
@@ -107,7 +107,7 @@ def _refused(tokenizer: ChatTokenizer) -> Finding:
         except BadConversation as error:
             return Finding(
                 "conversation",
-                Severity.WARNING,
+                FindingSeverity.WARNING,
                 f"Its chat template refuses {what}: {error}.",
                 "Rollouts with that will fail: take another base, or an environment that does without.",
             )
@@ -117,13 +117,15 @@ def _refused(tokenizer: ChatTokenizer) -> Finding:
 def _template(directory: Path) -> Finding:
     config = directory / "tokenizer_config.json"
     try:
-        own = bool(json.loads(config.read_text(encoding="utf-8")).get("chat_template")) if config.is_file() else False
+        has_template = (
+            bool(json.loads(config.read_text(encoding="utf-8")).get("chat_template")) if config.is_file() else False
+        )
     except (ValueError, AttributeError):
-        own = False
-    if own or (directory / "chat_template.jinja").is_file():
-        return Finding("template", Severity.OK, "It has a chat template.")
+        has_template = False
+    if has_template or (directory / "chat_template.jinja").is_file():
+        return Finding("template", FindingSeverity.OK, "It has a chat template.")
     return Finding(
-        "template", Severity.NOTE, "It has no chat template; Learnloop's (ChatML with tools) stands in for it."
+        "template", FindingSeverity.NOTE, "It has no chat template; Learnloop's (ChatML with tools) stands in for it."
     )
 
 
@@ -132,20 +134,20 @@ def _read_back(tokenizer: ChatTokenizer) -> Finding:
     try:
         ids, owner = tokenizer.supervised_sequence(_MESSAGES, [_TOOL])
     except BadConversation as error:
-        return Finding("conversation", Severity.WARNING, f"Demonstrations cannot train it: {error}.")
+        return Finding("conversation", FindingSeverity.WARNING, f"Demonstrations cannot train it: {error}.")
     for index, arguments in _CALLS.items():
         reply = tokenizer.decode([id for id, message in zip(ids, owner, strict=True) if message == index])
         calls = tokenizer.parse(reply).tool_calls
         if [(call.name, json.loads(call.arguments)) for call in calls] != [("search_inbox", arguments)]:
             return Finding(
                 "conversation",
-                Severity.WARNING,
+                FindingSeverity.WARNING,
                 f"A call as its chat template shows it is not read as a call: {reply[:120]!r}",
                 "Name the tool format in a file learnloop.json in its directory, or let `learnloop bases check` find "
                 "it.",
             )
     return Finding(
         "conversation",
-        Severity.OK,
+        FindingSeverity.OK,
         "It shows two turns with system message, tools, calls and results; calls are read back.",
     )

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from learnloop_service.training.engine.examination.rows import Rows
+from learnloop_service.training.engine.examination.rows import MatrixRows
 
 TOOL_MARK = re.compile(r"tool|function|python_tag", re.IGNORECASE)
 """Special tokens around tool calls and their results. They can become ordinary text; others, such as `<|im_start|>`,
@@ -21,30 +21,32 @@ _SAME = 0.9999
 _REFERENCES = 64
 
 
-def untrained(rows: Rows, added: Mapping[str, int], tokens: int, shown: str) -> tuple[str, ...]:
-    """Return the added tokens that occur in `shown` and whose rows were not trained, in order of their ids.
+def untrained(rows: MatrixRows, added: Mapping[str, int], tokens: int, rendered: str) -> tuple[str, ...]:
+    """Return the added tokens that occur in `rendered` and whose rows were not trained, in order of their ids.
 
-    `added` has the id of each added token, and ids from `tokens` on belong to no token; `shown` is what the chat
+    `added` has the id of each added token, and ids from `tokens` on belong to no token; `rendered` is what the chat
     template can write. Without unused ids to compare with, tokens whose rows equal that of another added token are
     taken as untrained.
     """
-    used = sorted((token for token, id in added.items() if token in shown and id < rows.count), key=added.__getitem__)
+    used = sorted(
+        (token for token, id in added.items() if token in rendered and id < rows.count), key=added.__getitem__
+    )
     if not used:
         return ()
-    found = rows.at([added[token] for token in used])
-    references = _unused_ids(rows, added, tokens, shown)
+    used_rows = rows.at([added[token] for token in used])
+    references = _unused_ids(rows, added, tokens, rendered)
     if references:
-        same = _is_same(found, rows.at(references)).any(dim=1)
+        same = _is_same(used_rows, rows.at(references)).any(dim=1)
     else:
         others = sorted(id for id in added.values() if id < rows.count)
-        equal = _is_same(found, rows.at(others))
+        equal = _is_same(used_rows, rows.at(others))
         same = equal.sum(dim=1) > 1  # each equals itself
     return tuple(token for token, is_same in zip(used, same.tolist(), strict=True) if is_same)
 
 
-def _unused_ids(rows: Rows, added: Mapping[str, int], tokens: int, shown: str) -> Sequence[int]:
+def _unused_ids(rows: MatrixRows, added: Mapping[str, int], tokens: int, rendered: str) -> Sequence[int]:
     """Return ids that no text has: beyond the tokenizer's vocabulary, or of reserved tokens."""
-    reserved = [id for token, id in added.items() if _RESERVED.search(token) and token not in shown]
+    reserved = [id for token, id in added.items() if _RESERVED.search(token) and token not in rendered]
     beyond = range(tokens, rows.count)
     usable = sorted({id for id in (*reserved, *beyond) if id < rows.count})
     return usable[:: max(1, len(usable) // _REFERENCES)][:_REFERENCES]

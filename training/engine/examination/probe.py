@@ -1,7 +1,7 @@
 """Finds out in which tool formats a base model writes calls, by asking it.
 
-A few questions with one to three tools are put to it in each format, sampled greedily. A reply counts
-as a call if it can be read and names one of the tools.
+It answers a few questions with one to three tools in each format, sampled greedily. A reply counts as a call if it can
+be read and names one of the tools.
 """
 
 import json
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.base_report import FormatCount
+from learnloop_service.training.bases.report import FormatCount
 from learnloop_service.training.engine.sampling.requests import Sample, SampleCancelled, SampleRequest
 from learnloop_service.training.engine.sampling.sampler import Sampler
-from learnloop_service.training.engine.tokens import BadConversation, ChatTokenizer, Message
+from learnloop_service.training.engine.text.tokens import BadConversation, ChatTokenizer, Message
 from learnloop_service.training.engine.weights.weights import Weights
 
 MAX_TOKENS = 96
@@ -28,7 +28,7 @@ _SYSTEM: Message = {"role": "system", "content": "Use the tools to do what the u
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ProbeQuestion:
     """A question, and the tools with which it can be answered."""
 
     text: str
@@ -43,14 +43,21 @@ class Question:
         return frozenset(tool["function"]["name"] for tool in self.tools)
 
 
-def questions(count: int) -> list[Question]:
+def questions(count: int) -> list[ProbeQuestion]:
     """Return that many questions, at most 32, of all kinds."""
     document = json.loads(
         files("learnloop_service.training.engine.examination").joinpath("probe_questions.json").read_text("utf-8")
     )
     tools = {tool["function"]["name"]: tool for tool in document["tools"]}
-    found = [Question(each["question"], tuple(tools[name] for name in each["tools"])) for each in document["questions"]]
-    return found if count >= len(found) else [found[number * len(found) // count] for number in range(count)]
+    all_questions = [
+        ProbeQuestion(entry["question"], tuple(tools[name] for name in entry["tools"]))
+        for entry in document["questions"]
+    ]
+    return (
+        all_questions
+        if count >= len(all_questions)
+        else [all_questions[number * len(all_questions) // count] for number in range(count)]
+    )
 
 
 def sampler_of(weights: Weights) -> Sampler:
@@ -63,7 +70,7 @@ def sampler_of(weights: Weights) -> Sampler:
 def probe(
     sampler: Sampler,
     tokenizer: ChatTokenizer,
-    asked: Sequence[Question],
+    questions: Sequence[ProbeQuestion],
     replies: Replies,
     on_replies: Callable[[int], None],
 ) -> FormatCount:
@@ -73,9 +80,9 @@ def probe(
     that ended since the last time.
     """
     outcomes: list[str] = []
-    for question in asked:
+    for question in questions:
         _Reply(sampler, tokenizer, question, replies, outcomes.append).begin()
-    if outcomes:  # replies that are there already
+    if outcomes:  # of replies that an earlier format has got
         on_replies(len(outcomes))
     ended = len(outcomes)
     while sampler.busy:
@@ -98,7 +105,7 @@ class _Reply:
         self,
         sampler: Sampler,
         tokenizer: ChatTokenizer,
-        question: Question,
+        question: ProbeQuestion,
         replies: Replies,
         ended: Callable[[str], None],
     ) -> None:
@@ -127,14 +134,14 @@ class _Reply:
             stop_ids=self._tokenizer.stop_ids,
             seed=0,
         )
-        self._number = self._sampler.submit(request, self._on_token, self._done)
+        self._number = self._sampler.submit(request, self._on_token, self._on_done)
 
     def _on_token(self, id: int, logprob: float) -> None:
         self._ids.append(id)
         if self._outcome() == _CALL:
             self._sampler.cancel(self._number)
 
-    def _done(self, outcome: Sample | Exception) -> None:
+    def _on_done(self, outcome: Sample | Exception) -> None:
         if isinstance(outcome, Exception) and not isinstance(outcome, SampleCancelled):
             self._ended(f"{type(outcome).__name__}: {outcome}")
         else:

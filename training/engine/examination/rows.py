@@ -19,7 +19,7 @@ _ALIKE = 0.99
 an embedding and a head that were trained apart have below 0.5."""
 
 
-class Rows:
+class MatrixRows:
     """The rows of a matrix [tokens, hidden] in a safetensors file."""
 
     def __init__(self, matrix: Any) -> None:
@@ -36,19 +36,19 @@ class Rows:
 
 
 @contextmanager
-def open_rows(directory: Path, names: Sequence[str]) -> Iterator[Rows | None]:
+def open_rows(directory: Path, names: Sequence[str]) -> Iterator[MatrixRows | None]:
     """Yield the rows of the first of these matrices that the model in `directory` has, or None."""
     with ExitStack() as files:
         for path in sorted(directory.glob("*.safetensors")):
             file = files.enter_context(safe_open(path, "pt"))
             for name in names:
                 if name in file.keys():  # noqa: SIM118 - it is no dict
-                    yield Rows(file.get_slice(name))
+                    yield MatrixRows(file.get_slice(name))
                     return
         yield None
 
 
-def is_repeated(head: Rows | None, embedding: Rows | None) -> bool:
+def is_repeated(head: MatrixRows | None, embedding: MatrixRows | None) -> bool:
     """Return whether a stored head is the embedding again, exactly or up to its quantization. Compares at most 512
     rows."""
     if head is None or embedding is None or head.count != embedding.count:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import structlog
 
-from learnloop_service.training.base_verdicts import Verdict
-from learnloop_service.training.engine.base_check import NotChecked, check
+from learnloop_service.training.bases.child_processes import NotChecked, check
+from learnloop_service.training.bases.verdicts import BaseVerdict
 from learnloop_service.training.engine.registry.base_models import Bases
 
 _AT_A_TIME = 2
@@ -20,7 +20,7 @@ class BaseChecks:
 
     def __init__(self, bases: Bases) -> None:
         self._bases = bases
-        self._running: dict[Path, asyncio.Task[Verdict]] = {}
+        self._running: dict[Path, asyncio.Task[BaseVerdict]] = {}
         # The usual threads also answer other requests, and a check can take a minute.
         self._threads = ThreadPoolExecutor(_AT_A_TIME, "base-check")
 
@@ -35,12 +35,12 @@ class BaseChecks:
         # Shielded, because other requests may be waiting for the same check.
         self._bases.require(name, (await asyncio.shield(task)).fault)
 
-    async def _check(self, name: str, directory: Path) -> Verdict:
+    async def _check(self, name: str, directory: Path) -> BaseVerdict:
         log.info("base model is being checked", base_model=name)
         try:
             verdict = await asyncio.get_running_loop().run_in_executor(self._threads, check, directory)
         except NotChecked as error:
-            return Verdict(f"it could not be checked: {error}")
+            return BaseVerdict(f"it could not be checked: {error}")
         self._bases.verdicts.keep(directory, verdict)
         log.info("base model checked", base_model=name, fault=verdict.fault)
         return verdict

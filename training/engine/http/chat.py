@@ -17,7 +17,7 @@ from learnloop_service.environment.full_context import CODE as FULL_CONTEXT
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.engine.computing import Computing
 from learnloop_service.training.engine.http.base_checks import BaseChecks
-from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.engine.http.chat_request import EngineChatRequest
 from learnloop_service.training.engine.http.errors import ApiError, api_error
 from learnloop_service.training.engine.http.grammars import Grammars
 from learnloop_service.training.engine.http.replies import (
@@ -35,7 +35,7 @@ from learnloop_service.training.engine.registry.base_models import context_lengt
 from learnloop_service.training.engine.registry.model_record import Target
 from learnloop_service.training.engine.registry.registry import Registry
 from learnloop_service.training.engine.sampling.requests import GRAMMAR_S, Sample, SampleRequest
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.protocol.full_context import full_context_message
 from learnloop_service.training.protocol.malformed_calls import MALFORMED
 from learnloop_service.training.protocol.stop_reason import STOP_REASON
@@ -64,7 +64,7 @@ class _Prepared:
     because its own servers always return them, and replies without them cannot be trained on.
     """
 
-    request: ChatRequest
+    request: EngineChatRequest
     target: Target
     logprobs: bool
     tokenizer: ChatTokenizer
@@ -79,7 +79,8 @@ class _Prepared:
 
     @property
     def single_call(self) -> bool:
-        """Whether the reply ends after its first call outside of thoughts, which no stop string can tell."""
+        """Whether the reply ends after its first call outside of thoughts. A stop string cannot tell such a call from
+        one in a thought."""
         single = self.tokenizer.habits.single_call or (self.request.only_one_call and self.tokenizer.thinks)
         return single and bool(self.request.offered_tools)
 
@@ -88,7 +89,7 @@ class _Prepared:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.target.key}
 
 
-class Chat:
+class ChatCompletions:
     """Answers chat completion requests on the event loop."""
 
     def __init__(
@@ -108,36 +109,36 @@ class Chat:
         self._turns = turns
         self._grammars = Grammars()
 
-    async def complete(self, request: ChatRequest) -> dict[str, Json]:
+    async def complete(self, request: EngineChatRequest) -> dict[str, Json]:
         """Return a chat completion. Raises the errors that `protocol.api_error` maps. Cancelling it cancels its
         samples."""
         prepared = await self._prepared(request)
         sampled = await _all(
-            [asyncio.create_task(self._compute.sample(prepared.target, each)) for each in prepared.samples]
+            [asyncio.create_task(self._compute.sample(prepared.target, sampling)) for sampling in prepared.samples]
         )
         samples = [_reply(prepared, sample) for sample in sampled]
         choices = [self._choice(prepared, index, sample) for index, sample in enumerate(samples)]
         exact: dict[str, Json] = {}
         if request.return_token_ids:
             exact["prompt_token_ids"] = prepared.prompt
-            choices = [{**made, "token_ids": sample.ids} for made, sample in zip(choices, samples, strict=True)]
+            choices = [{**choice, "token_ids": sample.ids} for choice, sample in zip(choices, samples, strict=True)]
         return {**prepared.header("chat.completion"), "choices": choices, "usage": usage(samples), **exact}
 
-    async def tokenize(self, request: ChatRequest) -> dict[str, Json]:
+    async def tokenize(self, request: EngineChatRequest) -> dict[str, Json]:
         """Return the tokens of the prompt that a completion would continue, in the form of vLLM's `/tokenize`."""
         target, tokenizer = await self._target(request.model)
         async with self._turn_to_render(tokenizer):
             prompt, _ = await asyncio.to_thread(self._prompt, request, target, tokenizer)
         return {"count": len(prompt), "max_model_len": context_length(target.base_directory), "tokens": prompt}
 
-    async def stream(self, request: ChatRequest) -> AsyncIterator[str]:
+    async def stream(self, request: EngineChatRequest) -> AsyncIterator[str]:
         """Yield a chat completion as server-sent events.
 
         Errors before the first token are raised as in `complete`; later ones are the last event.
         """
         return _events(await self.chunks(request))
 
-    async def chunks(self, request: ChatRequest) -> AsyncGenerator[dict[str, Json]]:
+    async def chunks(self, request: EngineChatRequest) -> AsyncGenerator[dict[str, Json]]:
         """Return the chunks of a chat completion. Errors are those of `complete`: this call raises those before the
         first token, and the iteration later ones."""
         prepared = await self._prepared(request)
@@ -172,7 +173,7 @@ class Chat:
     ) -> AsyncGenerator[dict[str, Json]]:
         header = prepared.header("chat.completion.chunk")
         choices = [_StreamedChoice(prepared, index) for index in range(len(tasks))]
-        left = len(tasks)
+        unfinished = len(tasks)
         event = first
         try:
             exact = {"prompt_token_ids": prepared.prompt} if prepared.request.return_token_ids else {}
@@ -182,11 +183,11 @@ class Chat:
             while True:
                 if isinstance(event, int):
                     sample = _reply(prepared, tasks[event].result())
-                    made = self._choice(prepared, event, sample)
-                    for last in choices[event].closing(made, sample):
+                    choice = self._choice(prepared, event, sample)
+                    for last in choices[event].closing(choice, sample):
                         yield {**header, "choices": [last]}
-                    left -= 1
-                    if not left:
+                    unfinished -= 1
+                    if not unfinished:
                         break
                 elif delta := choices[event[0]].token(event[1], event[2]):
                     yield {**header, "choices": [delta]}
@@ -197,18 +198,18 @@ class Chat:
             await _cancel(tasks)
 
     def _choice(self, prepared: _Prepared, index: int, sample: Sample) -> dict[str, Json]:
-        made = choice(
+        message_choice = choice(
             prepared.request, prepared.tokenizer, prepared.texts, sample, prepared.prompt, index, prepared.logprobs
         )
-        self._turns.remember(prepared.conversation, made["message"], sample.ids, sample.logprobs)
-        return made
+        self._turns.remember(prepared.conversation, message_choice["message"], sample.ids, sample.logprobs)
+        return message_choice
 
-    async def _prepared(self, request: ChatRequest) -> _Prepared:
+    async def _prepared(self, request: EngineChatRequest) -> _Prepared:
         """Prepare a request for sampling. Slow parts run in threads: reading a tokenizer, rendering and tokenizing the
         conversation, compiling a grammar."""
         (target, tokenizer), grammar = await self._target(request.model), None
-        if (wanted := reply_grammar(request, tokenizer.tool_format)) is not None:
-            grammar = await self._grammars.compile(wanted, tokenizer)
+        if (constraints := reply_grammar(request, tokenizer.tool_format)) is not None:
+            grammar = await self._grammars.compile(constraints, tokenizer)
         async with self._turn_to_render(tokenizer):
             return await asyncio.to_thread(self._prepare, request, target, tokenizer, grammar)
 
@@ -227,7 +228,7 @@ class Chat:
         return nullcontext() if tokenizer.trusts_template else self._rendering(tokenizer)
 
     def _prepare(
-        self, request: ChatRequest, target: Target, tokenizer: ChatTokenizer, grammar: "Grammar | None"
+        self, request: EngineChatRequest, target: Target, tokenizer: ChatTokenizer, grammar: "Grammar | None"
     ) -> _Prepared:
         prompt, conversation = self._prompt(request, target, tokenizer)
         # A grammar limits the number of calls itself, and can tell the end of a call from an argument that contains the
@@ -269,14 +270,18 @@ class Chat:
             tokenizer.opens_thought(prompt),
         )
 
-    def _prompt(self, request: ChatRequest, target: Target, tokenizer: ChatTokenizer) -> tuple[tuple[int, ...], bytes]:
+    def _prompt(
+        self, request: EngineChatRequest, target: Target, tokenizer: ChatTokenizer
+    ) -> tuple[tuple[int, ...], bytes]:
         """Return the prompt's tokens and the conversation's digest for SampledTurns."""
         _check_length(request, target, tokenizer)
         tools = request.offered_tools
         scope = target.model.id if target.model else target.key
         remembered, conversation = self._turns.find(scope, tools, request.messages)
         exact = {**remembered, **_reply_token_ids(request.messages, tokenizer)}
-        messages = [{key: value for key, value in each.items() if key != "token_ids"} for each in request.messages]
+        messages = [
+            {key: value for key, value in message.items() if key != "token_ids"} for message in request.messages
+        ]
         return tuple(tokenizer.prompt(messages, tools, exact=exact)), conversation
 
 
@@ -288,7 +293,7 @@ class _StreamedChoice:
         self._prepared = prepared
         self._index = index
         calls = prepared.tokenizer.tool_format.marks if request.offered_tools else ()
-        # What is content is known at the end where it stands in a channel, so nothing is shown before.
+        # Where content stands in a channel, only the whole reply shows what is content, so nothing is shown before.
         stop = ("", *request.stop) if prepared.tokenizer.tool_format.in_channels else request.stop
         self._text = TextStream(prepared.tokenizer, stop, calls, in_thought=prepared.in_thought)
         self._ids: list[int] = []
@@ -321,20 +326,20 @@ class _StreamedChoice:
             extra["token_ids"] = ids
         return extra
 
-    def closing(self, made: dict[str, Json], sample: Sample) -> list[dict[str, Json]]:
+    def closing(self, choice: dict[str, Json], sample: Sample) -> list[dict[str, Json]]:
         """Return the last deltas: the missing part of the content, complete tool calls, and the finish reason."""
-        message = made["message"]
+        message = choice["message"]
         deltas = []
-        sent = len(self._ids)
-        if sample.ids[sent:] and (late := self._tokens(sample.ids[sent:], sample.logprobs[sent:])):
+        streamed = len(self._ids)
+        if sample.ids[streamed:] and (late := self._tokens(sample.ids[streamed:], sample.logprobs[streamed:])):
             deltas.append({**self._delta({"content": ""}), **late})
         if self._prepared.request.top_logprobs:  # the alternatives are only known at the end
-            deltas.append(self._delta({"content": ""}, logprobs=made["logprobs"]))
+            deltas.append(self._delta({"content": ""}, logprobs=choice["logprobs"]))
         if rest := self._text.rest(message["content"] or ""):
             deltas.append(self._delta({"content": rest}))
         if calls := message.get("tool_calls"):
             deltas.append(self._delta({"tool_calls": [{"index": n, **call} for n, call in enumerate(calls)]}))
-        more = {name: made[name] for name in (MALFORMED, STOP_REASON) if name in made}
+        more = {name: choice[name] for name in (MALFORMED, STOP_REASON) if name in choice}
         return [*deltas, {**self._delta({}, finish_reason=finish_reason(message, sample)), **more}]
 
     def _delta(
@@ -357,15 +362,15 @@ def _reply(prepared: _Prepared, sample: Sample) -> Sample:
 def _reply_token_ids(messages: Sequence[Mapping[str, Json]], tokenizer: ChatTokenizer) -> dict[int, tuple[int, ...]]:
     """Return the sampled ids that the client has kept, by index of the assistant message. Raises ApiError for ids that
     the model does not have."""
-    kept = {index: tuple(message["token_ids"]) for index, message in enumerate(messages) if "token_ids" in message}
-    for index, ids in kept.items():
+    by_index = {index: tuple(message["token_ids"]) for index, message in enumerate(messages) if "token_ids" in message}
+    for index, ids in by_index.items():
         if max(ids, default=0) >= tokenizer.vocab_size:
             fault = f"message {index}: the model has no token {max(ids)}"
             raise ApiError(400, fault, code="invalid_value", param="messages")
-    return kept
+    return by_index
 
 
-def _check_length(request: ChatRequest, target: Target, tokenizer: ChatTokenizer) -> None:
+def _check_length(request: EngineChatRequest, target: Target, tokenizer: ChatTokenizer) -> None:
     """Raise ApiError for a conversation that cannot fit, before rendering it: each message takes at least one token,
     and no token has more characters than the longest one."""
     context = context_length(target.base_directory)

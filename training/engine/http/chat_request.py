@@ -171,8 +171,8 @@ class JsonSchema(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """The required form of the reply. A `json_schema` is enforced whether or not it says `strict`. What else is given
-    is refused, because it would be ignored."""
+    """The required form of the reply. A `json_schema` is enforced whether or not it says `strict`. Other members are
+    refused, because they would be ignored."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -185,7 +185,7 @@ class ResponseFormat(BaseModel):
         """Other servers take a schema beside the type, which is then `json_schema` or `json_object`."""
         if not isinstance(value, dict) or value.get("type") not in ("json_object", "json_schema"):
             return value
-        plain = {name: each for name, each in value.items() if each is not None}
+        plain = {name: member for name, member in value.items() if member is not None}
         if "schema" in plain and "json_schema" not in plain:
             moved = {name: plain.pop(name) for name in ("name", "schema", "strict") if name in plain}
             plain["json_schema"] = {"name": "reply", **moved}
@@ -200,7 +200,7 @@ class ResponseFormat(BaseModel):
         return self
 
 
-class ChatRequest(BaseModel):
+class EngineChatRequest(BaseModel):
     """A chat completion request. A parameter that would have an effect but is not supported is refused by name, unless
     its value is the neutral one."""
 
@@ -242,7 +242,7 @@ class ChatRequest(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _check_together(self) -> "ChatRequest":
+    def _check_together(self) -> "EngineChatRequest":
         names = [tool["function"]["name"] for tool in self.tools or []]
         if isinstance(self.tool_choice, dict):
             function = self.tool_choice.get("function")

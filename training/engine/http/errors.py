@@ -34,7 +34,7 @@ from learnloop_service.training.engine.sampling.requests import (
     SamplerUnavailable,
     UnknownWeights,
 )
-from learnloop_service.training.engine.tokens import BadConversation
+from learnloop_service.training.engine.text.tokens import BadConversation
 from learnloop_service.training.engine.trainer.grpo_loss import BadOptions
 from learnloop_service.training.engine.trainer.trajectories import BadTrajectory
 from learnloop_service.training.protocol import strict_json
@@ -148,12 +148,12 @@ def invalid(error: ValidationError, names: Mapping[str, str] = MappingProxyType(
     fault = error.errors(include_url=False, include_input=False)[0]
     about = fault.get("ctx", {}).get("parameter")
     if about is not None:
-        known = names.get(about, about)
-        return ApiError(400, message_of(fault).replace(about, known), code=fault["type"], param=known)
+        param = names.get(about, about)
+        return ApiError(400, message_of(fault).replace(about, param), code=fault["type"], param=param)
     where = [str(part) for part in fault["loc"]]
-    place = ".".join([names.get(where[0], where[0]), *where[1:]]) if where else None
+    location = ".".join([names.get(where[0], where[0]), *where[1:]]) if where else None
     message = message_of(fault)
-    return ApiError(400, f"{place}: {message}" if place else message, code="invalid_value", param=place)
+    return ApiError(400, f"{location}: {message}" if location else message, code="invalid_value", param=location)
 
 
 def _check_shape(value: Any, most: int) -> None:
@@ -161,9 +161,9 @@ def _check_shape(value: Any, most: int) -> None:
     while level:
         level = [
             child
-            for each in level
-            if isinstance(each, dict | list)
-            for child in (each.values() if isinstance(each, dict) else each)
+            for parent in level
+            if isinstance(parent, dict | list)
+            for child in (parent.values() if isinstance(parent, dict) else parent)
         ]
         count, depth = count + len(level), depth + 1
         if count > most or depth > MAX_DEPTH:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from learnloop_service.training.engine.http.errors import ApiError
 from learnloop_service.training.engine.http.reply_grammar import ReplyGrammar, Schema
 from learnloop_service.training.engine.http.schema_literals import MAX_LITERAL_BYTES, literals
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 
 if TYPE_CHECKING:  # the parser is loaded when first needed, so that restarts do not wait for it
     from learnloop_service.training.engine.sampling.constraint import Grammar, Vocabulary
@@ -39,15 +39,15 @@ class Grammars:
         self._turns = asyncio.Semaphore(_AT_A_TIME)
         self._vocabulary = lru_cache(32)(_vocabulary)
 
-    async def compile(self, wanted: ReplyGrammar, tokenizer: ChatTokenizer) -> "Grammar":
+    async def compile(self, reply_grammar: ReplyGrammar, tokenizer: ChatTokenizer) -> "Grammar":
         """Compile the grammar for a tokenizer. Raises ApiError, which names the field at fault."""
-        _check_literals(wanted.schemas)
-        if len(wanted.text) > _MAX_TEXT:
-            raise _refused(wanted.schemas[0].field, f"it is longer than {_MAX_TEXT} characters")
-        key = (tokenizer, wanted.text)
+        _check_literals(reply_grammar.schemas)
+        if len(reply_grammar.text) > _MAX_TEXT:
+            raise _refused(reply_grammar.schemas[0].field, f"it is longer than {_MAX_TEXT} characters")
+        key = (tokenizer, reply_grammar.text)
         task = self._compiled.get(key)
         if task is None:
-            task = self._compiled[key] = asyncio.create_task(self._compile(wanted, tokenizer))
+            task = self._compiled[key] = asyncio.create_task(self._compile(reply_grammar, tokenizer))
             while len(self._compiled) > _KEPT:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(key)
@@ -58,18 +58,18 @@ class Grammars:
             if task.done() and (task.cancelled() or task.exception()) and self._compiled.get(key) is task:
                 del self._compiled[key]
 
-    async def _compile(self, wanted: ReplyGrammar, tokenizer: ChatTokenizer) -> "Grammar":
+    async def _compile(self, reply_grammar: ReplyGrammar, tokenizer: ChatTokenizer) -> "Grammar":
         async with self._turns:
-            await _check(wanted)
-            return await asyncio.to_thread(self._compiled_for, tokenizer, wanted)
+            await _check(reply_grammar)
+            return await asyncio.to_thread(self._compiled_for, tokenizer, reply_grammar)
 
-    def _compiled_for(self, tokenizer: ChatTokenizer, wanted: ReplyGrammar) -> "Grammar":
+    def _compiled_for(self, tokenizer: ChatTokenizer, reply_grammar: ReplyGrammar) -> "Grammar":
         from learnloop_service.training.engine.sampling.constraint import BadGrammar, Grammar
 
         try:
-            return Grammar(self._vocabulary(tokenizer), wanted.text)
+            return Grammar(self._vocabulary(tokenizer), reply_grammar.text)
         except BadGrammar as error:
-            raise _refused(wanted.schemas[0].field, str(error)) from None
+            raise _refused(reply_grammar.schemas[0].field, str(error)) from None
 
 
 def _vocabulary(tokenizer: ChatTokenizer) -> "Vocabulary":
@@ -80,18 +80,18 @@ def _vocabulary(tokenizer: ChatTokenizer) -> "Vocabulary":
 
 def _check_literals(schemas: Sequence[Schema]) -> None:
     """Raise ApiError that names the largest literal if there are too many."""
-    found = [(literal, schema.field) for schema in schemas for literal in literals(schema.schema)]
-    total = sum(literal.size for literal, _ in found)
+    located = [(literal, schema.field) for schema in schemas for literal in literals(schema.schema)]
+    total = sum(literal.size for literal, _ in located)
     if total > MAX_LITERAL_BYTES:
-        largest, field = max(found, key=lambda each: each[0].size)
+        largest, field = max(located, key=lambda pair: pair[0].size)
         raise _refused(
             field,
             f"the constants, enumerations, patterns and property names of the request's schemas have {total} bytes, "
-            f"of which {largest.size} are at {largest.place}; at most {MAX_LITERAL_BYTES} are allowed",
+            f"of which {largest.size} are at {largest.location}; at most {MAX_LITERAL_BYTES} are allowed",
         )
 
 
-async def _check(wanted: ReplyGrammar) -> None:
+async def _check(reply_grammar: ReplyGrammar) -> None:
     """Raise ApiError for a schema that cannot be enforced."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", str(_CHECK), *map(str, (COMPILE_CPU_S, COMPILE_BYTES, GRAMMAR_BYTES))),
@@ -99,10 +99,12 @@ async def _check(wanted: ReplyGrammar) -> None:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )
-    schemas = [(each.field, each.schema, each.strict) for each in wanted.schemas]
+    schemas = [(schema.field, schema.schema, schema.strict) for schema in reply_grammar.schemas]
     try:
         async with asyncio.timeout(COMPILE_WALL_S):
-            written, _ = await process.communicate(json.dumps({"text": wanted.text, "schemas": schemas}).encode())
+            written, _ = await process.communicate(
+                json.dumps({"text": reply_grammar.text, "schemas": schemas}).encode()
+            )
     except TimeoutError:
         written = b""
     finally:
@@ -110,7 +112,9 @@ async def _check(wanted: ReplyGrammar) -> None:
             process.kill()
             await process.wait()
     if process.returncode != 0:
-        raise _refused(wanted.schemas[0].field, f"it takes more than {COMPILE_CPU_S} s or too much memory to compile")
+        raise _refused(
+            reply_grammar.schemas[0].field, f"it takes more than {COMPILE_CPU_S} s or too much memory to compile"
+        )
     fault = json.loads(written)
     if fault is not None:
         raise _refused(fault[0], " ".join(fault[1].split()))

@@ -12,7 +12,7 @@ import structlog
 
 from learnloop_service.training.engine.computing import Computing, Steps, TrainingTask
 from learnloop_service.training.engine.engine import StepConflict, TrainResult
-from learnloop_service.training.engine.trainer.grpo_step import Progress
+from learnloop_service.training.engine.trainer.grpo_step import StepProgress
 from learnloop_service.training.protocol.model_facts import MeasuredToken
 
 log = structlog.get_logger(__name__)
@@ -136,7 +136,7 @@ class Jobs:
             )
         )
         self._jobs[job.id] = job
-        finished = [each.id for each in self._jobs.values() if each.finished]
+        finished = [other.id for other in self._jobs.values() if other.finished]
         for job_id in finished[: max(0, len(finished) - KEPT_JOBS)]:
             del self._jobs[job_id]
         return job
@@ -152,13 +152,13 @@ def _started(job: Job) -> None:
     job.add("training_started", {"num_sequences": job.steps})
 
 
-def _progressed(job: Job, progress: Progress) -> None:
+def _progressed(job: Job, progress: StepProgress) -> None:
     if progress.trained is not None:
         job.add("trained", {"step": progress.trained, "metrics": progress.metrics})
     elif progress.metrics is not None:
         job.add("gradient_step", progress.metrics)
     elif progress.total:
-        job.add("progress", {"done": progress.done, "total": progress.total})
+        job.add("progress", {"done": progress.finished, "total": progress.total})
 
 
 def _ended(job: Job, outcome: TrainResult | Exception) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.engine.http.chat_request import EngineChatRequest
 from learnloop_service.training.engine.sampling.requests import Sample
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.protocol.malformed_calls import MALFORMED
 from learnloop_service.training.protocol.stop_reason import STOP_REASON
 from learnloop_service.training.protocol.tool_formats.formats import Reply
@@ -55,12 +55,12 @@ def _gpt2_bytes() -> dict[str, int]:
 _GPT2_BYTES = _gpt2_bytes()
 
 
-def _read(request: ChatRequest, tokenizer: ChatTokenizer, sample: Sample, prompt: Sequence[int]) -> Reply:
+def _read(request: EngineChatRequest, tokenizer: ChatTokenizer, sample: Sample, prompt: Sequence[int]) -> Reply:
     """Read a sample. A call that was cut off stays content."""
     text = reply_text(tokenizer, sample)
     if not request.offered_tools:
-        said = tokenizer.parse(text, in_thought=tokenizer.opens_thought(prompt))
-        return Reply(said.content if tokenizer.tool_format.in_channels and not said.tool_calls else text, ())
+        parsed = tokenizer.parse(text, in_thought=tokenizer.opens_thought(prompt))
+        return Reply(parsed.content if tokenizer.tool_format.in_channels and not parsed.tool_calls else text, ())
     # The same call in two turns gets different ids, and the same sample always gets the same id.
     digest = blake2b(repr((tuple(prompt), sample.ids)).encode(), digest_size=12).hexdigest()
     opened = tokenizer.opens_thought(prompt)
@@ -93,7 +93,7 @@ def closing_mark(tokenizer: ChatTokenizer) -> str:
 
 
 def choice(
-    request: ChatRequest,
+    request: EngineChatRequest,
     tokenizer: ChatTokenizer,
     texts: TokenTexts,
     sample: Sample,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.engine.http.chat_request import EngineChatRequest
 from learnloop_service.training.protocol.tool_formats.formats import ToolFormat
 
 _WHITE_SPACE = r"\x20|\x0A\x20{0,32}"
@@ -35,7 +35,7 @@ class ReplyGrammar:
     schemas: tuple[Schema, ...]
 
 
-def reply_grammar(request: ChatRequest, tool_format: ToolFormat) -> ReplyGrammar | None:
+def reply_grammar(request: EngineChatRequest, tool_format: ToolFormat) -> ReplyGrammar | None:
     """Return the grammar that the reply must conform to, or None if the request has no constraints."""
     schema = _text_schema(request)
     tools = _callable_tools(request, tool_format)
@@ -62,7 +62,7 @@ def reply_grammar(request: ChatRequest, tool_format: ToolFormat) -> ReplyGrammar
     return ReplyGrammar(text, tuple(schemas))
 
 
-def _calls(request: ChatRequest, tool_format: ToolFormat, calls: Sequence[str], *, text: bool) -> dict[str, str]:
+def _calls(request: EngineChatRequest, tool_format: ToolFormat, calls: Sequence[str], *, text: bool) -> dict[str, str]:
     """Return the rules around `said`, with calls before, after or instead of it."""
     if not calls:
         return {"start": "said"}
@@ -74,10 +74,10 @@ def _calls(request: ChatRequest, tool_format: ToolFormat, calls: Sequence[str], 
         return rules | {"opening[lazy]": f'TEXT "{mark}"', "start": f"said | opening call{more}"}
     between = f'"{tool_format.separator.strip()}" WS? ' if tool_format.separator.strip() else ""
     again = "" if one or tool_format.before else f" (WS? {between}{_quoted(mark)}call)*"
-    made = f"{_quoted(mark)}call{again}"
+    constrained = f"{_quoted(mark)}call{again}"
     if _must_call(request):
-        return rules | {"start": made}
-    return rules | {"start": f"said | {'TEXT? ' if text else ''}{made}"}
+        return rules | {"start": constrained}
+    return rules | {"start": f"said | {'TEXT? ' if text else ''}{constrained}"}
 
 
 def _mark(tool_format: ToolFormat) -> str:
@@ -98,34 +98,38 @@ def _quoted(mark: str) -> str:
     return f'"{mark}" ' if mark else ""
 
 
-def _text_schema(request: ChatRequest) -> Schema | None:
+def _text_schema(request: EngineChatRequest) -> Schema | None:
     """Return the schema of the text, or None if any text or no text is allowed."""
-    wanted = request.response_format
-    if wanted is None or wanted.type == "text" or _must_call(request):
+    response_format = request.response_format
+    if response_format is None or response_format.type == "text" or _must_call(request):
         return None
-    if wanted.type == "json_object":
+    if response_format.type == "json_object":
         return Schema("response_format", {"type": "object"}, strict=True)
-    assert wanted.json_schema is not None
-    place = "response_format.json_schema.schema"
-    return Schema(place, wanted.json_schema.schema_ or {"type": "object"}, strict=bool(wanted.json_schema.strict))
+    assert response_format.json_schema is not None
+    field = "response_format.json_schema.schema"
+    return Schema(
+        field,
+        response_format.json_schema.schema_ or {"type": "object"},
+        strict=bool(response_format.json_schema.strict),
+    )
 
 
-def _callable_tools(request: ChatRequest, tool_format: ToolFormat) -> dict[int, dict[str, Json]]:
+def _callable_tools(request: EngineChatRequest, tool_format: ToolFormat) -> dict[int, dict[str, Json]]:
     """Return the functions that can be called, by index of the tool. Empty if calls are not constrained."""
     functions = {number: tool["function"] for number, tool in enumerate(request.offered_tools or [])}
     if isinstance(request.tool_choice, dict):
         named = request.tool_choice["function"]["name"]
-        return {number: each for number, each in functions.items() if each["name"] == named}
+        return {number: function for number, function in functions.items() if function["name"] == named}
     demanding = (
         request.tool_choice == "required"
         or _text_schema(request) is not None
-        or any(each.get("strict") for each in functions.values())
+        or any(function.get("strict") for function in functions.values())
         or (request.only_one_call and not tool_format.closing)  # sampling cannot end at a mark
     )
     return functions if demanding else {}
 
 
-def _must_call(request: ChatRequest) -> bool:
+def _must_call(request: EngineChatRequest) -> bool:
     return request.tool_choice == "required" or isinstance(request.tool_choice, dict)
 
 
@@ -136,7 +140,7 @@ def _arguments(number: int, function: Mapping[str, Json]) -> Schema:
     return Schema(f"tools[{number}].function.parameters", {"type": "object", **schema}, bool(function.get("strict")))
 
 
-def _json_rule(wanted: Schema) -> str:
+def _json_rule(schema: Schema) -> str:
     """Return the right side of a rule for JSON that matches a schema."""
-    options = {"whitespace_pattern": _WHITE_SPACE, "lenient": not wanted.strict}
-    return f"%json {json.dumps({**wanted.schema, 'x-guidance': options})}"
+    options = {"whitespace_pattern": _WHITE_SPACE, "lenient": not schema.strict}
+    return f"%json {json.dumps({**schema.schema, 'x-guidance': options})}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.engine.trainer.trajectories import Conversation, Group, Trajectory
+from learnloop_service.training.engine.trainer.trajectories import Conversation, Group, TrainingTrajectory
 from learnloop_service.training.protocol.chat_reader import arguments_value
 
 
@@ -45,8 +45,8 @@ class SampledTurns:
 
         `scope` is the id of a model or the name of a base model, because ids are only valid for one tokenizer.
         """
-        known, digest = self._known(scope, tools, messages)
-        return {index: tuple(reply.ids) for index, reply in known.items()}, digest
+        remembered, digest = self._remembered(scope, tools, messages)
+        return {index: tuple(reply.ids) for index, reply in remembered.items()}, digest
 
     def remember(
         self, conversation: bytes, reply: Mapping[str, Json], ids: Sequence[int], logprobs: Sequence[float]
@@ -68,36 +68,36 @@ class SampledTurns:
         """
         return [tuple(self._completed(scope, trajectory) for trajectory in group) for group in groups]
 
-    def _completed(self, scope: str, trajectory: Trajectory) -> Trajectory:
+    def _completed(self, scope: str, trajectory: TrainingTrajectory) -> TrainingTrajectory:
         has_choices = any(conversation.choices for conversation in trajectory.conversations)
         conversations = []
         for conversation in trajectory.conversations:
-            roles = enumerate(each["role"] for each in conversation.messages)
-            wanted = conversation.choices if has_choices else {place for place, role in roles if role == "assistant"}
-            conversations.append(self._with_tokens(scope, conversation, wanted - conversation.exact.keys()))
+            roles = enumerate(message["role"] for message in conversation.messages)
+            trained = conversation.choices if has_choices else {index for index, role in roles if role == "assistant"}
+            conversations.append(self._with_tokens(scope, conversation, trained - conversation.exact.keys()))
         return replace(trajectory, conversations=tuple(conversations))
 
     def _with_tokens(self, scope: str, conversation: Conversation, lost: Set[int]) -> Conversation:
         if not lost:
             return conversation
-        known, _ = self._known(scope, conversation.tools, conversation.messages)
-        found = {index: reply for index, reply in known.items() if index in lost}
+        remembered, _ = self._remembered(scope, conversation.tools, conversation.messages)
+        restored = {index: reply for index, reply in remembered.items() if index in lost}
         return replace(
             conversation,
-            exact={**conversation.exact, **{index: tuple(reply.ids) for index, reply in found.items()}},
-            logprobs={**conversation.logprobs, **{index: tuple(reply.logprobs) for index, reply in found.items()}},
+            exact={**conversation.exact, **{index: tuple(reply.ids) for index, reply in restored.items()}},
+            logprobs={**conversation.logprobs, **{index: tuple(reply.logprobs) for index, reply in restored.items()}},
         )
 
-    def _known(
+    def _remembered(
         self, scope: str, tools: Json, messages: Sequence[Mapping[str, Json]]
     ) -> tuple[dict[int, _Reply], bytes]:
         digest = _digest(b"", [scope, [_tool_identity(tool) for tool in tools or []]])
-        known = {}
+        replies = {}
         for index, message in enumerate(messages):
             digest = _digest(digest, _identity(message))
             if message["role"] == "assistant" and (reply := self._get(digest)) is not None:
-                known[index] = reply
-        return known, digest
+                replies[index] = reply
+        return replies, digest
 
     def _get(self, digest: bytes) -> _Reply | None:
         with self._lock:

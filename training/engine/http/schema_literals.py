@@ -8,14 +8,14 @@ from learnloop_service.environment.json_type import Json
 
 MAX_LITERAL_BYTES = 120_000
 """Maximum total size of all literals of a request's schemas, in bytes. OpenAI allows as many characters."""
-_MAX_PLACE = 120
+_MAX_LOCATION = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
     """A constant, a value of an enumeration, a pattern or the name of a property."""
 
-    place: str
+    location: str
     """Location in the schema, such as `properties.name.pattern`."""
     size: int
     """Size in bytes of UTF-8. Values other than strings are measured as JSON."""
@@ -23,16 +23,16 @@ class Literal:
 
 def literals(schema: Json) -> Iterator[Literal]:
     """Yield all literals of a schema. A name counts where it is declared and again where it is required."""
-    left: list[tuple[str, Json]] = [("", schema)]
-    while left:
-        place, value = left.pop()
+    unvisited: list[tuple[str, Json]] = [("", schema)]
+    while unvisited:
+        location, value = unvisited.pop()
         if isinstance(value, list):
-            left += [(_joined(place, f"[{index}]"), each) for index, each in enumerate(value)]
+            unvisited += [(_joined(location, f"[{index}]"), element) for index, element in enumerate(value)]
         elif isinstance(value, dict):
             for key, child in value.items():
-                inside = _joined(place, f".{key}" if place else key)
-                yield from (Literal(inside, _size(each)) for each in _texts(key, child))
-                left.append((inside, child))
+                inside = _joined(location, f".{key}" if location else key)
+                yield from (Literal(inside, _size(text)) for text in _texts(key, child))
+                unvisited.append((inside, child))
 
 
 def _texts(keyword: str, value: Json) -> list[Json]:
@@ -52,7 +52,7 @@ def _size(value: Json) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-def _joined(place: str, part: str) -> str:
+def _joined(location: str, part: str) -> str:
     """Join two parts of a location, limited in length because names can be long and schemas deep."""
-    joined = place + part[:_MAX_PLACE]
-    return joined if len(joined) <= _MAX_PLACE else f"{joined[:_MAX_PLACE].rstrip('.')}..."
+    joined = location + part[:_MAX_LOCATION]
+    return joined if len(joined) <= _MAX_LOCATION else f"{joined[:_MAX_LOCATION].rstrip('.')}..."

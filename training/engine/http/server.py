@@ -22,8 +22,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from learnloop_service.training.engine.computing import Computing
 from learnloop_service.training.engine.http.base_checks import BaseChecks
-from learnloop_service.training.engine.http.chat import Chat
-from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.engine.http.chat import ChatCompletions
+from learnloop_service.training.engine.http.chat_request import EngineChatRequest
 from learnloop_service.training.engine.http.errors import FORESEEN, ApiError, api_error, read_body
 from learnloop_service.training.engine.http.jobs import Jobs
 from learnloop_service.training.engine.http.responses.responses import Responses
@@ -33,7 +33,7 @@ from learnloop_service.training.engine.http.training_data import TrainingData
 from learnloop_service.training.engine.http.underway import Underway
 from learnloop_service.training.engine.registry.model_record import Target, UnknownModel
 from learnloop_service.training.engine.registry.registry import Registry
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.protocol.meant_path import meant_path
 from learnloop_service.training.protocol.responses.request import ResponsesRequest
 
@@ -67,7 +67,7 @@ def create_app(
     """
     turns, underway = SampledTurns(), Underway()
     checks = BaseChecks(registry.bases)
-    chat = _ChatApi(Chat(registry, compute, tokenizer, turns, checks), min(max_body_bytes, MAX_CHAT_BYTES))
+    chat = _ChatApi(ChatCompletions(registry, compute, tokenizer, turns, checks), min(max_body_bytes, MAX_CHAT_BYTES))
     models = _ModelsApi(registry)
     data = TrainingData(data_dir, max_body_bytes, frozenset(host.lower() for host in training_data_hosts))
     training = TrainingApi(registry, compute, tokenizer, Jobs(compute), turns, data, checks, max_body_bytes)
@@ -104,10 +104,10 @@ async def _lifespan(compute: Computing, _: Starlette) -> AsyncIterator[None]:
 
 
 async def _health(compute: Computing, _: Request) -> Response:
-    found = compute.reproducibility
+    reproducibility = compute.reproducibility
     checked = {
-        "reproducible": found and found.reproducible,
-        "reason": found.reason if found else "No model has been loaded yet.",
+        "reproducible": reproducibility and reproducibility.reproducible,
+        "reason": reproducibility.reason if reproducibility else "No model has been loaded yet.",
     }
     figures = {**asdict(compute.sampling), "train_steps": compute.train_steps}
     uptime = time.monotonic() - _STARTED
@@ -124,19 +124,19 @@ async def _health(compute: Computing, _: Request) -> Response:
 class _ChatApi:
     """OpenAI's chat completions and responses, and vLLM's tokenization of a chat prompt."""
 
-    def __init__(self, chat: Chat, max_bytes: int) -> None:
+    def __init__(self, chat: ChatCompletions, max_bytes: int) -> None:
         self._chat = chat
         self._responses = Responses(chat)
         self._max_bytes = max_bytes
 
     async def completions(self, request: Request) -> Response:
-        body = await self._read(request, ChatRequest)
+        body = await self._read(request, EngineChatRequest)
         if body.stream:
             return _event_stream(await self._chat.stream(body))
         return await _cancel_on_disconnect(request, asyncio.create_task(self._chat.complete(body)))
 
     async def tokenize(self, request: Request) -> Response:
-        return JSONResponse(await self._chat.tokenize(await self._read(request, ChatRequest)))
+        return JSONResponse(await self._chat.tokenize(await self._read(request, EngineChatRequest)))
 
     async def create_response(self, request: Request) -> Response:
         body = await self._read(request, ResponsesRequest)
@@ -160,9 +160,9 @@ class _ModelsApi:
 
     async def one(self, request: Request) -> Response:
         name = request.path_params["name"]
-        for each in await asyncio.to_thread(_models, self._registry):
-            if each["id"] == name:
-                return JSONResponse(each)
+        for model in await asyncio.to_thread(_models, self._registry):
+            if model["id"] == name:
+                return JSONResponse(model)
         raise UnknownModel(f"no model {name!r}")
 
 
@@ -175,8 +175,8 @@ class _RequireApiKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] != "/health":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._expected):
+            authorization = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(authorization, self._expected):
                 error = ApiError(401, "a valid key is needed: Authorization: Bearer KEY", code="invalid_api_key")
                 await error.response()(scope, receive, send)
                 return
@@ -243,9 +243,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
     def exists(path: str) -> bool:
         return any(route.matches({**request.scope, "path": path})[0] is not Match.NONE for route in request.app.routes)
 
-    meant = meant_path(request.url.path, exists)
-    said = f"{error.detail}: no such route or method" + (f"; did you mean {meant}?" if meant else "")
-    return ApiError(error.status_code, said, code="not_found").response()
+    suggestion = meant_path(request.url.path, exists)
+    message = f"{error.detail}: no such route or method" + (f"; did you mean {suggestion}?" if suggestion else "")
+    return ApiError(error.status_code, message, code="not_found").response()
 
 
 async def _client_gone(_: Request, error: Exception) -> Response:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.protocol.tool_formats.thoughts import thoughts
 
 
@@ -35,10 +35,10 @@ class TextStream:
         # A token's text depends on its neighbours (spaces, characters of several bytes), hence the overlap of one
         # token.
         start = max(0, self._decoded - 1)
-        known = self._tokenizer.decode(self._ids[start : self._decoded])
+        earlier = self._tokenizer.decode(self._ids[start : self._decoded])
         grown = self._tokenizer.decode(self._ids[start:])
         if not grown.endswith("\ufffd"):
-            self._text += grown[len(known) :]
+            self._text += grown[len(earlier) :]
             self._decoded = len(self._ids)
         safe = self._text[: self._safe_length()]
         new = safe[len(self.shown) :]
@@ -47,19 +47,19 @@ class TextStream:
 
     def rest(self, content: str) -> str:
         """Return the part of the whole reply's content that has not been shown."""
-        shown = self.shown if content.startswith(self.shown) else self.shown.lstrip()
-        return content[len(shown) :] if content.startswith(shown) else ""
+        prefix = self.shown if content.startswith(self.shown) else self.shown.lstrip()
+        return content[len(prefix) :] if content.startswith(prefix) else ""
 
     def _safe_length(self) -> int:
         text = self._text
         length = len(text)
         thought = thoughts(text, opened=self._in_thought) if self._calls else []
         for mark in (*self._marks, *self._calls):
-            found = text.find(mark)
-            while mark in self._calls and (end := next((end for start, end in thought if start <= found < end), 0)):
-                found = text.find(mark, end)
-            if found >= 0:
-                length = min(length, found)
+            position = text.find(mark)
+            while mark in self._calls and (end := next((end for start, end in thought if start <= position < end), 0)):
+                position = text.find(mark, end)
+            if position >= 0:
+                length = min(length, position)
                 continue
             for size in range(min(len(mark) - 1, len(text)), 0, -1):
                 if text.endswith(mark[:size]):

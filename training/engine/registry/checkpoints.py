@@ -63,12 +63,12 @@ class Manifest:
     @property
     def weights_sha256(self) -> str | None:
         """Hexadecimal SHA-256 of the files with tensors, made from their own hashes; None if there are none."""
-        weights = sorted((name, each.sha256) for name, each in self.files.items() if name.endswith(_TENSORS))
+        weights = sorted((name, digest.sha256) for name, digest in self.files.items() if name.endswith(_TENSORS))
         return hashlib.sha256(json.dumps(weights).encode()).hexdigest() if weights else None
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class StoredCheckpoint:
     """A checkpoint found on disk."""
 
     directory: Path
@@ -116,57 +116,57 @@ def write(
     parent: Path,
     manifest: Manifest,
     fill: Fill,
-    keep: Callable[[Checkpoint], None] = lambda checkpoint: None,
-) -> Checkpoint:
+    keep: Callable[[StoredCheckpoint], None] = lambda checkpoint: None,
+) -> StoredCheckpoint:
     """Create the checkpoint `parent/<step>` from the files that `fill(directory)` writes. Raises CheckpointNotWritten.
 
     When it returns, the checkpoint survives a power cut. `keep` gets the complete checkpoint before it is moved into
     place; if `keep` raises, the checkpoint is discarded.
     """
     unfinished = parent / f"{_UNFINISHED}{manifest.step:06d}-{secrets.token_hex(4)}"
-    place = parent / f"{manifest.step:06d}"
+    path = parent / f"{manifest.step:06d}"
     try:
         unfinished.mkdir(parents=True)
         hashed = fill(unfinished)
         complete = _seal(unfinished, manifest, hashed or {})
-        keep(Checkpoint(unfinished, complete))
-        unfinished.rename(place)
+        keep(StoredCheckpoint(unfinished, complete))
+        unfinished.rename(path)
         _sync(parent)
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk with its own error class
         why = error.strerror if isinstance(error, OSError) else error
         raise CheckpointNotWritten(f"checkpoint {manifest.step} could not be written: {why}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return Checkpoint(place, complete)
+    return StoredCheckpoint(path, complete)
 
 
-def receive(parent: Path, manifest: Manifest, fill: Callable[[Path], None]) -> Checkpoint:
+def receive(parent: Path, manifest: Manifest, fill: Callable[[Path], None]) -> StoredCheckpoint:
     """Replace or create the checkpoint described by `manifest` with the files that `fill(directory)` writes. Raises
     CorruptCheckpoint if they do not match the manifest, and CheckpointNotWritten if the disk refuses."""
-    place = parent / f"{manifest.step:06d}"
+    path = parent / f"{manifest.step:06d}"
     unfinished = parent / f"{_UNFINISHED}{manifest.step:06d}-{secrets.token_hex(4)}"
     try:
         unfinished.mkdir(parents=True)
         fill(unfinished)
-        Checkpoint(unfinished, manifest).verify()
+        StoredCheckpoint(unfinished, manifest).verify()
         (unfinished / MANIFEST_FILE).write_text(to_json(manifest))
-        if place.exists():
-            set_aside(place)
-        unfinished.rename(place)
+        if path.exists():
+            set_aside(path)
+        unfinished.rename(path)
     except OSError as error:
         raise CheckpointNotWritten(f"checkpoint {manifest.step} could not be written: {error.strerror}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return Checkpoint(place, manifest)
+    return StoredCheckpoint(path, manifest)
 
 
-def scan(parent: Path) -> tuple[dict[int, Checkpoint], list[Path]]:
+def scan(parent: Path) -> tuple[dict[int, StoredCheckpoint], list[Path]]:
     """Return the checkpoints below `parent` by step, and the paths of the corrupt ones, which are renamed to
     `<step>.torn`.
 
     Only cheap checks are made: the manifest and the file sizes. Leftovers of a killed process are removed.
     """
-    found: dict[int, Checkpoint] = {}
+    by_step: dict[int, StoredCheckpoint] = {}
     corrupt: list[Path] = []
     for directory in sorted(parent.iterdir()) if parent.is_dir() else []:
         if directory.name.startswith(_UNFINISHED):
@@ -177,8 +177,8 @@ def scan(parent: Path) -> tuple[dict[int, Checkpoint], list[Path]]:
             except CorruptCheckpoint:
                 corrupt.append(set_aside(directory))
             else:
-                found[checkpoint.step] = checkpoint
-    return found, corrupt
+                by_step[checkpoint.step] = checkpoint
+    return by_step, corrupt
 
 
 def remove(directory: Path) -> None:
@@ -191,15 +191,15 @@ def remove(directory: Path) -> None:
 
 def set_aside(directory: Path) -> Path:
     """Rename a corrupt checkpoint so that it is ignored but can still be inspected. Return its new path."""
-    place = directory.with_name(f"{directory.name}.torn")
-    if place.exists():
-        place = directory.with_name(f"{directory.name}-{secrets.token_hex(4)}.torn")
+    torn = directory.with_name(f"{directory.name}.torn")
+    if torn.exists():
+        torn = directory.with_name(f"{directory.name}-{secrets.token_hex(4)}.torn")
     with suppress(FileNotFoundError):  # all of it has been deleted
-        directory.rename(place)
-    return place
+        directory.rename(torn)
+    return torn
 
 
-def _read(directory: Path) -> Checkpoint:
+def _read(directory: Path) -> StoredCheckpoint:
     try:
         manifest = from_json(json.loads((directory / MANIFEST_FILE).read_text()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -210,7 +210,7 @@ def _read(directory: Path) -> Checkpoint:
         path = directory / name
         if not path.is_file() or path.stat().st_size != digest.bytes:
             raise CorruptCheckpoint(f"{name} is missing or has another size than the manifest says")
-    return Checkpoint(directory, manifest)
+    return StoredCheckpoint(directory, manifest)
 
 
 def _compare(path: Path, expected: FileDigest) -> None:
@@ -222,15 +222,15 @@ def _compare(path: Path, expected: FileDigest) -> None:
         raise CorruptCheckpoint(f"{path.name} of checkpoint {path.parent.name} differs from its manifest")
 
 
-def _seal(directory: Path, manifest: Manifest, known: Mapping[str, str]) -> Manifest:
-    """Write the manifest with the hashes of the files in `directory`, of which some are `known`. Return it once
-    everything has been flushed to disk."""
+def _seal(directory: Path, manifest: Manifest, sha256: Mapping[str, str]) -> Manifest:
+    """Write the manifest with the hashes of the files in `directory`, and return it once everything has been flushed to
+    disk. `sha256` has the hashes that are known already, by file name."""
     with ThreadPoolExecutor(_THREADS, "checkpoint") as pool:
         synced, hashed = [], {}
         # Files are flushed to disk while others are hashed. The largest take longest, so they go first.
         for path in sorted(directory.iterdir(), key=lambda path: path.stat().st_size, reverse=True):
             synced.append(pool.submit(_sync, path))
-            hashed[path.name] = pool.submit(_digest, path, known.get(path.name))
+            hashed[path.name] = pool.submit(_digest, path, sha256.get(path.name))
         digests = {name: hashed[name].result() for name in sorted(hashed)}
         complete = replace(
             manifest,
@@ -240,14 +240,14 @@ def _seal(directory: Path, manifest: Manifest, known: Mapping[str, str]) -> Mani
         )
         (directory / MANIFEST_FILE).write_text(to_json(complete))
         synced += [pool.submit(_sync, path) for path in (directory / MANIFEST_FILE, directory)]
-        for each in synced:
-            each.result()
+        for future in synced:
+            future.result()
     return complete
 
 
-def _digest(path: Path, known: str | None = None) -> FileDigest:
+def _digest(path: Path, sha256: str | None = None) -> FileDigest:
     with path.open("rb") as file:
-        digest = known or hashlib.file_digest(file, "sha256").hexdigest()
+        digest = sha256 or hashlib.file_digest(file, "sha256").hexdigest()
         return FileDigest(file.seek(0, os.SEEK_END), digest)
 
 

@@ -41,7 +41,7 @@ class DirectoryStore:
 
     def list(self, prefix: str) -> list[StoredObject]:
         with _unavailable(self.url):
-            return sorted(self._found(prefix), key=lambda found: found.key)
+            return sorted(self._listed(prefix), key=lambda stored: stored.key)
 
     def delete(self, keys: Iterable[str]) -> None:
         with _unavailable(self.url):
@@ -50,7 +50,7 @@ class DirectoryStore:
                 with suppress(OSError):  # not empty, or removed already
                     (self._root / key).parent.rmdir()
 
-    def _found(self, prefix: str) -> Iterator[StoredObject]:
+    def _listed(self, prefix: str) -> Iterator[StoredObject]:
         for directory, _, names in os.walk(self._root / prefix.rpartition("/")[0]):
             for name in names:
                 path = Path(directory, name)
@@ -77,15 +77,15 @@ class DirectoryStore:
             unfinished.unlink(missing_ok=True)
 
     def _into_place(self, unfinished: Path, key: str, move: Callable[[Path, Path], None]) -> None:
-        place = self._root / key
+        path = self._root / key
         while True:
-            place.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                move(unfinished, place)
+                move(unfinished, path)
             except FileNotFoundError:  # a concurrent deletion removed the directory because it was empty
                 continue
             break
-        directory = os.open(place.parent, os.O_RDONLY)
+        directory = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(directory)
         finally:

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from learnloop_service.training.engine.registry.checkpoints import MANIFEST_FILE, Checkpoint, CorruptCheckpoint
+from learnloop_service.training.engine.registry.checkpoints import MANIFEST_FILE, CorruptCheckpoint, StoredCheckpoint
 
 _PIECE = 1 << 20
 
@@ -35,17 +35,17 @@ class Export:
                 stack.enter_context(file)
             for header, file, size in zip(self.headers, self.files, self.sizes, strict=True):
                 yield header
-                left = size
-                while piece := file.read(min(_PIECE, left)):
-                    left -= len(piece)
+                remaining = size
+                while piece := file.read(min(_PIECE, remaining)):
+                    remaining -= len(piece)
                     yield piece
-                if left:
+                if remaining:
                     raise CorruptCheckpoint("a file of the checkpoint became shorter while it was sent")
                 yield bytes(_padding(size))
             yield bytes(2 * tarfile.BLOCKSIZE)
 
 
-def export(checkpoint: Checkpoint, folder: str) -> Export:
+def export(checkpoint: StoredCheckpoint, folder: str) -> Export:
     """Open a checkpoint for export into a tar folder named `folder`, after checking all its files against their hashes.
 
     The optimizer's state is not exported. Raises CorruptCheckpoint.

@@ -11,7 +11,12 @@ from typing import Any
 import structlog
 
 from learnloop_service.training.engine.registry import checkpoints
-from learnloop_service.training.engine.registry.checkpoints import MANIFEST_FILE, Checkpoint, Manifest, is_optimizer
+from learnloop_service.training.engine.registry.checkpoints import (
+    MANIFEST_FILE,
+    Manifest,
+    StoredCheckpoint,
+    is_optimizer,
+)
 from learnloop_service.training.engine.registry.model_record import DamagedModel, ModelRecord, Target
 from learnloop_service.training.protocol.tool_formats.chosen import FILE as CHOSEN_FORMAT
 from learnloop_service.training.protocol.tool_formats.chosen import hub_name, settle_template
@@ -22,7 +27,7 @@ log = structlog.get_logger(__name__)
 CHECKPOINTS = "checkpoints"
 _MODEL_FILE = "model.json"
 _GENERATION = "generation_config.json"
-"""Names the tokens that end a reply."""
+"""File that names the tokens that end a reply."""
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -39,18 +44,18 @@ _TOKENIZER_FILES = (
 _MODEL_FILES = (*_TOKENIZER_FILES, "config.json", "model.safetensors.index.json")
 
 
-def make(record: ModelRecord, source: Target, enable_thinking: bool | None = None) -> dict[int, Checkpoint]:
+def make(record: ModelRecord, source: Target, enable_thinking: bool | None = None) -> dict[int, StoredCheckpoint]:
     """Write the model's directory with checkpoint 0, completely or not at all. Raises CheckpointNotWritten."""
 
-    def fill(place: Path) -> None:
-        _copy(source.directory, place, names)
-        settle_template(place, enable_thinking=enable_thinking)
+    def fill(directory: Path) -> None:
+        _copy(source.directory, directory, names)
+        settle_template(directory, enable_thinking=enable_thinking)
 
     unfinished = record.directory.with_name(f".unfinished-{record.name}-{secrets.token_hex(4)}")
     names: tuple[str, ...] = _TOKENIZER_FILES
     if source.model is not None:
-        found = (path.name for path in source.directory.iterdir())
-        names = tuple(name for name in found if name != MANIFEST_FILE and not is_optimizer(name))
+        file_names = (path.name for path in source.directory.iterdir())
+        names = tuple(name for name in file_names if name != MANIFEST_FILE and not is_optimizer(name))
     elif record.tuning.mode == "full":
         names = (*_MODEL_FILES, *(path.name for path in source.directory.glob("*.safetensors")))
     manifest = Manifest(0, record.full_name, record.base_model, source.key if source.model else None)
@@ -65,7 +70,7 @@ def make(record: ModelRecord, source: Target, enable_thinking: bool | None = Non
     return checkpoints.scan(record.directory / CHECKPOINTS)[0]
 
 
-def load(root: Path) -> Iterator[tuple[ModelRecord, dict[int, Checkpoint]]]:
+def load(root: Path) -> Iterator[tuple[ModelRecord, dict[int, StoredCheckpoint]]]:
     """Yield all models below `root` with their checkpoints. Models whose file is damaged are logged and skipped, and
     leftovers of a killed process are removed."""
     for path in sorted(root.glob(f"*/*/{_MODEL_FILE}")):
@@ -78,13 +83,13 @@ def load(root: Path) -> Iterator[tuple[ModelRecord, dict[int, Checkpoint]]]:
             log.error("model left out", error=str(error))
 
 
-def read(directory: Path) -> tuple[ModelRecord, dict[int, Checkpoint]]:
+def read(directory: Path) -> tuple[ModelRecord, dict[int, StoredCheckpoint]]:
     """Read one model with its checkpoints. Raises DamagedModel."""
     record = _read(directory / _MODEL_FILE)
-    found, corrupt = checkpoints.scan(directory / CHECKPOINTS)
-    for place in corrupt:
-        log.warning("corrupt checkpoint set aside", model=record.full_name, path=place.name)
-    return record, found
+    by_step, corrupt = checkpoints.scan(directory / CHECKPOINTS)
+    for torn in corrupt:
+        log.warning("corrupt checkpoint set aside", model=record.full_name, path=torn.name)
+    return record, by_step
 
 
 def mark_deleted(record: ModelRecord) -> Path:

@@ -23,9 +23,9 @@ import structlog
 
 from learnloop_service.training.engine.registry import checkpoints, model_files
 from learnloop_service.training.engine.registry.checkpoints import (
-    Checkpoint,
     CorruptCheckpoint,
     Manifest,
+    StoredCheckpoint,
     from_json,
     is_optimizer,
     to_json,
@@ -95,14 +95,14 @@ class ModelStore:
     def models(self, project: str = "", name: str = "") -> dict[tuple[str, str], str]:
         """Return the project and name of all models, or of the one named, each with a tag that changes when the model
         does."""
-        found = {}
+        tags = {}
         for stored in self._objects.list(_record_key(project, name) if name else "models/"):
             owner, _, model = stored.key.removeprefix("models/").removesuffix(".json").partition("/")
-            found[owner, model] = stored.tag
-        return found
+            tags[owner, model] = stored.tag
+        return tags
 
     def record(self, project: str, name: str, directory: Path) -> ModelRecord | None:
-        """Return the model of that name. `directory` is its place on this machine."""
+        """Return the model of that name. `directory` is where its files are on this machine."""
         content = self._objects.get(_record_key(project, name))
         return None if content is None else model_files.record_of(content, directory)
 
@@ -125,37 +125,37 @@ class ModelStore:
     def steps(self, model_id: str | None = None) -> dict[str, dict[int, str]]:
         """Return the checkpoint steps of that model or of all models, each with a tag that changes when the checkpoint
         does."""
-        found: dict[str, dict[int, str]] = {}
+        tags: dict[str, dict[int, str]] = {}
         for owner, step, manifest in self._listed_manifests(f"checkpoints/{model_id}/" if model_id else "checkpoints/"):
             if manifest.bytes:
-                found.setdefault(owner, {})[step] = manifest.tag
-        return found
+                tags.setdefault(owner, {})[step] = manifest.tag
+        return tags
 
-    def manifests(self, wanted: Collection[tuple[str, int]]) -> dict[tuple[str, int], Manifest]:
+    def manifests(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], Manifest]:
         """Fetch the manifests of these checkpoints, by model and step. Checkpoints deleted in the meantime are left
         out."""
         with ThreadPoolExecutor(_THREADS, "checkpoint-store") as pool:
-            found = zip(wanted, pool.map(lambda each: self._checkpoint(*each), wanted), strict=True)
-            return {key: stored.manifest for key, stored in found if stored is not None}
+            pairs = zip(keys, pool.map(lambda key: self._checkpoint(*key), keys), strict=True)
+            return {key: stored.manifest for key, stored in pairs if stored is not None}
 
-    def commit(self, model_id: str, checkpoint: Checkpoint) -> None:
+    def commit(self, model_id: str, checkpoint: StoredCheckpoint) -> None:
         """Upload a checkpoint from this machine's disk. Raises StepTaken if its step is committed already."""
         upload = secrets.token_hex(8)
-        place = f"{_files(model_id)}{checkpoint.step:06d}-{upload}/"
+        prefix = f"{_files(model_id)}{checkpoint.step:06d}-{upload}/"
         content = {"upload": upload, "part_bytes": PART_BYTES, "manifest": json.loads(to_json(checkpoint.manifest))}
         try:
-            self._upload(checkpoint, place)
+            self._upload(checkpoint, prefix)
         except BaseException:
-            self._discard(place)
+            self._discard(prefix)
             raise
         # If this fails, the manifest may still exist or arrive later, so the files must stay.
         if not self._created(_manifest_key(model_id, checkpoint.step), json.dumps(content, indent=2).encode()):
-            self._discard(place)
+            self._discard(prefix)
             raise StepTaken(f"step {checkpoint.step} of {checkpoint.manifest.model} was committed by another engine")
         self._tidy(model_id, checkpoint.step, upload)
 
-    def fetch(self, model_id: str, step: int, parent: Path) -> Checkpoint:
-        """Download the checkpoint into its place below the directory `parent` and check its files against their hashes.
+    def fetch(self, model_id: str, step: int, parent: Path) -> StoredCheckpoint:
+        """Download the checkpoint into its directory below `parent`, and check its files against their hashes.
 
         Raises UnknownModel if it was deleted, and CorruptCheckpoint after removing a corrupt one from the listing.
         """
@@ -179,7 +179,7 @@ class ModelStore:
             self._objects.put(_manifest_key(model_id, step), b"")
         prefixes = tuple(f"{_files(model_id)}{step:06d}-" for step in steps)
         self._objects.delete(
-            [each.key for each in self._objects.list(_files(model_id)) if each.key.startswith(prefixes)]
+            [stored.key for stored in self._objects.list(_files(model_id)) if stored.key.startswith(prefixes)]
         )
 
     def sweep(self, model_ids: Collection[str], now: datetime | None = None) -> int:
@@ -191,22 +191,22 @@ class ModelStore:
             _, owner, folder, _ = part.key.split("/", 3)
             step, _, upload = folder.partition("-")
             uploads.setdefault((owner, int(step)), {}).setdefault(upload, []).append(part)
-        manifests = {(owner, step): each for owner, step, each in self._listed_manifests("checkpoints/")}
+        manifests = {(owner, step): stored for owner, step, stored in self._listed_manifests("checkpoints/")}
         garbage = [
-            each for (owner, _), each in manifests.items() if owner not in model_ids and each.modified < long_ago
+            stored for (owner, _), stored in manifests.items() if owner not in model_ids and stored.modified < long_ago
         ]
         for (owner, number), by_upload in uploads.items():
             decided = owner in model_ids and (owner, number) in manifests
             committed = self._checkpoint(owner, number) if decided and len(by_upload) > 1 else None
             for upload, parts in by_upload.items():
                 if not decided:
-                    left = all(part.modified < long_ago for part in parts)
+                    is_garbage = all(part.modified < long_ago for part in parts)
                 elif len(by_upload) == 1:
-                    left = not manifests[owner, number].bytes
+                    is_garbage = not manifests[owner, number].bytes
                 else:
-                    left = committed is None or upload != committed.upload
-                garbage += parts if left else []
-        self._objects.delete([each.key for each in garbage])
+                    is_garbage = committed is None or upload != committed.upload
+                garbage += parts if is_garbage else []
+        self._objects.delete([stored.key for stored in garbage])
         return len(garbage)
 
     def _listed_manifests(self, prefix: str) -> Iterator[tuple[str, int, StoredObject]]:
@@ -218,26 +218,26 @@ class ModelStore:
     def _checkpoint(self, model_id: str, step: int) -> _StoredCheckpoint | None:
         if not (content := self._objects.get(_manifest_key(model_id, step))):
             return None
-        found = json.loads(content)
-        return _StoredCheckpoint(from_json(found["manifest"]), found["upload"], found["part_bytes"])
+        fields = json.loads(content)
+        return _StoredCheckpoint(from_json(fields["manifest"]), fields["upload"], fields["part_bytes"])
 
-    def _upload(self, checkpoint: Checkpoint, place: str) -> None:
+    def _upload(self, checkpoint: StoredCheckpoint, prefix: str) -> None:
         def send(part: _Part) -> None:
             with (checkpoint.directory / part.file).open("rb") as file:
                 file.seek(part.start)
-                self._objects.put(f"{place}{part.name}", file.read(part.bytes))
+                self._objects.put(f"{prefix}{part.name}", file.read(part.bytes))
 
         _all(send, _parts(checkpoint.manifest, PART_BYTES))
 
     def _download(self, model_id: str, stored: _StoredCheckpoint, directory: Path) -> None:
-        place = f"{_files(model_id)}{stored.manifest.step:06d}-{stored.upload}/"
+        prefix = f"{_files(model_id)}{stored.manifest.step:06d}-{stored.upload}/"
         for name in (*stored.manifest.files, *stored.manifest.optimizer_files):
             (directory / name).touch()
 
         missing = set()
 
         def receive(part: _Part) -> None:
-            if (content := self._objects.get(f"{place}{part.name}")) is None:
+            if (content := self._objects.get(f"{prefix}{part.name}")) is None:
                 return missing.add(part.file)
             with (directory / part.file).open("r+b") as file:
                 file.seek(part.start)
@@ -256,14 +256,14 @@ class ModelStore:
         """After a commit, delete other uploads of the step, and the optimizer's state of all but the newest two
         checkpoints."""
         try:
-            left = []
+            leftovers = []
             for part in self._objects.list(_files(model_id)):
                 folder, name = part.key.removeprefix(_files(model_id)).split("/")
                 number = int(folder.partition("-")[0])
                 lost = number == step and folder != f"{step:06d}-{upload}"
                 if lost or (number < step - 1 and is_optimizer(name)):
-                    left.append(part.key)
-            self._objects.delete(left)
+                    leftovers.append(part.key)
+            self._objects.delete(leftovers)
         except StoreUnavailable as error:
             log.warning("leftovers stay in the store until the next sweep", error=str(error))
 
@@ -306,8 +306,8 @@ def _all(work: Callable[[_Part], None], parts: Iterable[_Part]) -> None:
     with ThreadPoolExecutor(_THREADS, "checkpoint-store") as pool:
         running = [pool.submit(work, part) for part in parts]
         try:
-            for each in running:
-                each.result()
+            for future in running:
+                future.result()
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import structlog
 
-from learnloop_service.training.base_model_files import TIED, tied_modules
+from learnloop_service.training.bases.files import TIED, tied_modules
 from learnloop_service.training.collapse import RESTORED
 from learnloop_service.training.engine.registry import checkpoints, model_files
 from learnloop_service.training.engine.registry.base_models import Bases, parameter_count
-from learnloop_service.training.engine.registry.checkpoints import Checkpoint, CorruptCheckpoint, Fill, Manifest
+from learnloop_service.training.engine.registry.checkpoints import CorruptCheckpoint, Fill, Manifest, StoredCheckpoint
 from learnloop_service.training.engine.registry.model_record import (
     INFERENCE_NAME,
     NAME,
@@ -41,13 +41,13 @@ DEFAULT_ENTITY = "local"
 DEFAULT_PROJECT = "default"
 
 
-class Entry:
+class ModelEntry:
     """A model and its checkpoints by step. `verified` has the steps whose files matched their hashes in this
     process."""
 
-    def __init__(self, record: ModelRecord, found: dict[int, Checkpoint]) -> None:
+    def __init__(self, record: ModelRecord, by_step: dict[int, StoredCheckpoint]) -> None:
         self.record = record
-        self.checkpoints = found
+        self.checkpoints = by_step
         self.verified: set[int] = set()
         self.without_optimizer: set[int] = set()
         """Steps whose optimizer state was removed by this process."""
@@ -74,12 +74,14 @@ class Registry:
         self._lock = threading.RLock()
         self._creating = threading.RLock()
         self._follows = follows
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, ModelEntry] = {}
         self.unwritten: Target | None = None
         """A step that can be sampled although its checkpoint is still being written."""
         if not follows:
             self._root.mkdir(parents=True, exist_ok=True)
-            self._entries |= {record.id: Entry(record, found) for record, found in model_files.load(self._root)}
+            self._entries |= {
+                record.id: ModelEntry(record, by_step) for record, by_step in model_files.load(self._root)
+            }
 
     # Base models
 
@@ -132,14 +134,14 @@ class Registry:
         with self._lock:
             self._put_back(project, name)
             if existing := self._named(project, name):
-                found = self._existing(existing.record, new.base_model, new.return_existing, new.tuning)
-                kept = template_options(self.newest(found.id).directory).enable_thinking
-                if new.enable_thinking not in (None, kept):
-                    said = "without" if kept is None else f"with {json.dumps(kept)} as"
+                registered = self._existing(existing.record, new.base_model, new.return_existing, new.tuning)
+                switch = template_options(self.newest(registered.id).directory).enable_thinking
+                if new.enable_thinking not in (None, switch):
+                    how = "without" if switch is None else f"with {json.dumps(switch)} as"
                     raise ModelExists(
-                        f"{found.full_name} exists {said} enable_thinking; leave it out, or take a new name"
+                        f"{registered.full_name} exists {how} enable_thinking; leave it out, or take a new name"
                     )
-                return found
+                return registered
             if f"{project}/{name}" in self._bases:
                 raise ModelExists(f"{project}/{name} is a base model's name")
             source = self._source(new.base_model, new.tuning)
@@ -154,7 +156,7 @@ class Registry:
             datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             self._root / project / name,
         )
-        entry = Entry(record, model_files.make(record, source, new.enable_thinking))
+        entry = ModelEntry(record, model_files.make(record, source, new.enable_thinking))
         with self._lock:
             self._entries[record.id] = entry
         log.info("model created", model=record.full_name, origin=record.origin, tuning=record.tuning.mode)
@@ -189,14 +191,14 @@ class Registry:
 
     # Checkpoints
 
-    def steps(self, model_id: str) -> list[Checkpoint]:
+    def steps(self, model_id: str) -> list[StoredCheckpoint]:
         """Return the model's checkpoints, oldest first, with the newest one verified. Raises UnknownModel."""
         with self._lock:
             self.newest(model_id)
-            found = self._entry(model_id).checkpoints
-            return [found[step] for step in sorted(found)]
+            by_step = self._entry(model_id).checkpoints
+            return [by_step[step] for step in sorted(by_step)]
 
-    def newest(self, model_id: str) -> Checkpoint:
+    def newest(self, model_id: str) -> StoredCheckpoint:
         """Return the newest intact checkpoint and set newer corrupt ones aside. Raises UnknownModel if none is left."""
         with self._lock:
             entry = self._entry(model_id)
@@ -207,7 +209,7 @@ class Registry:
                     continue
             raise UnknownModel(f"{entry.record.full_name} has no whole checkpoint left")
 
-    def checkpoint(self, model_id: str, step: int) -> Checkpoint:
+    def checkpoint(self, model_id: str, step: int) -> StoredCheckpoint:
         """Return a checkpoint whose files match their hashes. Raises UnknownModel or CorruptCheckpoint."""
         with self._lock:
             return self._checkpoint(self._entry(model_id), step)
@@ -224,7 +226,9 @@ class Registry:
             self._entry(model_id).verified.discard(step)
         self.checkpoint(model_id, step)
 
-    def commit(self, model_id: str, parent: Checkpoint, metrics: Mapping[str, float], save: Fill) -> Checkpoint:
+    def commit(
+        self, model_id: str, parent: StoredCheckpoint, metrics: Mapping[str, float], save: Fill
+    ) -> StoredCheckpoint:
         """Write the checkpoint after `parent` with the weights that `save(directory)` writes.
 
         Raises UnknownModel if the model was deleted in the meantime, and CheckpointNotWritten if the disk refuses.
@@ -247,7 +251,7 @@ class Registry:
         self._add(model_id, written)
         return written
 
-    def restore(self, model_id: str, parent: Checkpoint, step: int) -> Checkpoint:
+    def restore(self, model_id: str, parent: StoredCheckpoint, step: int) -> StoredCheckpoint:
         """Write the checkpoint after `parent` with the files of an earlier step. The optimizer's state is among them if
         that step is `parent` or the one before: older ones lose theirs, sooner or later.
 
@@ -262,7 +266,7 @@ class Registry:
 
         return self.commit(model_id, parent, {RESTORED: float(step)}, save)
 
-    def add(self, model_id: str, written: Checkpoint) -> None:
+    def add(self, model_id: str, written: StoredCheckpoint) -> None:
         """Register a model's next checkpoint, which a following process has written. Raises UnknownModel and the errors
         of `commit`; the checkpoint is removed in that case."""
         try:
@@ -272,7 +276,7 @@ class Registry:
             raise
         self._add(model_id, written)
 
-    def _add(self, model_id: str, written: Checkpoint) -> None:
+    def _add(self, model_id: str, written: StoredCheckpoint) -> None:
         with self._lock:
             entry = self._entry(model_id)
             entry.checkpoints[written.step] = written
@@ -284,32 +288,32 @@ class Registry:
             old = {step for step in entry.checkpoints if step < written.step - 1} - entry.without_optimizer
             entry.without_optimizer |= old
             gone = [entry.checkpoints[step] for step in old]
-            files = [each.directory / name for each in gone for name in each.manifest.optimizer_files]
+            files = [checkpoint.directory / name for checkpoint in gone for name in checkpoint.manifest.optimizer_files]
         if files:  # in the background, because deleting a large file takes a while
             threading.Thread(target=_remove, args=(files,), name="old optimizers", daemon=True).start()
 
-    def look(self, model_id: str) -> Checkpoint:
+    def look(self, model_id: str) -> StoredCheckpoint:
         """Register the checkpoints that a following process wrote before it ended, remove its unfinished files, and
         return the newest checkpoint. Raises UnknownModel and the errors of `add`."""
         with self._lock:
             entry = self._entry(model_id)
-            found, _ = checkpoints.scan(entry.record.directory / model_files.CHECKPOINTS)
-            written = found.get(max(entry.checkpoints, default=-1) + 1)
+            by_step, _ = checkpoints.scan(entry.record.directory / model_files.CHECKPOINTS)
+            written = by_step.get(max(entry.checkpoints, default=-1) + 1)
         if written is not None:
             written.verify()
             self.add(model_id, written)
         return self.newest(model_id)
 
-    def learn(self, record: ModelRecord, newest: Checkpoint) -> None:
+    def learn(self, record: ModelRecord, newest: StoredCheckpoint) -> None:
         """Add this model and its newest checkpoint to a registry that follows."""
         with self._lock:
             # Drop a model that had the same name and was deleted in the meantime.
-            others = {id: each for id, each in self._entries.items() if each.record.full_name != record.full_name}
-            entry = Entry(record, {newest.step: newest})
+            others = {id: other for id, other in self._entries.items() if other.record.full_name != record.full_name}
+            entry = ModelEntry(record, {newest.step: newest})
             entry.verified.add(newest.step)
             self._entries = {**others, record.id: entry}
 
-    def _keep(self, record: ModelRecord, checkpoint: Checkpoint) -> None:
+    def _keep(self, record: ModelRecord, checkpoint: StoredCheckpoint) -> None:
         """Hook that gets a new checkpoint when it is complete on disk but not yet in its place. If it raises, the
         checkpoint is discarded."""
 
@@ -318,14 +322,14 @@ class Registry:
         newest."""
         with self._lock:
             entry = self._entry(model_id)
-            wanted = list(dict.fromkeys(steps))
-            if (newest := self.newest(model_id).step) in wanted:
+            requested = list(dict.fromkeys(steps))
+            if (newest := self.newest(model_id).step) in requested:
                 raise CheckpointInUse(f"checkpoint {newest} is the newest of {entry.record.full_name}")
-            deleted = [step for step in wanted if step in entry.checkpoints]
+            deleted = [step for step in requested if step in entry.checkpoints]
             for step in deleted:
                 directory = entry.checkpoints.pop(step).directory
                 checkpoints.remove(directory)
-            return deleted, [step for step in wanted if step not in deleted]
+            return deleted, [step for step in requested if step not in deleted]
 
     # Names
 
@@ -346,17 +350,17 @@ class Registry:
         with self._lock:
             entry, step = self._parsed(name)
             record = entry.record
-            found = self.newest(record.id) if step is None else self._checkpoint(entry, step)
+            checkpoint = self.newest(record.id) if step is None else self._checkpoint(entry, step)
             return Target(
-                f"{record.full_name}@{found.step}",
-                found.directory,
-                self.base_directory(record.base_model) if record.tuning.mode == "lora" else found.directory,
+                f"{record.full_name}@{checkpoint.step}",
+                checkpoint.directory,
+                self.base_directory(record.base_model) if record.tuning.mode == "lora" else checkpoint.directory,
                 record.tuning,
                 record,
-                found.step,
+                checkpoint.step,
             )
 
-    def _parsed(self, name: str) -> tuple[Entry, int | None]:
+    def _parsed(self, name: str) -> tuple[ModelEntry, int | None]:
         match = INFERENCE_NAME.fullmatch(name)
         if match is None:
             raise UnknownModel(f"no model {name!r}")
@@ -376,13 +380,13 @@ class Registry:
             raise BadModelName(f"several projects have a model {model!r}: say PROJECT/{model}")
         return named[0], None if step is None else int(step)
 
-    def _entry(self, model_id: str) -> Entry:
+    def _entry(self, model_id: str) -> ModelEntry:
         with self._lock:
             if model_id not in self._entries:
                 raise UnknownModel(f"no model with id {model_id!r}")
             return self._entries[model_id]
 
-    def _named(self, project: str, name: str) -> Entry | None:
+    def _named(self, project: str, name: str) -> ModelEntry | None:
         matches = (e for e in self._entries.values() if (e.record.project, e.record.name) == (project, name))
         return next(matches, None)
 
@@ -392,8 +396,8 @@ class Registry:
             return
         directory = self._root / project / name
         if self._named(project, name) is None and directory.is_dir():
-            record, found = model_files.read(directory)
-            self._entries[record.id] = Entry(record, found)
+            record, by_step = model_files.read(directory)
+            self._entries[record.id] = ModelEntry(record, by_step)
 
     def _existing(
         self, record: ModelRecord, base_model: str, return_existing: bool, tuning: Tuning | None
@@ -424,21 +428,21 @@ class Registry:
             raise BadModelName(TIED.format(base=base_model, names=", ".join(tied)))
         return Target(base_model, directory, directory, tuning or usual_tuning(parameter_count(directory)))
 
-    def _checkpoint(self, entry: Entry, step: int) -> Checkpoint:
+    def _checkpoint(self, entry: ModelEntry, step: int) -> StoredCheckpoint:
         if step not in entry.checkpoints:
             raise UnknownModel(f"{entry.record.full_name} has no checkpoint {step}")
         return self._verified(entry, step)
 
-    def _verified(self, entry: Entry, step: int) -> Checkpoint:
+    def _verified(self, entry: ModelEntry, step: int) -> StoredCheckpoint:
         checkpoint = entry.checkpoints[step]
         if step not in entry.verified:
             try:
                 checkpoint.verify()
             except CorruptCheckpoint as error:
                 del entry.checkpoints[step]
-                place = checkpoints.set_aside(checkpoint.directory)
+                torn = checkpoints.set_aside(checkpoint.directory)
                 log.warning(
-                    "corrupt checkpoint set aside", model=entry.record.full_name, path=place.name, error=str(error)
+                    "corrupt checkpoint set aside", model=entry.record.full_name, path=torn.name, error=str(error)
                 )
                 raise
             entry.verified.add(step)

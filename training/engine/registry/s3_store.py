@@ -82,9 +82,9 @@ class S3Store:
         # The library only accepts prefixes that end at a slash.
         directory = prefix.rpartition("/")[0]
         with self._unavailable():
-            found = [each for page in obstore.list(self._lister, directory or None) for each in page]
+            listed = [entry for page in obstore.list(self._lister, directory or None) for entry in page]
         return sorted(
-            (_stored(each) for each in found if each["path"].startswith(prefix)), key=lambda stored: stored.key
+            (_stored(entry) for entry in listed if entry["path"].startswith(prefix)), key=lambda stored: stored.key
         )
 
     def delete(self, keys: Iterable[str]) -> None:

@@ -17,10 +17,10 @@ import structlog
 
 from learnloop_service.training.engine.registry import checkpoints, model_files
 from learnloop_service.training.engine.registry.checkpoints import (
-    Checkpoint,
     CheckpointNotWritten,
     CorruptCheckpoint,
     Fill,
+    StoredCheckpoint,
 )
 from learnloop_service.training.engine.registry.model_record import (
     INFERENCE_NAME,
@@ -32,7 +32,7 @@ from learnloop_service.training.engine.registry.model_record import (
 )
 from learnloop_service.training.engine.registry.model_store import ModelStore, NameTaken
 from learnloop_service.training.engine.registry.object_store import BadStore, StoreUnavailable
-from learnloop_service.training.engine.registry.registry import Entry, Registry
+from learnloop_service.training.engine.registry.registry import ModelEntry, Registry
 from learnloop_service.training.engine.registry.store_url import open_store
 
 log = structlog.get_logger(__name__)
@@ -76,10 +76,10 @@ class SharedRegistry(Registry):
         for entry in list(self._entries.values()):
             self._adopt(entry)
         self.refresh()
-        if left := store.sweep(list(self._entries)):
-            log.info("swept what was left in the checkpoint store", objects=left)
+        if swept := store.sweep(list(self._entries)):
+            log.info("swept what was left in the checkpoint store", objects=swept)
 
-    def _adopt(self, entry: Entry) -> None:
+    def _adopt(self, entry: ModelEntry) -> None:
         """Treat a model of the data directory as a copy of the store's. One that was never in a store is uploaded."""
         mark = entry.record.directory / _MARK
         if not mark.exists():
@@ -110,17 +110,17 @@ class SharedRegistry(Registry):
     def _refresh(self, only: tuple[str, str] | None) -> None:
         """Bring the cache in line with the store: all of it, or only the model of that project and name."""
         with self._refreshing:
-            known = {place: entry for place, entry in self._shared_entries().items() if only in (None, place)}
-            before = {entry.record.id: set(entry.checkpoints) for entry in known.values()}
-            self._refresh_models(self._store.models(*only or ()), known)
-            entries = {place: entry for place, entry in self._shared_entries().items() if only in (None, place)}
+            cached = {key: entry for key, entry in self._shared_entries().items() if only in (None, key)}
+            before = {entry.record.id: set(entry.checkpoints) for entry in cached.values()}
+            self._refresh_models(self._store.models(*only or ()), cached)
+            entries = {key: entry for key, entry in self._shared_entries().items() if only in (None, key)}
             model_id = entries[only].record.id if only in entries else None
             steps = self._store.steps(model_id) if entries else {}
             for entry in entries.values():
                 self._refresh_steps(entry, before.get(entry.record.id, set()), steps.get(entry.record.id, {}))
                 self._refreshed[entry.record.id] = time.monotonic()
 
-    def _shared_entries(self) -> dict[tuple[str, str], Entry]:
+    def _shared_entries(self) -> dict[tuple[str, str], ModelEntry]:
         with self._lock:
             return {
                 (entry.record.project, entry.record.name): entry
@@ -128,27 +128,29 @@ class SharedRegistry(Registry):
                 if model_id in self._shared
             }
 
-    def _refresh_models(self, listed: Mapping[tuple[str, str], str], known: Mapping[tuple[str, str], Entry]) -> None:
-        if gone := [entry for place, entry in known.items() if place not in listed]:
+    def _refresh_models(
+        self, listed: Mapping[tuple[str, str], str], cached: Mapping[tuple[str, str], ModelEntry]
+    ) -> None:
+        if gone := [entry for key, entry in cached.items() if key not in listed]:
             self._store.check(self._identity)
         for entry in gone:
             self._forget(entry)
-        for place, tag in listed.items():
-            if place in known and self._model_tags.get(place) == tag:
+        for key, tag in listed.items():
+            if key in cached and self._model_tags.get(key) == tag:
                 continue
-            if place not in known and self._named(*place):
+            if key not in cached and self._named(*key):
                 continue  # we are about to create a model of that name and get the error then
-            record = self._store.record(*place, self._root / "/".join(place))
+            record = self._store.record(*key, self._root / "/".join(key))
             if record is None:  # deleted in the meantime
                 continue
-            if place not in known or known[place].record.id != record.id:
-                if place in known:
-                    self._forget(known[place])
+            if key not in cached or cached[key].record.id != record.id:
+                if key in cached:
+                    self._forget(cached[key])
                 model_files.write_record(record)
-                self._share(Entry(record, {}))
-            self._model_tags[place] = tag
+                self._share(ModelEntry(record, {}))
+            self._model_tags[key] = tag
 
-    def _refresh_steps(self, entry: Entry, before: Collection[int], tags: Mapping[int, str]) -> None:
+    def _refresh_steps(self, entry: ModelEntry, before: Collection[int], tags: Mapping[int, str]) -> None:
         """Record the checkpoints that the store lists with `tags`. Forget the others, unless they were added after
         `before`, when the store was asked."""
         model_id = entry.record.id
@@ -164,24 +166,24 @@ class SharedRegistry(Registry):
                 if (gone := entry.checkpoints.pop(step, None)) is not None:
                     stale.append(gone.directory)
             for (_, step), manifest in manifests.items():
-                place = entry.record.directory / model_files.CHECKPOINTS / f"{step:06d}"
+                path = entry.record.directory / model_files.CHECKPOINTS / f"{step:06d}"
                 if step not in entry.checkpoints or entry.checkpoints[step].manifest != manifest:
                     if step in entry.checkpoints:
-                        stale.append(place)
-                    entry.checkpoints[step] = Checkpoint(place, manifest)
+                        stale.append(path)
+                    entry.checkpoints[step] = StoredCheckpoint(path, manifest)
                     entry.verified.discard(step)
                 self._step_tags[model_id, step] = tags[step]
         for directory in stale:
             checkpoints.remove(directory)
 
-    def _share(self, entry: Entry) -> None:
+    def _share(self, entry: ModelEntry) -> None:
         """Mark the model as the store's, which makes the local one a copy."""
         (entry.record.directory / _MARK).write_text(self._identity)
         with self._lock:
             self._entries[entry.record.id] = entry
             self._shared.add(entry.record.id)
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: ModelEntry) -> None:
         with self._lock:
             self._entries.pop(entry.record.id, None)
             self._shared.discard(entry.record.id)
@@ -217,7 +219,7 @@ class SharedRegistry(Registry):
             raise
         return record
 
-    def _publish(self, entry: Entry) -> None:
+    def _publish(self, entry: ModelEntry) -> None:
         """Upload the model to the store. Raises NameTaken or StoreUnavailable."""
         for step in sorted(entry.checkpoints):
             with suppress(StepTaken):  # committed by ourselves before an interruption
@@ -231,13 +233,15 @@ class SharedRegistry(Registry):
         self._shared.discard(model_id)
         return super().delete(model_id)
 
-    def commit(self, model_id: str, parent: Checkpoint, metrics: Mapping[str, float], save: Fill) -> Checkpoint:
+    def commit(
+        self, model_id: str, parent: StoredCheckpoint, metrics: Mapping[str, float], save: Fill
+    ) -> StoredCheckpoint:
         """Commit like Registry.commit, and return once the store has the checkpoint. Raises StepTaken if another engine
         committed that step."""
         with self._committed(model_id, parent.step + 1):
             return super().commit(model_id, parent, metrics, save)
 
-    def add(self, model_id: str, written: Checkpoint) -> None:
+    def add(self, model_id: str, written: StoredCheckpoint) -> None:
         """Add like Registry.add, and return once the store has the checkpoint. Raises StepTaken like `commit`."""
         with self._committed(model_id, written.step):
             super().add(model_id, written)
@@ -255,7 +259,7 @@ class SharedRegistry(Registry):
         finally:
             self._committing.discard((model_id, step))
 
-    def _keep(self, record: ModelRecord, checkpoint: Checkpoint) -> None:
+    def _keep(self, record: ModelRecord, checkpoint: StoredCheckpoint) -> None:
         try:
             self._store.commit(record.id, checkpoint)
         except StoreUnavailable as error:
@@ -269,14 +273,14 @@ class SharedRegistry(Registry):
 
     # Files on this machine's disk.
 
-    def checkpoint(self, model_id: str, step: int) -> Checkpoint:
+    def checkpoint(self, model_id: str, step: int) -> StoredCheckpoint:
         """Return a checkpoint like Registry.checkpoint, fetching it if needed. Raises StoreUnavailable too."""
         if step not in self._entry(model_id).checkpoints:
             self.refresh(model_id)
-        found = super().checkpoint(model_id, step)
-        if not found.directory.is_dir():
+        checkpoint = super().checkpoint(model_id, step)
+        if not checkpoint.directory.is_dir():
             self._fetch(model_id, step)
-        return found
+        return checkpoint
 
     def resolve(self, name: str) -> Target:
         """Resolve a name like Registry.resolve. Without a step, the checkpoint can be one that was the newest `FRESH_S`
@@ -301,37 +305,37 @@ class SharedRegistry(Registry):
             return
         project, model, step = match.group("project", "name", "step")
         with self._lock:
-            known = [
+            cached = [
                 entry
                 for entry in self._entries.values()
                 if entry.record.name == model and project in (None, entry.record.project)
             ]
-            if step is not None and any(int(step) in entry.checkpoints for entry in known):
+            if step is not None and any(int(step) in entry.checkpoints for entry in cached):
                 return
         with self._refreshing:
             now = time.monotonic()
             if (
                 step is None
-                and known
-                and all(now - self._refreshed.get(e.record.id, -FRESH_S) < FRESH_S for e in known)
+                and cached
+                and all(now - self._refreshed.get(e.record.id, -FRESH_S) < FRESH_S for e in cached)
             ):
                 return
             try:
                 self._refresh(None if project is None else (project, model))
             except StoreUnavailable as error:
-                if step is not None or not known:
+                if step is not None or not cached:
                     raise
                 log.warning("the newest checkpoint is not certain", model=name, error=str(error))
-                self._refreshed |= {entry.record.id: time.monotonic() for entry in known}
+                self._refreshed |= {entry.record.id: time.monotonic() for entry in cached}
 
     def _fetch(self, model_id: str, step: int) -> None:
         entry = self._entry(model_id)
-        place = entry.record.directory / model_files.CHECKPOINTS
+        parent = entry.record.directory / model_files.CHECKPOINTS
         with self._fetching:
-            if (place / f"{step:06d}").is_dir():
+            if (parent / f"{step:06d}").is_dir():
                 return
             try:
-                fetched = self._store.fetch(model_id, step, place)
+                fetched = self._store.fetch(model_id, step, parent)
             except (CorruptCheckpoint, UnknownModel):
                 with self._lock:
                     entry.checkpoints.pop(step, None)
@@ -341,16 +345,16 @@ class SharedRegistry(Registry):
                 entry.verified.add(step)
         log.info("checkpoint fetched", model=entry.record.full_name, step=step)
 
-    def _verified(self, entry: Entry, step: int) -> Checkpoint:
+    def _verified(self, entry: ModelEntry, step: int) -> StoredCheckpoint:
         """Return the verified checkpoint. A missing one is trusted to be intact in the store, and a corrupt local copy
         is fetched again."""
-        known = entry.checkpoints[step]
+        checkpoint = entry.checkpoints[step]
         if entry.record.id not in self._shared:
             return super()._verified(entry, step)
-        if not known.directory.is_dir():
-            return known
+        if not checkpoint.directory.is_dir():
+            return checkpoint
         try:
             return super()._verified(entry, step)
         except CorruptCheckpoint:
-            entry.checkpoints[step] = known
-            return known
+            entry.checkpoints[step] = checkpoint
+            return checkpoint

@@ -11,7 +11,8 @@ from learnloop_service.training.engine.sampling.requests import Done, OnToken, S
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A request that is queued or running. `ids` and `logprobs` hold its state of when it last lost its row."""
+    """A request that is queued or running. `ids` and `logprobs` are those that were sampled before it last lost its
+    row."""
 
     number: int
     params: SampleRequest
@@ -19,7 +20,7 @@ class Request:
     seed: int
     max_tokens: int
     on_token: OnToken | None
-    done: Done
+    on_done: Done
     masks: ReplyMasks | None = None
     """Masks of the tokens that the reply's grammar allows, or None without a grammar."""
     call: str = field(init=False)
@@ -28,7 +29,7 @@ class Request:
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     top: list[list[tuple[int, float]]] = field(default_factory=list)
-    _known: npt.NDArray[np.int64] | None = None
+    _tokens: npt.NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         self.call = self.params.call or f"request {self.number}"
@@ -38,12 +39,12 @@ class Request:
         """Whether the row skips decoding because its mask is still being computed."""
         return self.masks is not None and self.masks.late
 
-    def known(self) -> npt.NDArray[np.int64]:
-        """The prompt and the sampled tokens. The last token is the next one to feed."""
+    def tokens(self) -> npt.NDArray[np.int64]:
+        """Return the prompt and the sampled tokens. The last one is the next to feed."""
         count = len(self.params.prompt) + len(self.ids)
-        if self._known is None or len(self._known) != count:
-            self._known = np.array((*self.params.prompt, *self.ids), dtype=np.int64)
-        return self._known
+        if self._tokens is None or len(self._tokens) != count:
+            self._tokens = np.array((*self.params.prompt, *self.ids), dtype=np.int64)
+        return self._tokens
 
 
 class BatchState:
@@ -101,7 +102,7 @@ class BatchState:
                 getattr(self, name)[: len(keep), : column.shape[1]] = column[keep]
 
     def swap(self, one: int, other: int) -> None:
-        held = int(max(self.produced[one], self.produced[other]))  # rows are as long as the model's context
+        length = int(max(self.produced[one], self.produced[other]))  # rows are as long as the model's context
         for column in vars(self).values():
-            part = column if column.ndim == 1 or column is self.stops else column[:, :held]
+            part = column if column.ndim == 1 or column is self.stops else column[:, :length]
             part[[one, other]] = part[[other, one]]

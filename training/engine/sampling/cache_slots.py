@@ -83,12 +83,12 @@ class CacheSlots:
 
     def swap(self, one: int, other: int) -> None:
         """Record that two rows swapped places."""
-        held = int(max(self.lengths[one], self.lengths[other]))  # rows are as long as the model's context
-        for column in (self.tokens[:, :held], self.owners, self.lengths, self.busy, self._used):
+        length = int(max(self.lengths[one], self.lengths[other]))  # rows are as long as the model's context
+        for column in (self.tokens[:, :length], self.owners, self.lengths, self.busy, self._used):
             column[[one, other]] = column[[other, one]]
 
     def order(self) -> npt.NDArray[np.int64]:
-        """Return all rows: busy ones first, in place, then the most recently used."""
+        """Return all rows: first the busy ones, then the idle ones, each from the most to the least recently used."""
         return np.lexsort((-self._used, ~self.busy))
 
     def take(self, old: "CacheSlots", keep: npt.NDArray[np.int64]) -> None:

@@ -34,16 +34,16 @@ class _Bytes:
 
 
 def main() -> int:
-    seconds, memory, kept = map(int, sys.argv[1:])
+    seconds, memory, grammar_bytes = map(int, sys.argv[1:])
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    wanted: dict[str, Any] = json.load(sys.stdin)
-    fault = _first_fault(wanted["schemas"])
+    request: dict[str, Any] = json.load(sys.stdin)
+    fault = _first_fault(request["schemas"])
     if fault is None:
         tokens, before = LLTokenizer(TokenizerWrapper(_Bytes())), _peak_bytes()
-        LLMatcher(tokens, LLMatcher.grammar_from_lark(wanted["text"]), log_level=0).compute_bitmask()
-        if _peak_bytes() - before > kept:
-            fault = wanted["schemas"][0][0], f"it takes more than {kept >> 20} MB of memory"
+        LLMatcher(tokens, LLMatcher.grammar_from_lark(request["text"]), log_level=0).compute_bitmask()
+        if _peak_bytes() - before > grammar_bytes:
+            fault = request["schemas"][0][0], f"it takes more than {grammar_bytes >> 20} MB of memory"
     json.dump(fault, sys.stdout)
     return 0
 

@@ -40,14 +40,14 @@ class Vocabulary:
         cutter.no_padding()
         cutter.no_truncation()
         try:
-            known = LLTokenizer(cutter.to_str(), eos_token=list(stop_ids))
+            plain = LLTokenizer(cutter.to_str(), eos_token=list(stop_ids))
         except ValueError as error:
             raise BadGrammar(f"the model's tokenizer does not say which bytes its tokens are: {error}") from error
         added = tokenizer.added_tokens_decoder
         cutter.encode_special_tokens = True
         # Marks such as <tool_call> are added tokens but still text, which other tokens can spell too.
         texts = [
-            added[id].content.encode() if id in added else known.decode_bytes([id]) for id in range(known.vocab_size)
+            added[id].content.encode() if id in added else plain.decode_bytes([id]) for id in range(plain.vocab_size)
         ]
         tokens = _Tokens(
             cutter,
@@ -124,5 +124,5 @@ class Constraint:
 
 def without_position(message: str) -> str:
     """Return an error message of llguidance without the position in the internal grammar and the lines that show it."""
-    said = re.split(r"\n +\d+ \|", message, maxsplit=1)[0].rpartition("failed to compile JSON schema: ")[2]
-    return " ".join(said.split())
+    text = re.split(r"\n +\d+ \|", message, maxsplit=1)[0].rpartition("failed to compile JSON schema: ")[2]
+    return " ".join(text.split())

@@ -25,7 +25,7 @@ class SamplingFigures:
     batch_size: int
     """Number of conversations that are decoded together."""
     requests_waiting: int
-    """Number of requests waiting for a row or for their prompt."""
+    """Number of requests that wait for a row or whose prompt is being computed."""
     cache_tokens: int
     """Number of tokens whose keys and values are cached."""
     cache_capacity_tokens: int
@@ -40,5 +40,7 @@ class SamplingFigures:
 
 def total(parts: Iterable[SamplingFigures]) -> SamplingFigures:
     """Return the sums of several samplers' figures."""
-    found = [asdict(each) for each in parts]
-    return SamplingFigures(**{each.name: sum(one[each.name] for one in found) for each in fields(SamplingFigures)})
+    dumped = [asdict(part) for part in parts]
+    return SamplingFigures(
+        **{figure.name: sum(part[figure.name] for part in dumped) for figure in fields(SamplingFigures)}
+    )

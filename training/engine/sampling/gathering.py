@@ -1,4 +1,4 @@
-"""When a GPU prefills the prompts that wait for it, while others' replies are decoded.
+"""Decides when a GPU prefills waiting prompts while other replies are decoded.
 
 A pass over a few prompts takes nearly as long as one over many, most of it for launching its kernels from Python, and
 nothing is decoded meanwhile. Conversations end their turns one by one, so without waiting there would be a pass for
@@ -11,7 +11,7 @@ import math
 import time
 
 MOST_S = 0.05
-"""How long a prompt waits at most for others, in seconds."""
+"""Longest time that a prompt waits for others, in seconds."""
 
 
 class Gathering:
@@ -19,7 +19,7 @@ class Gathering:
 
     def __init__(self) -> None:
         self._pass_s = math.inf
-        """The shortest pass so far; others also compiled kernels or waited for the GPU."""
+        """Duration of the shortest pass so far. Longer ones also compiled kernels or waited for the GPU."""
         self._lost_s = 0.0
         self._began_at: float | None = None
         self._seen_at = 0.0
@@ -28,9 +28,9 @@ class Gathering:
         """Record how long a pass took."""
         self._pass_s = min(self._pass_s, seconds)
 
-    def goes_on(self, prompts: int, active: int) -> bool:
-        """Whether `prompts` that could have rows now wait longer, while `active` others are decoded. To be asked before
-        each decode step."""
+    def waits(self, prompts: int, active: int) -> bool:
+        """Return whether `prompts` waiting prompts that could have rows now should wait longer, while `active` other
+        rows are decoded. Must be called before each decode step."""
         now = time.perf_counter()
         if not prompts or not active:
             self._began_at = None

@@ -72,7 +72,8 @@ class ReplyMasks:
         return self._missed and not self._future().done()
 
     def allowed(self) -> "Bits | None":
-        """Return the tokens that can come next, or None if the mask is late. Raises GrammarFailed."""
+        """Return the tokens that can come next, or None if the mask is late. Raises GrammarFailed, or another exception
+        if the parser crashed."""
         future = self._future()
         self._missed = not future.done()
         return None if self._missed else future.result()
@@ -117,4 +118,4 @@ class ReplyMasks:
 
 def wait_for(replies: Sequence[ReplyMasks], until: str = ALL_COMPLETED) -> None:
     """Wait for the masks of all these replies, or until the first is there, for at most GRACE_S."""
-    wait([each._future() for each in replies], GRACE_S, until)
+    wait([reply._future() for reply in replies], GRACE_S, until)

@@ -1,4 +1,4 @@
-"""The rows that conversations are computed in: what each holds, how many there are, and which others may take over."""
+"""The rows of a cache: which conversation each holds, how many and how long they are, and which one a request gets."""
 
 from collections.abc import Iterator, Mapping
 
@@ -15,16 +15,16 @@ from learnloop_service.training.engine.weights.weights import Weights
 FIRST_LENGTH = 256
 CACHE_BYTES = 1 << 29
 PAGED_TOKENS = 8192
-"""Tokens for each of the conversations that are decoded together: more pages than that are not taken."""
+"""Most tokens to allocate pages for, for each of the conversations that are decoded together."""
 
 
 class Rows:
-    """A cache, and what is known of its rows. Both are made when they are first needed, and again when rows must be
+    """A cache and the bookkeeping of its rows. Both are created when they are first needed, and again when rows must be
     longer. The first rows are decoded together; the others only keep conversations for their next turn."""
 
     def __init__(self, most: int, cache_bytes: int | None) -> None:
-        """Rows for `most` conversations that are decoded together. `cache_bytes` bounds the cache; None: CACHE_BYTES,
-        or on a GPU half of the memory that is free when it is made."""
+        """`most` is the number of conversations that are decoded together. `cache_bytes` limits the cache; None takes
+        CACHE_BYTES, or on a GPU half of the memory that is free when the cache is created."""
         self.cache: KVCache | PagedCache | None = None
         self.slots = CacheSlots(0, 0, 0)
         self.state = BatchState(0, 0)
@@ -33,21 +33,22 @@ class Rows:
 
     @property
     def bytes(self) -> int:
-        """What the cache may come to take."""
+        """Memory that the cache can come to take, in bytes."""
         return self.cache.bytes if self.cache else 0
 
     @property
     def tokens(self) -> int:
-        """Tokens whose keys and values the cache holds; pages that rows share count once."""
+        """Number of tokens whose keys and values the cache holds, in whole pages if it has pages. Pages that rows share
+        count once."""
         return self.cache.tokens_in(self.slots.lengths) if self.cache else 0
 
     @property
     def capacity_tokens(self) -> int:
-        """Tokens that the cache has room for."""
+        """Number of tokens that the cache has room for."""
         return self.cache.bytes // self.cache.shape.bytes_per_token if self.cache else 0
 
     def take(self, other: "Rows") -> None:
-        """Have the memory of another cache, whose conversations are forgotten."""
+        """Take over the cache of other rows, whose conversations are forgotten."""
         self.cache, self.slots, self.state = other.cache, other.slots, other.state
         other.release()
         for row in range(len(self.slots.lengths)):
@@ -55,7 +56,7 @@ class Rows:
         self.slots = CacheSlots(len(self.slots.lengths), self.slots.decoding, self.slots.tokens.shape[1])
 
     def release(self) -> None:
-        """Forget all conversations and give back the cache's memory."""
+        """Forget all conversations and free the cache's memory."""
         self.cache = None
         self.slots = CacheSlots(0, 0, 0)
         self.state = BatchState(0, 0)
@@ -68,8 +69,8 @@ class Rows:
     # How many rows, and how long
 
     def reserve(self, tokens: int, weights: Weights) -> Mapping[int, int]:
-        """Have rows of more than `tokens` tokens. Under a tight budget there are fewer of them, busy ones kept. Returns
-        where the kept rows are now, if the rows were made again."""
+        """Make sure that each row has room for more than `tokens` tokens. Under a tight budget fewer rows remain, but
+        all busy ones. Return the new number of each remaining row by its old one, if the rows were created again."""
         cache = self.cache
         if cache is not None and tokens < cache.length:
             return {}
@@ -90,15 +91,15 @@ class Rows:
             return self._remake(busy, length, weights)
 
     def _make_pages(self, weights: Weights) -> None:
-        """On a GPU: rows for whole contexts, which take the pages that they fill; half of them only keep
-        conversations."""
+        """Create rows as long as the context, or as memory allows, that take only the pages that they fill. Half of
+        them only keep conversations."""
         shape, length = weights.kv, weights.context + 1
         whole, slots = pages_of(length), round_up(self.most, weights.pad_to_multiple_of)
         budget = self._cache_bytes or shape.free_bytes() // 2
         most = max(slots * pages_of(min(length, PAGED_TOKENS)), whole)
         pages = min(budget // (PAGE * shape.bytes_per_token), most)
         if self._cache_bytes is not None:
-            pages = max(pages, whole)  # for less there is no use
+            pages = max(pages, whole)  # one conversation of full length must fit
         self.cache = PagedCache(shape, 2 * slots, min(length, max(pages, 1) * PAGE), max(pages, 1))
         self.slots, self.state = CacheSlots(2 * slots, slots, self.cache.length), BatchState(slots, length)
 
@@ -116,10 +117,11 @@ class Rows:
         self.slots, self.state = slots, state
         return {int(row): target for target, row in enumerate(keep)}
 
-    # Which row
+    # Which row a conversation gets
 
-    def place(self, match: Match, owner: int) -> int | None:
-        """Take a row for a prompt, and have in it what there is of the prompt; None if it must wait for one."""
+    def assign(self, match: Match, owner: int) -> int | None:
+        """Take a row for a prompt and put the matched beginning of the prompt into it. Return None if the prompt must
+        wait for a row."""
         assert self.cache is not None
         slots = self.slots
         continued = not slots.busy[match.row] and match.tokens == slots.lengths[match.row]
@@ -130,14 +132,14 @@ class Rows:
             if candidate is None:
                 if slots.busy[match.row] or match.row >= slots.decoding:
                     return None
-                candidate = match.row  # the only idle row: keep of it what is shared
+                candidate = match.row  # the only idle row, which keeps the shared beginning
             target = candidate
             if target != match.row:
                 self._stash(target, spare=match.row)
                 self.cache.copy(match.row, target, match.tokens)
                 slots.move(match.row, target, match.tokens)
                 if continued:
-                    self.forget(match.row)  # it lies in a row that is not decoded, and its next turn is this one
+                    self.forget(match.row)  # its next turn is this one, in a row that can be decoded
             slots.lengths[target] = match.tokens
         slots.owners[target] = owner
         slots.busy[target] = True
@@ -145,7 +147,8 @@ class Rows:
         return target
 
     def _stash(self, row: int, spare: int) -> None:
-        """Keep the conversation of a row that is needed elsewhere, in place of the least recently used one."""
+        """Copy the conversation of a row that is about to be overwritten to a row that only keeps conversations, in
+        place of the least recently used one there."""
         length = int(self.slots.lengths[row])
         target = self.slots.eviction_candidate(stash=True, spare=spare)
         if target is not None and length:
@@ -154,14 +157,14 @@ class Rows:
             self.slots.move(row, target, length)
 
     def leave(self, row: int) -> None:
-        """Let others have the row, which keeps its conversation until then."""
+        """Make a row available to other requests. It keeps its conversation until one of them takes it."""
         self.slots.busy[row] = False
         self.slots.touch(row)
         self.state.watched[row] = False
 
     def hold(self, row: int, start: int, stop: int) -> None:
-        """Have room in a row for the tokens from `start` to `stop`, if need be in the pages of idle conversations, the
-        least recently used one first. Raises OutOfPages."""
+        """Make room in a row for the tokens from `start` to `stop`. If pages are short, idle conversations are
+        forgotten, the least recently used one first. Raises OutOfPages."""
         assert self.cache is not None
         while True:
             try:
@@ -180,13 +183,13 @@ class Rows:
         self.slots.lengths[row] = 0
 
     def forget_all_of(self, owner: int) -> None:
-        """Forget the conversations of that owner."""
+        """Forget all conversations of an owner."""
         for row in np.flatnonzero(self.slots.owners == owner).tolist():
             self.forget(row)
 
     def compact(self) -> Iterator[tuple[int, int]]:
-        """Bring the last busy rows forward while that makes the batch smaller by a whole MIN_ROWS. Yields where each
-        was and where it is now."""
+        """Move the last busy rows to idle ones before them while that makes the batch smaller by MIN_ROWS. Yield the
+        old and the new number of each moved row."""
         busy = np.flatnonzero(self.slots.busy)
         while len(busy) and round_up(int(busy[-1]) + 1, MIN_ROWS) > round_up(len(busy), MIN_ROWS):
             last, hole = int(busy[-1]), int(np.flatnonzero(~self.slots.busy)[0])

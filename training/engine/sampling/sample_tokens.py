@@ -93,16 +93,16 @@ def _masked(logits: torch.Tensor, allowed: Allowed) -> torch.Tensor:
 def _likeliest(probabilities: torch.Tensor, most: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
     ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(ordered.shape[-1], device=ordered.device)
-    kept = ordered * ((rank < most) & (ordered >= min_p * ordered[:, :1]))
-    return torch.zeros_like(probabilities).scatter_(-1, order, kept / kept.sum(dim=-1, keepdim=True))
+    retained = ordered * ((rank < most) & (ordered >= min_p * ordered[:, :1]))
+    return torch.zeros_like(probabilities).scatter_(-1, order, retained / retained.sum(dim=-1, keepdim=True))
 
 
 def _nucleus(probabilities: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(dim=-1) - ordered
-    kept = before < top_p
-    kept[:, 0] = True
-    return torch.zeros_like(probabilities).scatter_(-1, order, ordered * kept)
+    is_inside = before < top_p
+    is_inside[:, 0] = True
+    return torch.zeros_like(probabilities).scatter_(-1, order, ordered * is_inside)
 
 
 def _mixed(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -21,7 +21,7 @@ from learnloop_service.training.engine.sampling.requests import (
     UnknownWeights,
 )
 from learnloop_service.training.engine.sampling.rows import CACHE_BYTES
-from learnloop_service.training.engine.sampling.scheduler import Scheduler
+from learnloop_service.training.engine.sampling.scheduler import SamplingScheduler
 from learnloop_service.training.engine.weights.weights import Batchable, Weights
 
 
@@ -35,16 +35,16 @@ class Sampler:
 
     def __init__(self, slots: int = 64, cache_bytes: int | None = None) -> None:
         """`slots` conversations are decoded together for each set of weights, or for all that share a batch. Each of
-        these in use can fill `cache_bytes`, where None selects a size that suits the device (see Scheduler)."""
+        these in use can fill `cache_bytes`, where None selects a size that suits the device (see SamplingScheduler)."""
         if slots < 1:
             raise ValueError(f"slots must be at least 1, not {slots}")
         self._slots = slots
         self._cache_bytes = cache_bytes
         self._counts = Counts()
         self._mask_threads = MaskThreads()
-        self._schedulers: list[Scheduler] = []
+        self._schedulers: list[SamplingScheduler] = []
         """Schedulers, with the most recently used one last."""
-        self._scheduler_of: dict[str, Scheduler] = {}
+        self._scheduler_of: dict[str, SamplingScheduler] = {}
         self._numbers = itertools.count(1)
 
     @property
@@ -55,7 +55,7 @@ class Sampler:
     @property
     def figures(self) -> SamplingFigures:
         """Figures over all weights. Can be read from any thread."""
-        return replace(total(each.load for each in list(self._schedulers)), **asdict(self._counts))
+        return replace(total(scheduler.load for scheduler in list(self._schedulers)), **asdict(self._counts))
 
     def set_weights(
         self,
@@ -75,14 +75,14 @@ class Sampler:
             shared.add(key, weights, decode)
             self._scheduler_of[key] = shared
             return
-        scheduler = Scheduler(key, weights, self._slots, self._cache_bytes, decode, self._counts)
+        scheduler = SamplingScheduler(key, weights, self._slots, self._cache_bytes, decode, self._counts)
         self._schedulers.append(scheduler)
         self._scheduler_of[key] = scheduler
         before = self._scheduler_of.get(successor_of) if successor_of else None
         if before is not None and not before.busy and before.weights.kv == weights.kv:
             scheduler.take_cache(before)
 
-    def _shared(self, weights: Weights) -> Scheduler | None:
+    def _shared(self, weights: Weights) -> SamplingScheduler | None:
         """Return the scheduler of weights with which these can share a batch, or None."""
         if not isinstance(weights, Batchable):
             return None
@@ -118,26 +118,26 @@ class Sampler:
             if not scheduler.busy:
                 scheduler.release()
 
-    def submit(self, request: SampleRequest, on_token: OnToken | None, done: Done) -> int:
+    def submit(self, request: SampleRequest, on_token: OnToken | None, on_done: Done) -> int:
         """Queue a request and return its number, with which it can be cancelled.
 
-        `on_token(id, logprob)` is called for each token, and `done` once with the sample or the error (ContextTooLong
-        and UnknownWeights immediately). Both are called in `step` and must not raise. Raises ValueError for an invalid
-        request.
+        `on_token(id, logprob)` is called for each token, and `on_done` once with the sample or the error. Both are
+        called in `step`, except that ContextTooLong and UnknownWeights are reported immediately, and must not raise.
+        Raises ValueError for an invalid request.
         """
         number = next(self._numbers)
         scheduler = self._scheduler_of.get(request.weights_key)
         if scheduler is None:
-            done(UnknownWeights(request.weights_key))
+            on_done(UnknownWeights(request.weights_key))
             return number
         _check(request, scheduler)
         room = scheduler.weights.context - len(request.prompt)
         if room < 1:
-            done(ContextTooLong(len(request.prompt), scheduler.weights.context))
+            on_done(ContextTooLong(len(request.prompt), scheduler.weights.context))
             return number
         seed = secrets.randbits(53) if request.seed is None else request.seed
         masks = ReplyMasks(request.grammar, self._mask_threads, request.grammar_s) if request.grammar else None
-        scheduler.submit(Request(number, request, seed, min(request.max_tokens, room), on_token, done, masks))
+        scheduler.submit(Request(number, request, seed, min(request.max_tokens, room), on_token, on_done, masks))
         return number
 
     def cancel(self, number: int) -> None:
@@ -147,8 +147,8 @@ class Sampler:
                 return
 
     def step(self) -> None:
-        """Admit and prefill waiting requests, decode one token for all rows, and refill the rows of finished requests
-        at the next step."""
+        """For each set of weights with requests, prefill prompts and decode one token for each conversation. The rows
+        of finished requests are filled again at the next step."""
         for scheduler in list(self._schedulers):
             if scheduler.busy and scheduler in self._schedulers:
                 self._schedulers.remove(scheduler)
@@ -156,24 +156,24 @@ class Sampler:
                 self._make_room(scheduler)
                 scheduler.step()
 
-    def _make_room(self, scheduler: Scheduler) -> None:
+    def _make_room(self, scheduler: SamplingScheduler) -> None:
         """Release idle caches, least recently used first, while the total exceeds the budget.
 
-        Without a budget a scheduler takes all free memory, so every other one is reduced to what it needs.
+        Without a budget, the size of a new cache on a GPU depends on the free memory, so all idle caches are released.
         """
         for other in list(self._schedulers):
-            if sum(each.cache_bytes for each in self._schedulers) <= self._budget(scheduler):
+            if sum(holder.cache_bytes for holder in self._schedulers) <= self._budget(scheduler):
                 return
             if other is not scheduler and not other.busy:
                 other.release()
 
-    def _budget(self, scheduler: Scheduler) -> int:
+    def _budget(self, scheduler: SamplingScheduler) -> int:
         if self._cache_bytes is None and scheduler.weights.supports_packing:
             return 0
         return self._cache_bytes or CACHE_BYTES
 
 
-def _check(request: SampleRequest, scheduler: Scheduler) -> None:
+def _check(request: SampleRequest, scheduler: SamplingScheduler) -> None:
     if not request.prompt:
         raise ValueError("the prompt has no tokens")
     if not 0 <= min(request.prompt) <= max(request.prompt) < scheduler.weights.vocab_size:

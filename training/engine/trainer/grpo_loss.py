@@ -54,16 +54,16 @@ class TrainOptions(BaseModel):
     max_kl: float | None = Field(default=None, gt=0)
     """Largest KL divergence of one step. A step that moves the policy further is shortened (`trust_region.py`)."""
     max_rollout_kl: float | None = Field(default=None, gt=0)
-    """The same for the sum over a conversation's tokens, if `max_kl` is given."""
+    """Largest mean, over conversations, of the sum of a step's divergences over their tokens; needs `max_kl`."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | None) -> "TrainOptions":
         """Options from a request's `experimental_config`, where None means unset. Raises BadOptions."""
-        given = {name: value for name, value in (config or {}).items() if value is not None}
-        if unknown := sorted(given.keys() - cls.model_fields.keys()):
+        options = {name: value for name, value in (config or {}).items() if value is not None}
+        if unknown := sorted(options.keys() - cls.model_fields.keys()):
             raise BadOptions(f"unknown train options: {', '.join(unknown)}")
         try:
-            return cls.model_validate(given)
+            return cls.model_validate(options)
         except ValidationError as error:
             faults = (f"{fault['loc'][0]}: {message_of(fault)}" for fault in error.errors())
             raise BadOptions(f"bad train options: {'; '.join(faults)}") from error

@@ -19,11 +19,11 @@ from learnloop_service.training.engine.trainer.trust_region import keep_within
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """The number of pieces of work done out of the total (0 while unknown). `metrics` are set when an optimizer step
+class StepProgress:
+    """Number of finished pieces of work, out of the total (0 while unknown). `metrics` are set when an optimizer step
     has finished, and when `trained` is."""
 
-    done: int
+    finished: int
     total: int
     metrics: dict[str, float] | None = None
     trained: int | None = None
@@ -32,7 +32,7 @@ class Progress:
 
 def grpo_step(
     policy: Policy, items: Sequence[TrainSequence], options: TrainOptions, *, micro_batch_tokens: int | None
-) -> Generator[Progress, None, dict[str, float]]:
+) -> Generator[StepProgress, None, dict[str, float]]:
     """Change the policy's weights by one step and return metrics. Yields after every micro-batch.
 
     Raises NothingToTrain, or NonFiniteGradient with the weights unchanged.
@@ -59,7 +59,7 @@ def grpo_step(
                 items,
                 step.new,
                 options.max_kl,
-                Progress(0, 0),
+                StepProgress(0, 0),
                 options.max_rollout_kl,
                 micro_batch_tokens=micro_batch_tokens,
             )
@@ -69,7 +69,7 @@ def grpo_step(
 
 
 class _Step:
-    """The passes of one step, and what its metrics are computed from.
+    """The passes of one step, and the sums and tensors from which its metrics are computed.
 
     Each of the policy's peers computes a share of the sequences; sums over all of them are exchanged.
     """
@@ -83,7 +83,7 @@ class _Step:
         micro_batch_tokens: int | None,
     ) -> None:
         """`scaled` has the advantage and the weight of each sequence. `micro_batch_tokens` limits the tokens of a
-        micro-batch; None: the policy chooses."""
+        micro-batch; None leaves the limit to the policy."""
         self.needs_first_pass = options.precalculate_logprobs or options.kl_penalty_coef > 0
         self.new: dict[int, Tensor] = {}
         """Log-probabilities of the trained tokens before the step, by sequence number."""
@@ -100,9 +100,9 @@ class _Step:
         self._loss = 0.0
         self._entropy = 0.0
         self._compared: list[Tensor] = []
-        """For each batch, the old and new log-probabilities of its tokens and their ratios, [3, N]."""
+        """Old and new log-probabilities of the trained tokens of each batch, and their ratios, [3, N]."""
 
-    def first_pass(self) -> Generator[Progress, None, None]:
+    def first_pass(self) -> Generator[StepProgress, None, None]:
         """Compute log-probabilities before the step: as the old ones if requested, and for the average divergence from
         the base.
 
@@ -111,24 +111,24 @@ class _Step:
         """
         kl = yield from self._in_batches(self._look)
         if self._options.kl_penalty_coef > 0:
-            [kl] = yield from self._policy.peers.totals([kl], Progress(0, 0))
+            [kl] = yield from self._policy.peers.totals([kl], StepProgress(0, 0))
             self._mean_kl = kl / (self._total + 1e-6)
 
-    def backward(self) -> Generator[Progress, None, None]:
+    def backward(self) -> Generator[StepProgress, None, None]:
         """Accumulate the gradient of the mean loss over all trained tokens of the step."""
         yield from self._in_batches(self._accumulate)
-        yield from self._policy.peers.add_gradients(self._policy.optimizer.parameters, Progress(0, 0))
+        yield from self._policy.peers.add_gradients(self._policy.optimizer.parameters, StepProgress(0, 0))
 
     def _in_batches(
-        self, work: Callable[[Sequence[Batch]], Generator[Progress, None, float]]
-    ) -> Generator[Progress, None, float]:
-        mine = [self._items[number] for number in self._share]
-        ids, trained = [item.ids for item in mine], [item.trained for item in mine]
+        self, work: Callable[[Sequence[Batch]], Generator[StepProgress, None, float]]
+    ) -> Generator[StepProgress, None, float]:
+        share = [self._items[number] for number in self._share]
+        ids, trained = [item.ids for item in share], [item.trained for item in share]
         return (yield from self._policy.in_batches(ids, trained, self._micro_batch_tokens, work))
 
-    def _look(self, batches: Sequence[Batch]) -> Generator[Progress, None, float]:
+    def _look(self, batches: Sequence[Batch]) -> Generator[StepProgress, None, float]:
         kl = 0.0
-        for done, batch in enumerate(batches, 1):
+        for finished, batch in enumerate(batches, 1):
             with torch.no_grad():
                 now, _ = batch.logprobs(self._policy.model)
                 if self._options.kl_penalty_coef > 0:
@@ -138,26 +138,26 @@ class _Step:
                     kl += float((now - base).sum())
             if self._options.precalculate_logprobs:
                 self._precalculated |= self._by_sequence(batch, now)
-            yield Progress(done, 2 * len(batches))
+            yield StepProgress(finished, 2 * len(batches))
         return kl
 
-    def _accumulate(self, batches: Sequence[Batch]) -> Generator[Progress, None, float]:
+    def _accumulate(self, batches: Sequence[Batch]) -> Generator[StepProgress, None, float]:
         self._loss, self._entropy, self._compared = 0.0, 0.0, []
         before = len(batches) if self.needs_first_pass else 0
         computed = zip(batches, self._policy.backward(batches, self._loss_of), strict=True)
-        for done, (batch, (loss, entropy, compared)) in enumerate(computed, before + 1):
+        for finished, (batch, (loss, entropy, compared)) in enumerate(computed, before + 1):
             self._loss += loss
             self._entropy += entropy
             self.new |= self._by_sequence(batch, compared[1])
             self._compared.append(compared.to(self._policy.device))
-            yield Progress(done, before + len(batches))
+            yield StepProgress(finished, before + len(batches))
         return self._loss
 
     def _loss_of(
         self, batch: Batch, new_logprobs: Tensor, entropy: Tensor
     ) -> tuple[Tensor, tuple[float, float, Tensor]]:
         """Return a batch's part of the step's mean loss, as a tensor and as a number, its part of the mean entropy, and
-        what `_compared` has of it. Raises NonFiniteGradient."""
+        its entry in `_compared`. Raises NonFiniteGradient."""
         tokens = self._tokens(batch)
         references = [self._references[number] for number in self._members(batch)] if self._references else None
         loss = policy_loss(
@@ -201,9 +201,9 @@ class _Step:
             original_logprobs=original,
         )
 
-    def metrics(self) -> Generator[Progress, None, dict[str, float]]:
+    def metrics(self) -> Generator[StepProgress, None, dict[str, float]]:
         """Return metrics of the policy before the step, over all trained tokens."""
-        peers, waiting = self._policy.peers, Progress(0, 0)
+        peers, waiting = self._policy.peers, StepProgress(0, 0)
         compared = torch.cat([torch.zeros(3, 0, device=self._policy.device), *self._compared], dim=1)
         old, new, ratio = yield from peers.joined(compared, waiting)
         loss, entropy = yield from peers.totals([self._loss, self._entropy], waiting)

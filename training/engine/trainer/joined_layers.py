@@ -90,15 +90,22 @@ class JoinedLayers:
             turns = joined.turns(int(packing.segments.longest_keys), stage.device)
             own_packing, own_positions = packing.to(stage.device), positions.to(stage.device)
             for number in stage.layers:
-                own = factors[number * per_layer : (number + 1) * per_layer]
-                scales = [each and each[2] for each in own]
+                layer_factors = factors[number * per_layer : (number + 1) * per_layer]
+                scales = [of_linear and of_linear[2] for of_linear in layer_factors]
                 layer = joined.layers[number]
                 work = _Layer(joined, layer, own_packing, turns, own_positions, self.recompute, scales, number, stem)
-                yield work, [tensor for each in own for tensor in (each[:2] if each else (None, None))]
+                yield (
+                    work,
+                    [
+                        tensor
+                        for of_linear in layer_factors
+                        for tensor in (of_linear[:2] if of_linear else (None, None))
+                    ],
+                )
 
     def _stem(self, stem: Stem, adapter: Adapter | None, factors: Sequence[Factors | None]) -> "_StemPass":
         """Return the pass over a stem with the current adapter. Passes of earlier stems are dropped."""
-        self._stems = {key: each for key, each in self._stems.items() if each.stem is stem}
+        self._stems = {key: stem_pass for key, stem_pass in self._stems.items() if stem_pass.stem is stem}
         if adapter not in self._stems or self._stems[adapter].spent:
             count = len(stem.tokens)
             packing = Packing(Segments.of([count], [count], stem.tokens.device), None)
@@ -129,7 +136,7 @@ class JoinedLayers:
         if not any(factors):
             self._joined.use(None)
             return None
-        version = sum(tensor._version for each in factors if each for tensor in each[:2])
+        version = sum(tensor._version for of_linear in factors if of_linear for tensor in of_linear[:2])
         if self._adapter is None or self._adapter[0] != version:
             self._adapter = version, self._joined.adapter(self._base)
         self._joined.use(self._adapter[1])
@@ -137,7 +144,7 @@ class JoinedLayers:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Activations:
     """Tensors that the backward pass of a layer needs in addition to its input. `raw` is set if the model norms its
     heads."""
 
@@ -171,12 +178,12 @@ class _Layer:
     def device(self) -> torch.device:
         return self.layer.first_gain.device
 
-    def forward(self, hidden: Tensor) -> tuple[Tensor, _Kept]:
+    def forward(self, hidden: Tensor) -> tuple[Tensor, _Activations]:
         """Return the hidden states after the layer and what its backward pass needs, all on the layer's device."""
         with on(self.device):
             return self._forward(hidden)
 
-    def _forward(self, hidden: Tensor) -> tuple[Tensor, _Kept]:
+    def _forward(self, hidden: Tensor) -> tuple[Tensor, _Activations]:
         model, layer, eps = self.model, self.layer, self.model.eps
         tokens = layer.qkv.tokens_in_fp8(len(hidden))
         room = self._normed(layer.qkv, hidden, layer.first_gain, tokens)
@@ -199,47 +206,54 @@ class _Layer:
         out = layer.down.product(room, tokens, onto=middle)
         narrow_down = layer.down.narrow(room).clone()
         attended = attended.without_out()
-        kept = _Kept(joint, raw if keep else None, narrow, mixed, attended, middle, narrow_middle, gate_up, narrow_down)
-        return out, kept
+        activations = _Activations(
+            joint, raw if keep else None, narrow, mixed, attended, middle, narrow_middle, gate_up, narrow_down
+        )
+        return out, activations
 
     def backward(
-        self, hidden: Tensor, kept: _Kept, grad: Tensor, needs_input: bool, onto: kernels.Before | None = None
+        self,
+        hidden: Tensor,
+        activations: _Activations,
+        grad: Tensor,
+        needs_input: bool,
+        onto: kernels.Before | None = None,
     ) -> tuple[Tensor | None, list[Tensor | None]]:
         """Return the gradients of the input and, layer by layer, of A and B. `onto` holds gradients of keys and values
         from other sources, to be added."""
         with on(self.device):
-            return self._backward(hidden, kept, grad, needs_input, onto)
+            return self._backward(hidden, activations, grad, needs_input, onto)
 
     def _backward(
-        self, hidden: Tensor, kept: _Kept, grad: Tensor, needs_input: bool, onto: kernels.Before | None
+        self, hidden: Tensor, activations: _Activations, grad: Tensor, needs_input: bool, onto: kernels.Before | None
     ) -> tuple[Tensor | None, list[Tensor | None]]:
         model, layer, eps = self.model, self.layer, self.model.eps
-        room = self._activated(kept.gate_up)
+        room = self._activated(activations.gate_up)
         slope, down = self._product_backward(
-            layer.down, grad, layer.down.inputs(room), kept.narrow_down, self.scales[6:]
+            layer.down, grad, layer.down.inputs(room), activations.narrow_down, self.scales[6:]
         )
-        slope = kernels.silu_mul_backward(kept.gate_up, slope)
-        room = self._normed(layer.gate_up, kept.middle, layer.second_gain)
+        slope = kernels.silu_mul_backward(activations.gate_up, slope)
+        room = self._normed(layer.gate_up, activations.middle, layer.second_gain)
         slope, gate_up = self._product_backward(
-            layer.gate_up, slope, layer.gate_up.inputs(room), kept.narrow_middle, self.scales[4:6]
+            layer.gate_up, slope, layer.gate_up.inputs(room), activations.narrow_middle, self.scales[4:6]
         )
-        grad = kernels.norm_backward(kept.middle, layer.second_gain, eps, slope, grad)
+        grad = kernels.norm_backward(activations.middle, layer.second_gain, eps, slope, grad)
         slope, out = self._product_backward(
-            layer.out, grad, layer.out.inputs(kept.mixed), layer.out.narrow(kept.mixed), self.scales[3:4]
+            layer.out, grad, layer.out.inputs(activations.mixed), layer.out.narrow(activations.mixed), self.scales[3:4]
         )
-        attended = kept.attended.with_out(layer.out.inputs(kept.mixed))
+        attended = activations.attended.with_out(layer.out.inputs(activations.mixed))
         before = self.stem.keys_and_values[self.number] if self.stem else None
-        heads = self.heads(kept.joint)
+        heads = self.heads(activations.joint)
         slopes = kernels.attend_backward(slope, heads, attended, self.packing, model.scale, before)
         if self.stem:
             slopes = self.stem.take(self.number, slopes)
         if onto:
             slopes = slopes[0], slopes[1] + onto[0], slopes[2] + onto[1]
-        raw = kept.joint if kept.raw is None else kept.raw
+        raw = activations.joint if activations.raw is None else activations.raw
         slope = kernels.rotate_backward(slopes, raw, layer.head_gains, self.turns, self.positions, eps).flatten(1)
         room = self._normed(layer.qkv, hidden, layer.first_gain)
         inputs = layer.qkv.inputs(room)
-        slope, qkv = self._product_backward(layer.qkv, slope, inputs, kept.narrow, self.scales[:3], needs_input)
+        slope, qkv = self._product_backward(layer.qkv, slope, inputs, activations.narrow, self.scales[:3], needs_input)
         factors = [*qkv, *out, *gate_up, *down]
         if not needs_input:
             return None, factors
@@ -283,12 +297,12 @@ class _Layer:
         if not any(scales):
             return grad_inputs, [None] * (2 * len(scales))
         grad_low, grad_high = _exact_mm(grad_narrow.t(), inputs), _exact_mm(grad.t(), narrow)
-        found: list[Tensor | None] = []
+        gradients: list[Tensor | None] = []
         for slot, scale in zip(joint.slots, scales, strict=True):
-            found += (
+            gradients += (
                 [None, None] if scale is None else [grad_low[slot.columns], grad_high[slot.rows, slot.columns] * scale]
             )
-        return grad_inputs, found
+        return grad_inputs, gradients
 
 
 class _StemPass:
@@ -310,8 +324,8 @@ class _StemPass:
             for work, _ in layers:
                 hidden = hidden.to(work.device)
                 self._inputs.append(hidden)
-                hidden, kept = work.forward(hidden)
-                _, key, value = work.heads(kept.joint)
+                hidden, activations = work.forward(hidden)
+                _, key, value = work.heads(activations.joint)
                 self.keys_and_values.append((key.contiguous(), value.contiguous()))
 
     @property
@@ -323,9 +337,9 @@ class _StemPass:
         """Keep the stem's part of a batch's gradients of keys and values, and return the batch's own part."""
         count, (query, key, value) = len(self.stem.tokens), slopes
         before = self._slopes[number]
-        mine = key[:count], value[:count]
+        of_stem = key[:count], value[:count]
         self._slopes[number] = (
-            (before[0] + mine[0], before[1] + mine[1]) if before else (mine[0].clone(), mine[1].clone())
+            (before[0] + of_stem[0], before[1] + of_stem[1]) if before else (of_stem[0].clone(), of_stem[1].clone())
         )
         return query, key[count:], value[count:]
 
@@ -339,13 +353,15 @@ class _StemPass:
             reversed(self._layers), reversed(self._inputs), reversed(self._slopes), strict=True
         ):
             assert grad is not None
-            _, kept = work.forward(hidden)
-            grad, found = work.backward(hidden, kept, grad.to(work.device), work.number > 0, slopes)
-            for factor, slope in zip(factors, _cut(found, [f if f is None else f.shape for f in factors]), strict=True):
+            _, activations = work.forward(hidden)
+            grad, gradients = work.backward(hidden, activations, grad.to(work.device), work.number > 0, slopes)
+            for factor, slope in zip(
+                factors, _cut(gradients, [f if f is None else f.shape for f in factors]), strict=True
+            ):
                 if factor is not None and slope is not None:
                     factor.grad = slope if factor.grad is None else factor.grad + slope
-        for held in (self.keys_and_values, self._inputs, self._slopes, self._layers):
-            held.clear()
+        for per_layer in (self.keys_and_values, self._inputs, self._slopes, self._layers):
+            per_layer.clear()
 
 
 def _through(layers: "Sequence[tuple[_Layer, list[Tensor | None]]]", hidden: Tensor) -> Tensor:
@@ -358,8 +374,8 @@ def _through(layers: "Sequence[tuple[_Layer, list[Tensor | None]]]", hidden: Ten
 class _LayerFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, work: _Layer, *factors: Tensor | None) -> Tensor:
-        out, kept = work.forward(hidden)
-        ctx.work, ctx.kept = work, None if work.recompute else kept
+        out, activations = work.forward(hidden)
+        ctx.work, ctx.activations = work, None if work.recompute else activations
         ctx.shapes = [None if factor is None else factor.shape for factor in factors]
         ctx.save_for_backward(hidden)
         return out
@@ -367,12 +383,12 @@ class _LayerFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (hidden,) = ctx.saved_tensors
-        kept = ctx.kept or ctx.work.forward(hidden)[1]
-        ctx.kept = None
-        slope, found = ctx.work.backward(hidden, kept, grad.contiguous(), ctx.needs_input_grad[0])
+        activations = ctx.activations or ctx.work.forward(hidden)[1]
+        ctx.activations = None
+        slope, gradients = ctx.work.backward(hidden, activations, grad.contiguous(), ctx.needs_input_grad[0])
         if ctx.work.stem and not ctx.work.number:
             ctx.work.stem.batch_done()
-        return slope, None, *_cut(found, ctx.shapes)
+        return slope, None, *_cut(gradients, ctx.shapes)
 
 
 def _cut(gradients: Sequence[Tensor | None], shapes: Sequence[torch.Size | None]) -> Iterator[Tensor | None]:

@@ -127,8 +127,10 @@ Before = tuple[Tensor, Tensor]
 
 def attend(heads: Heads, packing: Packing, scale: float, before: Before | None) -> Attended:
     """Compute causal attention of packed queries over the keys and values of their sequences, including a stem's."""
-    query, *own = heads
-    key, value = (packing.gathered(part, stem) for part, stem in zip(own, before or (None, None), strict=True))
+    query, *keys_and_values = heads
+    key, value = (
+        packing.gathered(part, stem) for part, stem in zip(keys_and_values, before or (None, None), strict=True)
+    )
     segments = packing.segments
     if query.device.type != "cuda":
         return Attended(varlen_attention(query, key, value, segments, scale=scale), query.new_empty(0))
@@ -144,9 +146,11 @@ def attend_backward(
 ) -> Heads:
     """Return the gradients of queries, keys and values from that of the output [n, heads * D], with a stem's first.
     Shared tokens get the float32 sum over all sequences that share them."""
-    query, *own = heads
+    query, *keys_and_values = heads
     segments, shape = packing.segments, query.shape
-    keys, values = (packing.gathered(part, stem) for part, stem in zip(own, before or (None, None), strict=True))
+    keys, values = (
+        packing.gathered(part, stem) for part, stem in zip(keys_and_values, before or (None, None), strict=True)
+    )
     grad = grad.reshape(shape)
     if query.device.type == "cuda":
         slopes: Sequence[Tensor] = torch.ops.aten._flash_attention_backward(
@@ -178,5 +182,5 @@ def _rotated(joint: Tensor, gains: Tensor | None, turns: Tensor, kv_heads: int, 
 def _slopes(function: Callable[..., Tensor], inputs: Sequence[Tensor], grad: Tensor) -> tuple[Tensor, ...]:
     """Return the gradients of a function's inputs from that of its output."""
     with torch.enable_grad():
-        leaves = [each.detach().requires_grad_() for each in inputs]
+        leaves = [tensor.detach().requires_grad_() for tensor in inputs]
         return torch.autograd.grad(function(*leaves), leaves, grad)

@@ -26,7 +26,7 @@ class Optimizer:
         self._parameters = dict(parameters)
         self._state: dict[str, dict[str, Tensor]] = {}
         self.objective: str | None = None
-        """What the state was made with. None for a new one, and for one that an older version wrote."""
+        """Objective of the steps that made the state. None for a new state, and for one of an older version."""
         self._changed: list[str] = []
         """Names of the parameters changed by the last step."""
         self._learning_rate = 0.0
@@ -70,14 +70,14 @@ class Optimizer:
 
     @torch.no_grad()
     def _take_step(self, learning_rate: float) -> None:
-        trained = {name: each for name, each in self._parameters.items() if each.grad is not None}
+        trained = {name: parameter for name, parameter in self._parameters.items() if parameter.grad is not None}
         for name in trained.keys() - self._state.keys():
             self._state[name] = _first_state(trained[name])
         self._changed, self._learning_rate = list(trained), learning_rate
         states = [self._state[name] for name in trained]
         adam(
             list(trained.values()),
-            [each.grad for each in trained.values() if each.grad is not None],
+            [parameter.grad for parameter in trained.values() if parameter.grad is not None],
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],
             [],

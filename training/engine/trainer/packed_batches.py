@@ -107,8 +107,8 @@ def packed_batches(
     cuts, stem = _cuts(lengths, shared, max_tokens), None
     most = min([*shared[1:], *(places[0] - 1 for places in chosen)]) if stems and len(cuts) > 2 else 0
     if most >= MIN_STEM:
-        own, others = [length - most for length in lengths], [0, *(length - most for length in shared[1:])]
-        cuts = _cuts(own, others, max(max_tokens - most // STEM_SHARE, 1))
+        rest, shared_rest = [length - most for length in lengths], [0, *(length - most for length in shared[1:])]
+        cuts = _cuts(rest, shared_rest, max(max_tokens - most // STEM_SHARE, 1))
         stem = Stem(torch.from_numpy(arrays[0][:most]).to(device), len(cuts) - 1)
     for start, stop in itertools.pairwise(cuts):
         yield _packed(order[start:stop], arrays, chosen, device, last or device, stem)
@@ -123,15 +123,15 @@ def _cuts(lengths: Sequence[int], shared: Sequence[int], most: int) -> list[int]
     # by number of sequences: the cost (tokens computed twice, plus batches), and where the last batch begins
     best = [(0, 0)]
     for stop in range(1, len(lengths) + 1):
-        size, found = 0, (1 << 62, 0)
+        size, cheapest = 0, (1 << 62, 0)
         for start in range(stop - 1, -1, -1):
             # In a batch from `start` on, the first sequence is complete and the others lack what they share.
             whole = size + lengths[start]
             if whole > most and start < stop - 1:
                 break
-            found = min(found, (best[start][0] + shared[start] + BATCH_TOKENS, start))
+            cheapest = min(cheapest, (best[start][0] + shared[start] + BATCH_TOKENS, start))
             size += lengths[start] - shared[start]
-        best.append(found)
+        best.append(cheapest)
     cuts = [len(lengths)]
     while cuts[-1]:
         cuts.append(best[cuts[-1]][1])
@@ -153,18 +153,18 @@ def _packed(
     for row, number in enumerate(members):
         whole, picked = ids[number], np.asarray(chosen[number], dtype=np.int64)
         shared = common_prefix(previous, whole)
-        own = len(whole) - shared
-        places = np.concatenate([places[:shared], np.arange(size, size + own)])
-        if own:
+        added = len(whole) - shared
+        places = np.concatenate([places[:shared], np.arange(size, size + added)])
+        if added:
             tokens.append(whole[shared:])
             positions.append(np.arange(shared, len(whole)))
             keys.append(places)
-            queries.append(own)
+            queries.append(added)
             lengths.append(len(whole))
         before.append(places[picked - 1] - begun)
         targets.append(whole[picked])
         sequence.append(np.full(len(picked), row))
-        previous, size = whole, size + own
+        previous, size = whole, size + added
 
     def joined(parts: list[npt.NDArray[np.int64]], where: torch.device = device) -> Tensor:
         return torch.from_numpy(np.concatenate(parts)).to(where)

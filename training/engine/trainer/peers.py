@@ -84,35 +84,35 @@ def shares(ids: Sequence[Sequence[int]], count: int) -> list[list[int]]:
 
     def parts(most: int) -> list[list[int]]:
         """Split into as few parts of at most `most` tokens as possible."""
-        found: list[list[int]] = []
+        cut: list[list[int]] = []
         size = most
         for number, begun in zip(order, shared, strict=False):
-            own = len(ids[number]) - begun
-            if size + own > most:
-                found.append([])
-                size, own = 0, len(ids[number])
-            found[-1].append(number)
-            size += own
-        return found
+            added = len(ids[number]) - begun
+            if size + added > most:
+                cut.append([])
+                size, added = 0, len(ids[number])
+            cut[-1].append(number)
+            size += added
+        return cut
 
     low, high = max(map(len, ids), default=0), sum(map(len, ids))
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if len(parts(middle)) <= count else (middle + 1, high)
-    found = parts(high)
-    return [sorted(part) for part in [*found, *[[]] * (count - len(found))]]
+    cut = parts(high)
+    return [sorted(part) for part in [*cut, *[[]] * (count - len(cut))]]
 
 
 @torch.no_grad()
 def digest(parameters: Iterable[torch.nn.Parameter]) -> int:
     """Return a 63-bit digest of weights. A difference in any bit changes it, except for rare coincidences."""
-    found = 0
+    accumulated = 0
     for parameter in parameters:
         for start, piece in enumerate(torch.split(parameter.detach().flatten(), _PIECE)):
             bits = piece.contiguous().view(torch.int32).long()
             places = torch.arange(1, len(bits) + 1, device=bits.device)
-            found = found * _FACTOR + start + int((bits * places).sum()) + int(bits.sum())
-    return found % (1 << 63)
+            accumulated = accumulated * _FACTOR + start + int((bits * places).sum()) + int(bits.sum())
+    return accumulated % (1 << 63)
 
 
 _PIECE = 1 << 24

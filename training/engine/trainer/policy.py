@@ -174,8 +174,8 @@ class Policy:
             return torch.autograd.grad(loss, parameters, allow_unused=True), result
 
         if self.lanes.count > 1:
-            for found, result in self.lanes.each(gradients, batches):
-                self.optimizer.add(found)
+            for slopes, result in self.lanes.map(gradients, batches):
+                self.optimizer.add(slopes)
                 yield result
             return
         for batch, (logprobs, entropy) in zip(batches, self.logprobs(batches), strict=True):
@@ -197,8 +197,8 @@ class Policy:
 
     def batch_tokens(self, most: int | None) -> int:
         """Number of tokens of one pass for a requested `most`, where None means as many as memory should hold."""
-        asked = most or self._affordable_tokens()
-        return min(asked, self._most_tokens or asked)
+        requested = most or self._affordable_tokens()
+        return min(requested, self._most_tokens or requested)
 
     def _give_way(self, tokens: int, longest: int) -> bool:
         """Reduce the batch size after memory ran out with batches of `tokens`. Return False if it cannot be reduced
@@ -234,8 +234,8 @@ class Policy:
             return int(min(max(0.85 * self._layers.tokens_that_fit(), 1024), 32_768))
         config = self.model.config
         width = 6 * config.hidden_size + 3 * getattr(config, "intermediate_size", 4 * config.hidden_size)
-        each = 1.3 * config.num_hidden_layers * width * 4
-        return int(min(max(0.8 * free_bytes(self.device) / each, 1024), 32_768))
+        token_bytes = 1.3 * config.num_hidden_layers * width * 4
+        return int(min(max(0.8 * free_bytes(self.device) / token_bytes, 1024), 32_768))
 
     @contextmanager
     def reference(self) -> Iterator[Model]:
@@ -250,9 +250,9 @@ class Policy:
 
     def _load_reference(self, directory: Path) -> Model:
         if isinstance(self.model, LlamaModel):
-            found = load_checkpoint(directory, directory, self.tuning, self.device)
-            _whole(found)
-            return found
+            reference = load_checkpoint(directory, directory, self.tuning, self.device)
+            _whole(reference)
+            return reference
         from learnloop_service.training.engine.trainer import pretrained
 
         model = pretrained.load_model(directory, self.device, torch.float32)
@@ -319,7 +319,7 @@ def load_policy(
     if parts := optimizer_files(directory):
         with safe_open(parts[0], "pt") as file:
             objective = (file.metadata() or {}).get(_OBJECTIVE)
-        policy.optimizer.load({name: each for part in parts for name, each in load_file(part).items()}, objective)
+        policy.optimizer.load({name: tensor for part in parts for name, tensor in load_file(part).items()}, objective)
     return policy
 
 

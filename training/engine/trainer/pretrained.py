@@ -58,9 +58,9 @@ def save_adapter(model: Any, directory: Path) -> dict[str, str]:
     """Save the weights and the configuration of the model's adapter. Return the hash of the weights by their file's
     name.
 
-    peft's own `save_pretrained` also writes a model card, which names the base by its path on this machine.
+    The model card that peft's `save_pretrained` adds is left out, because it holds the base's path on this machine.
     """
-    tensors = {name: each.contiguous() for name, each in get_peft_model_state_dict(model).items()}
+    tensors = {name: tensor.contiguous() for name, tensor in get_peft_model_state_dict(model).items()}
     hashed = {ADAPTER_FILE: write_tensors(tensors, directory / ADAPTER_FILE, {"format": "pt"})}
     config = copy.copy(model.peft_config["default"])
     config.inference_mode = True
@@ -139,9 +139,9 @@ class SharedBases:
             joined.model = model
             self._loaded[self._key(directory, tuning)] = joined
         weights = (*joined.model.parameters(), *joined.model.buffers())
-        mine: Any = copy.deepcopy(joined.model, {id(tensor): tensor for tensor in weights})
-        mine.joined = joined
-        return cast(PreTrainedModel, mine)
+        copied: Any = copy.deepcopy(joined.model, {id(tensor): tensor for tensor in weights})
+        copied.joined = joined
+        return cast(PreTrainedModel, copied)
 
     def _load(self, directory: Path, devices: Sequence[torch.device]) -> Any:
         if self._in_fp8:  # in bfloat16 it takes twice the memory, so each layer moves to its GPU when it is joined

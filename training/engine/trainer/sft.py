@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.engine.tokens import BadConversation, ChatTokenizer
+from learnloop_service.training.engine.text.tokens import BadConversation, ChatTokenizer
 from learnloop_service.training.engine.trainer.grpo_loss import BadOptions
-from learnloop_service.training.engine.trainer.grpo_step import Progress
+from learnloop_service.training.engine.trainer.grpo_step import StepProgress
 from learnloop_service.training.engine.trainer.optimizer import NonFiniteGradient
 from learnloop_service.training.engine.trainer.padded_batches import Batch
 from learnloop_service.training.engine.trainer.policy import Policy
@@ -75,18 +75,18 @@ def read_examples(value: Json, field: str = "training_data") -> list[Example]:
         raise BadTrajectory(f"{field} must be a list of conversations, and not empty")
     examples = []
     for number, item in enumerate(value):
-        place = f"{field}[{number}]"
+        where = f"{field}[{number}]"
         messages = item.get("messages") if isinstance(item, dict) else None
         tools = item.get("tools") if isinstance(item, dict) else None
         if not isinstance(messages, list) or not all(isinstance(m, dict) and "role" in m for m in messages):
-            raise BadTrajectory(f"{place}.messages must be a list of messages")
+            raise BadTrajectory(f"{where}.messages must be a list of messages")
         if any(message.get("weight", 1) not in (0, 1) for message in messages):
-            raise BadTrajectory(f"{place}.messages: the weight of a message is 0 or 1")
+            raise BadTrajectory(f"{where}.messages: the weight of a message is 0 or 1")
         if not any(map(_is_learnt, messages)):
-            raise BadTrajectory(f"{place} has no assistant message to learn")
+            raise BadTrajectory(f"{where} has no assistant message to learn")
         if tools is not None and not isinstance(tools, list):
-            raise BadTrajectory(f"{place}.tools must be a list or null")
-        examples.append(Example(tuple(messages), tools, str(item.get("id", place))))
+            raise BadTrajectory(f"{where}.tools must be a list or null")
+        examples.append(Example(tuple(messages), tools, str(item.get("id", where))))
     return examples
 
 
@@ -127,7 +127,7 @@ def sft_step(
     *,
     held_out: Sequence[SupervisedSequence] = (),
     micro_batch_tokens: int | None,
-) -> Generator[Progress, None, dict[str, float]]:
+) -> Generator[StepProgress, None, dict[str, float]]:
     """Train on all items with one optimizer step per batch. Yields after every micro-batch and returns metrics.
 
     `loss` is the mean over batches of the weighted mean cross-entropy in nats before each step. `held_out_loss` and
@@ -145,19 +145,19 @@ def sft_step(
     fitting = [_fitting(batch, policy.context) for batch in batches]
     trained = [(batch, rate) for batch, rate in zip(fitting, rates, strict=True) if batch]
     if not trained:
-        said = f"{items[0].name} has {len(items[0].ids)} tokens; the model's context is {policy.context}"
-        raise BadTrajectory(f"{said}, and no other conversation is shorter")
+        longer = f"{items[0].name} has {len(items[0].ids)} tokens; the model's context is {policy.context}"
+        raise BadTrajectory(f"{longer}, and no other conversation is shorter")
     items = [item for batch, _ in trained for item in batch]
-    before = yield from _held_out_loss(policy, held_out, micro_batch_tokens, Progress(0, len(trained)))
+    before = yield from _held_out_loss(policy, held_out, micro_batch_tokens, StepProgress(0, len(trained)))
     policy.optimizer.pursue("supervised")
     losses, norms = [], []
     for number, (batch, rate) in enumerate(trained):
-        loss = yield from _accumulate(policy, batch, micro_batch_tokens, Progress(number, len(trained)))
+        loss = yield from _accumulate(policy, batch, micro_batch_tokens, StepProgress(number, len(trained)))
         norm = policy.optimizer.step(learning_rate=rate, max_grad_norm=options.max_grad_norm)
         losses.append(loss)
         norms.append(norm)
-        yield Progress(number + 1, len(trained), {"loss": loss, "grad_norm": norm, "learning_rate": rate})
-    after = yield from _held_out_loss(policy, held_out, micro_batch_tokens, Progress(len(trained), len(trained)))
+        yield StepProgress(number + 1, len(trained), {"loss": loss, "grad_norm": norm, "learning_rate": rate})
+    after = yield from _held_out_loss(policy, held_out, micro_batch_tokens, StepProgress(len(trained), len(trained)))
     return {
         **({"held_out_loss_before": before, "held_out_loss": after} if held_out else {}),
         **({"num_overlong": float(len(overlong))} if overlong else {}),
@@ -192,8 +192,8 @@ def _fitting(items: Sequence[SupervisedSequence], context: int) -> list[Supervis
 
 
 def _accumulate(
-    policy: Policy, items: Sequence[SupervisedSequence], micro_batch_tokens: int | None, progress: Progress
-) -> Generator[Progress, None, float]:
+    policy: Policy, items: Sequence[SupervisedSequence], micro_batch_tokens: int | None, progress: StepProgress
+) -> Generator[StepProgress, None, float]:
     """Run one batch backward and return its weighted mean cross-entropy."""
     loss = yield from _loss(policy, items, micro_batch_tokens, progress, train=True)
     yield from policy.peers.add_gradients(policy.optimizer.parameters, progress)
@@ -201,8 +201,8 @@ def _accumulate(
 
 
 def _held_out_loss(
-    policy: Policy, items: Sequence[SupervisedSequence], micro_batch_tokens: int | None, progress: Progress
-) -> Generator[Progress, None, float]:
+    policy: Policy, items: Sequence[SupervisedSequence], micro_batch_tokens: int | None, progress: StepProgress
+) -> Generator[StepProgress, None, float]:
     """Return the weighted mean cross-entropy of the items, or 0 if there are none."""
     if not items:
         return 0.0
@@ -213,17 +213,17 @@ def _loss(
     policy: Policy,
     items: Sequence[SupervisedSequence],
     micro_batch_tokens: int | None,
-    progress: Progress,
+    progress: StepProgress,
     *,
     train: bool,
-) -> Generator[Progress, None, float]:
+) -> Generator[StepProgress, None, float]:
     """Return the weighted mean cross-entropy of the items. If `train` is set, the gradient of this trainer's share is
     accumulated."""
     total = sum(weight for item in items for weight in item.weights)
-    mine = [items[number] for number in policy.peers.share([item.ids for item in items])]
+    share = [items[number] for number in policy.peers.share([item.ids for item in items])]
 
     def loss_of(batch: Batch, logprobs: Tensor, _: Tensor) -> tuple[Tensor, float]:
-        mean = -(logprobs * _weights(batch, mine)).sum() / total
+        mean = -(logprobs * _weights(batch, share)).sum() / total
         if train and not torch.isfinite(mean):
             raise NonFiniteGradient(f"the loss is {mean.item()}")
         return mean, mean.item()
@@ -232,14 +232,14 @@ def _loss(
         with torch.no_grad():
             return loss_of(batch, *batch.logprobs(policy.model))[1]
 
-    def passes(batches: Sequence[Batch]) -> Generator[Progress, None, float]:
+    def passes(batches: Sequence[Batch]) -> Generator[StepProgress, None, float]:
         loss = 0.0
-        for part in policy.backward(batches, loss_of) if train else policy.lanes.each(looked_at, batches):
+        for part in policy.backward(batches, loss_of) if train else policy.lanes.map(looked_at, batches):
             loss += part
             yield progress
         return loss
 
-    ids, learnt = [item.ids for item in mine], [item.learnt for item in mine]
+    ids, learnt = [item.ids for item in share], [item.learnt for item in share]
     loss = yield from policy.in_batches(ids, learnt, micro_batch_tokens, passes)
     [loss] = yield from policy.peers.totals([loss], progress)
     return loss

@@ -69,7 +69,7 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
-class Trajectory:
+class TrainingTrajectory:
     """One rollout, which is usually one conversation, or several if it forked."""
 
     conversations: tuple[Conversation, ...]
@@ -81,7 +81,7 @@ class Trajectory:
         return any(ids for conversation in self.conversations for ids in conversation.exact.values())
 
 
-Group = tuple[Trajectory, ...]
+Group = tuple[TrainingTrajectory, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +174,9 @@ def sequences(groups: Sequence[Group], tokenizer: SequenceTokenizer, *, scale_re
             tokenised = [
                 _tokenised(conversation, tokenizer) for conversation in trajectory.conversations if conversation.exact
             ]
-            weight = 1 / (sum(len(each.trained) for each in tokenised) + 1e-6)
-            for each in tokenised:
-                yield TrainSequence(each.ids, each.trained, each.logprobs, advantage, weight)
+            weight = 1 / (sum(len(sequence.trained) for sequence in tokenised) + 1e-6)
+            for sequence in tokenised:
+                yield TrainSequence(sequence.ids, sequence.trained, sequence.logprobs, advantage, weight)
 
 
 def _advantages(group: Group, *, scale_rewards: bool) -> list[float]:
@@ -187,10 +187,14 @@ def _advantages(group: Group, *, scale_rewards: bool) -> list[float]:
 def counts(groups: Sequence[Group]) -> GroupCounts:
     """Count what in `groups` can teach (see GroupCounts)."""
     with_signal = [
-        [each for each, advantage in zip(group, _advantages(group, scale_rewards=False), strict=True) if advantage != 0]
+        [
+            trajectory
+            for trajectory, advantage in zip(group, _advantages(group, scale_rewards=False), strict=True)
+            if advantage != 0
+        ]
         for group in groups
     ]
-    trainable = [sum(each.has_sampled_tokens for each in trajectories) for trajectories in with_signal]
+    trainable = [sum(trajectory.has_sampled_tokens for trajectory in trajectories) for trajectories in with_signal]
     return GroupCounts(
         groups=len(groups),
         groups_with_signal=sum(bool(trajectories) for trajectories in with_signal),
@@ -239,7 +243,7 @@ def _tokenised(conversation: Conversation, tokenizer: SequenceTokenizer) -> Toke
     return TokenSequence(tuple(whole), trained, logprobs)
 
 
-def _trajectory(value: Json, where: str) -> Trajectory:
+def _trajectory(value: Json, where: str) -> TrainingTrajectory:
     if not isinstance(value, dict):
         raise BadTrajectory(f"{where} must be an object")
     reward = value.get("reward", 0.0)
@@ -250,7 +254,7 @@ def _trajectory(value: Json, where: str) -> Trajectory:
         raise BadTrajectory(f"{where}.additional_histories must be a list")
     conversations = [_conversation(value, where)]
     conversations += [_conversation(item, f"{where}.additional_histories[{i}]") for i, item in enumerate(histories)]
-    return Trajectory(tuple(conversations), float(reward))
+    return TrainingTrajectory(tuple(conversations), float(reward))
 
 
 def _conversation(value: Json, where: str) -> Conversation:

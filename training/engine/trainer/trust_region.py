@@ -36,7 +36,7 @@ _KEPT = 5
 """Number of measured tokens that are kept, so that the sampler can be compared at them: enough for a median that does
 not follow one that rounding moved far. Each costs its prompt again."""
 _LONGEST = 4096
-"""Most tokens up to and including a kept one."""
+"""Most tokens of a sequence, up to and including the measured token, that are kept."""
 
 T = TypeVar("T")
 
@@ -63,34 +63,34 @@ def keep_within(
     measured, old = [items[number] for number in chosen], [before[number] for number in chosen]
     share = 1.0
     bounds = (max_kl, math.inf if max_rollout_kl is None else max_rollout_kl)
-    *found, after = yield from _divergence(policy, measured, old, progress, micro_batch_tokens)
+    *divergences, after = yield from _divergence(policy, measured, old, progress, micro_batch_tokens)
     for _ in range(_MOST_CUTS):
-        kl, most = max(zip(found, bounds, strict=True), key=lambda each: each[0] / each[1])
+        kl, most = max(zip(divergences, bounds, strict=True), key=lambda pair: pair[0] / pair[1])
         if kl <= most:
             break
         # The divergence grows with the square of a small step. If it is not finite, only the direction is known.
-        kept = max(_LEAST, math.sqrt(_AIM * most / kl)) if math.isfinite(kl) else _LEAST
-        policy.optimizer.take_back(share * (1 - kept))
-        share *= kept
-        *found, after = yield from _divergence(policy, measured, old, progress, micro_batch_tokens)
+        remaining = max(_LEAST, math.sqrt(_AIM * most / kl)) if math.isfinite(kl) else _LEAST
+        policy.optimizer.take_back(share * (1 - remaining))
+        share *= remaining
+        *divergences, after = yield from _divergence(policy, measured, old, progress, micro_batch_tokens)
     policy.measured = _moved_most(measured, old, after)
-    return {"step_kl": found[0], "rollout_kl": found[1], "step_share": share}
+    return {"step_kl": divergences[0], "rollout_kl": divergences[1], "step_share": share}
 
 
 def _moved_most(
     items: Sequence[TrainSequence], before: Sequence[Tensor], after: Mapping[int, Tensor]
 ) -> tuple[MeasuredToken, ...]:
     """Return the token that moved most of each sequence, for those in which it moved most."""
-    found = []
+    moved = []
     for number, now in after.items():
         item, old = items[number], before[number].tolist()
         tokens = [
-            MeasuredToken(item.ids[: place + 1], recorded, was, value)
-            for place, recorded, was, value in zip(item.trained, item.logprobs, old, now.tolist(), strict=True)
-            if place < _LONGEST
+            MeasuredToken(item.ids[: position + 1], recorded, was, value)
+            for position, recorded, was, value in zip(item.trained, item.logprobs, old, now.tolist(), strict=True)
+            if position < _LONGEST
         ]
-        found += [max(tokens, key=lambda token: token.moved)] if tokens else []
-    return tuple(sorted(found, key=lambda token: -token.moved)[:_KEPT])
+        moved += [max(tokens, key=lambda token: token.moved)] if tokens else []
+    return tuple(sorted(moved, key=lambda token: -token.moved)[:_KEPT])
 
 
 def _divergence(
@@ -109,7 +109,7 @@ def _divergence(
 
     def passes(batches: Sequence[Batch]) -> Generator[T, None, tuple[float, int, dict[int, Tensor]]]:
         total, tokens, after = 0.0, 0, dict[int, Tensor]()
-        for batch, now in zip(batches, policy.lanes.each(logprobs_now, batches), strict=True):
+        for batch, now in zip(batches, policy.lanes.map(logprobs_now, batches), strict=True):
             change = now - torch.cat([before[number] for number in batch.members])
             total += float((torch.expm1(change) - change).sum())
             tokens += len(change)
@@ -119,6 +119,6 @@ def _divergence(
         return total, tokens, after
 
     ids, trained = [item.ids for item in items], [item.trained for item in items]
-    *mine, after = yield from policy.in_batches(ids, trained, micro_batch_tokens, passes)
-    total, tokens, sequences = yield from policy.peers.totals([*mine, len(items)], progress)
+    *sums, after = yield from policy.in_batches(ids, trained, micro_batch_tokens, passes)
+    total, tokens, sequences = yield from policy.peers.totals([*sums, len(items)], progress)
     return total / tokens, total / sequences, after

@@ -164,11 +164,11 @@ def _blocks(packing: Packing, places: npt.NDArray[np.int64]) -> list[_Block]:
         whole = every[slice(*keys)]
         low, high = np.searchsorted(places, (first, stop)).tolist()
         for begin in range(low, high, QUERY_BLOCK):
-            own = places[begin : min(begin + QUERY_BLOCK, high)]
-            seen = whole[: len(whole) - (stop - 1 - own[-1])]
-            later = torch.from_numpy(np.arange(own[0] + 1, own[-1] + 1) > own[:, None])
+            queried = places[begin : min(begin + QUERY_BLOCK, high)]
+            visible = whole[: len(whole) - (stop - 1 - queried[-1])]
+            later = torch.from_numpy(np.arange(queried[0] + 1, queried[-1] + 1) > queried[:, None])
             mask = torch.zeros(later.shape).masked_fill_(later, float("-inf"))
-            blocks.append(_Block(slice(begin, begin + len(own)), _runs(seen), mask))
+            blocks.append(_Block(slice(begin, begin + len(queried)), _runs(visible), mask))
     return blocks
 
 
@@ -195,7 +195,7 @@ class _Attended(NamedTuple):
     weights: Tensor | None
 
 
-class _Kept(NamedTuple):
+class _Activations(NamedTuple):
     """Tensors that the backward pass of a layer needs in addition to its matrices."""
 
     normed: Tensor
@@ -225,7 +225,7 @@ class _Work:
     keeps_weights: bool
     recompute: bool
 
-    def forward(self, hidden: Tensor, layer: _Matrices) -> tuple[Tensor, _Kept]:
+    def forward(self, hidden: Tensor, layer: _Matrices) -> tuple[Tensor, _Activations]:
         """Return the layer's output [r, H] for its input [n, H]."""
         shape = self.shape
         inverse = _inverse_norm(hidden, shape.eps)
@@ -242,28 +242,45 @@ class _Work:
         gate, up = gate_up.chunk(2, dim=1)
         active = F.silu(gate)
         out = _linear_onto(hidden, active * up, layer.down, layer.down_bias)
-        kept = (normed, inverse, turned_query, turned_key, attended, mixed, middle, middle_inverse, gate_up, active)
-        return out, _Kept(*kept)
+        activations = (
+            normed,
+            inverse,
+            turned_query,
+            turned_key,
+            attended,
+            mixed,
+            middle,
+            middle_inverse,
+            gate_up,
+            active,
+        )
+        return out, _Activations(*activations)
 
-    def backward(self, grad: Tensor, layer: _Matrices, kept: _Kept) -> tuple[Tensor, _Matrices]:
+    def backward(self, grad: Tensor, layer: _Matrices, activations: _Activations) -> tuple[Tensor, _Matrices]:
         """Return the gradients of the input and of the matrices from that of the output."""
-        gate, up = kept.gate_up.chunk(2, dim=1)
-        down, down_bias = grad.t() @ (kept.active * up), _bias_gradient(grad, layer.down_bias)
+        gate, up = activations.gate_up.chunk(2, dim=1)
+        down, down_bias = grad.t() @ (activations.active * up), _bias_gradient(grad, layer.down_bias)
         slope = grad @ layer.down
-        joint_slope = torch.empty_like(kept.gate_up)
-        torch.mul(slope, kept.active, out=joint_slope[:, up.shape[1] :])
+        joint_slope = torch.empty_like(activations.gate_up)
+        torch.mul(slope, activations.active, out=joint_slope[:, up.shape[1] :])
         joint_slope[:, : up.shape[1]] = torch.ops.aten.silu_backward(slope.mul_(up), gate)
-        gate_up, gate_up_bias = joint_slope.t() @ kept.middle, _bias_gradient(joint_slope, layer.gate_up_bias)
-        grad = _norm_backward(joint_slope @ layer.gate_up, kept.middle, kept.middle_inverse).add_(grad)
-        out, out_bias = grad.t() @ kept.mixed, _bias_gradient(grad, layer.out_bias)
-        query_slope, key_slope, value_slope = self._attend_backward(grad @ layer.out, kept)
-        query_slope, query_gain = _rotate_backward(query_slope, layer.query_gain, self._query_turns, kept.query)
-        key_slope, key_gain = _rotate_backward(key_slope, layer.key_gain, self.turns, kept.key)
+        gate_up, gate_up_bias = joint_slope.t() @ activations.middle, _bias_gradient(joint_slope, layer.gate_up_bias)
+        grad = _norm_backward(joint_slope @ layer.gate_up, activations.middle, activations.middle_inverse).add_(grad)
+        out, out_bias = grad.t() @ activations.mixed, _bias_gradient(grad, layer.out_bias)
+        query_slope, key_slope, value_slope = self._attend_backward(grad @ layer.out, activations)
+        query_slope, query_gain = _rotate_backward(query_slope, layer.query_gain, self._query_turns, activations.query)
+        key_slope, key_gain = _rotate_backward(key_slope, layer.key_gain, self.turns, activations.key)
         query_slope, joint_slope = query_slope.flatten(1), torch.cat([key_slope, value_slope], dim=1).flatten(1)
-        query, query_bias = query_slope.t() @ self._at(kept.normed), _bias_gradient(query_slope, layer.query_bias)
-        key_value, key_value_bias = joint_slope.t() @ kept.normed, _bias_gradient(joint_slope, layer.key_value_bias)
+        query, query_bias = (
+            query_slope.t() @ self._at(activations.normed),
+            _bias_gradient(query_slope, layer.query_bias),
+        )
+        key_value, key_value_bias = (
+            joint_slope.t() @ activations.normed,
+            _bias_gradient(joint_slope, layer.key_value_bias),
+        )
         slope = self._onto(joint_slope @ layer.key_value, query_slope @ layer.query)
-        grad = self._onto(_norm_backward(slope, kept.normed, kept.inverse), grad)
+        grad = self._onto(_norm_backward(slope, activations.normed, activations.inverse), grad)
         matrices = query, key_value, out, gate_up, down
         biases = query_bias, key_value_bias, out_bias, gate_up_bias, down_bias
         return grad, _Matrices(*matrices, *biases, query_gain, key_gain)
@@ -286,29 +303,29 @@ class _Work:
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, list[_Attended]]:
         """Return the mixed values [r, heads * D] for queries [r, heads, D] and keys and values [n, kv_heads, D]."""
-        mixed, kept = torch.empty_like(query), []
+        mixed, attended = torch.empty_like(query), []
         for block in self.blocks:
-            own, keys, values = self._by_key_head(query[block.queries]), block.gathered(key), block.gathered(value)
-            weights = block.weights(own, keys)
+            queries, keys, values = self._by_key_head(query[block.queries]), block.gathered(key), block.gathered(value)
+            weights = block.weights(queries, keys)
             self._set(mixed[block.queries], torch.bmm(weights, values))
-            kept.append(_Attended(own, keys, values, weights if self.keeps_weights else None))
-        return mixed.flatten(1), kept
+            attended.append(_Attended(queries, keys, values, weights if self.keeps_weights else None))
+        return mixed.flatten(1), attended
 
-    def _attend_backward(self, grad: Tensor, kept: _Kept) -> tuple[Tensor, Tensor, Tensor]:
+    def _attend_backward(self, grad: Tensor, activations: _Activations) -> tuple[Tensor, Tensor, Tensor]:
         """Return the gradients of queries, keys and values, in their shapes, from that of the mixed values."""
         shape = self.shape
         grad = torch.unflatten(grad, 1, (shape.heads, -1))
         # The sum over keys of a query's gradients times its weights equals the same sum over values (Dao et al. 2022).
-        sums = torch.linalg.vecdot(grad, kept.mixed.view_as(grad)).unsqueeze(-1)
+        sums = torch.linalg.vecdot(grad, activations.mixed.view_as(grad)).unsqueeze(-1)
         query = torch.empty_like(grad)
-        key, value = grad.new_zeros((2, len(kept.normed), shape.kv_heads, shape.head_dim))
-        for block, (own, keys, values, found) in zip(self.blocks, kept.attended, strict=True):
-            weights = block.weights(own, keys) if found is None else found
+        key, value = grad.new_zeros((2, len(activations.normed), shape.kv_heads, shape.head_dim))
+        for block, (queries, keys, values, saved_weights) in zip(self.blocks, activations.attended, strict=True):
+            weights = block.weights(queries, keys) if saved_weights is None else saved_weights
             slope = self._by_key_head(grad[block.queries])
             block.scatter(torch.bmm(weights.transpose(1, 2), slope), value)
             slope = torch.bmm(slope, values.transpose(1, 2)).sub_(self._by_key_head(sums[block.queries])).mul_(weights)
             self._set(query[block.queries], torch.bmm(slope, keys))
-            block.scatter(torch.bmm(slope.transpose(1, 2), own), key)
+            block.scatter(torch.bmm(slope.transpose(1, 2), queries), key)
         return query, key, value
 
     def _set(self, queries: Tensor, by_key_head: Tensor) -> None:
@@ -321,8 +338,8 @@ class _LayerFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, work: _Work, *matrices: Tensor | None) -> Tensor:
         layer = _Matrices(*cast(Any, matrices))
-        out, kept = work.forward(hidden, layer)
-        ctx.work, ctx.kept = work, None if work.recompute else kept
+        out, activations = work.forward(hidden, layer)
+        ctx.work, ctx.activations = work, None if work.recompute else activations
         ctx.save_for_backward(hidden, *matrices)
         return out
 
@@ -330,9 +347,9 @@ class _LayerFunction(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         hidden, *matrices = ctx.saved_tensors
         layer = _Matrices(*matrices)
-        kept = ctx.kept or ctx.work.forward(hidden, layer)[1]
-        ctx.kept = None
-        slope, slopes = ctx.work.backward(grad.contiguous(), layer, kept)
+        activations = ctx.activations or ctx.work.forward(hidden, layer)[1]
+        ctx.activations = None
+        slope, slopes = ctx.work.backward(grad.contiguous(), layer, activations)
         return slope, None, *slopes
 
 
@@ -350,23 +367,23 @@ def _norm_backward(grad: Tensor, normed: Tensor, inverse: Tensor) -> Tensor:
 
 def _rotate(heads: Tensor, gain: Tensor | None, turns: Tensor, eps: float) -> tuple[Tensor, _Rotated | None]:
     """Norm heads [n, heads, D] if they have a gain, and rotate them by `turns` [n, 1, D / 2]."""
-    kept = None
+    rotated = None
     if gain is not None:
         inverse = _inverse_norm(heads, eps)
-        kept = _Rotated(heads * inverse, inverse)
-        heads = kept.normed * gain
-    return _rotated(heads, turns), kept
+        rotated = _Rotated(heads * inverse, inverse)
+        heads = rotated.normed * gain
+    return _rotated(heads, turns), rotated
 
 
 def _rotate_backward(
-    grad: Tensor, gain: Tensor | None, turns: Tensor, kept: _Rotated | None
+    grad: Tensor, gain: Tensor | None, turns: Tensor, rotated: _Rotated | None
 ) -> tuple[Tensor, Tensor | None]:
     """Return the gradients of the heads and of the gain."""
     slope = _rotated(grad, turns.conj())
-    if gain is None or kept is None:
+    if gain is None or rotated is None:
         return slope, None
-    summed = (slope * kept.normed).sum((0, 1))
-    return _norm_backward(slope.mul_(gain), kept.normed, kept.inverse), summed
+    summed = (slope * rotated.normed).sum((0, 1))
+    return _norm_backward(slope.mul_(gain), rotated.normed, rotated.inverse), summed
 
 
 def _rotated(heads: Tensor, turns: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ from learnloop_service.training.engine.sampling.requests import (
     SamplerUnavailable,
 )
 from learnloop_service.training.engine.vllm.grammar import for_vllm
-from learnloop_service.training.engine.vllm.protocol import BadReply, Reply, completion, scored, scoring
+from learnloop_service.training.engine.vllm.protocol import BadReply, SampleReply, completion, scored, scoring
 from learnloop_service.training.engine.vllm.running import RunningVllm, VllmLost, VllmRefused
 from learnloop_service.training.engine.vllm.server import VllmServer
 from learnloop_service.training.engine.vllm.turns import Turns
@@ -191,7 +191,7 @@ async def _sampled(
     room = vllm.context - len(request.prompt) - (request.grammar is not None)
     if room < 1:
         raise ContextTooLong(len(request.prompt), vllm.context)
-    reply, top = Reply(), request.top_logprobs
+    reply, top = SampleReply(), request.top_logprobs
     stream = on_token is not None and request.grammar is None
     most = min(request.max_tokens, room)
     body = completion(request, model, seed=seed, max_tokens=most, stream=stream, grammar=grammar)

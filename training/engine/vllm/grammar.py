@@ -1,6 +1,6 @@
 """Adapts reply grammars to vLLM's llguidance."""
 
-from learnloop_service.training.engine.tokens import ChatTokenizer
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
 
 
 def for_vllm(text: str, tokenizer: ChatTokenizer) -> str:
@@ -11,8 +11,8 @@ def for_vllm(text: str, tokenizer: ChatTokenizer) -> str:
     token, so the one before the first call ends without it; texts cannot contain a mark anyway.
     """
     vocabulary = tokenizer.fast.get_vocab()
-    own = (tokenizer.tool_format.opening.strip(), tokenizer.tool_format.closing.strip())
-    marks = {f'"{mark}"': f"<[{vocabulary[mark]}]>" for mark in own if mark in vocabulary}
+    format_marks = (tokenizer.tool_format.opening.strip(), tokenizer.tool_format.closing.strip())
+    marks = {f'"{mark}"': f"<[{vocabulary[mark]}]>" for mark in format_marks if mark in vocabulary}
     return "\n".join(line if ": %json " in line else _spelled(line, marks) for line in text.split("\n"))
 
 

@@ -42,8 +42,8 @@ class Output:
             return
         self._last.append(line)
         # Warnings can mention errors that might happen later, such as too many open files if the limit is low.
-        if " WARNING " not in line and (found := _ERROR.search(line)):
-            self._errors.setdefault(found[0])
+        if " WARNING " not in line and (match := _ERROR.search(line)):
+            self._errors.setdefault(match[0])
         if (" WARNING " in line or " ERROR " in line) and not _STACK.search(line):
             self._logged += 1
             if self._logged <= _LOGGED:

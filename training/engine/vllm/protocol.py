@@ -66,7 +66,7 @@ def scoring(ids: Sequence[int], model: str) -> dict[str, Json]:
 
 
 @dataclass(slots=True)
-class Reply:
+class SampleReply:
     """The reply to one sample, complete or received so far."""
 
     ids: list[int] = field(default_factory=list)
@@ -90,12 +90,12 @@ class Reply:
                 return []
             [choice] = piece["choices"]
             ids = [int(id) for id in choice["token_ids"] or ()]
-            given = choice["logprobs"] or {"token_logprobs": [], "top_logprobs": []}
-            logprobs = [_logprob(value) for value in given["token_logprobs"]]
+            of_tokens = choice["logprobs"] or {"token_logprobs": [], "top_logprobs": []}
+            logprobs = [_logprob(value) for value in of_tokens["token_logprobs"]]
             if len(ids) != len(logprobs):
                 raise BadReply(f"vLLM answered with {len(ids)} tokens and {len(logprobs)} log-probabilities")
             if top:
-                self.top += [_likeliest(each, top) for each in given["top_logprobs"]]
+                self.top += [_likeliest(alternatives, top) for alternatives in of_tokens["top_logprobs"]]
             self.finish_reason = choice["finish_reason"] or self.finish_reason
             stopped_by = choice.get("stop_reason")
             self.stop_text = stopped_by if isinstance(stopped_by, str) else self.stop_text
@@ -141,7 +141,7 @@ def figures(metrics: str) -> SamplingFigures:
     for line in metrics.split("\n"):
         name, _, rest = line.partition("{")
         if name == "vllm:cache_config_info":
-            labels = dict(each.split("=", 1) for each in rest.partition("}")[0].split(",") if "=" in each)
+            labels = dict(pair.split("=", 1) for pair in rest.partition("}")[0].split(",") if "=" in pair)
             blocks, size = (labels.get(label, "").strip('"') for label in ("num_gpu_blocks", "block_size"))
             capacity += int(blocks) * int(size) if blocks.isdecimal() and size.isdecimal() else 0
         elif name.startswith("vllm:"):
@@ -175,7 +175,7 @@ def _logprob(value: Json) -> float:
 
 def _likeliest(alternatives: Mapping[str, Json], count: int) -> list[tuple[int, float]]:
     """Return the most likely alternatives. vLLM also lists the sampled token if it is not one of them."""
-    found: Iterable[tuple[int, float]] = (
+    scored: Iterable[tuple[int, float]] = (
         (int(token.removeprefix("token_id:")), _logprob(value)) for token, value in alternatives.items()
     )
-    return sorted(found, key=lambda each: -each[1])[:count]
+    return sorted(scored, key=lambda pair: -pair[1])[:count]

@@ -178,7 +178,7 @@ class RunningVllm:
             del self._adapters[name]
 
     async def _load(self, name: str, directory: Path) -> None:
-        idle = [other for other, each in self._adapters.items() if not each.users]
+        idle = [other for other, adapter in self._adapters.items() if not adapter.users]
         for other in idle[: max(0, len(self._adapters) - ADAPTERS)]:
             del self._adapters[other]
             with suppress(VllmRefused):
@@ -210,8 +210,8 @@ class RunningVllm:
 def _refusal(reply: httpx.Response) -> VllmRefused:
     try:
         body = reply.json()
-        said = body.get("error", body)
-        message = str(said["message"] if "message" in said else said.get("detail", said))
+        details = body.get("error", body)
+        message = str(details["message"] if "message" in details else details.get("detail", details))
     except (ValueError, AttributeError, TypeError, KeyError):
         message = reply.text
     return VllmRefused(reply.status_code, " ".join(message.split())[:500] or f"status {reply.status_code}")

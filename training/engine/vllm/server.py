@@ -174,9 +174,9 @@ class StartedVllm(VllmServer):
         super().__init__()
         self._command = tuple(command)
         self._arguments = tuple(arguments)
-        given = os.environ if environment is None else environment
-        paths = [str(_EXTENSION), *filter(None, [given.get("PYTHONPATH")])]
-        self._environment = {**given, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)}
+        inherited = os.environ if environment is None else environment
+        paths = [str(_EXTENSION), *filter(None, [inherited.get("PYTHONPATH")])]
+        self._environment = {**inherited, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)}
         self._start_timeout_s = start_timeout_s
         self._stall_s = stall_s
         self._ending: asyncio.Task[None] | None = None
@@ -297,7 +297,7 @@ def _client(transport: httpx.AsyncBaseTransport, url: str, headers: Mapping[str,
 async def _served(http: httpx.AsyncClient) -> dict[str, Any]:
     """Return the model that vLLM was started with. Raises httpx.HTTPError, ValueError or LookupError."""
     reply = (await http.get("/v1/models", timeout=10.0)).raise_for_status()
-    served: dict[str, Any] = next(each for each in reply.json()["data"] if each.get("parent") is None)
+    served: dict[str, Any] = next(model for model in reply.json()["data"] if model.get("parent") is None)
     return served
 
 

@@ -36,12 +36,12 @@ class Turns(Generic[S]):
 
     def _admit(self) -> None:
         """Admit the first waiting task if it can enter, together with all that wait for the same state."""
-        self._waiting = deque(each for each in self._waiting if not each[1].cancelled())
+        self._waiting = deque(entry for entry in self._waiting if not entry[1].cancelled())
         if not self._waiting or (self._inside and self._waiting[0][0] != self._state):
             return
         self._state = self._waiting[0][0]
         entering = [turn for state, turn in self._waiting if state == self._state]
-        self._waiting = deque(each for each in self._waiting if each[0] != self._state)
+        self._waiting = deque(entry for entry in self._waiting if entry[0] != self._state)
         self._inside += len(entering)
         for turn in entering:
             turn.set_result(None)

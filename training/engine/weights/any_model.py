@@ -10,7 +10,7 @@ from transformers import AttentionInterface, DynamicCache, PreTrainedConfig, Pre
 from transformers.cache_utils import Cache
 
 from learnloop_service.environment.first_line import first_line
-from learnloop_service.training.base_model_files import fault_of_layers
+from learnloop_service.training.bases.files import fault_of_layers
 from learnloop_service.training.engine.memory import is_out_of_memory
 from learnloop_service.training.engine.registry.model_record import BadModelDirectory
 from learnloop_service.training.engine.weights.adapters import has_adapter
@@ -103,8 +103,8 @@ class ModuleWeights:
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor, window: "_Window") -> torch.Tensor:
         def mask(width: int | None) -> torch.Tensor:
-            seen = causal_mask(positions.reshape(-1), window.span, self.kv.dtype, width)
-            return seen.view(len(ids), 1, ids.shape[1], window.span)
+            visible = causal_mask(positions.reshape(-1), window.span, self.kv.dtype, width)
+            return visible.view(len(ids), 1, ids.shape[1], window.span)
 
         return self.forward(ids, positions, window, mask)
 
@@ -132,10 +132,10 @@ def merged(model: Any) -> Any:
 
 def _layer_types(config: PreTrainedConfig) -> set[str]:
     """Return the kinds of a model's layers, or nothing if its config does not name them. Raises UnsupportedModel."""
-    found = getattr(config, "layer_types", None) or []
-    if (fault := fault_of_layers(found)) is not None:
+    kinds = getattr(config, "layer_types", None) or []
+    if (fault := fault_of_layers(kinds)) is not None:
         raise UnsupportedModel(fault)
-    return {*found} - {"attention"}
+    return {*kinds} - {"attention"}
 
 
 class PassCache(Cache):

@@ -44,10 +44,10 @@ def causal_mask(positions: torch.Tensor, span: int, dtype: torch.dtype, window: 
     """
     keys = torch.arange(span, device=positions.device)
     last = positions.clamp(max=span - 1)[:, None]
-    seen = keys <= last
+    visible = keys <= last
     if window is not None:
-        seen &= keys > last - window
-    return torch.zeros(seen.shape, dtype=dtype, device=positions.device).masked_fill_(~seen, float("-inf"))
+        visible &= keys > last - window
+    return torch.zeros(visible.shape, dtype=dtype, device=positions.device).masked_fill_(~visible, float("-inf"))
 
 
 def round_up(number: int, multiple: int) -> int:

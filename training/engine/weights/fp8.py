@@ -12,7 +12,7 @@ from torch import Tensor
 FLOAT8 = torch.float8_e4m3fn
 LARGEST = 448.0
 SMALLEST_ROW = 1e-12
-"""Rows whose numbers are all smaller than this become zero."""
+"""Smallest number that a row's scale is computed for, so that the scale of a row of zeros is not 0."""
 MULTIPLE = 16
 """Number by which a matrix's height and width must be divisible for tensor cores."""
 CAPABILITIES = (9, 10)
@@ -42,12 +42,12 @@ class Fp8Matrix:
     def of(cls, matrix: Tensor) -> "Fp8Matrix":
         """Quantize a matrix [n, width] to the nearest numbers."""
         count, width = matrix.shape
-        found = cls.empty(count, width, matrix.device)
-        found.fill(matrix)
-        return found
+        quantized = cls.empty(count, width, matrix.device)
+        quantized.fill(matrix)
+        return quantized
 
     def exact(self, dtype: torch.dtype) -> Tensor:
-        """Return the matrix [n, width] in a higher precision that represents it exactly."""
+        """Return the matrix [n, width], scales included, in a higher precision."""
         return self.values.to(dtype) * self.scales.to(dtype)
 
     def fill(self, matrix: Tensor) -> None:

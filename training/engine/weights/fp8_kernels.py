@@ -180,8 +180,8 @@ def _product(
             total = tl.dot(a, b, total)
         if BIAS:
             total += tl.load(bias + row, mask=real_row, other=0.0).to(tl.float32)[None, :]
-    place = (part * count + token[:, None]) * rows + row[None, :]
-    tl.store(out + place, total.to(out.dtype.element_ty), mask=real_token[:, None] & real_row[None, :])
+    offset = (part * count + token[:, None]) * rows + row[None, :]
+    tl.store(out + offset, total.to(out.dtype.element_ty), mask=real_token[:, None] & real_row[None, :])
 
 
 def product(

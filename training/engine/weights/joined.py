@@ -3,8 +3,8 @@
 A LoRA layer computes W x + s B (A x). Here the matrix is [W | s B] and its input [x | A x], so one product gives both
 terms, and its transpose gives both gradients. An adapter therefore costs about a hundredth of a product instead of a
 pass over its output, and one copy of the base serves training and sampling under any number of adapters. `use` puts one
-adapter in place for all tokens; `place` puts several side by side, as far as the columns suffice. Each token then keeps
-only the part of A x that its own adapter computed, and the other adapters' columns are multiplied by zero.
+adapter in place for all tokens; `use_together` puts several side by side, as far as the columns suffice. Each token
+then keeps only the part of A x that its own adapter computed, and the other adapters' columns are multiplied by zero.
 
 W can be in 8 bits, with s B in the model's precision, for both sampling and training. Tensor cores require both 8-bit
 factors of a product to be contiguous along the summed dimension, so W is transposed for the gradient of the input.
@@ -33,7 +33,7 @@ HEAD_DIMS = (16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class JointSlot:
     """The position of one linear layer in a joint: its rows of the matrix and its columns for an adapter's ranks."""
 
     low: Tensor
@@ -53,7 +53,7 @@ class Joint:
     matrix: Tensor
     low: Tensor
     bias: Tensor | None
-    slots: tuple[Slot, ...]
+    slots: tuple[JointSlot, ...]
     in_fp8: Fp8Matrix | None = None
     """The layers' own weights [out, in] if they are in 8 bits. `matrix` does not contain them then."""
 
@@ -85,13 +85,18 @@ class Joint:
             rounded = Fp8Matrix.of(torch.cat([linear.weight.detach() for linear in plain]).to(device, dtype))
         slots = []
         for number, (stop, linear) in enumerate(zip(itertools.accumulate(rows), plain, strict=True)):
-            own, taken = slice(stop - len(linear.weight), stop), slice(number * ranks, (number + 1) * ranks)
-            slots.append(Slot(low[taken], matrix[own, width:][:, taken], own, taken))
+            row_range, column_range = (
+                slice(stop - len(linear.weight), stop),
+                slice(number * ranks, (number + 1) * ranks),
+            )
+            slots.append(
+                JointSlot(low[column_range], matrix[row_range, width:][:, column_range], row_range, column_range)
+            )
             if not in_fp8:
-                matrix[own, :width].copy_(linear.weight.detach())
+                matrix[row_range, :width].copy_(linear.weight.detach())
             if share:
                 gone = matrix.new_full((), torch.nan).expand(linear.weight.shape)
-                linear.weight.data = gone if in_fp8 else matrix[own, :width]
+                linear.weight.data = gone if in_fp8 else matrix[row_range, :width]
         bias = None
         if plain[0].bias is not None:
             bias = torch.cat([linear.bias.detach() for linear in plain]).to(device, dtype)
@@ -173,12 +178,12 @@ class Adapter:
     @cached_property
     def ranks(self) -> int:
         """The largest rank of any layer."""
-        return max((len(each[0]) for each in self.factors if each), default=0)
+        return max((len(pair[0]) for pair in self.factors if pair), default=0)
 
     @cached_property
     def finite(self) -> bool:
         """Whether all numbers are finite. Masking with 0 does not work for others, since 0 times infinity is NaN."""
-        parts = [part for each in self.factors if each for part in each]
+        parts = [part for pair in self.factors if pair for part in pair]
         norms = [norm.to(parts[0].device) for norm in torch._foreach_norm(parts)] if parts else []
         return not norms or bool(torch.stack(norms).isfinite().all())
 
@@ -214,14 +219,14 @@ class JoinedModel:
         self.context: int = config.max_position_embeddings
         self.parameters: int = sum(p.numel() for name, p in model.named_parameters() if "lora_" not in name)
 
-        mine = _moved if share else self._copy
+        on_device = _moved if share else self._copy
         if share:
             for part, device in ((body.embed_tokens, 0), (body.rotary_emb, 0), (body.norm, -1), (model.lm_head, -1)):
                 part.to(devices[device])
-        self.embedding = mine(body.embed_tokens.weight, devices[0])
+        self.embedding = on_device(body.embed_tokens.weight, devices[0])
         tied = model.lm_head.weight is body.embed_tokens.weight and devices[0] == devices[-1]
-        self.head = self.embedding if tied else mine(model.lm_head.weight, devices[-1])
-        self.gain = mine(body.norm.weight, devices[-1])
+        self.head = self.embedding if tied else on_device(model.lm_head.weight, devices[-1])
+        self.gain = on_device(body.norm.weight, devices[-1])
         self.layers = [
             self._layer(body.layers[number], stage.device, share, in_fp8)
             for stage in self.stages
@@ -234,7 +239,8 @@ class JoinedModel:
         """Captured decode steps by cache (CudaWeights). They serve all adapters."""
         self._inverse_frequencies = body.rotary_emb.inv_freq.detach().to(devices[0], torch.float32, copy=True)
         self._rope_scale = float(body.rotary_emb.attention_scaling)
-        self._turns = {each.device: torch.empty((0, self.head_dim // 2, 2), device=devices[0]) for each in self.stages}
+        no_turns = torch.empty((0, self.head_dim // 2, 2), device=devices[0])
+        self._turns = {stage.device: no_turns for stage in self.stages}
 
     @property
     def device(self) -> torch.device:
@@ -268,62 +274,62 @@ class JoinedModel:
             self.embedding.copy_(model.model.embed_tokens.weight)
             self.head.copy_(model.lm_head.weight)
             self.gain.copy_(model.model.norm.weight)
-            for mine, layer in zip(self.layers, model.model.layers, strict=True):
-                for joint, group in zip(mine.joints, _groups(layer.self_attn, layer.mlp), strict=True):
+            for joined_layer, layer in zip(self.layers, model.model.layers, strict=True):
+                for joint, group in zip(joined_layer.joints, _groups(layer.self_attn, layer.mlp), strict=True):
                     for slot, linear in zip(joint.slots, group, strict=True):
                         joint.weight[slot.rows].copy_(linear.weight)
                     if joint.bias is not None:
                         joint.bias.copy_(torch.cat([linear.bias for linear in group]))
-                mine.first_gain.copy_(layer.input_layernorm.weight)
-                mine.second_gain.copy_(layer.post_attention_layernorm.weight)
-                if mine.head_gains is not None:
-                    mine.head_gains.copy_(self._head_gains(layer.self_attn))
+                joined_layer.first_gain.copy_(layer.input_layernorm.weight)
+                joined_layer.second_gain.copy_(layer.post_attention_layernorm.weight)
+                if joined_layer.head_gains is not None:
+                    joined_layer.head_gains.copy_(self._head_gains(layer.self_attn))
 
     def adapter(self, model: Any) -> Adapter:
         """Return a copy of the factors that are active on a model of this shape."""
-        found: list[tuple[Tensor, Tensor] | None] = []
+        all_factors: list[tuple[Tensor, Tensor] | None] = []
         for slot, linear in zip(self.slots, linear_layers(model), strict=True):
             factors = low_rank_factors(linear)
             if factors is None:
-                found.append(None)
+                all_factors.append(None)
                 continue
             low, high, scale = factors
-            found.append((self._copy(low, slot.low.device), self._copy(high.detach() * scale, slot.high.device)))
-        return Adapter(tuple(found))
+            all_factors.append((self._copy(low, slot.low.device), self._copy(high.detach() * scale, slot.high.device)))
+        return Adapter(tuple(all_factors))
 
     def use(self, adapter: Adapter | None) -> None:
         """Apply this adapter, or none, to all tokens until other adapters are put in place."""
-        wanted = [] if adapter is None else [adapter]
-        if list(self._placed) != wanted:
-            self._fill(wanted)
+        adapters = [] if adapter is None else [adapter]
+        if list(self._placed) != adapters:
+            self._fill(adapters)
 
     def rounds(self, adapters: Iterable[Adapter | None]) -> list[set[Adapter | None]]:
         """Group the adapters into rounds that each fit side by side, with those already in place first."""
-        found: list[set[Adapter | None]] = []
-        left = 0
-        for adapter in sorted(dict.fromkeys(adapters), key=lambda each: each not in self._placed):
-            if not found or self._room(adapter) > left:
-                found.append(set())
-                left = self.ranks
-            found[-1].add(adapter)
-            left -= self._room(adapter)
-        return found
+        groups: list[set[Adapter | None]] = []
+        free_ranks = 0
+        for adapter in sorted(dict.fromkeys(adapters), key=lambda candidate: candidate not in self._placed):
+            if not groups or self._room(adapter) > free_ranks:
+                groups.append(set())
+                free_ranks = self.ranks
+            groups[-1].add(adapter)
+            free_ranks -= self._room(adapter)
+        return groups
 
-    def place(self, adapters: Iterable[Adapter | None]) -> None:
+    def use_together(self, adapters: Iterable[Adapter | None]) -> None:
         """Put the adapters of one of the `rounds` side by side. A newly placed one evicts the least recently used
         ones."""
-        wanted = {adapter for adapter in adapters if adapter is not None}
-        older = [adapter for adapter in self._placed if adapter not in wanted]
-        if wanted <= self._placed.keys():
-            self._placed = {adapter: self._placed[adapter] for adapter in (*older, *wanted)}
+        needed = {adapter for adapter in adapters if adapter is not None}
+        older = [adapter for adapter in self._placed if adapter not in needed]
+        if needed <= self._placed.keys():
+            self._placed = {adapter: self._placed[adapter] for adapter in (*older, *needed)}
             return
-        left = self.ranks - sum(map(self._room, wanted))
-        kept: list[Adapter] = []
+        free_ranks = self.ranks - sum(map(self._room, needed))
+        retained: list[Adapter] = []
         for adapter in reversed(older):
-            if self._room(adapter) <= left:
-                kept.insert(0, adapter)
-                left -= self._room(adapter)
-        self._fill([*kept, *wanted])
+            if self._room(adapter) <= free_ranks:
+                retained.insert(0, adapter)
+                free_ranks -= self._room(adapter)
+        self._fill([*retained, *needed])
 
     def ranges(self, adapters: Sequence[Adapter | None]) -> Tensor | None:
         """Return the range of ranks [n, 2], from and to, of each token's adapter, or None if a single adapter is in
@@ -331,7 +337,7 @@ class JoinedModel:
         if len(self._placed) < 2:
             return None
         starts = {adapter: (start, start + adapter.ranks) for adapter, start in self._placed.items()}
-        return torch.tensor([(0, 0) if each is None else starts[each] for each in adapters])
+        return torch.tensor([(0, 0) if adapter is None else starts[adapter] for adapter in adapters])
 
     def others(self, ranges: Tensor) -> Tensor:
         """Return a mask [n, columns] of the joint columns that belong to adapters other than the token's, for `ranges`
@@ -355,7 +361,7 @@ class JoinedModel:
                 joint.low.zero_()
                 joint.high.zero_()
             starts, targets, sources = {}, [], []
-            for adapter, stop in zip(adapters, itertools.accumulate(each.ranks for each in adapters), strict=True):
+            for adapter, stop in zip(adapters, itertools.accumulate(member.ranks for member in adapters), strict=True):
                 starts[adapter] = start = stop - adapter.ranks
                 for slot, factors in zip(self.slots, adapter.factors, strict=True):
                     if factors is not None:
@@ -375,7 +381,7 @@ class JoinedModel:
                 block = torch.arange(len(turns), len(turns) + ROPE_BLOCK, device=self.device)
                 angles = block[:, None].float() * self._inverse_frequencies
                 turns = torch.cat([turns, torch.stack([angles.cos(), angles.sin()], dim=-1) * self._rope_scale])
-            self._turns = {each: turns.to(each) for each in self._turns}
+            self._turns = {other: turns.to(other) for other in self._turns}
         return self._turns[device]
 
 

@@ -98,9 +98,9 @@ class KVCache:
 
     def swap(self, one: int, other: int, length: int) -> None:
         """Exchange the first `length` tokens of two rows."""
-        kept = [part[:, :length, one].clone() for part in self._rows]
+        saved = [part[:, :length, one].clone() for part in self._rows]
         self.copy(other, one, length)
-        for part, tokens in zip(self._rows, kept, strict=True):
+        for part, tokens in zip(self._rows, saved, strict=True):
             part[:, :length, other] = tokens
 
     def clear(self, row: int) -> None:
@@ -117,8 +117,8 @@ class KVCache:
         return new
 
     def _take(self, other: "KVCache", source: int, target: int, length: int) -> None:
-        for mine, theirs in zip(self._rows, other._rows, strict=True):
-            mine[:, :length, target] = theirs[:, :length, source]
+        for part, other_part in zip(self._rows, other._rows, strict=True):
+            part[:, :length, target] = other_part[:, :length, source]
 
 
 def _zeros(shape: KVShape, size: tuple[int, ...]) -> torch.Tensor:

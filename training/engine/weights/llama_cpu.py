@@ -145,7 +145,7 @@ class FusedWeights:
         def prefill(piece: Piece) -> None:
             self._prefill(cache, piece.row, piece.start, torch.from_numpy(piece.ids).to(self.kv.device))
 
-        list(self._lanes.each(prefill, pieces))
+        list(self._lanes.map(prefill, pieces))
 
     @torch.inference_mode()
     def _prefill(self, cache: KVCache, row: int, start: int, ids: torch.Tensor) -> None:
@@ -191,7 +191,7 @@ class FusedWeights:
         def decode(part: slice) -> torch.Tensor:
             return self._decode(cache, part, ids[part], positions[part], span)
 
-        return torch.cat(list(self._lanes.each(decode, parts)))
+        return torch.cat(list(self._lanes.map(decode, parts)))
 
     @torch.inference_mode()
     def _decode(
@@ -207,12 +207,12 @@ class FusedWeights:
         # Attention needs 4 query rows for each key head, and is faster with them. Surplus rows stay zero.
         hidden = F.embedding(ids, self._embedding)
         query = hidden.new_zeros((rows, kv_heads, max(group, 4), head_dim))
-        own = query[:, :, :group]
+        group_queries = query[:, :, :group]
         query = query.view(pairs, -1, head_dim)
         for layer, pair in zip(self._layers, cache.pairs, strict=True):
-            keys, values = (each[first : first + pairs] for each in pair)
+            keys, values = (tensor[first : first + pairs] for tensor in pair)
             joint = self._project(layer, hidden, rope)
-            own.copy_(joint[:, : self._heads].view(own.shape))
+            group_queries.copy_(joint[:, : self._heads].view(group_queries.shape))
             key, value = joint[:, self._heads :].view(rows, 2, kv_heads, head_dim).unbind(1)
             keys.view(-1).index_copy_(0, key_places, key.reshape(-1))
             values.view(-1, head_dim).index_copy_(0, value_places, value.reshape(-1, head_dim))

@@ -95,12 +95,12 @@ class CudaWeights:
     @torch.inference_mode()
     def prefill_each(self, cache: PagedCache, pieces: Sequence[Piece], weights: Sequence["CudaWeights"]) -> None:
         """Prefill pieces with separate weights for each, in as few passes as their adapters need."""
-        adapters = [each._adapter for each in weights]
+        adapters = [of_piece._adapter for of_piece in weights]
         for together in self._base.rounds(adapters):
-            own = [number for number, adapter in enumerate(adapters) if adapter in together]
-            self._base.place(together)
-            ranges = self._base.ranges([adapters[number] for number in own])
-            self._prefill(cache, [pieces[number] for number in own], ranges)
+            numbers = [number for number, adapter in enumerate(adapters) if adapter in together]
+            self._base.use_together(together)
+            ranges = self._base.ranges([adapters[number] for number in numbers])
+            self._prefill(cache, [pieces[number] for number in numbers], ranges)
 
     def _prefill(self, cache: PagedCache, pieces: Sequence[Piece], ranges: torch.Tensor | None) -> None:
         """Prefill with the adapters that are in place. `ranges` (JoinedModel.ranges) gives those of the pieces."""
@@ -109,7 +109,7 @@ class CudaWeights:
         lengths = [len(piece.ids) for piece in pieces], [piece.start + len(piece.ids) for piece in pieces]
         if ranges is not None:
             ranges = ranges.repeat_interleave(torch.tensor(lengths[0]), dim=0)
-        own = all(piece.start == 0 for piece in pieces)
+        has_no_past = all(piece.start == 0 for piece in pieces)
         ids = uploaded(np.concatenate([piece.ids for piece in pieces]), self.kv.device)
         hidden, change = F.embedding(ids, base.embedding).float(), None
         for stage in base.stages:
@@ -126,7 +126,7 @@ class CudaWeights:
                     if number + 1 == len(base.layers):
                         return  # the last layer's output is only needed for log-probabilities
                     query, key, value = torch.split(joint, [base.heads, base.kv_heads, base.kv_heads], dim=1)
-                    if not own:
+                    if not has_no_past:
                         key, value = keys[past], values[past]
                     mixed = layer.out.room(len(ids))
                     attended = varlen_attention(query, key, value, segments, scale=base.scale)
@@ -148,19 +148,19 @@ class CudaWeights:
     ) -> torch.Tensor:
         """Decode with separate weights for each row, in as few steps as their adapters need. Weights are None for a row
         whose position is -1."""
-        adapters = [None if each is None else each._adapter for each in weights]
-        rounds = self._base.rounds(adapter for adapter, each in zip(adapters, weights, strict=True) if each)
+        adapters = [None if of_row is None else of_row._adapter for of_row in weights]
+        rounds = self._base.rounds(adapter for adapter, of_row in zip(adapters, weights, strict=True) if of_row)
         if len(rounds) == 1:
             [together] = rounds
             if len(together) == 1:
                 self._base.use(*together)  # a step without masks is faster
             return self._step(cache, ids, positions, together, adapters)
-        found = torch.zeros((len(ids), self.vocab_size), device=self.kv.device)
+        merged = torch.zeros((len(ids), self.vocab_size), device=self.kv.device)
         for together in rounds:
-            own = torch.tensor([adapter in together for adapter in adapters], device=positions.device)
-            logits = self._step(cache, ids, torch.where(own, positions, -1), together, adapters)
-            found = torch.where(own[:, None], logits, found)
-        return found
+            in_round = torch.tensor([adapter in together for adapter in adapters], device=positions.device)
+            logits = self._step(cache, ids, torch.where(in_round, positions, -1), together, adapters)
+            merged = torch.where(in_round[:, None], logits, merged)
+        return merged
 
     def _step(
         self,
@@ -171,7 +171,7 @@ class CudaWeights:
         adapters: Sequence[Adapter | None],
     ) -> torch.Tensor:
         """Decode rows whose adapters fit side by side. The positions of the other rows are -1."""
-        self._base.place(together)
+        self._base.use_together(together)
         ranges = self._base.ranges([adapter if adapter in together else None for adapter in adapters])
         rows = (positions,) if ranges is None else (positions, ranges.to(positions.device))
         steps, kind = self._base.captured.setdefault(cache, {}), (len(ids), len(rows))
@@ -182,8 +182,8 @@ class CudaWeights:
             device = part.rows[0].device
             _ = cache.tables(device)  # updates the tables that the graph reads
             with on(device):
-                for mine, given in zip((*part.rows, *part.inputs), (*rows, *passed), strict=True):
-                    mine.copy_(given)
+                for target, source in zip((*part.rows, *part.inputs), (*rows, *passed), strict=True):
+                    target.copy_(source)
                 part.graph.replay()
             passed = part.outputs
         return passed[0].to(self.kv.device)
@@ -193,9 +193,9 @@ class CudaWeights:
         passed: tuple[torch.Tensor, ...] = (ids,)
         for number, stage in enumerate(self._base.stages):
             with on(stage.device):
-                inputs = tuple(each.to(stage.device, copy=True) for each in passed)
-                own = tuple(each.to(stage.device, copy=True) for each in rows)
-                parts.append(self._capture_part(cache, number, own, inputs))
+                inputs = tuple(tensor.to(stage.device, copy=True) for tensor in passed)
+                stage_rows = tuple(tensor.to(stage.device, copy=True) for tensor in rows)
+                parts.append(self._capture_part(cache, number, stage_rows, inputs))
             passed = parts[-1].outputs
         return parts
 
@@ -229,8 +229,8 @@ class CudaWeights:
             hidden, change = inputs[0].clone(), inputs[1]  # the layers add to it in place
         else:
             hidden = F.embedding(inputs[0], base.embedding).float()
-        for each in stage.layers:
-            layer, (keys, values) = self._base.layers[each], cache.layers[each]
+        for index in stage.layers:
+            layer, (keys, values) = self._base.layers[index], cache.layers[index]
             joint = self._joint(layer, hidden, change, others)
             rotate(joint, layer.head_gains, turns, stand, base.kv_heads, base.eps, store=(places, keys, values))
             mixed = layer.out.room(len(positions))

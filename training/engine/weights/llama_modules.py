@@ -115,12 +115,12 @@ def _checked_config(directory: Path) -> dict[str, Json] | None:
         if not (_is_known(config) and (directory / _GENERATION).is_file()):
             return None
         with safe_open(directory / _WEIGHTS, "pt") as file:
-            found = {name: tuple(file.get_slice(name).get_shape()) for name in file.offset_keys()}
-        if config["num_hidden_layers"] > len(found):  # naming the tensors of a million layers takes gigabytes
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.offset_keys()}
+        if config["num_hidden_layers"] > len(shapes):  # naming the tensors of a million layers takes gigabytes
             return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError):
         return None
-    return config if found == dict(_shapes(config)) else None
+    return config if shapes == dict(_shapes(config)) else None
 
 
 def _is_known(config: Mapping[str, Json]) -> bool:

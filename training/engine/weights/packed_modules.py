@@ -74,8 +74,8 @@ class PackedModules:
     def update(self, model: Any) -> None:
         """Copy the weights of a model, or of a peft model with its adapter, of the same shape, in place."""
         new = merged(model)
-        for mine, theirs in zip(self._modules.model.parameters(), new.parameters(), strict=True):
-            mine.copy_(theirs)
+        for parameter, source in zip(self._modules.model.parameters(), new.parameters(), strict=True):
+            parameter.copy_(source)
 
     @torch.inference_mode()
     def prefill(self, cache: PagedCache, pieces: Sequence[Piece]) -> None:
@@ -83,8 +83,8 @@ class PackedModules:
         device = self.kv.device
         positions, places, past = (uploaded(part, device) for part in layout(cache, pieces))
         lengths = [len(piece.ids) for piece in pieces], [piece.start + len(piece.ids) for piece in pieces]
-        own = all(piece.start == 0 for piece in pieces)
-        pass_ = _Prefill(cache, places, None if own else past, Segments.of(*lengths, device))
+        has_no_past = all(piece.start == 0 for piece in pieces)
+        pass_ = _Prefill(cache, places, None if has_no_past else past, Segments.of(*lengths, device))
         ids = uploaded(np.concatenate([piece.ids for piece in pieces]), device)
         self._forward(ids[None], positions[None], pass_)
 
@@ -109,10 +109,10 @@ class PackedModules:
         """Return the captured step of as many rows, or None if the model cannot be captured."""
         steps = self._steps.setdefault(cache, {})
         if self.captured and len(ids) not in steps:
-            own = ids.clone(), positions.clone()
+            inputs = ids.clone(), positions.clone()
             pool = next((step.graph.pool() for step in steps.values()), None)
             try:
-                graph, logits = captured(lambda: self._decode(cache, *own), self.kv.device, pool)
+                graph, logits = captured(lambda: self._decode(cache, *inputs), self.kv.device, pool)
             except RuntimeError as error:
                 if is_out_of_memory(error):
                     raise
@@ -120,7 +120,7 @@ class PackedModules:
                 self.captured = False
                 log.warning("decoding without a CUDA graph", error=str(error))
             else:
-                steps[len(ids)] = _Step(graph, *own, logits)
+                steps[len(ids)] = _Step(graph, *inputs, logits)
         return steps.get(len(ids)) if self.captured else None
 
     def _decode(self, cache: PagedCache, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -128,14 +128,14 @@ class PackedModules:
         step = _Decode(cache, places_of(tables, positions), positions, tables, SharedPrefix.of(tables, positions))
         return self._forward(ids[:, None], positions.clamp(min=0)[:, None], step)[:, -1]
 
-    def _forward(self, ids: torch.Tensor, positions: torch.Tensor, own: "_Prefill | _Decode") -> torch.Tensor:
+    def _forward(self, ids: torch.Tensor, positions: torch.Tensor, pass_: "_Prefill | _Decode") -> torch.Tensor:
         def mask(window: int | None) -> torch.Tensor:
             """A mask whose width tells `_attention` the window: the segments and positions say the rest."""
             return torch.empty((1, 1, 1, window or 0), dtype=self.kv.dtype, device=self.kv.device)
 
-        token = _PASS.set(own)
+        token = _PASS.set(pass_)
         try:
-            return self._modules.forward(ids, positions, own, mask)
+            return self._modules.forward(ids, positions, pass_, mask)
         finally:
             _PASS.reset(token)
 
@@ -158,8 +158,8 @@ class _Prefill(PassCache):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         new = key_states[0].transpose(0, 1), value_states[0].transpose(0, 1)
         stored = self._cache.layers[layer_idx]
-        for part, mine in zip(stored, new, strict=True):
-            part[self._places] = mine
+        for part, states in zip(stored, new, strict=True):
+            part[self._places] = states
         keys, values = new if self._past is None else (part[self._past] for part in stored)
         self._seen = keys, values
         return key_states, value_states

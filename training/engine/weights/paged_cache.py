@@ -57,7 +57,7 @@ class PagedCache:
         return (self.pages + 1) * PAGE * self.shape.bytes_per_token
 
     def tokens_in(self, lengths: npt.NDArray[np.int64]) -> int:
-        """Return how many tokens the pages in use hold."""
+        """Return how many tokens the pages in use have room for."""
         return (self.pages - self.free) * PAGE
 
     def tables(self, device: torch.device) -> torch.Tensor:
@@ -82,12 +82,14 @@ class PagedCache:
         self._trim(row, pages_of(stop))
         for number in range(start // PAGE, int(self.held[row])):
             if self._users[page := int(self._tables[row, number])] > 1:
-                own = self._take()
-                if kept := start - number * PAGE if number == start // PAGE else 0:
+                private = self._take()
+                if retained := start - number * PAGE if number == start // PAGE else 0:
                     for part in self._parts:
-                        part[:, :, own * PAGE : own * PAGE + kept] = part[:, :, page * PAGE : page * PAGE + kept]
+                        part[:, :, private * PAGE : private * PAGE + retained] = part[
+                            :, :, page * PAGE : page * PAGE + retained
+                        ]
                 self._users[page] -= 1
-                self._tables[row, number] = own
+                self._tables[row, number] = private
         while self.held[row] < pages_of(stop):
             self._tables[row, self.held[row]] = self._take()
             self.held[row] += 1
@@ -99,11 +101,11 @@ class PagedCache:
 
     def missing(self, rows: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> int:
         """Return an upper bound of the pages that `hold` would take for all of these rows."""
-        whole, held = starts // PAGE, self.held[rows]
-        column = np.arange(held.max(initial=0))
-        inside = (column >= whole[:, None]) & (column < held[:, None])
-        own = (self._users[self._tables[rows, : len(column)]] == 1) & inside
-        return int(np.maximum(-(-stops // PAGE) - whole - own.sum(axis=1), 0).sum())
+        whole, page_counts = starts // PAGE, self.held[rows]
+        column = np.arange(page_counts.max(initial=0))
+        inside = (column >= whole[:, None]) & (column < page_counts[:, None])
+        private = (self._users[self._tables[rows, : len(column)]] == 1) & inside
+        return int(np.maximum(-(-stops // PAGE) - whole - private.sum(axis=1), 0).sum())
 
     @property
     def free(self) -> int:
@@ -111,9 +113,8 @@ class PagedCache:
         return len(self._free)
 
     def room(self, busy: Sequence[int], row: int, tokens: int) -> int:
-        """Return the number of pages that are free or used only by rows that are not busy, once `tokens` first tokens
-        of `row` are busy too."""
-        tables = [self._tables[each, : self.held[each]] for each in busy]
+        """Return the number of pages that are used neither by `busy` rows nor by the first `tokens` tokens of `row`."""
+        tables = [self._tables[busy_row, : self.held[busy_row]] for busy_row in busy]
         return self.pages - len(np.unique(np.concatenate([*tables, self._tables[row, : tokens // PAGE]])))
 
     def copy(self, source: int, target: int, length: int) -> None:
@@ -135,7 +136,8 @@ class PagedCache:
         self._trim(row, 0)
 
     def clear(self, row: int) -> None:
-        """Do nothing: what a non-finite computation left is never read, because a row reads only what it holds."""
+        """Release a row's pages after a computation that was not finite. Its values can stay, because a row reads only
+        what it holds."""
         self.forget(row)
 
     def _trim(self, row: int, count: int) -> None:

@@ -57,13 +57,13 @@ def _rotate(
     tl.store(result, low, mask=inside)
     tl.store(result + DIM // 2, high, mask=inside)
     if STORED:
-        place = tl.load(places + token) * KV_HEADS * DIM + half[None, :]
+        offset = tl.load(places + token) * KV_HEADS * DIM + half[None, :]
         key = (head >= HEADS) & (head < HEADS + KV_HEADS)
-        stored = keys + place + (head - HEADS)[:, None] * DIM
+        stored = keys + offset + (head - HEADS)[:, None] * DIM
         tl.store(stored, low, mask=key[:, None])
         tl.store(stored + DIM // 2, high, mask=key[:, None])
         value = (head >= HEADS + KV_HEADS) & (head < HEADS + 2 * KV_HEADS)
-        stored = values + place + (head - HEADS - KV_HEADS)[:, None] * DIM
+        stored = values + offset + (head - HEADS - KV_HEADS)[:, None] * DIM
         tl.store(stored, low, mask=value[:, None])
         tl.store(stored + DIM // 2, high, mask=value[:, None])
 
@@ -144,18 +144,18 @@ def _rotate_backward(
     cos, sin = tl.load(turn)[None, :], tl.load(turn + 1)[None, :]
     c, d = a * cos + b * sin, b * cos - a * sin
     at = head[:, None] * DIM + half[None, :]
-    place = token * (HEADS + 2 * KV_HEADS) * DIM + at
+    offset = token * (HEADS + 2 * KV_HEADS) * DIM + at
     if NORMED:
-        x = tl.load(raw + place, mask=turned, other=0.0).to(tl.float32)
-        y = tl.load(raw + place + DIM // 2, mask=turned, other=0.0).to(tl.float32)
+        x = tl.load(raw + offset, mask=turned, other=0.0).to(tl.float32)
+        y = tl.load(raw + offset + DIM // 2, mask=turned, other=0.0).to(tl.float32)
         scale = 1.0 / tl.sqrt((tl.sum(x * x, axis=1) + tl.sum(y * y, axis=1))[:, None] / DIM + eps)
         x, y = x * scale, y * scale
         c = c * tl.load(gains + at, mask=turned, other=0.0).to(tl.float32)
         d = d * tl.load(gains + at + DIM // 2, mask=turned, other=0.0).to(tl.float32)
         along = (tl.sum(c * x, axis=1) + tl.sum(d * y, axis=1))[:, None] / DIM
         c, d = scale * (c - x * along), scale * (d - y * along)
-    tl.store(out + place, tl.where(turned, c, a).to(out.dtype.element_ty), mask=inside)
-    tl.store(out + place + DIM // 2, tl.where(turned, d, b).to(out.dtype.element_ty), mask=inside)
+    tl.store(out + offset, tl.where(turned, c, a).to(out.dtype.element_ty), mask=inside)
+    tl.store(out + offset + DIM // 2, tl.where(turned, d, b).to(out.dtype.element_ty), mask=inside)
 
 
 def rotate_backward(
@@ -233,20 +233,20 @@ def _attend_part(
     mixed = tl.zeros((GROUP_PAD, DIM), tl.float32)
     for start in range(first, last, BLOCK):
         token = start + step
-        seen = (token >= oldest) & (token < last)
+        visible = (token >= oldest) & (token < last)
         page = tl.load(tables + row * table_stride + start // BLOCK).to(tl.int64)
-        place = base + (page * BLOCK + step)[:, None] * (KV_HEADS * DIM)
-        k = tl.load(keys + place, mask=seen[:, None], other=0.0)
-        scores = tl.where(seen[None, :], tl.dot(q, tl.trans(k)) * scale, -1e30)
+        offset = base + (page * BLOCK + step)[:, None] * (KV_HEADS * DIM)
+        k = tl.load(keys + offset, mask=visible[:, None], other=0.0)
+        scores = tl.where(visible[None, :], tl.dot(q, tl.trans(k)) * scale, -1e30)
         higher = tl.maximum(top, tl.max(scores, axis=1))
         shrink = tl.exp(top - higher)
         weights = tl.exp(scores - higher[:, None])
-        v = tl.load(values + place, mask=seen[:, None], other=0.0)
+        v = tl.load(values + offset, mask=visible[:, None], other=0.0)
         mixed = mixed * shrink[:, None] + tl.dot(weights.to(v.dtype), v)
         total = total * shrink + tl.sum(weights, axis=1)
         top = higher
-    place = ((row * KV_HEADS + kv_head) * 2 * PARTS + part) * GROUP + member
-    _store_part(out, weight, place, mixed, total, top, member < GROUP, DIM)
+    offset = ((row * KV_HEADS + kv_head) * 2 * PARTS + part) * GROUP + member
+    _store_part(out, weight, offset, mixed, total, top, member < GROUP, DIM)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -287,29 +287,29 @@ def _attend_shared_part(
     mixed = tl.zeros((QUERIES, DIM), tl.float32)
     for start in range(first, tl.minimum(first + share, tokens), BLOCK):  # whole pages
         page = tl.load(table + start // BLOCK).to(tl.int64)
-        place = base + (page * BLOCK + step)[:, None] * (KV_HEADS * DIM)
-        k = tl.load(keys + place)
+        offset = base + (page * BLOCK + step)[:, None] * (KV_HEADS * DIM)
+        k = tl.load(keys + offset)
         scores = tl.dot(q, tl.trans(k)) * scale
         higher = tl.maximum(top, tl.max(scores, axis=1))
         shrink = tl.exp(top - higher)
         weights = tl.exp(scores - higher[:, None])
-        v = tl.load(values + place)
+        v = tl.load(values + offset)
         mixed = mixed * shrink[:, None] + tl.dot(weights.to(v.dtype), v)
         total = total * shrink + tl.sum(weights, axis=1)
         top = higher
     active = tl.load(positions + row, mask=real, other=-1) >= 0
-    place = ((row * KV_HEADS + kv_head) * 2 * PARTS + PARTS + part) * GROUP + member
-    _store_part(out, weight, place, mixed, tl.where(active, total, 0.0), top, real, DIM)
+    offset = ((row * KV_HEADS + kv_head) * 2 * PARTS + PARTS + part) * GROUP + member
+    _store_part(out, weight, offset, mixed, tl.where(active, total, 0.0), top, real, DIM)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _store_part(out, weight, place, mixed, total, top, real, DIM: tl.constexpr) -> None:
+def _store_part(out, weight, offset, mixed, total, top, real, DIM: tl.constexpr) -> None:
     """Store a part's attention result and the logarithm of its weight. A part without tokens gets the weight -1e30 and
     its result is not written. NaN stays NaN."""
     dim, some = tl.arange(0, DIM), total != 0
     safe = tl.where(some, total, 1.0)
-    tl.store(out + place[:, None] * DIM + dim[None, :], mixed / safe[:, None], mask=(real & some)[:, None])
-    tl.store(weight + place, tl.where(some, top + tl.log(safe), -1e30), mask=real)
+    tl.store(out + offset[:, None] * DIM + dim[None, :], mixed / safe[:, None], mask=(real & some)[:, None])
+    tl.store(weight + offset, tl.where(some, top + tl.log(safe), -1e30), mask=real)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -318,12 +318,12 @@ def _join_parts(
 ) -> None:
     pair, member = tl.program_id(0).to(tl.int64), tl.program_id(1)
     part, dim = tl.arange(0, PARTS), tl.arange(0, DIM)
-    place = (pair * PARTS + part) * GROUP + member
-    logs = tl.load(weight + place)
+    offset = (pair * PARTS + part) * GROUP + member
+    logs = tl.load(weight + offset)
     shares = tl.exp(logs - tl.max(logs, axis=0))
     shares = shares / tl.sum(shares, axis=0)
-    found = tl.load(out + place[:, None] * DIM + dim[None, :], mask=(logs != -1e30)[:, None], other=0.0)
-    mixed = tl.sum(found * shares[:, None], axis=0)
+    parts = tl.load(out + offset[:, None] * DIM + dim[None, :], mask=(logs != -1e30)[:, None], other=0.0)
+    mixed = tl.sum(parts * shares[:, None], axis=0)
     row, kv_head = pair // KV_HEADS, pair % KV_HEADS
     tl.store(joined + row * stride + (kv_head * GROUP + member) * DIM + dim, mixed.to(joined.dtype.element_ty))
 

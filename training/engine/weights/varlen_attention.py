@@ -70,16 +70,16 @@ def varlen_attention(
     for q, k in zip(
         itertools.pairwise(segments.queries.tolist()), itertools.pairwise(segments.keys.tolist()), strict=True
     ):
-        own, past = slice(*q), slice(*k)
+        query_rows, key_rows = slice(*q), slice(*k)
         new, count = q[1] - q[0], k[1] - k[0]
         mask = torch.ones((new, count), dtype=torch.bool, device=query.device).tril(count - new)
         if window is not None:
             mask = mask.triu(count - new - window + 1)
         parts.append(
             F.scaled_dot_product_attention(
-                query[own].transpose(0, 1),
-                key[past].transpose(0, 1),
-                value[past].transpose(0, 1),
+                query[query_rows].transpose(0, 1),
+                key[key_rows].transpose(0, 1),
+                value[key_rows].transpose(0, 1),
                 attn_mask=mask,
                 scale=scale,
                 enable_gqa=True,

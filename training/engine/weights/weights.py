@@ -84,24 +84,24 @@ def snapshot(
     MLA).
     """
     base = base_of(model)
-    where = torch.device(device) if device is not None else base.device
-    kind = dtype or (torch.bfloat16 if where.type == "cuda" else base.dtype)
+    target = torch.device(device) if device is not None else base.device
+    precision = dtype or (torch.bfloat16 if target.type == "cuda" else base.dtype)
     with torch.no_grad():
-        if where.type == "cuda":
+        if target.type == "cuda":
             from learnloop_service.training.engine.weights.llama_cuda import (
                 CudaWeights,  # Triton comes with torch for CUDA only
             )
 
             if CudaWeights.supports(base):
-                return CudaWeights(model, where, kind)
+                return CudaWeights(model, target, precision)
         elif FusedWeights.supports(base):
-            return FusedWeights(base, where, kind, lanes or Lanes())
+            return FusedWeights(base, target, precision, lanes or Lanes())
         from learnloop_service.training.engine.weights import any_model  # imports transformers, which made the model
 
-        found = any_model.ModuleWeights(any_model.merged(model), where, kind)
-        if where.type == "cuda":
+        modules = any_model.ModuleWeights(any_model.merged(model), target, precision)
+        if target.type == "cuda":
             from learnloop_service.training.engine.weights.packed_modules import PackedModules
 
-            if PackedModules.supports(found):
-                return PackedModules(found)
-        return found
+            if PackedModules.supports(modules):
+                return PackedModules(modules)
+        return modules

@@ -5,15 +5,15 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
 
-_KEPT = 10_000
+_CAPACITY = 10_000
 
 
 class Conversations:
     """The most recently sampled conversations and the workers that sampled them. A prompt continues a conversation if
     it begins with all of its tokens. A mere shared beginning, such as a system message, ties prompts to no worker."""
 
-    def __init__(self, kept: int = _KEPT) -> None:
-        self._kept = kept
+    def __init__(self, capacity: int = _CAPACITY) -> None:
+        self._capacity = capacity
         self._workers: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
         """Number of tokens and worker number, by the digest of the tokens."""
         self._lengths: Counter[int] = Counter()
@@ -25,23 +25,23 @@ class Conversations:
             self._lengths[len(tokens)] += 1
         self._workers[key] = len(tokens), worker
         self._workers.move_to_end(key)
-        while len(self._workers) > self._kept:
+        while len(self._workers) > self._capacity:
             self._forget(next(iter(self._workers)))
 
     def find(self, prompt: Sequence[int]) -> int | None:
         """Return the worker with the longest conversation that the prompt continues."""
         tokens = memoryview(array("q", prompt).tobytes())
-        digest, begun, found = blake2b(digest_size=16), 0, None
+        digest, begun, worker = blake2b(digest_size=16), 0, None
         for length in sorted(length for length in self._lengths if length <= len(prompt)):
             digest.update(tokens[8 * begun : 8 * length])
             begun = length
-            known = self._workers.get(digest.copy().digest())
-            found = known[1] if known else found
-        return found
+            remembered = self._workers.get(digest.copy().digest())
+            worker = remembered[1] if remembered else worker
+        return worker
 
     def forget(self, worker: int) -> None:
         """Drop all conversations of a worker, whose cache is lost."""
-        for key in [key for key, (_, each) in self._workers.items() if each == worker]:
+        for key in [key for key, (_, owner) in self._workers.items() if owner == worker]:
             self._forget(key)
 
     def _forget(self, key: bytes) -> None:

@@ -13,22 +13,22 @@ import structlog
 
 from learnloop_service.training.engine.computing import WorkerLost
 from learnloop_service.training.engine.workers.link import (
-    Answer,
     Ask,
     Cancel,
     CheckCommand,
+    CommandAnswer,
     Failed,
     ForgetCommand,
     FrontEnd,
     LinkClosed,
     Placement,
     Progressed,
-    Report,
     SampleCommand,
-    Tokens,
+    StreamedTokens,
     ToWorker,
     TrainingCommand,
     WorkerFigures,
+    WorkerReport,
     WorkerSpec,
 )
 
@@ -45,10 +45,10 @@ _LONGEST_DELAY_S = 15.0
 _STABLE_S = 60.0
 """A worker that lived longer than this, in seconds, did not fail because of how it was started."""
 
-Listener = Callable[[Tokens | Progressed], None]
+Listener = Callable[[StreamedTokens | Progressed], None]
 
 
-class Question:
+class WorkerCommand:
     """A command sent to a worker. `outcome` resolves to what the command's docstring in `link.py` says, an error, or
     WorkerLost."""
 
@@ -60,7 +60,7 @@ class Question:
 
     def cancel(self) -> None:
         """Ask the worker to stop. The question is still answered."""
-        self.handle.tell(Cancel(self.number))
+        self.handle.post(Cancel(self.number))
 
     def settle(self, outcome: object) -> None:
         """Set the outcome unless the caller has stopped waiting."""
@@ -84,7 +84,7 @@ class Handle:
         self._placement = placement
         self._changed = changed
         self._numbers = itertools.count()
-        self._questions: dict[int, Question] = {}
+        self._questions: dict[int, WorkerCommand] = {}
         self._outbox: queue.SimpleQueue[ToWorker | None] = queue.SimpleQueue()
         self._silent = 0
 
@@ -102,17 +102,17 @@ class Handle:
         self,
         what: SampleCommand | TrainingCommand | CheckCommand | ForgetCommand,
         listener: Listener | None = None,
-    ) -> Question:
+    ) -> WorkerCommand:
         """Send the worker a command. `listener` gets the messages that precede the answer."""
-        question = Question(self, next(self._numbers), listener)
+        question = WorkerCommand(self, next(self._numbers), listener)
         if self.up:
             self._questions[question.number] = question
-            self.tell(Ask(question.number, what))
+            self.post(Ask(question.number, what))
         else:
             question.settle(self._lost())
         return question
 
-    def tell(self, message: ToWorker) -> None:
+    def post(self, message: ToWorker) -> None:
         """Queue a message without waiting for it to be sent."""
         self._outbox.put(message)
 
@@ -141,7 +141,7 @@ class Handle:
             with suppress(OSError):
                 (await starting).end()
             raise
-        log.info("worker started", worker=self.spec.number, place=link.place)
+        log.info("worker started", worker=self.spec.number, place=link.location)
         threading.Thread(target=_receive, args=(link, loop, self._take, ended.set), daemon=True).start()
         threading.Thread(target=_send, args=(link, self._outbox), daemon=True).start()
         try:
@@ -155,7 +155,7 @@ class Handle:
             for question in questions:
                 question.settle(lost)
             self._changed(self)
-        log.error("worker ended", worker=self.spec.number, place=link.place, unanswered=len(questions))
+        log.error("worker ended", worker=self.spec.number, place=link.location, unanswered=len(questions))
 
     async def _watch(self, link: FrontEnd, ended: asyncio.Event) -> None:
         while not ended.is_set():
@@ -164,10 +164,10 @@ class Handle:
                     await ended.wait()
             self._silent += 1
             if self._silent > (SILENT_LOOKS if self.up else START_LOOKS):
-                log.error("worker does not answer", worker=self.spec.number, place=link.place)
+                log.error("worker does not answer", worker=self.spec.number, place=link.location)
                 return
 
-    def _take(self, report: Report) -> None:
+    def _take(self, report: WorkerReport) -> None:
         self._silent = 0
         new, self.figures = not self.up, report.figures
         if new:
@@ -176,7 +176,7 @@ class Handle:
             question = self._questions.get(message.number)
             if question is None:
                 continue
-            if isinstance(message, Answer):
+            if isinstance(message, CommandAnswer):
                 del self._questions[message.number]
                 outcome = message.outcome
                 question.settle(outcome.error if isinstance(outcome, Failed) else outcome)
@@ -188,7 +188,7 @@ class Handle:
 
 
 def _receive(
-    link: FrontEnd, loop: asyncio.AbstractEventLoop, take: Callable[[Report], None], ended: Callable[[], None]
+    link: FrontEnd, loop: asyncio.AbstractEventLoop, take: Callable[[WorkerReport], None], ended: Callable[[], None]
 ) -> None:
     with suppress(RuntimeError):  # the event loop is closed
         try:

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 from learnloop_service.training.engine.computing import BusySeconds, Steps
 from learnloop_service.training.engine.devices import DeviceFigures
-from learnloop_service.training.engine.registry.checkpoints import Checkpoint
+from learnloop_service.training.engine.registry.checkpoints import StoredCheckpoint
 from learnloop_service.training.engine.registry.model_record import ModelRecord, Target
 from learnloop_service.training.engine.sampling.figures import SamplingFigures
 from learnloop_service.training.engine.sampling.requests import SampleRequest
-from learnloop_service.training.engine.trainer.grpo_step import Progress
+from learnloop_service.training.engine.trainer.grpo_step import StepProgress
 from learnloop_service.training.protocol.model_facts import MeasuredToken, Reproducibility
 
 
@@ -56,7 +56,7 @@ class KnownModel:
     """A model as the front's registry knows it."""
 
     record: ModelRecord
-    newest: Checkpoint
+    newest: StoredCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Trained:
     step: int
     trained: bool
     metrics: dict[str, float]
-    written: Checkpoint | None
+    written: StoredCheckpoint | None
     measured: tuple[MeasuredToken, ...] = ()
 
 
@@ -150,12 +150,12 @@ class Failed:
     @classmethod
     def of(cls, error: Exception) -> "Failed":
         """Take an exception apart. If that fails, only its text is kept."""
-        made = cls(type(error), error.args, dict(vars(error)))
+        failed = cls(type(error), error.args, dict(vars(error)))
         try:
-            ForkingPickler.dumps(made)  # as the connection will
+            ForkingPickler.dumps(failed)  # as the connection will
         except Exception:  # anything that its arguments raise
             return cls(RuntimeError, (f"{type(error).__name__}: {error}",), {})
-        return made
+        return failed
 
     @property
     def error(self) -> Exception:
@@ -166,7 +166,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class StreamedTokens:
     """Tokens of a streamed sample with their log-probabilities, in order."""
 
     number: int
@@ -178,11 +178,11 @@ class Progressed:
     """Progress of a training. The first message reports that it has begun."""
 
     number: int
-    progress: Progress
+    progress: StepProgress
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandAnswer:
     """The answer to a command."""
 
     number: int
@@ -203,11 +203,11 @@ class WorkerFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class WorkerReport:
     """A worker's messages and figures, sent at least every `HEARTBEAT_S` seconds. The first report signals that the
     worker is ready."""
 
-    messages: Sequence[Tokens | Progressed | Answer]
+    messages: Sequence[StreamedTokens | Progressed | CommandAnswer]
     figures: WorkerFigures
 
 
@@ -228,7 +228,7 @@ class PipeEnd:
         except (EOFError, OSError) as error:
             raise LinkClosed(self._closed) from error
 
-    def send(self, message: ToWorker | Report) -> None:
+    def send(self, message: ToWorker | WorkerReport) -> None:
         try:
             self._pipe.send(message)
         except OSError as error:
@@ -241,7 +241,7 @@ class WorkerEnd(Protocol):
     def receive(self) -> ToWorker:
         """Wait for the next message. Raises LinkClosed when the front has ended or wants the worker to end."""
 
-    def send(self, report: Report) -> None:
+    def send(self, report: WorkerReport) -> None:
         """Send a report, blocking if necessary. Raises LinkClosed."""
 
 
@@ -249,14 +249,14 @@ class FrontEnd(Protocol):
     """The front's end of a link to a started worker. `receive` and `send` are each called by one thread."""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The worker's location for people to read: a process id or a machine's name."""
 
     @property
     def host(self) -> str | None:
         """Address under which other workers reach it. None stands for the address of its machine's name."""
 
-    def receive(self) -> Report:
+    def receive(self) -> WorkerReport:
         """Wait for the next report. Raises LinkClosed when the worker has ended."""
 
     def send(self, message: ToWorker) -> None:

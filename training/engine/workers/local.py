@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
-from learnloop_service.training.engine.workers.link import FrontEnd, PipeEnd, Report, ToWorker, WorkerSpec
+from learnloop_service.training.engine.workers.link import FrontEnd, PipeEnd, ToWorker, WorkerReport, WorkerSpec
 
 GPUS = "CUDA_VISIBLE_DEVICES"
 _LOOPBACK = "127.0.0.1"
@@ -65,13 +65,13 @@ def gpu(number: int) -> str:
 class _LocalWorker(PipeEnd):
     host = _LOOPBACK
 
-    def __init__(self, process: ForkServerProcess, pipe: "Connection[ToWorker, Report]") -> None:
+    def __init__(self, process: ForkServerProcess, pipe: "Connection[ToWorker, WorkerReport]") -> None:
         super().__init__(pipe, "worker")
         self._process = process
         self._ending = threading.Lock()
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"process {self._process.pid}"
 
     def end(self) -> None:

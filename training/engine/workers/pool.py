@@ -19,7 +19,7 @@ from learnloop_service.training.engine.computing import (
     WorkerLost,
 )
 from learnloop_service.training.engine.engine import StepConflict, TrainResult
-from learnloop_service.training.engine.registry.checkpoints import Checkpoint
+from learnloop_service.training.engine.registry.checkpoints import StoredCheckpoint
 from learnloop_service.training.engine.registry.model_record import (
     BadModelDirectory,
     ModelRecord,
@@ -30,10 +30,10 @@ from learnloop_service.training.engine.registry.model_record import (
 from learnloop_service.training.engine.registry.registry import Registry
 from learnloop_service.training.engine.sampling.figures import SamplingFigures, total
 from learnloop_service.training.engine.sampling.requests import OnToken, Sample, SampleRequest
-from learnloop_service.training.engine.tokenizers import Tokenizers
+from learnloop_service.training.engine.text.tokenizers import Tokenizers
 from learnloop_service.training.engine.trainer.peers import TrainerLost
 from learnloop_service.training.engine.workers.conversations import Conversations
-from learnloop_service.training.engine.workers.handle import Handle, Question
+from learnloop_service.training.engine.workers.handle import Handle, WorkerCommand
 from learnloop_service.training.engine.workers.link import (
     CheckCommand,
     ForgetCommand,
@@ -42,7 +42,7 @@ from learnloop_service.training.engine.workers.link import (
     Placement,
     Progressed,
     SampleCommand,
-    Tokens,
+    StreamedTokens,
     Trained,
     TrainingCommand,
     TrainingGroup,
@@ -135,10 +135,12 @@ class WorkerPool:
     async def _sampler(self, prompt: Sequence[int]) -> Handle:
         """Return the worker that has the conversation, or else the least busy one. Waits until a worker is up."""
         self._refuse_if_stopping()
-        await self._until(lambda: any(each.up and each.spec.samples for each in self._handles), "no worker is up")
-        found = self._conversations.find(prompt)
-        up = [each for each in self._handles if each.up and each.spec.samples]
-        return next((each for each in up if each.spec.number == found), None) or min(up, key=lambda each: each.load)
+        await self._until(lambda: any(handle.up and handle.spec.samples for handle in self._handles), "no worker is up")
+        worker = self._conversations.find(prompt)
+        up = [handle for handle in self._handles if handle.up and handle.spec.samples]
+        return next((handle for handle in up if handle.spec.number == worker), None) or min(
+            up, key=lambda handle: handle.load
+        )
 
     # Training
 
@@ -169,7 +171,7 @@ class WorkerPool:
 
     async def _train(self, task: TrainingTask) -> TrainResult:
         """Carry out one training, and restart it from the checkpoint if a trainer dies during it."""
-        trainers = [each for each in self._handles if each.spec.trains]
+        trainers = [handle for handle in self._handles if handle.spec.trains]
         record, replay = self._registry.get(task.model_id), StepReplay(task)
         parent = await asyncio.to_thread(self._newest, record.id)
         log.info("training begins", model_id=record.id, trainers=len(trainers))
@@ -177,7 +179,7 @@ class WorkerPool:
         if isinstance(task.steps, RestoredStep):
             return await self._restore(record, parent, task.steps)
         for _ in range(ATTEMPTS):
-            await self._until(lambda: all(each.up for each in trainers), "not all trainers are up")
+            await self._until(lambda: all(trainer.up for trainer in trainers), "not all trainers are up")
             ends = await self._train_on(task, KnownModel(record, parent), trainers, replay)
             if isinstance(ends[0], Trained):
                 if ends[0].written is not None:
@@ -190,25 +192,25 @@ class WorkerPool:
             for end in ends:
                 if isinstance(end, Exception) and not isinstance(end, WorkerLost | TrainerLost):
                     raise end
-            log.warning("training begins again", model_id=record.id, errors=[str(each) for each in ends])
+            log.warning("training begins again", model_id=record.id, errors=[str(end) for end in ends])
         raise TrainerLost(f"{ATTEMPTS} times a trainer ended in this step; the model is unchanged")
 
-    async def _restore(self, record: ModelRecord, parent: Checkpoint, steps: RestoredStep) -> TrainResult:
+    async def _restore(self, record: ModelRecord, parent: StoredCheckpoint, steps: RestoredStep) -> TrainResult:
         """Restore a checkpoint like Engine.restore. It takes no trainer, because only files are copied."""
         if steps.expected_step not in (None, parent.step):
             raise StepConflict(steps.expected_step, parent.step)
         try:
             restored = await asyncio.to_thread(self._registry.restore, record.id, parent, steps.step)
-        except StepTaken as taken:
-            raise StepConflict(parent.step, self._registry.newest(record.id).step) from taken
+        except StepTaken as conflict:
+            raise StepConflict(parent.step, self._registry.newest(record.id).step) from conflict
         return TrainResult(restored.step, True, dict(restored.manifest.metrics))
 
-    def _newest(self, model_id: str) -> Checkpoint:
+    def _newest(self, model_id: str) -> StoredCheckpoint:
         """Return the newest checkpoint with its files on this machine."""
         return self._registry.checkpoint(model_id, self._registry.newest(model_id).step)
 
     async def _register(
-        self, record: ModelRecord, parent: Checkpoint, how: Callable[..., object], *written: Checkpoint
+        self, record: ModelRecord, parent: StoredCheckpoint, how: Callable[..., object], *written: StoredCheckpoint
     ) -> None:
         """Record a checkpoint in the registry by calling `how`. Raises StepConflict if another engine was faster, and
         the errors of `how`; the workers have dropped the step from memory by then."""
@@ -239,7 +241,7 @@ class WorkerPool:
         try:
             await asyncio.wait(outcomes, return_when=asyncio.FIRST_EXCEPTION)
         finally:
-            if any(not each.done() or each.exception() for each in outcomes):
+            if any(not outcome.done() or outcome.exception() for outcome in outcomes):
                 self._rendezvous = None
                 await asyncio.shield(_abandon(questions))
         ends = await asyncio.gather(*outcomes, return_exceptions=True)
@@ -247,13 +249,13 @@ class WorkerPool:
 
     async def _groups(self, trainers: Sequence[Handle]) -> list[TrainingGroup | None]:
         """Raises LinkClosed when the first trainer has ended."""
-        links = [each.link for each in trainers if each.link is not None]
+        links = [trainer.link for trainer in trainers if trainer.link is not None]
         if len(trainers) == 1 or len(links) < len(trainers):
             return [None] * len(trainers)
         # On a thread: a trainer that is frozen does not answer until it is ended, and only this loop can end it.
         if (url := self._rendezvous) is None:
-            made = await asyncio.to_thread(self._placement.rendezvous, links)
-            self._rendezvous = url = made
+            new_url = await asyncio.to_thread(self._placement.rendezvous, links)
+            self._rendezvous = url = new_url
         return [TrainingGroup(rank, len(links), link.host, url) for rank, link in enumerate(links)]
 
     async def _end_trainings(self, which: Callable[[TrainingTask], bool], error: Exception) -> None:
@@ -270,14 +272,14 @@ class WorkerPool:
 
     async def create_model(self, model: NewModel) -> ModelRecord:
         self._refuse_if_stopping()
-        given = asdict(model) | {"tuning": model.tuning}
-        return await asyncio.to_thread(lambda: self._registry.create(**given))
+        fields = asdict(model) | {"tuning": model.tuning}
+        return await asyncio.to_thread(lambda: self._registry.create(**fields))
 
     async def check(self, model_id: str) -> Reproducibility:
-        known = KnownModel(self._registry.get(model_id), await asyncio.to_thread(self._newest, model_id))
+        model = KnownModel(self._registry.get(model_id), await asyncio.to_thread(self._newest, model_id))
         handle = await self._sampler(())
-        found: Reproducibility = await handle.ask(CheckCommand(known)).outcome
-        return found
+        reproducibility: Reproducibility = await handle.ask(CheckCommand(model)).outcome
+        return reproducibility
 
     async def delete_model(self, model_id: str) -> None:
         self._refuse_if_stopping()
@@ -301,18 +303,18 @@ class WorkerPool:
 
     @property
     def sampling(self) -> SamplingFigures:
-        return total(each.sampling for each in self._figures)
+        return total(figures.sampling for figures in self._figures)
 
     @property
     def busy_seconds(self) -> BusySeconds:
         """Busy seconds summed over all workers."""
-        busy = [each.busy_seconds for each in self._figures]
-        return BusySeconds(sum(each.sampling for each in busy), sum(each.training for each in busy))
+        busy = [figures.busy_seconds for figures in self._figures]
+        return BusySeconds(sum(seconds.sampling for seconds in busy), sum(seconds.training for seconds in busy))
 
     @property
     def reproducibility(self) -> Reproducibility | None:
-        found = [each.reproducibility for each in self._figures if each.reproducibility is not None]
-        return next((each for each in found if not each.reproducible), found[-1] if found else None)
+        checks = [figures.reproducibility for figures in self._figures if figures.reproducibility is not None]
+        return next((check for check in checks if not check.reproducible), checks[-1] if checks else None)
 
     @property
     def details(self) -> Mapping[str, Any]:
@@ -366,17 +368,17 @@ class TokenReplay:
         """Whether any token has been streamed."""
         return self._delivered > 0
 
-    def listener(self) -> Callable[[Tokens | Progressed], None]:
+    def listener(self) -> Callable[[StreamedTokens | Progressed], None]:
         """Return a listener for a sample that starts from the beginning."""
-        before, seen = self._delivered, 0
+        before, count = self._delivered, 0
 
-        def listen(message: Tokens | Progressed) -> None:
-            nonlocal seen
-            assert isinstance(message, Tokens)
+        def listen(message: StreamedTokens | Progressed) -> None:
+            nonlocal count
+            assert isinstance(message, StreamedTokens)
             for token, logprob in message.tokens:
-                seen += 1
-                if self._on_token is not None and seen > before:
-                    self._delivered = seen
+                count += 1
+                if self._on_token is not None and count > before:
+                    self._delivered = count
                     self._on_token(token, logprob)
 
         return listen
@@ -389,22 +391,22 @@ class StepReplay:
         self._task = task
         self._delivered = 0
 
-    def listener(self) -> Callable[[Tokens | Progressed], None]:
+    def listener(self) -> Callable[[StreamedTokens | Progressed], None]:
         """Return a listener for a training that starts from the beginning."""
-        before, seen = self._delivered, 0
+        before, count = self._delivered, 0
 
-        def listen(message: Tokens | Progressed) -> None:
-            nonlocal seen
+        def listen(message: StreamedTokens | Progressed) -> None:
+            nonlocal count
             assert isinstance(message, Progressed)
-            seen += message.progress.metrics is not None
-            if message.progress.metrics is None or seen > before:
-                self._delivered = max(seen, before)
+            count += message.progress.metrics is not None
+            if message.progress.metrics is None or count > before:
+                self._delivered = max(count, before)
                 self._task.on_progress(message.progress)
 
         return listen
 
 
-async def _abandon(questions: Sequence[Question]) -> None:
+async def _abandon(questions: Sequence[WorkerCommand]) -> None:
     """Cancel these questions and return when no worker works on them any more. A worker that does not answer in time is
     ended."""
     for question in questions:
@@ -420,9 +422,14 @@ async def _abandon(questions: Sequence[Question]) -> None:
 def _health(handle: Handle) -> dict[str, Any]:
     """Return what `/health` reports about a worker."""
     roles = [role for role, has in (("samples", handle.spec.samples), ("trains", handle.spec.trains)) if has]
-    found = {"worker": handle.spec.number, "roles": roles, "up": handle.up, "place": handle.link and handle.link.place}
+    health = {
+        "worker": handle.spec.number,
+        "roles": roles,
+        "up": handle.up,
+        "place": handle.link and handle.link.location,
+    }
     figures = handle.figures
     if figures is None:
-        return found
+        return health
     details = {"figures": asdict(figures.sampling), "busy_seconds": asdict(figures.busy_seconds)}
-    return {**found, **details, "loaded": list(figures.loaded)}
+    return {**health, **details, "loaded": list(figures.loaded)}

@@ -5,7 +5,7 @@ import signal
 from multiprocessing.connection import Connection
 
 from learnloop_service.training.engine.logs import configure_logs
-from learnloop_service.training.engine.workers.link import PipeEnd, Report, ToWorker, WorkerSpec
+from learnloop_service.training.engine.workers.link import PipeEnd, ToWorker, WorkerReport, WorkerSpec
 from learnloop_service.training.garbage import freeze_gc
 
 with freeze_gc():
@@ -13,7 +13,7 @@ with freeze_gc():
     from learnloop_service.training.engine.workers.worker import serve
 
 
-def run(spec: WorkerSpec, pipe: "Connection[Report, ToWorker]", environment: dict[str, str]) -> None:
+def run(spec: WorkerSpec, pipe: "Connection[WorkerReport, ToWorker]", environment: dict[str, str]) -> None:
     """Run a worker in this process until the front ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the front, which ends its workers
     os.environ.update(environment)

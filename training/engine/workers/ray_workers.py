@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from learnloop_service.environment.installation import install_command
-from learnloop_service.training.engine.workers.link import FrontEnd, LinkClosed, Report, ToWorker, WorkerSpec
+from learnloop_service.training.engine.workers.link import FrontEnd, LinkClosed, ToWorker, WorkerReport, WorkerSpec
 
 _LOOK_S = 0.5
 _REPORTS_S = 5.0
@@ -60,7 +60,7 @@ class RayWorkers:
         self._grouping = threading.Lock()
 
     def start(self, spec: WorkerSpec) -> FrontEnd:
-        made = self._ray.remote(
+        actor = self._ray.remote(
             num_cpus=_bundle(spec)["CPU"],
             num_gpus=_bundle(spec).get("GPU", 0),
             scheduling_strategy=self._trainer_placement(spec) if spec.trains else "SPREAD",
@@ -70,7 +70,7 @@ class RayWorkers:
             max_task_retries=0,
         )
         # The actor is not awaited. One that has no room yet is silent, just like one that is starting.
-        return _RayLink(self._ray, made(_Actor).remote(spec))
+        return _RayLink(self._ray, actor(_Actor).remote(spec))
 
     def rendezvous(self, trainers: Sequence[FrontEnd]) -> str:
         first = trainers[0]
@@ -86,8 +86,8 @@ class RayWorkers:
 
         with self._grouping:
             if self._group is None:
-                self._group = placement_group([_bundle(each) for each in self._trainers], strategy="PACK")
-        number = [each.number for each in self._trainers].index(spec.number)
+                self._group = placement_group([_bundle(trainer) for trainer in self._trainers], strategy="PACK")
+        number = [trainer.number for trainer in self._trainers].index(spec.number)
         return PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number)
 
 
@@ -96,14 +96,14 @@ class _RayLink:
 
     def __init__(self, ray: Any, actor: Any) -> None:
         self.host: str | None = None
-        self.place = "not placed yet"
+        self.location = "not placed yet"
         self._ray = ray
         self._actor = actor
-        self._reports: deque[Report] = deque()
+        self._reports: deque[WorkerReport] = deque()
 
-    def receive(self) -> Report:
+    def receive(self) -> WorkerReport:
         if self.host is None:
-            self.host, self.place = self._result(self._actor.where.remote())
+            self.host, self.location = self._result(self._actor.where.remote())
         while not self._reports:
             self._reports.extend(self._result(self._actor.reports.options(concurrency_group="reports").remote()))
         return self._reports.popleft()
@@ -138,7 +138,7 @@ class _Actor:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._messages: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
-        self._reports: queue.Queue[Report] = queue.Queue(maxsize=100)
+        self._reports: queue.Queue[WorkerReport] = queue.Queue(maxsize=100)
         threading.Thread(target=self._serve, args=(spec,), daemon=True).start()
 
     def where(self) -> tuple[str, str]:
@@ -158,20 +158,20 @@ class _Actor:
         """Accept the front's next message."""
         self._messages.put(message)
 
-    def reports(self) -> list[Report]:
+    def reports(self) -> list[WorkerReport]:
         """Return the pending reports in order, waiting a while for the first one."""
-        found: list[Report] = []
+        pending: list[WorkerReport] = []
         with suppress(queue.Empty):
-            found.append(self._reports.get(timeout=_REPORTS_S))
+            pending.append(self._reports.get(timeout=_REPORTS_S))
             while True:
-                found.append(self._reports.get_nowait())
-        return found
+                pending.append(self._reports.get_nowait())
+        return pending
 
     def receive(self) -> ToWorker:
         """Receive as the WorkerEnd of this link."""
         return self._messages.get()
 
-    def send(self, report: Report) -> None:
+    def send(self, report: WorkerReport) -> None:
         """Send as the WorkerEnd of this link."""
         self._reports.put(report)
 

@@ -62,9 +62,9 @@ class Trainers:
         return shares(ids, self._size)[self._rank]
 
     def totals(self, values: Sequence[float], progress: T) -> Generator[T, None, list[float]]:
-        found = torch.tensor(values, dtype=torch.float64)
-        yield from self._add(found, progress)
-        return [float(value) for value in found]
+        sums = torch.tensor(values, dtype=torch.float64)
+        yield from self._add(sums, progress)
+        return [float(value) for value in sums]
 
     def joined(self, rows: Tensor, progress: T) -> Generator[T, None, Tensor]:
         sizes = torch.zeros(self._size, dtype=torch.int64)
@@ -78,22 +78,26 @@ class Trainers:
 
     @torch.no_grad()
     def add_gradients(self, parameters: Iterable[torch.nn.Parameter], progress: T) -> Generator[T, None, None]:
-        given = list(parameters)
-        have = torch.tensor([float(each.grad is not None) for each in given])
+        in_order = list(parameters)
+        have = torch.tensor([float(parameter.grad is not None) for parameter in in_order])
         yield from self._add(have, progress)
-        for bucket in _buckets([each for each, count in zip(given, have.tolist(), strict=True) if count]):
-            gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in bucket]
-            flat = torch.cat([each.flatten() for each in gradients])
+        for bucket in _buckets([parameter for parameter, count in zip(in_order, have.tolist(), strict=True) if count]):
+            gradients = [
+                torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in bucket
+            ]
+            flat = torch.cat([gradient.flatten() for gradient in gradients])
             yield from self._add(flat, progress)
-            for each, part in zip(bucket, torch.split(flat, [each.numel() for each in bucket]), strict=True):
-                each.grad = part.view_as(each)
+            for parameter, part in zip(
+                bucket, torch.split(flat, [parameter.numel() for parameter in bucket]), strict=True
+            ):
+                parameter.grad = part.view_as(parameter)
 
     def compare(self, digest: int, progress: T) -> Generator[T, None, None]:
-        found = torch.zeros(self._size, dtype=torch.int64)
-        found[self._rank] = digest
-        yield from self._add(found, progress)
-        if len(set(found.tolist())) > 1:
-            digests = ", ".join(f"{each:016x}" for each in found.tolist())
+        gathered = torch.zeros(self._size, dtype=torch.int64)
+        gathered[self._rank] = digest
+        yield from self._add(gathered, progress)
+        if len(set(gathered.tolist())) > 1:
+            digests = ", ".join(f"{other:016x}" for other in gathered.tolist())
             raise WeightsDiffer(f"the trainers have different weights after the step (digests {digests})")
 
     def leave(self) -> None:
@@ -122,19 +126,19 @@ class Trainers:
 
 def join_group(group: TrainingGroup, device: torch.device, progress: T) -> Generator[T, None, Trainers]:
     """Join the group, yielding `progress` until all trainers have joined. Raises TrainerLost."""
-    made: Future[Trainers] = Future()
+    joined: Future[Trainers] = Future()
 
     def meet() -> None:
         try:
-            made.set_result(Trainers(group, device))
+            joined.set_result(Trainers(group, device))
         except Exception as error:
-            made.set_exception(error)
+            joined.set_exception(error)
 
     threading.Thread(target=meet, name="rendezvous", daemon=True).start()
-    while not made.done():
+    while not joined.done():
         time.sleep(_LOOK_S)
         yield progress
-    return made.result()
+    return joined.result()
 
 
 def _gloo(store: Store, group: TrainingGroup, timeout: timedelta) -> Any:
@@ -155,7 +159,7 @@ def _finish(group: Any, work: Any) -> None:
 def _buckets(parameters: Sequence[torch.nn.Parameter]) -> Iterator[list[torch.nn.Parameter]]:
     bucket: list[torch.nn.Parameter] = []
     for parameter in parameters:
-        if bucket and sum(each.numel() for each in bucket) + parameter.numel() > _BUCKET:
+        if bucket and sum(member.numel() for member in bucket) + parameter.numel() > _BUCKET:
             yield bucket
             bucket = []
         bucket.append(parameter)

@@ -19,28 +19,28 @@ from learnloop_service.training.engine.registry.model_record import Target
 from learnloop_service.training.engine.registry.registry import Registry
 from learnloop_service.training.engine.sampling.requests import Sample, SampleCancelled
 from learnloop_service.training.engine.sampling.sampler import Sampler
-from learnloop_service.training.engine.tokens import ChatTokenizer
-from learnloop_service.training.engine.trainer.grpo_step import Progress
+from learnloop_service.training.engine.text.tokens import ChatTokenizer
+from learnloop_service.training.engine.trainer.grpo_step import StepProgress
 from learnloop_service.training.engine.trainer.peers import Alone, TrainerLost
 from learnloop_service.training.engine.workers.link import (
     HEARTBEAT_S,
-    Answer,
     Ask,
     Cancel,
     CheckCommand,
+    CommandAnswer,
     Failed,
     ForgetCommand,
     LinkClosed,
     Progressed,
-    Report,
     SampleCommand,
-    Tokens,
+    StreamedTokens,
     ToWorker,
     Trained,
     TrainingCommand,
     TrainingGroup,
     WorkerEnd,
     WorkerFigures,
+    WorkerReport,
     WorkerSpec,
 )
 from learnloop_service.training.engine.workers.trainers import Trainers, join_group
@@ -73,7 +73,7 @@ class _Worker:
         )
         self._compute = Compute(self._engine, threads=spec.threads)
         self._membership = _GroupMembership(torch.device(spec.device))
-        self._outbox: queue.SimpleQueue[Tokens | Progressed | Answer] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[StreamedTokens | Progressed | CommandAnswer] = queue.SimpleQueue()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._compiling = asyncio.Lock()
 
@@ -92,10 +92,10 @@ class _Worker:
             os._exit(0)
 
     def _report(self) -> None:
-        messages: list[Tokens | Progressed | Answer] = []
+        messages: list[StreamedTokens | Progressed | CommandAnswer] = []
         with suppress(LinkClosed):
             while True:
-                self._link.send(Report(messages, self._figures()))
+                self._link.send(WorkerReport(messages, self._figures()))
                 messages = []
                 with suppress(queue.Empty):
                     messages.append(self._outbox.get(timeout=HEARTBEAT_S))
@@ -121,7 +121,7 @@ class _Worker:
             outcome = Failed.of(SampleCancelled("the request was cancelled"))
         except Exception as error:
             outcome = Failed.of(error)
-        self._outbox.put(Answer(ask.number, outcome))
+        self._outbox.put(CommandAnswer(ask.number, outcome))
 
     async def _outcome(self, ask: Ask) -> object:
         match ask.what:
@@ -147,7 +147,7 @@ class _Worker:
         if not command.streamed:
             return await self._compute.sample(command.target, request)
         return await self._compute.sample(
-            command.target, request, lambda id, logprob: self._outbox.put(Tokens(number, [(id, logprob)]))
+            command.target, request, lambda id, logprob: self._outbox.put(StreamedTokens(number, [(id, logprob)]))
         )
 
     def _grammar(self, target: Target, text: str) -> "Grammar":
@@ -157,7 +157,7 @@ class _Worker:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[TrainResult | Exception] = loop.create_future()
 
-        def progressed(progress: Progress) -> None:
+        def progressed(progress: StepProgress) -> None:
             if progress.total:
                 self._outbox.put(Progressed(number, progress))
 

@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.protocol.malformed_calls import MALFORMED
 from learnloop_service.training.protocol.responses.items import call_item, item_id, message_item, text_part
-from learnloop_service.training.protocol.responses.reply import Reply, status_of
+from learnloop_service.training.protocol.responses.reply import ResponseFields, status_of
 
 Event = dict[str, Json]
 
 
 @dataclass(slots=True)
 class _Message:
-    """The text that is being streamed. `unsaid` are the tokens whose text has not been sent yet."""
+    """The text that is being streamed. `unsent` are the tokens whose text has not been sent yet."""
 
     id: str
     text: str = ""
     tokens: list[Json] = field(default_factory=list)
-    unsaid: list[Json] = field(default_factory=list)
+    unsent: list[Json] = field(default_factory=list)
     begun: bool = False
 
 
@@ -28,7 +28,7 @@ class ResponseEvents:
     `completed` is the finished response, and None until then.
     """
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: ResponseFields) -> None:
         self._reply = reply
         self._number = 0
         self._output: list[dict[str, Json]] = []
@@ -71,14 +71,14 @@ class ResponseEvents:
     def _text_events(self, text: str, tokens: list[Json]) -> Iterator[Event]:
         message = self._message
         message.tokens += tokens
-        message.unsaid += tokens
+        message.unsent += tokens
         if not text:
             return
         if not message.begun:
             yield from self._begin_message()
         message.text += text
-        said, message.unsaid = message.unsaid, []
-        yield self._event("response.output_text.delta", **self._part(), delta=text, logprobs=said)
+        logprobs, message.unsent = message.unsent, []
+        yield self._event("response.output_text.delta", **self._part(), delta=text, logprobs=logprobs)
 
     def _begin_message(self) -> Iterator[Event]:
         self._message.begun = True

@@ -61,7 +61,7 @@ def refuse_unsupported(
     `unsupported` maps unsupported parameters to the values that request nothing; null counts as one for every
     parameter.
     """
-    for name, given in body.items() if isinstance(body, dict) else ():
-        if given is None or name in honoured or name in no_effect or given in unsupported.get(name, ()):
+    for name, value in body.items() if isinstance(body, dict) else ():
+        if value is None or name in honoured or name in no_effect or value in unsupported.get(name, ()):
             continue
         raise parameter_fault(name, f"{name} is not supported", code="unsupported_parameter")

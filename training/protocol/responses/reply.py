@@ -18,7 +18,7 @@ def new_id() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ResponseFields:
     """The fields of a response that do not change while it is made."""
 
     request: ResponsesRequest
@@ -38,7 +38,7 @@ class Reply:
     ) -> dict[str, Json]:
         """Return the response. `usage` and `malformed` are a chat completion's; the status incomplete means that
         max_output_tokens was reached."""
-        asked = self.request
+        request = self.request
         return {
             "id": self.id,
             "object": "response",
@@ -47,20 +47,20 @@ class Reply:
             "background": False,
             "error": error,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-            "instructions": asked.instructions,
-            "max_output_tokens": asked.max_output_tokens,
-            "metadata": asked.metadata or {},
+            "instructions": request.instructions,
+            "max_output_tokens": request.max_output_tokens,
+            "metadata": request.metadata or {},
             "model": self.model,
             "output": list(output),
-            "parallel_tool_calls": asked.parallel_tool_calls is not False,
-            "previous_response_id": asked.previous_response_id,
-            "store": asked.store is not False,
-            "temperature": 1.0 if asked.temperature is None else asked.temperature,
-            "text": {"format": (asked.text.format if asked.text else None) or {"type": "text"}},
-            "tool_choice": asked.tool_choice or "auto",
-            "tools": [{"parameters": None, "strict": None, **tool} for tool in asked.tools or ()],
-            "top_logprobs": asked.top_logprobs or 0,
-            "top_p": 1.0 if asked.top_p is None else asked.top_p,
+            "parallel_tool_calls": request.parallel_tool_calls is not False,
+            "previous_response_id": request.previous_response_id,
+            "store": request.store is not False,
+            "temperature": 1.0 if request.temperature is None else request.temperature,
+            "text": {"format": (request.text.format if request.text else None) or {"type": "text"}},
+            "tool_choice": request.tool_choice or "auto",
+            "tools": [{"parameters": None, "strict": None, **tool} for tool in request.tools or ()],
+            "top_logprobs": request.top_logprobs or 0,
+            "top_p": 1.0 if request.top_p is None else request.top_p,
             "truncation": "disabled",
             "usage": None if usage is None else _usage(usage),
             **({MALFORMED: malformed} if malformed else {}),
@@ -75,8 +75,10 @@ def output_of(
     if text or not calls:
         items.append(message_item(item_id("msg", response_id, 0), text, logprobs, status))
     first = len(items)
-    made = (call_item(item_id("fc", response_id, number), call, offered) for number, call in enumerate(calls, first))
-    return [*items, *made]
+    call_items = (
+        call_item(item_id("fc", response_id, number), call, offered) for number, call in enumerate(calls, first)
+    )
+    return [*items, *call_items]
 
 
 def status_of(finish_reason: str) -> str:

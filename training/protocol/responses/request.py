@@ -105,7 +105,7 @@ class ResponsesRequest(BaseModel):
 
     @property
     def warnings(self) -> list[str]:
-        """What of the tools and of the text's options was left out."""
+        """Sentences about tools and options of the text that have no effect."""
         verbose = [hint_warning("text.verbosity")] if self.text and self.text.verbosity else []
         return [*verbose, *hosted_tool_warnings(self.offered.left_out)]
 

@@ -63,7 +63,7 @@ def offered_name(name: str, namespace: Json) -> str:
 
 
 def _flat(tools: Sequence[Mapping[str, Json]]) -> Iterator[tuple[str, Json, Mapping[str, Json]]]:
-    """Yield each tool with its place in the request and the name of its namespace, if it is in one."""
+    """Yield each tool after its position in the request, in words, and the name of its namespace, if it is in one."""
     for number, tool in enumerate(tools):
         if tool.get("type") != "namespace":
             yield f"tool {number}", None, tool
@@ -71,14 +71,14 @@ def _flat(tools: Sequence[Mapping[str, Json]]) -> Iterator[tuple[str, Json, Mapp
         inner, namespace = tool.get("tools"), tool.get("name")
         if not isinstance(namespace, str) or not isinstance(inner, list):
             raise BadParameter(f"tools: namespace {number} needs a name and a list of tools", param="tools")
-        for index, each in enumerate(inner):
-            yield f"tool {number}.{index}", namespace, each if isinstance(each, dict) else {}
+        for index, member in enumerate(inner):
+            yield f"tool {number}.{index}", namespace, member if isinstance(member, dict) else {}
 
 
 def _chat_tool(tool: Mapping[str, Json], namespace: Json, names: dict[str, tuple[str, str]]) -> dict[str, Json]:
     """Return a function in the format of chat completions, where its fields are nested one level deeper."""
-    given = {key: tool.get(key) for key in ("name", "description", "parameters", "strict")}
+    function = {key: tool.get(key) for key in ("name", "description", "parameters", "strict")}
     if namespace is not None and isinstance(name := tool.get("name"), str):
-        given["name"] = offered = offered_name(name, namespace)
+        function["name"] = offered = offered_name(name, namespace)
         names[offered] = namespace, name
-    return {"type": "function", "function": {key: value for key, value in given.items() if value is not None}}
+    return {"type": "function", "function": {key: value for key, value in function.items() if value is not None}}

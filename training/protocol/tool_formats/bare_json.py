@@ -1,4 +1,4 @@
-"""Calls as JSON objects in the text, bare or in a code fence, as models write them that know no marks for calls.
+"""Calls as JSON objects in the text, bare or in a code fence, as models without marks for calls write them.
 
 Reading is tolerant where it cannot be wrong: of fences and marks around a call, also if their end is missing, and of
 braces that are doubled because the example in a chat template has them doubled. An object counts as a call only if it
@@ -25,7 +25,7 @@ _CALL = re.compile(r'\{\s*(?P<doubled>\{\s*)?"(?:name|arguments|parameters)"\s*:
 _LIST = re.compile(r'\[\s*\{\s*"(?:name|arguments|parameters)"\s*:')
 _ARGUMENTS = ("arguments", "parameters")
 _SPARE = re.compile(r"\s*\}{1,2}")
-"""What is left of doubled braces after an object."""
+"""The spare closing braces after an object whose braces are doubled."""
 
 
 def find(text: str, keys: Collection[str], separator: str = "") -> WrittenCalls:
@@ -33,8 +33,8 @@ def find(text: str, keys: Collection[str], separator: str = "") -> WrittenCalls:
     calls: list[WrittenCall] = []
     content, position = "", 0
     try:
-        while (found := _next(text, position)) is not None:
-            start, end, more = _read(text, found, keys)
+        while (match := _next(text, position)) is not None:
+            start, end, more = _read(text, match, keys)
             calls += more
             between = text[position:start]
             content += "" if separator and calls and between.strip() == separator else between
@@ -49,14 +49,14 @@ def find(text: str, keys: Collection[str], separator: str = "") -> WrittenCalls:
 
 def _next(text: str, position: int) -> "re.Match[str] | None":
     """Return the next place that looks like a call or a list of calls."""
-    found = [match for pattern in (_CALL, _LIST) if (match := pattern.search(text, position))]
-    return min(found, key=lambda match: match.start(), default=None)
+    matches = [match for pattern in (_CALL, _LIST) if (match := pattern.search(text, position))]
+    return min(matches, key=lambda match: match.start(), default=None)
 
 
-def _read(text: str, found: "re.Match[str]", keys: Collection[str]) -> tuple[int, int, list[WrittenCall]]:
+def _read(text: str, match: "re.Match[str]", keys: Collection[str]) -> tuple[int, int, list[WrittenCall]]:
     """Return where the calls begin and end, and the calls; none if it is another JSON object. Raises MalformedCall."""
-    start = found.start()
-    if found.re is _CALL and found["doubled"]:
+    start = match.start()
+    if match.re is _CALL and match["doubled"]:
         call, end = call_at(text, text.index("{", start + 1), keys)
         spare = _SPARE.match(text, end)
         return start, spare.end() if spare else end, [call]

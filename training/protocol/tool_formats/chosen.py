@@ -1,4 +1,4 @@
-"""What was chosen for a model, in a file of its directory. Checkpoints and exports keep the file."""
+"""Choices for a model, such as its tool format, in a file of its directory. Checkpoints and exports keep the file."""
 
 import json
 import re
@@ -38,7 +38,7 @@ def note(directory: Path, **chosen: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TemplateOptions:
-    """What a model's chat template is given besides the conversation, the same in every rendering."""
+    """Variables of a model's chat template besides the conversation, the same in every rendering."""
 
     enable_thinking: bool | None = None
     """The template's switch of that name; None leaves it to the template."""
@@ -69,8 +69,8 @@ def template_text(directory: Path) -> str:
 
 
 def hub_name(directory: Path) -> str | None:
-    """Return the name of a base model on the Hugging Face hub, or None if its files do not tell: the name under which
-    it was downloaded, the cache it was copied from, or the name in its config."""
+    """Return the name of a base model on the Hugging Face hub: the name under which it was downloaded, that of the
+    cache it was copied from, or the one in its config. None if its files have no such name."""
     if isinstance(named := _chosen(directory).get("hub_name"), str):
         return named
     if cached := _CACHED.search(str(directory)):
@@ -82,5 +82,5 @@ def hub_name(directory: Path) -> str | None:
 
 def _chosen(directory: Path) -> dict[str, Any]:
     path = directory / FILE
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return found
+    choices: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return choices

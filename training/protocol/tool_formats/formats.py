@@ -22,7 +22,7 @@ from learnloop_service.training.protocol.tool_formats.written_calls import Writt
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
+class ModelToolCall:
     """A tool call as the model wrote it. `arguments` is its JSON text, character for character."""
 
     id: str
@@ -36,7 +36,7 @@ class Reply:
     calls although it looks like one; the whole text is content then."""
 
     content: str | None
-    tool_calls: tuple[ToolCall, ...]
+    tool_calls: tuple[ModelToolCall, ...]
     malformed: str | None = None
 
 
@@ -74,15 +74,15 @@ class ToolFormat:
         caller sees what the model wrote. Ids of calls are digests of `call_seed`, the text and their position. The
         schemas of `tools` say which arguments are strings if the format does not.
         """
-        found = find_outside(text, self.find, opened=in_thought)
+        written = find_outside(text, self.find, opened=in_thought)
         if self.in_channels:
-            found = replace(found, content=without_thoughts(found.content, opened=in_thought))
-        if not found.calls:
-            said = found.content.strip() if self.in_channels and not found.malformed else ""
-            return Reply(said or text, (), found.malformed)
-        typed = [_typed(call, tools) if call.texts else call for call in found.calls]
+            written = replace(written, content=without_thoughts(written.content, opened=in_thought))
+        if not written.calls:
+            content = written.content.strip() if self.in_channels and not written.malformed else ""
+            return Reply(content or text, (), written.malformed)
+        typed = [_typed(call, tools) if call.texts else call for call in written.calls]
         calls = [_identified(call, f"{call_seed}\n{number}\n{text}") for number, call in enumerate(typed)]
-        return Reply(found.content.strip() or None, tuple(calls))
+        return Reply(written.content.strip() or None, tuple(calls))
 
     def write(self, calls: Sequence[WrittenCall]) -> str:
         """Return calls as a model writes them. `read` gives them back."""
@@ -101,14 +101,14 @@ def call_id(seed: str) -> str:
 _LETTERS = string.ascii_letters + string.digits
 
 
-def _identified(call: WrittenCall, seed: str) -> ToolCall:
-    return ToolCall(call_id(seed), call.name, call.arguments)
+def _identified(call: WrittenCall, seed: str) -> ModelToolCall:
+    return ModelToolCall(call_id(seed), call.name, call.arguments)
 
 
 def _typed(call: WrittenCall, tools: Sequence[Mapping[str, Json]]) -> WrittenCall:
     """Return a call with strings where the tool's schema has them."""
     functions = (tool.get("function", tool) for tool in tools)
-    called: Mapping[str, Json] = next((each for each in functions if each.get("name") == call.name), {})
+    called: Mapping[str, Json] = next((function for function in functions if function.get("name") == call.name), {})
     schemas = ((called.get("parameters") or {}).get("properties") or {}).items()
     strings = [key for key, schema in schemas if isinstance(schema, Mapping) and schema.get("type") == "string"]
     return of_texts(call.name, call.texts, strings)
@@ -164,7 +164,10 @@ QWEN3_5 = _templated("qwen3_5", templated.QWEN3_5, hermes.OPENING, hermes.CLOSIN
 GEMMA4 = _templated("gemma4", templated.GEMMA4, "<|tool_call>", "<tool_call|>")
 GPT_OSS = _templated("gpt_oss", templated.GPT_OSS, "to=functions.", "<|call|>", in_channels=True)
 FORMATS: Mapping[str, ToolFormat] = MappingProxyType(
-    {each.name: each for each in (HERMES, JSON, LLAMA3_JSON, MISTRAL, TEXT, QWEN3_5, GEMMA4, GPT_OSS)}
+    {
+        tool_format.name: tool_format
+        for tool_format in (HERMES, JSON, LLAMA3_JSON, MISTRAL, TEXT, QWEN3_5, GEMMA4, GPT_OSS)
+    }
 )
 """All formats by name."""
 

@@ -60,9 +60,9 @@ def find(text: str) -> WrittenCalls:
 def _call(text: str, start: int) -> tuple[WrittenCall, int]:
     """Return the call that begins there, and where it ends. Raises MalformedCall."""
     for form, argument in ((_FUNCTION, _PARAMETER), (_NAMED, _ARGUMENT)):
-        if (found := form.match(text, start)) is not None:
-            values = {each["key"].strip(): each["value"] for each in argument.finditer(found["body"])}
-            if argument.sub("", found["body"]).strip():
-                raise MalformedCall(f"There is text between the arguments of {found['name']}.")
-            return of_texts(found["name"], values), found.end()
+        if (match := form.match(text, start)) is not None:
+            values = {pair["key"].strip(): pair["value"] for pair in argument.finditer(match["body"])}
+            if argument.sub("", match["body"]).strip():
+                raise MalformedCall(f"There is text between the arguments of {match['name']}.")
+            return of_texts(match["name"], values), match.end()
     return call_at(text, start, ("arguments",))

@@ -1,8 +1,8 @@
 """Calls as a response template of transformers describes them: the marks around the parts of a reply, and how the text
 between them is read.
 
-transformers' parser reads the reply. It takes whatever it finds, so this module adds why something that looks like a
-call is none. Under a grammar the models write calls as Hermes does, and these are read as well.
+transformers' parser reads the reply. It accepts whatever it finds, so this module adds why a text that looks like a
+call is not one. Under a grammar the models write calls as Hermes does, and these are read as well.
 """
 
 import json
@@ -39,7 +39,7 @@ QWEN3_5: Mapping[str, Json] = {
         _CONTENT: _AS_IS,
     },
 }
-"""Of Qwen3-Coder and Qwen 3.5."""
+"""Response template of Qwen3-Coder and Qwen 3.5."""
 GEMMA4: Mapping[str, Json] = {
     "start_anchor": ["<|turn>model\n", "<tool_response|>"],
     "fields": {
@@ -73,19 +73,19 @@ GPT_OSS: Mapping[str, Json] = {
         },
     },
 }
-"""What stands in no channel is not content."""
+"""Response template of gpt-oss. Text outside of its channels is not content."""
 
 
 def find(text: str, template: Mapping[str, Json], opening: str, closing: str) -> WrittenCalls:
     """Find the calls. `opening` stands in the mark before each call, and `closing` in the one after it."""
     try:
-        found = _find(text, template, opening, closing)
+        written = _find(text, template, opening, closing)
     except MalformedCall as error:
-        found = WrittenCalls(malformed=str(error))
-    if not found.calls and hermes.JSON_CALL.search(text):
+        written = WrittenCalls(malformed=str(error))
+    if not written.calls and hermes.JSON_CALL.search(text):
         forced = hermes.find(text)
-        return forced if forced.calls or not found.malformed else found
-    return found
+        return forced if forced.calls or not written.malformed else written
+    return written
 
 
 def _find(text: str, template: Mapping[str, Json], opening: str, closing: str) -> WrittenCalls:
@@ -113,7 +113,7 @@ def _arguments(name: str, arguments: Json, text: str) -> str:
     try:
         written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
     except ValueError:
-        raise MalformedCall(f"The arguments of {name} have a number that JSON has not.") from None
+        raise MalformedCall(f"The arguments of {name} have a number that JSON does not have.") from None
     return text or written
 
 
@@ -134,7 +134,7 @@ def _events(template: Mapping[str, Json], text: str, closing: str) -> list[dict[
     try:
         # A mark at the very end could still grow, so that the parser would not report it before the end.
         events = parser.feed(f"{text}\n")
-        kinds = [each["type"] for each in events if each["field"] == _CALLS]
+        kinds = [event["type"] for event in events if event["field"] == _CALLS]
         if kinds.count("region_open") > kinds.count("region_close") and not spec.fields[_CALLS].close_re.search(""):
             raise MalformedCall(f"The last call does not end with {closing}.")
         return [*events, *parser.finalize()[1]]
@@ -145,9 +145,9 @@ def _events(template: Mapping[str, Json], text: str, closing: str) -> list[dict[
         raise MalformedCall(f"The arguments of a call are not valid: {reason(cause)}.") from None
 
 
-def _call(found: Json, body: str, template: Mapping[str, Json]) -> WrittenCall:
+def _call(parsed: Json, body: str, template: Mapping[str, Json]) -> WrittenCall:
     """Return the call that the parser made of the text between the marks. Raises MalformedCall."""
-    name, arguments = found["function"]["name"], found["function"]["arguments"]
+    name, arguments = parsed["function"]["name"], parsed["function"]["arguments"]
     if not isinstance(arguments, dict):
         raise MalformedCall(f"The arguments of {name} are not a JSON object.")
     options = template["fields"][_CALLS].get("content_args", {})

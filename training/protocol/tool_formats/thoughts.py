@@ -1,4 +1,5 @@
-"""Thoughts that models write before or between what they say, which are read as text: a call in one is not made."""
+"""Finds the thoughts that models write before or between the parts of a reply. Calls in them are text, and are not
+executed."""
 
 import re
 from collections.abc import Callable
@@ -15,14 +16,14 @@ THOUGHT_MARKS = {
     "<|channel>thought": "<channel|>",
     "<|channel|>analysis<|message|>": "<|end|>",
 }
-"""What opens a thought in known model families, and what closes it."""
+"""The marks that open thoughts in known model families, each with the mark that closes them."""
 _OPEN = re.compile("|".join(map(re.escape, THOUGHT_MARKS)))
 _CLOSE = re.compile("|".join(map(re.escape, THOUGHT_MARKS.values())))
 _OF_MESSAGES = ("<|channel|>", "<|end|>")
-"""Marks of messages of any kind, of which thoughts are one: after the first, the second need not end a thought."""
+"""Marks around messages of any kind, not only thoughts: after the first mark, the second need not end a thought."""
 _EITHER = re.compile("|".join(map(re.escape, (*THOUGHT_MARKS, *THOUGHT_MARKS.values()))))
 _PLACE = re.compile("\ufdd2([0-9]+)\ufdd3")
-"""Stands for a thought while calls are looked for, in characters that no text has."""
+"""Placeholder for a thought while calls are looked for, with characters that no text has."""
 
 
 def opens_thought(prompt: str) -> bool:
@@ -35,7 +36,7 @@ def thoughts(text: str, *, opened: bool = False) -> list[tuple[int, int]]:
 
     A reply can begin inside a thought: if it is `opened`, or if a closing mark comes first.
     """
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     position = 0
     first, close = _OPEN.search(text), _CLOSE.search(text)
     begun, ended = _OF_MESSAGES
@@ -43,21 +44,21 @@ def thoughts(text: str, *, opened: bool = False) -> list[tuple[int, int]]:
         close = None
     if opened or (close and (first is None or close.start() < first.start())):
         position = close.end() if close else len(text)
-        found.append((0, position))
+        spans.append((0, position))
     while opening := _OPEN.search(text, position):
         closing = THOUGHT_MARKS[opening[0]]
         end = text.find(closing, opening.end())
         position = end + len(closing) if end >= 0 else len(text)
-        found.append((opening.start(), position))
-    return found
+        spans.append((opening.start(), position))
+    return spans
 
 
 def without_thoughts(text: str, *, opened: bool = False) -> str:
     """Return the text without its thoughts."""
-    position, kept = 0, ""
+    position, rest = 0, ""
     for start, end in thoughts(text, opened=opened):
-        kept, position = kept + text[position:start], end
-    return kept + text[position:]
+        rest, position = rest + text[position:start], end
+    return rest + text[position:]
 
 
 def find_outside(text: str, find: Callable[[str], WrittenCalls], *, opened: bool = False) -> WrittenCalls:
@@ -75,10 +76,10 @@ def find_outside(text: str, find: Callable[[str], WrittenCalls], *, opened: bool
     for number, (start, end) in enumerate(spans):
         pieces += [text[position:start], f"\ufdd2{number}\ufdd3"]
         position = end
-    found = find("".join([*pieces, text[position:]]))
+    written = find("".join([*pieces, text[position:]]))
 
     def restored(part: str) -> str:
-        return _PLACE.sub(lambda place: text.__getitem__(slice(*spans[int(place[1])])), part)
+        return _PLACE.sub(lambda match: text.__getitem__(slice(*spans[int(match[1])])), part)
 
-    calls = tuple(replace(call, arguments=restored(call.arguments)) for call in found.calls)
-    return replace(found, calls=calls, content=text[:before] + restored(found.content))
+    calls = tuple(replace(call, arguments=restored(call.arguments)) for call in written.calls)
+    return replace(written, calls=calls, content=text[:before] + restored(written.content))

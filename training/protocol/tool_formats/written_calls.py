@@ -76,15 +76,15 @@ def _json_of(text: str, is_string: bool) -> str:
 
 def value_text(text: str, key: str) -> str:
     """Return the text of the value of a key in a valid JSON object. If the key is repeated, the last one counts."""
-    found, position = "", text.index("{") + 1
+    value, position = "", text.index("{") + 1
     while (quote := text.find('"', position)) >= 0:
         name, position = JSON.raw_decode(text, quote)
         colon = _COLON.match(text, position)
         start = colon.end() if colon else position
         _, position = JSON.raw_decode(text, start)
         if name == key:
-            found = text[start:position]
-    return found
+            value = text[start:position]
+    return value
 
 
 def reason(error: Exception) -> str:

@@ -100,7 +100,7 @@ def _object(content: bytes) -> dict[str, Json]:
 
 
 def _objects(value: Json) -> bool:
-    return isinstance(value, list) and all(isinstance(each, dict) for each in value)
+    return isinstance(value, list) and all(isinstance(element, dict) for element in value)
 
 
 class _AsyncTransport(httpx.AsyncBaseTransport):

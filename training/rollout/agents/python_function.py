@@ -35,7 +35,7 @@ class FunctionAgent:
 def load_function(named: PythonFunction, allowed: Sequence[str]) -> FunctionAgent:
     """Load the agent. Raises ValueError unless the function is async and in one of the `allowed` modules or their
     submodules."""
-    if not any(named.module == each or named.module.startswith(f"{each}.") for each in allowed):
+    if not any(named.module == module or named.module.startswith(f"{module}.") for module in allowed):
         raise ValueError(
             f"functions of the module {named.module} may not be run here: the operator allows modules in "
             "LEARNLOOP_AGENT_MODULES"

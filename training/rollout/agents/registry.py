@@ -27,7 +27,7 @@ def build(name: str, config: Mapping[str, Json]) -> Agent:
     """Build the agent of that name. Raises UnknownAgent, ValueError for a bad config, or PluginFault."""
     if (point := plugins.registered(GROUP).get(name)) is None:
         raise UnknownAgent(f"Unknown agent {name!r}. Available: {', '.join(names())}.")
-    made: Agent = plugins.build("agent", point, config)
-    if not isinstance(getattr(made, "name", None), str) or not callable(getattr(made, "run", None)):
+    agent: Agent = plugins.build("agent", point, config)
+    if not isinstance(getattr(agent, "name", None), str) or not callable(getattr(agent, "run", None)):
         raise PluginFault(f"The agent {name!r}: its builder {point.value} returned no agent with a name and run().")
-    return made
+    return agent

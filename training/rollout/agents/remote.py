@@ -20,7 +20,7 @@ from learnloop_service.training.rollout.agents.sessions import (
 from learnloop_service.training.rollout.environment_calls import off_loop
 from learnloop_service.training.rollout.histories import record
 from learnloop_service.training.rollout.model_calls import AnsweredCall, Sampling, cut_off
-from learnloop_service.training.types import Failure, FailureKind
+from learnloop_service.training.types import FailureKind, RolloutFailure
 
 if TYPE_CHECKING:
     from art import Trajectory
@@ -52,13 +52,13 @@ class RemoteTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class RemoteResult:
     """The result of a remote rollout: the agent's report, as ReportedEpisode accepts it, or the reason why there is
     none."""
 
     calls: Sequence[AnsweredCall]
     report: str | None
-    failure: Failure | None = None
+    failure: RolloutFailure | None = None
     malformed: str | None = None
     """Why the model is to blame for an agent that was lost; None if it is not."""
     seconds: float | None = None
@@ -69,7 +69,7 @@ class Played:
 class RemoteRollouts(Protocol):
     """Makes the rollouts of one run or evaluation elsewhere."""
 
-    async def play(self, task: RemoteTask, reservation: Reservation) -> Played:
+    async def play(self, task: RemoteTask, reservation: Reservation) -> RemoteResult:
         """Have the task done.
 
         What its calls use is charged to the reservation. Cancellation leaves the session as it is, so that another
@@ -81,7 +81,7 @@ class RemoteRollouts(Protocol):
 
 async def play(
     remote: RemoteRollouts, task: RemoteTask, episode: Episode, trajectory: "Trajectory", reservation: Reservation
-) -> Failure | None:
+) -> RolloutFailure | None:
     """Have the episode played, and put its calls into the trajectory. Return why there is no outcome, or None if there
     is one."""
     clock = time.monotonic()
@@ -132,7 +132,7 @@ class SessionRollouts:
         self._limited = limited
         self._largest_usage = Usage()
 
-    async def play(self, task: RemoteTask, reservation: Reservation) -> Played:
+    async def play(self, task: RemoteTask, reservation: Reservation) -> RemoteResult:
         session = await self._sessions.open(
             task.name.iteration,
             task.name.entry,
@@ -158,18 +158,18 @@ class SessionRollouts:
         return most.tokens
 
 
-def _result_of(calls: Sequence[AnsweredCall], ended: SessionEnd, task: RemoteTask) -> Played:
+def _result_of(calls: Sequence[AnsweredCall], ended: SessionEnd, task: RemoteTask) -> RemoteResult:
     outcome = ended.outcome
     if outcome is None:
-        return Played(calls, None, Failure(FailureKind.TIMEOUT, f"no outcome within {task.timeout_s:g} s"))
+        return RemoteResult(calls, None, RolloutFailure(FailureKind.TIMEOUT, f"no outcome within {task.timeout_s:g} s"))
     if not outcome.is_valid:
         why = outcome.reason or "no reason was given"
         if outcome.lost and (cut := cut_off(calls)):
-            return Played(calls, None, malformed=f"{cut}; then {last_line(why)}")
+            return RemoteResult(calls, None, malformed=f"{cut}; then {last_line(why)}")
         kind = FailureKind.AGENT_LOST if outcome.lost else FailureKind.AGENT
-        return Played(calls, None, Failure(kind, f"the agent reported no outcome: {why}"))
+        return RemoteResult(calls, None, RolloutFailure(kind, f"the agent reported no outcome: {why}"))
     report = {name: value for name, value in asdict(outcome).items() if name != "lost" and value is not None}
-    return Played(calls, json.dumps(report))
+    return RemoteResult(calls, json.dumps(report))
 
 
 def _step_of(model: str) -> int | None:

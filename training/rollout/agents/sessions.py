@@ -38,7 +38,7 @@ class RolloutSession:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SessionOutcome:
     """How a session ended. Without reward, parts and output the outcome is invalid, which is not the same as a reward
     of zero; `reason` then says why."""
 
@@ -60,7 +60,7 @@ class Outcome:
 class SessionEnd:
     """A session that is over. `outcome` is None if it was not ended in time."""
 
-    outcome: Outcome | None
+    outcome: SessionOutcome | None
     seconds: float | None = None
     """How long its last attempt took, if that is known."""
 
@@ -91,13 +91,13 @@ class RolloutSessions(Protocol):
     async def restart(self, session_id: str) -> RolloutSession:
         """Begin the next attempt, which gets the recorded answers again. Keys of earlier attempts become invalid.
 
-        Raises SessionOver.
+        Raises SessionHasEnded.
         """
 
     async def ended(self, session_id: str) -> SessionEnd:
         """Wait for the end of the session."""
 
-    async def end(self, session_id: str, attempt: int, outcome: Outcome) -> SessionEnd:
+    async def end(self, session_id: str, attempt: int, outcome: SessionOutcome) -> SessionEnd:
         """End the session with the outcome of an attempt, and return how it ended. If the session is over, or another
         attempt has begun, wait for its end instead."""
 
@@ -105,5 +105,5 @@ class RolloutSessions(Protocol):
         """Return the answered calls of the last attempt, in the order in which it made them."""
 
 
-class SessionOver(Exception):
+class SessionHasEnded(Exception):
     """The session has ended or expired."""

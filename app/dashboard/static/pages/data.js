@@ -20,7 +20,10 @@ import { href } from "../router.js";
 
 const _MAIL = "email_search";
 
-/** @param {ScenarioSet[] | undefined} sets @param {() => void} made @param {() => void} reload @returns {import("../parts/table.js").Column[]} */
+/**
+ * @param {ScenarioSet[] | undefined} sets @param {() => void} made @param {() => void} reload
+ * @returns {import("../parts/table.js").Column[]}
+ */
 const inboxColumns = (sets, made, reload) => [
   {
     title: "Inbox",
@@ -48,7 +51,8 @@ const setColumns = (reload) => [
     title: "Set",
     by: "name",
     cell: (/** @type {ScenarioSet} */ each) =>
-      html`<a href=${href(["data", "scenarios", each.sha256])}><strong>${label(each.name)}</strong></a> <span class="muted">version ${each.version}</span>`,
+      html`<a href=${href(["data", "scenarios", each.sha256])}><strong>${label(each.name)}</strong></a>
+        ${" "}<span class="muted">version ${each.version}</span>`,
   },
   { title: "Scenarios", by: "count", isNumber: true, cell: (/** @type {ScenarioSet} */ each) => whole(each.count) },
   { title: "For", by: "environment", cell: (/** @type {ScenarioSet} */ each) => label(each.environment) },
@@ -66,7 +70,8 @@ const demonstrationsColumns = (reload) => [
     title: "Demonstrations",
     by: "name",
     cell: (/** @type {Demonstrations} */ each) =>
-      html`<a href=${href(["data", "demonstrations", each.sha256])}><strong>${label(each.name)}</strong></a> <span class="muted">version ${each.version}</span>`,
+      html`<a href=${href(["data", "demonstrations", each.sha256])}><strong>${label(each.name)}</strong></a>
+        ${" "}<span class="muted">version ${each.version}</span>`,
   },
   {
     title: "Conversations",
@@ -92,7 +97,10 @@ const graphColumns = [
   { title: "Stored", by: "created_at", cell: (/** @type {Graph} */ each) => moment(each.created_at) },
 ];
 
-/** The questions about a version of an inbox, or a button that makes some. @param {{inbox: Inbox, found: ScenarioSet | undefined, done: () => void}} props */
+/**
+ * The questions about a version of an inbox, or a button that makes some.
+ * @param {{inbox: Inbox, found: ScenarioSet | undefined, done: () => void}} props
+ */
 function Questions({ inbox, found, done }) {
   if (found) return html`<a href=${href(["data", "scenarios", found.sha256])}>${counted(found.count, "question")}</a>`;
   return html`<span class="muted">none yet </span><${MakeQuestions} inbox=${inbox.name} done=${done} />`;
@@ -107,13 +115,16 @@ function UploadScenarios({ inboxes, done }) {
   const about = names.includes(inbox) ? inbox : names[0];
   const isMail = environment === _MAIL;
   return html`<div class="filters">
-      <label class="field"><span>Environment</span><select value=${environment} onChange=${(/** @type {any} */ event) => setEnvironment(event.target.value)}>
-        ${(environments.data?.items ?? []).map((/** @type {{name: string}} */ each) => html`<option value=${each.name} selected=${each.name === environment}>${label(each.name)}</option>`)}</select></label>
+      <label class="field"><span>Environment</span>
+        <select value=${environment} onChange=${(/** @type {any} */ event) => setEnvironment(event.target.value)}>
+        ${(environments.data?.items ?? []).map((/** @type {{name: string}} */ { name }) => option(name, environment))}
+        </select></label>
       ${
         isMail &&
         names.length > 0 &&
-        html`<label class="field"><span>About the inbox</span><select value=${about} onChange=${(/** @type {any} */ event) => setInbox(event.target.value)}>
-        ${names.map((each) => html`<option value=${each} selected=${each === about}>${label(each)}</option>`)}</select></label>`
+        html`<label class="field"><span>About the inbox</span>
+        <select value=${about} onChange=${(/** @type {any} */ event) => setInbox(event.target.value)}>
+        ${names.map((name) => option(name, about))}</select></label>`
       }
     </div>
     ${
@@ -123,15 +134,29 @@ function UploadScenarios({ inboxes, done }) {
     }`;
 }
 
-/** A button to delete data; the service refuses if a run still needs it. @param {string} where @param {string} what @param {() => void} reload */
+/** @param {string} name @param {string} chosen */
+const option = (name, chosen) => html`<option value=${name} selected=${name === chosen}>${label(name)}</option>`;
+
+/**
+ * A button to delete data; the service refuses if a run still needs it.
+ * @param {string} where @param {string} what @param {() => void} reload
+ */
 function deletion(where, what, reload) {
-  return html`<${Action} label="Delete" kind="danger" confirm=${`Delete ${what}?`} act=${async () => (await remove(where), reload())} />`;
+  return html`<${Action} label="Delete" kind="danger" confirm=${`Delete ${what}?`}
+    act=${async () => (await remove(where), reload())} />`;
 }
 
 /** @param {Record<string, any>} from */
 function origin(from) {
-  return html`<details><summary>${label(from.source ?? "unknown", 40)}</summary><${JsonText} value=${from} limit=${3000} /></details>`;
+  return html`<details><summary>${label(from.source ?? "unknown", 40)}</summary>
+    <${JsonText} value=${from} limit=${3000} /></details>`;
 }
+
+const _NO_SET = "No named set yet: environments make scenarios of their own.";
+const _NO_DEMONSTRATIONS = "None yet: runs learn by reinforcement alone, or from an environment's own oracle.";
+
+/** @param {{name: string, version: number}} stored */
+const versionOf = ({ name, version }) => `${name}@${version}`;
 
 export function Data() {
   const inboxes = useLoaded((aborted) => all("inboxes", {}, { aborted, most: 1000 }), []);
@@ -139,24 +164,37 @@ export function Data() {
   const sets = useLoaded((aborted) => all("scenarios", {}, { aborted, most: 1000 }), []);
   const demonstrations = useLoaded((aborted) => all("demonstrations", {}, { aborted, most: 1000 }), []);
   const graphs = useLoaded((aborted) => graphsOf(aborted), []);
+  const named = /** @type {ScenarioSet[] | undefined} */ (sets.data);
+  const ofInboxes = inboxColumns(named, sets.reload, inboxes.reload);
+  const ofDemonstrations = demonstrationsColumns(demonstrations.reload);
   return html`<h1>Data</h1>
-    <section class="card"><h2>Inboxes</h2>${inboxUpload.data && html`<${Upload} kind=${inboxUpload.data} done=${inboxes.reload} />`}
-      <${Loaded} state=${inboxes}>${(/** @type {Inbox[]} */ found) => listed("Inboxes", found, inboxColumns(/** @type {ScenarioSet[] | undefined} */ (sets.data), sets.reload, inboxes.reload), (each) => `${each.name}@${each.version}`, "No inbox yet: runs search synthetic ones.")}<//>
+    <section class="card"><h2>Inboxes</h2>
+      ${inboxUpload.data && html`<${Upload} kind=${inboxUpload.data} done=${inboxes.reload} />`}
+      <${Loaded} state=${inboxes}>${(/** @type {Inbox[]} */ found) =>
+        listed("Inboxes", found, ofInboxes, versionOf, "No inbox yet: runs search synthetic ones.")}<//>
       ${(inboxes.data?.length ?? 0) > 0 && html`<p class="muted">${HOW_MADE}</p>`}</section>
-    <section class="card"><h2>Sets of scenarios</h2><${UploadScenarios} inboxes=${/** @type {Inbox[]} */ (inboxes.data ?? [])} done=${sets.reload} />
-      <${Loaded} state=${sets}>${(/** @type {ScenarioSet[]} */ found) => listed("Sets of scenarios", found, setColumns(sets.reload), (each) => `${each.name}@${each.version}`, "No named set yet: environments make scenarios of their own.")}<//></section>
-    <section class="card"><h2>Your own files</h2><${ImportFile} done=${() => (demonstrations.reload(), sets.reload())} /></section>
+    <section class="card"><h2>Sets of scenarios</h2>
+      <${UploadScenarios} inboxes=${/** @type {Inbox[]} */ (inboxes.data ?? [])} done=${sets.reload} />
+      <${Loaded} state=${sets}>${(/** @type {ScenarioSet[]} */ found) =>
+        listed("Sets of scenarios", found, setColumns(sets.reload), versionOf, _NO_SET)}<//></section>
+    <section class="card"><h2>Your own files</h2>
+      <${ImportFile} done=${() => (demonstrations.reload(), sets.reload())} /></section>
     <section class="card"><h2>Demonstrations</h2><${Upload} kind=${DEMONSTRATIONS} done=${demonstrations.reload} />
-      <${Loaded} state=${demonstrations}>${(/** @type {Demonstrations[]} */ found) => listed("Demonstrations", found, demonstrationsColumns(demonstrations.reload), (each) => `${each.name}@${each.version}`, "None yet: runs learn by reinforcement alone, or from an environment's own oracle.")}<//></section>
+      <${Loaded} state=${demonstrations}>${(/** @type {Demonstrations[]} */ found) =>
+        listed("Demonstrations", found, ofDemonstrations, versionOf, _NO_DEMONSTRATIONS)}<//></section>
     <${Loaded} state=${graphs}>${(/** @type {Graphs | null} */ found) =>
       found &&
-      html`<section class="card"><h2>${found.title}s</h2><p class="muted">For ${label(found.environment)}. ${label(found.description, 600)}</p>
+      html`<section class="card"><h2>${found.title}s</h2>
+      <p class="muted">For ${label(found.environment)}. ${label(found.description, 600)}</p>
       ${listed(`${found.title}s`, found.items, graphColumns, (each) => each.sha256, "None yet.")}</section>`}<//>`;
 }
 
 /** @typedef {{title: string, description: string, environment: string, items: Graph[]}} Graphs */
 
-/** The stored graphs; null if no environment takes one. @param {AbortSignal} aborted @returns {Promise<Graphs | null>} */
+/**
+ * The stored graphs; null if no environment takes one.
+ * @param {AbortSignal} aborted @returns {Promise<Graphs | null>}
+ */
 async function graphsOf(aborted) {
   const [{ items: environments }, { items }] = await Promise.all([
     get("environments", {}, aborted),
@@ -171,7 +209,10 @@ async function graphsOf(aborted) {
   return null;
 }
 
-/** @param {string} caption @param {any[]} rows @param {import("../parts/table.js").Column[]} columns @param {(row: any) => string} keyOf @param {string} none */
+/**
+ * @param {string} caption @param {any[]} rows @param {import("../parts/table.js").Column[]} columns
+ * @param {(row: any) => string} keyOf @param {string} none
+ */
 function listed(caption, rows, columns, keyOf, none) {
   return rows.length === 0
     ? html`<p class="muted">${none}</p>`
@@ -179,20 +220,22 @@ function listed(caption, rows, columns, keyOf, none) {
 }
 
 const _DOCUMENTS = /** @type {Record<string, {title: string, of: string}>} */ ({
-  graphs: { title: "Graph", of: "nodes" },
-  scenarios: { title: "Scenarios", of: "scenarios" },
-  demonstrations: { title: "Demonstrations", of: "conversations" },
+  graphs: { title: "Graph", of: "node" },
+  scenarios: { title: "Scenarios", of: "scenario" },
+  demonstrations: { title: "Demonstrations", of: "conversation" },
 });
 
 /** A stored document. @param {{kind: string, sha256: string}} props */
 export function DocumentPage({ kind, sha256 }) {
   const state = useLoaded((aborted) => get(path`${kind}/${sha256}`, {}, aborted), [kind, sha256]);
-  const { title, of } = _DOCUMENTS[kind] ?? { title: "Data", of: "items" };
-  return html`<p class="crumbs"><a href=${href(["data"])}>Data</a></p><h1>${title}</h1><p class="muted"><code>${label(sha256)}</code></p>
+  const { title, of } = _DOCUMENTS[kind] ?? { title: "Data", of: "item" };
+  return html`<p class="crumbs"><a href=${href(["data"])}>Data</a></p><h1>${title}</h1>
+    <p class="muted"><code>${label(sha256)}</code></p>
     <${Loaded} state=${state}>${(/** @type {any} */ found) => {
       const items = found.graph ?? found.scenarios ?? found.demonstrations ?? [];
       return items.length === 0
         ? html`<${Empty} title="It is empty" />`
-        : html`<section class="card"><h2>${whole(items.length)} ${of}</h2><${JsonText} value=${items} limit=${20_000} /></section>`;
+        : html`<section class="card"><h2>${counted(items.length, of)}</h2>
+          <${JsonText} value=${items} limit=${20_000} /></section>`;
     }}<//>`;
 }

@@ -14,7 +14,7 @@ import { JsonText, label, Text } from "../parts/text.js";
 import { go, href, replace } from "../router.js";
 
 /** @typedef {import("../api_types").EvaluationBrief} Brief */
-/** @typedef {import("../api_types").app__schemas__evaluations__EvaluationOut} Evaluation */
+/** @typedef {import("../api_types").EvaluationOut} Evaluation */
 /** @typedef {import("../api_types").EvaluatedModel} Model */
 /** @typedef {import("../api_types").IntervalOut} Interval */
 

@@ -33,14 +33,25 @@ export function FinishedRollouts({ runId }) {
   }, [runId]);
   if (!found || found.total === 0) return null;
   return html`<section class="card finished"><h2>Just finished</h2>
-    <p class="muted">${counted(found.total, "rollout")} of the iteration in progress have finished; the newest are here. They are judged and listed below once the iteration is saved.</p>
+    <p class="muted">${counted(found.total, "rollout")} of the iteration in progress
+      ${found.total === 1 ? " has" : " have"} finished; the newest are here. They are judged and listed below once the
+      iteration is saved.</p>
     <ul class="rollouts">${found.items.map(
       (each) => html`<li key=${each.id}><details>
-      <summary>${taskIn(each.messages)} <span class="muted">${_PURPOSES[each.purpose] ?? each.purpose.replace(".", ", ")} · ${visible(ending(each))}, ${counted(each.turns, "turn")}, ${duration(each.seconds)} · ${ago(each.finished_at)}</span></summary>
+      <summary>${taskIn(each.messages)} <span class="muted">${noteOn(each)}</span></summary>
       <${Conversation} messages=${each.messages} />
-    </details>${each.error && html`<p class="wrong-soft"><${Text} value=${lastLine(each.error)} limit=${300} /></p>`}</li>`,
+    </details>${
+      each.error && html`<p class="wrong-soft"><${Text} value=${lastLine(each.error)} limit=${300} /></p>`
+    }</li>`,
     )}</ul>
   </section>`;
+}
+
+/** What it is for, how it ended, and how long it took. @param {Finished["items"][number]} rollout */
+function noteOn(rollout) {
+  const purpose = _PURPOSES[rollout.purpose] ?? rollout.purpose.replace(".", ", ");
+  const length = `${counted(rollout.turns, "turn")}, ${duration(rollout.seconds)}`;
+  return `${purpose} · ${visible(ending(rollout))}, ${length} · ${ago(rollout.finished_at)}`;
 }
 
 /** The line of an error that names it. @param {string} error */

@@ -14,6 +14,8 @@ import { RejudgingPage } from "./rejudging.js";
 import { ReleasePage } from "./release.js";
 import { RunPage } from "./run.js";
 import { Runs } from "./runs.js";
+import { SchedulePage } from "./schedule.js";
+import { Schedules } from "./schedules.js";
 import { SessionPage, Sessions } from "./sessions.js";
 import { Start } from "./start.js";
 import { TrajectoryPage } from "./trajectory.js";
@@ -50,6 +52,9 @@ export function pageOf({ names, query }) {
     case "evaluations":
       if (id) return shown(`Evaluation ${id}`, () => html`<${EvaluationPage} id=${id} />`, `evaluations/${id}`);
       return shown("Evaluations", () => html`<${Evaluations} />`, "evaluations");
+    case "schedules":
+      if (id) return shown("Schedule", () => html`<${SchedulePage} id=${id} />`, `schedules/${id}`);
+      return shown("Schedules", () => html`<${Schedules} />`, "schedules");
     case "sessions":
       if (id) return shown("Session", () => html`<${SessionPage} id=${id} />`, `sessions/${id}`);
       return shown("Sessions", () => html`<${Sessions} query=${query} />`, "sessions");

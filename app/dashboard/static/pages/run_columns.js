@@ -1,5 +1,5 @@
-// The columns of the table of runs: figures, and settings by their paths. An entry is a run, or the newest of several that
-// differ only in their seed.
+// The columns of the table of runs: figures, and settings by their paths. An entry is a run, or the newest of several
+// that differ only in their seed.
 
 import { ago, compact, counted, dollars, duration, inWords, NONE, number, percent, signed, whole } from "../format.js";
 import { GainBar } from "../parts/gain.js";
@@ -23,7 +23,10 @@ import { href } from "../router.js";
  * @property {() => unknown} changed
  */
 
-/** Those that can be left out, by their names in the address, and whether they are shown at first. @type {{name: string, isUsual: boolean, column: Column}[]} */
+/**
+ * Those that can be left out, by their names in the address, and whether they are shown at first.
+ * @type {{name: string, isUsual: boolean, column: Column}[]}
+ */
 export const COLUMNS = [
   {
     name: "environment",
@@ -168,7 +171,10 @@ const _TITLES = /** @type {Record<string, string>} */ ({
   rollouts_per_group: "Rollouts",
 });
 
-/** @param {string | null} names as the address has them @param {boolean} isPriced whether a run has a cost @returns {Set<string>} */
+/**
+ * @param {string | null} names as the address has them @param {boolean} isPriced whether a run has a cost
+ * @returns {Set<string>}
+ */
 export const shownColumns = (names, isPriced) =>
   new Set(
     names === null
@@ -211,6 +217,18 @@ const settingColumn = (path) => ({
   cell: (/** @type {Run} */ run) => label(String(run.settings?.[path] ?? NONE), 30),
 });
 
+/** Figures that always stay, and those that give way to all others where there is no room. */
+const _ALWAYS = ["status", "success", "gain", "cost"];
+const _LEAST = ["reward", "tokens", "time", "iterations", "verdict"];
+/** Weight of the setting that tells most; each further one weighs less. */
+const _SETTINGS = 1000;
+
+/** @param {string} name */
+function weightOf(name) {
+  if (_ALWAYS.includes(name)) return undefined;
+  return _LEAST.includes(name) ? _LEAST.indexOf(name) : _LEAST.length;
+}
+
 /** The columns of a table. @param {Table} table @param {Set<string>} shown @param {Run[]} runs @returns {Column[]} */
 export function columnsOf(table, shown, runs) {
   const apart = shown.has(DIFFERING) ? differing(runs) : [];
@@ -225,8 +243,14 @@ export function columnsOf(table, shown, runs) {
       isHead: true,
       cell: (/** @type {Run} */ run) => (run.same_settings ? several(run, table) : single(run, table, isRepeated(run))),
     },
-    ...first.map((name) => COLUMNS.find((each) => each.name === name)?.column ?? settingColumn(name)),
-    ...COLUMNS.filter((each) => shown.has(each.name) && !first.includes(each.name)).map((each) => each.column),
+    ...first.map((name, index) => ({
+      ...(COLUMNS.find((each) => each.name === name)?.column ?? settingColumn(name)),
+      weight: _SETTINGS - index,
+    })),
+    ...COLUMNS.filter((each) => shown.has(each.name) && !first.includes(each.name)).map(({ name, column }) => ({
+      ...column,
+      weight: weightOf(name),
+    })),
     {
       title: "",
       cell: (/** @type {Run} */ run) => !run.same_settings && html`<${EditRun} run=${run} changed=${table.changed} />`,
@@ -239,9 +263,11 @@ function single(run, { chosen, choose, changed }, hasId) {
   const name = nameOf(run);
   const whole = `${visible(run.model.project)}/${visible(run.model.name)}`;
   return html`<span class="run-cell">
-    <input type="checkbox" aria-label=${`Compare ${name}`} checked=${chosen.has(run.run_id)} onChange=${() => choose(run.run_id)} />
+    <input type="checkbox" aria-label=${`Compare ${name}`} checked=${chosen.has(run.run_id)}
+      onChange=${() => choose(run.run_id)} />
     <${Star} run=${run} changed=${changed} />
-    <a class="run-name" href=${href(["runs", run.run_id])} title=${`${name} · ${label(whole)} · ${run.run_id}`}>${shortNameOf(run)}</a>
+    <a class="run-name" href=${href(["runs", run.run_id])}
+      title=${`${name} · ${label(whole)} · ${run.run_id}`}>${shortNameOf(run)}</a>
     ${hasId && run.name && html`<code class="muted">${idEnd(run.run_id)}</code>`}
     <${Tags} tags=${run.tags} />
   </span>`;
@@ -254,16 +280,22 @@ const keyOf = (run) => `same:${run.settings_hash}`;
 function several(run, { chosen, choose, unfolded, fold, changed }) {
   const isOpen = unfolded.has(run.settings_hash);
   const name = nameOf(run);
+  const count = counted(run.same_settings?.runs ?? 0, "run");
   return html`<span class="run-cell">
-    <input type="checkbox" aria-label=${`Compare all like ${name}`} checked=${chosen.has(keyOf(run))} onChange=${() => choose(keyOf(run))} />
+    <input type="checkbox" aria-label=${`Compare all like ${name}`} checked=${chosen.has(keyOf(run))}
+      onChange=${() => choose(keyOf(run))} />
     <${StarAll} run=${run} changed=${changed} />
-    <button class="quiet fold" aria-expanded=${isOpen} aria-label=${`${counted(run.same_settings?.runs ?? 0, "run")} like ${name}`} onClick=${() => fold(run.settings_hash)}>
-      <span aria-hidden="true">${isOpen ? "▾" : "▸"}</span>${counted(run.same_settings?.runs ?? 0, "run")}</button>
+    <button class="quiet fold" aria-expanded=${isOpen} aria-label=${`${count} like ${name}`}
+      onClick=${() => fold(run.settings_hash)}>
+      <span aria-hidden="true">${isOpen ? "▾" : "▸"}</span>${count}</button>
     <span class="run-name" title=${`the newest is ${name}`}>${shortNameOf(run).replace(/ · seed \d+$/, "")}</span>
   </span>`;
 }
 
-/** The mean over the runs of an entry, or the run's own value. @param {Run} run @param {string} name @param {number | null} own */
+/**
+ * The mean over the runs of an entry, or the run's own value.
+ * @param {Run} run @param {string} name @param {number | null} own
+ */
 const mean = (run, name, own) => (run.same_settings ? (run.same_settings.means[name] ?? null) : own);
 
 /** @param {Run} run @returns {import("../parts/gain.js").Gain} */
@@ -292,7 +324,9 @@ function points(run) {
     low != null && high != null
       ? `from ${signed(low, 0)} to ${signed(high, 0)}; standard deviation between the runs`
       : undefined;
-  return html`<strong class=${mean > 0 ? "good" : mean < 0 ? "bad-ink" : ""} title=${title}>${signed(mean, 0)}${spread != null && html` <span class="muted">± ${number(spread, 0)}</span>`}</strong>`;
+  const between = spread != null && html` <span class="muted">± ${number(spread, 0)}</span>`;
+  return html`<strong class=${mean > 0 ? "good" : mean < 0 ? "bad-ink" : ""} title=${title}>${signed(mean, 0)}${between}
+    </strong>`;
 }
 
 /** @param {Run} run */
@@ -307,12 +341,16 @@ function verdict(run) {
   return html`<${VerdictMark} state=${run.verdict.state} text=${run.verdict.text} />`;
 }
 
-/** What most runs of an entry are, and how many. @param {Record<string, number>} counts @param {(name: any) => unknown} mark */
+/**
+ * What most runs of an entry are, and how many.
+ * @param {Record<string, number>} counts @param {(name: any) => unknown} mark
+ */
 function commonest(counts, mark) {
   const found = Object.entries(counts).sort(([, one], [, other]) => other - one);
   const all = found.reduce((sum, [, count]) => sum + count, 0);
   const title = found.map(([name, count]) => `${count} ${inWords(name)}`).join(", ");
-  return html`<span title=${title}>${mark(found[0][0])}${found.length > 1 && html` <span class="muted">${found[0][1]}/${all}</span>`}</span>`;
+  const share = found.length > 1 && html` <span class="muted">${found[0][1]}/${all}</span>`;
+  return html`<span title=${title}>${mark(found[0][0])}${share}</span>`;
 }
 
 /** @param {Run} run */

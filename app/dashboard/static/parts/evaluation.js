@@ -8,7 +8,7 @@ import { useLoaded, useReload } from "./states.js";
 import { Progress, Status } from "./status.js";
 import { Text } from "./text.js";
 
-/** @typedef {import("../api_types").app__schemas__evaluations__EvaluationOut} Evaluation */
+/** @typedef {import("../api_types").EvaluationOut} Evaluation */
 /** @typedef {import("../api_types").IntervalOut} Interval */
 
 const _OPEN = new Set(["queued", "running"]);

@@ -1,66 +1,243 @@
-// Promoting a checkpoint to a name, immediately or after a trial against what another name means.
+// Promoting a checkpoint to a name: immediately, after a trial against what a name means, or to a share of the name's
+// users first.
 
 import { useState } from "../vendor/hooks.js";
-import { get, path, post } from "../api.js";
-import { percent } from "../format.js";
+import { ApiError, get, path, post } from "../api.js";
+import { finePercent, percent } from "../format.js";
 import { href } from "../router.js";
 import { Action } from "./action.js";
 import { AsCurl } from "./as_code.js";
 import { Field } from "./field.js";
 import { html } from "./html.js";
+import { ReleaseLine } from "./release.js";
 import { useLoaded } from "./states.js";
-import { label } from "./text.js";
+import { label, Text } from "./text.js";
 
 /** @typedef {{step: number, success: number | null, is_best: boolean}} Checkpoint */
 /** @typedef {import("../api_types").PromotionOut} Promotion */
+/** @typedef {import("../api_types").ReleaseAccepted} Release */
+/** @typedef {"now" | "trial" | "release"} Way */
+/** @typedef {{step: number, as: string, way: Way, champion: string, share: string, isTried: boolean}} Choice */
+/** @typedef {{choice: Choice, evaluationId?: string | null, release?: Release}} Outcome */
+
+/** The stages of a release after the first one, which is chosen. */
+const _LATER_SHARES = [0.2, 0.5];
+const _FIELDS = ["as", "ramp"];
 
 /**
  * @param {{project: string, name: string, checkpoints: Checkpoint[], runId: string | null, done: () => void}} props
  *   the first checkpoint is proposed; `done` is called to close, whether or not it was promoted
  */
 export function Promote({ project, name, checkpoints, runId, done }) {
-  const [step, setStep] = useState(checkpoints[0].step);
-  const [as, setAs] = useState("live");
-  const [trial, setTrial] = useState("");
-  const [made, setMade] = useState(/** @type {{evaluation_id?: string | null} | undefined} */ (undefined));
-  const promotions = useLoaded((aborted) => get("promotions", {}, aborted), []);
-  const known = (promotions.data?.items ?? []).filter((/** @type {Promotion} */ each) =>
-    each.name.startsWith(`${project}/`),
+  const [choice, setChoice] = useState(
+    /** @type {Choice} */ ({
+      step: checkpoints[0].step,
+      as: "live",
+      way: "now",
+      champion: "",
+      share: "5",
+      isTried: true,
+    }),
   );
-  const checkpoint = checkpoints.find((each) => each.step === step) ?? checkpoints[0];
+  const [outcome, setOutcome] = useState(/** @type {Outcome | undefined} */ (undefined));
+  const [faults, setFaults] = useState(/** @type {ApiError["errors"]} */ ([]));
+  const promotions = useLoaded((aborted) => get("promotions", {}, aborted), []);
+  const promoted = /** @type {Promotion[]} */ (promotions.data?.items ?? []).filter((promotion) =>
+    promotion.name.startsWith(`${project}/`),
+  );
+  if (outcome) return html`<${Result} outcome=${outcome} project=${project} name=${name} close=${done} />`;
+  const obstacles = obstaclesOf(promoted, `${project}/${choice.as}`, `${project}/${name}`, choice.step);
+  const way = obstacles[choice.way] ? "now" : choice.way;
+  const champion = choice.champion || firstOf(promoted, `${project}/${choice.as}`);
   async function promote() {
-    setMade(
-      await post(path`models/${project}/${name}/promote`, { step, as, ...(trial ? { if_better_than: trial } : {}) }),
-    );
-  }
-  if (made && !made.evaluation_id)
-    return html`<${Promoted} name=${`${project}/${as}`} model=${`${project}/${name}`} step=${step} done=${done} />`;
-  return html`
-    ${
-      checkpoints.length > 1 &&
-      html`<label class="field"><span>Checkpoint</span>
-      <select value=${step} onChange=${(/** @type {any} */ event) => setStep(Number(event.target.value))}>
-        ${checkpoints.map((each) => html`<option value=${each.step} selected=${each.step === step}>step ${each.step}, ${percent(each.success)}${each.is_best ? ", best" : ""}</option>`)}
-      </select></label>`
+    const request = { ...choice, way, champion };
+    setFaults([]);
+    try {
+      setOutcome({ choice: request, ...(await send(project, name, request)) });
+    } catch (error) {
+      const atFields = error instanceof ApiError ? error.errors.map(atField) : [];
+      if (!atFields.some(({ loc }) => _FIELDS.includes(String(loc[1])))) throw error;
+      setFaults(atFields);
     }
-    <p>Its evidence: ${percent(checkpoint.success)} success on held-out scenarios${checkpoint.is_best ? ", the best of its run" : ""}.
-      ${runId && html` <a href=${href(["runs", runId, "held-out"])}>Read them, through the checkpoints</a>`}</p>
-    <${Field} field=${{ name: "as", label: "Name", type: "string", help: `Clients use it as ${label(`${project}/${as}`, 120)}.` }} value=${as} set=${setAs} faults=${[]} />
-    <label class="field"><span>Only if better than</span>
-      <select value=${trial} onChange=${(/** @type {any} */ event) => setTrial(event.target.value)} aria-describedby="trial-help">
-        <option value="">no trial: promote it now</option>
-        ${known.map((/** @type {Promotion} */ each) => html`<option value=${each.name.slice(project.length + 1)}>${label(each.name, 100)} (${label(each.model, 60)}, step ${each.step})</option>`)}
-      </select>
-      <span class="help" id="trial-help">Both attempt the same held-out scenarios until it is clear which is better.${promotions.data && known.length === 0 && " Nothing is promoted in this project yet."}</span></label>
-    <div class="actions"><${Action} label=${trial ? "Start the trial" : "Promote it"} kind="primary" disabled=${!as.trim()} act=${promote} /><button onClick=${done}>Close</button></div>
-    ${made?.evaluation_id && html`<p role="status">The trial is running: <a href=${href(["evaluations", made.evaluation_id])}>see it</a>.</p>`}`;
+  }
+  const change = (/** @type {Partial<Choice>} */ changes) => setChoice({ ...choice, way, ...changes });
+  const labels = { now: "Promote it", trial: "Start the trial", release: "Start the release" };
+  return html`
+    <${ChosenCheckpoint} checkpoints=${checkpoints} step=${choice.step} change=${change} runId=${runId} />
+    <${NameField} project=${project} promoted=${promoted} as=${choice.as} change=${change} faults=${faults} />
+    <fieldset class="ways"><legend>Who gets it</legend>
+      <${Option} way="now" chosen=${way} change=${change} title="Everybody, now" />
+      <${Option} way="trial" chosen=${way} change=${change} title="Everybody, if a trial shows that it is better"
+        obstacle=${obstacles.trial}>
+        <${Champion} promoted=${promoted} project=${project} champion=${champion} change=${change} />
+      <//>
+      <${Option} way="release" chosen=${way} change=${change} title="A share of the users first"
+        obstacle=${obstacles.release}>
+        <${FirstShare} choice=${choice} meant=${meantBy(promoted, `${project}/${choice.as}`)} change=${change}
+          faults=${faults} />
+      <//>
+    </fieldset>
+    <div class="actions">
+      <${Action} key=${way} label=${labels[way]} kind="primary" disabled=${!choice.as.trim()} act=${promote} />
+      <button onClick=${done}>Close</button>
+    </div>`;
 }
 
-/** What a promotion did, and how clients ask the model. @param {{name: string, model: string, step: number, done: () => void}} props */
-function Promoted({ name, model, step, done }) {
+/** Post what was chosen. @param {string} project @param {string} name of the model @param {Choice} choice */
+async function send(project, name, { step, as, way, champion, share: percentage, isTried }) {
+  if (way === "release") {
+    const first = Number(percentage || Number.NaN) / 100;
+    const ramp = [first, ..._LATER_SHARES.filter((share) => share > first)];
+    const body = { model: name, step, ramp, skip_trial: !isTried };
+    return { release: /** @type {Release} */ (await post(path`promotions/${project}/${as}/releases`, body)) };
+  }
+  const body = { step, as, ...(way === "trial" ? { if_better_than: champion } : {}) };
+  return { evaluationId: (await post(path`models/${project}/${name}/promote`, body)).evaluation_id };
+}
+
+/**
+ * A release has the promoted name in its path, where the form has a field for it.
+ * @param {ApiError["errors"][number]} fault
+ */
+const atField = ({ loc, msg }) => ({ loc: loc[0] === "path" ? ["body", "as"] : loc, msg });
+
+/** @param {Promotion[]} promoted @param {string} name */
+const meantBy = (promoted, name) => promoted.find((promotion) => promotion.name === name);
+
+/**
+ * The promoted name to compare with at first, without its project.
+ * @param {Promotion[]} promoted @param {string} name
+ */
+const firstOf = (promoted, name) => (meantBy(promoted, name) ?? promoted[0])?.name.split("/")[1] ?? "";
+
+/**
+ * Why a checkpoint cannot be tried against a name, or be released to its users.
+ * @param {Promotion[]} promoted @param {string} name @param {string} model @param {number} step
+ * @returns {Partial<Record<Way, unknown>>}
+ */
+function obstaclesOf(promoted, name, model, step) {
+  const meant = meantBy(promoted, name);
+  return {
+    trial: promoted.length === 0 && "Nothing is promoted in this project yet, so there is nothing to compare it with.",
+    release: !meant
+      ? `Nothing is promoted as ${label(name, 120)} yet, so it has no users.`
+      : meant.release
+        ? html`${label(name, 120)} has a release already: <${ReleaseLine} release=${meant.release} />`
+        : meant.model === model && meant.step === step && `${label(name, 120)} means this checkpoint already.`,
+  };
+}
+
+/**
+ * @param {{checkpoints: Checkpoint[], step: number, change: (changes: Partial<Choice>) => void,
+ *   runId: string | null}} props
+ */
+function ChosenCheckpoint({ checkpoints, step, change, runId }) {
+  const checkpoint = checkpoints.find((other) => other.step === step) ?? checkpoints[0];
+  const chosen = (/** @type {any} */ event) => change({ step: Number(event.target.value) });
+  const option = (/** @type {Checkpoint} */ offered) => {
+    const text = `step ${offered.step}, ${percent(offered.success)}${offered.is_best ? ", best" : ""}`;
+    return html`<option value=${offered.step} selected=${offered.step === step}>${text}</option>`;
+  };
+  const isBest = checkpoint.is_best ? ", the best of its run" : "";
+  return html`${
+    checkpoints.length > 1 &&
+    html`<label class="field"><span>Checkpoint</span>
+      <select value=${step} onChange=${chosen}>${checkpoints.map(option)}</select></label>`
+  }
+    <p>Its evidence: ${percent(checkpoint.success)} success on held-out scenarios${isBest}.
+      ${runId && html` <a href=${href(["runs", runId, "held-out"])}>Read them, through the checkpoints</a>`}</p>`;
+}
+
+/**
+ * @param {{project: string, promoted: Promotion[], as: string, change: (changes: Partial<Choice>) => void,
+ *   faults: ApiError["errors"]}} props
+ */
+function NameField({ project, promoted, as, change, faults }) {
+  const name = `${project}/${as}`;
+  const meant = meantBy(promoted, name);
+  const today = meant ? ` Today it means ${label(meant.model, 120)}@${meant.step}.` : "";
+  const help = `Clients use it as ${label(name, 120)}.${today}`;
+  return html`<${Field} field=${{ name: "as", label: "Name", type: "string", help }} value=${as} faults=${faults}
+    set=${(/** @type {string} */ value) => change({ as: value })} />`;
+}
+
+/**
+ * One way to promote, with its fields if it is chosen, or with what prevents it.
+ * @param {{way: Way, chosen: Way, change: (changes: Partial<Choice>) => void, title: string, obstacle?: unknown,
+ *   children?: any}} props
+ */
+function Option({ way, chosen, change, title, obstacle, children }) {
+  return html`<div class="way">
+    <label class="check"><input type="radio" name="way" checked=${way === chosen} disabled=${Boolean(obstacle)}
+      onChange=${() => change({ way })} /> ${title}</label>
+    ${obstacle ? html`<p class="muted small">${obstacle}</p>` : way === chosen && children}
+  </div>`;
+}
+
+/**
+ * @param {{promoted: Promotion[], project: string, champion: string, change: (changes: Partial<Choice>) => void}} props
+ */
+function Champion({ promoted, project, champion, change }) {
+  const option = (/** @type {Promotion} */ promotion) => {
+    const value = promotion.name.slice(project.length + 1);
+    const text = `${label(promotion.name, 100)} (${label(promotion.model, 60)}@${promotion.step})`;
+    return html`<option value=${value} selected=${value === champion}>${text}</option>`;
+  };
+  const chosen = (/** @type {any} */ event) => change({ champion: event.target.value });
+  return html`<label class="field"><span>Better than</span>
+    <select value=${champion} aria-describedby="trial-help" onChange=${chosen}>${promoted.map(option)}</select>
+    <span class="help" id="trial-help">Both attempt the same held-out scenarios until it is clear which is
+      better.</span></label>`;
+}
+
+/**
+ * @param {{choice: Choice, meant: Promotion | undefined, change: (changes: Partial<Choice>) => void,
+ *   faults: ApiError["errors"]}} props
+ */
+function FirstShare({ choice: { share, isTried }, meant, change, faults }) {
+  const stable = meant ? `${label(meant.model, 120)}@${meant.step}` : "";
+  const help = `At most 50. The others keep ${stable}. The share rises while guardrails permit it, and harm ends it.`;
+  return html`<${Field} field=${{ name: "ramp", label: "Share of the users, in percent", type: "number", help }}
+      value=${share} faults=${faults} set=${(/** @type {string} */ value) => change({ share: value })} />
+    <label class="check"><input type="checkbox" checked=${isTried}
+      onChange=${(/** @type {any} */ event) => change({ isTried: event.target.checked })} />
+      A trial on held-out scenarios comes first</label>`;
+}
+
+/** What was done. @param {{outcome: Outcome, project: string, name: string, close: () => void}} props */
+function Result({ outcome: { choice, evaluationId, release }, project, name, close }) {
+  const [promoted, model] = [`${project}/${choice.as}`, `${project}/${name}`];
+  const wins = ` If step ${choice.step} wins, ${label(promoted, 120)} means it.`;
+  return html`${
+    release
+      ? html`<${Released} release=${release} choice=${choice} />`
+      : evaluationId
+        ? html`<p role="status">The trial is running:
+            ${" "}<a href=${href(["evaluations", evaluationId])}>see it</a>.${wins}</p>`
+        : html`<${Promoted} name=${promoted} model=${model} step=${choice.step} />`
+  }
+    <div class="actions"><button onClick=${close}>Close</button></div>`;
+}
+
+/** What the name means now, and how clients ask it. @param {{name: string, model: string, step: number}} props */
+function Promoted({ name, model, step }) {
   const body = { model: name, messages: [{ role: "user", content: "Hello" }] };
-  return html`<p role="status"><strong>${label(name, 120)} now means step ${step}</strong> of ${label(model, 120)}. <a href=${href(["models"])}>See all promoted names</a></p>
+  return html`<p role="status"><strong>${label(name, 120)} now means step ${step}</strong> of ${label(model, 120)}.
+      ${" "}<a href=${href(["models"])}>See all promoted names</a></p>
     <p class="muted">Clients of the OpenAI API ask it by this name:</p>
-    <${AsCurl} body=${body} target="v1/chat/completions" />
-    <div class="actions"><button onClick=${done}>Close</button></div>`;
+    <${AsCurl} body=${body} target="v1/chat/completions" />`;
+}
+
+/** Who meets the checkpoint, and what its owner should know. @param {{release: Release, choice: Choice}} props */
+function Released({ release: { release_id: id, state, name, stable, forecast, warnings }, choice: { step, share } }) {
+  const users = `${finePercent(Number(share) / 100)} of the users of ${label(name, 120)}`;
+  const others = `the others keep ${label(stable, 120)}.`;
+  const news =
+    state === "trial"
+      ? html`<strong>A trial comes first.</strong> Unless it refuses step ${step}, ${users} meet it then; ${others}`
+      : html`<strong>${users} now meet step ${step}</strong>; ${others}`;
+  const warning = (/** @type {string} */ text) => html`<li><${Text} value=${text} limit=${400} /></li>`;
+  return html`<p role="status">${news} <a href=${href(["releases", id])}>See the release</a></p>
+    <p class="muted"><${Text} value=${forecast.note} limit=${600} /></p>
+    ${warnings.length > 0 && html`<ul>${warnings.map(warning)}</ul>`}`;
 }

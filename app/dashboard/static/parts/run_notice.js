@@ -12,7 +12,10 @@ import { visible } from "./text.js";
 /** Ids of the runs whose end the browser announces. @type {Set<string>} */
 const _wanted = new Set();
 
-/** The tab's title, such as `73% · 9/14 · NAME` while a run is worked on: held-out success and iterations. @param {Run} run */
+/**
+ * The tab's title, such as `73% · 9/14 · NAME` while a run is worked on: held-out success and iterations.
+ * @param {Run} run
+ */
 function titleOf(run) {
   const { on } = run.verdict;
   const success = on && percent((on.latest ?? on.first).success);
@@ -49,7 +52,10 @@ function tell(run) {
   }
 }
 
-/** Asks for a notice when the run ends. The browser's permission is requested on a click only. @param {{run: Run}} props */
+/**
+ * Asks for a notice when the run ends. The browser's permission is requested on a click only.
+ * @param {{run: Run}} props
+ */
 export function NoticeSwitch({ run }) {
   const [isOn, setOn] = useState(_wanted.has(run.run_id));
   const [isBlocked, setBlocked] = useState(false);
@@ -61,6 +67,11 @@ export function NoticeSwitch({ run }) {
     else _wanted.delete(run.run_id);
     setOn(isWanted);
   }
-  return html`<button aria-pressed=${isOn} title="A notice of the browser when the run ends, as long as this page is open" onClick=${toggle}>Notify me</button>
-    ${isBlocked && html`<span class="wrong" role="alert">The browser blocks notices of this page. Its settings for this site allow them.</span>`}`;
+  return html`<button class="notify" aria-pressed=${isOn} onClick=${toggle}
+      title="A notice of the browser when the run ends, as long as this page is open">Notify me</button>
+    ${
+      isBlocked &&
+      html`<span class="wrong" role="alert">The browser blocks notices of this page. Its settings for this site allow
+        them.</span>`
+    }`;
 }

@@ -1,6 +1,7 @@
 // Tables that can be sorted by their columns. A long one only renders the visible rows.
 
 import { useLayoutEffect, useMemo, useState } from "../vendor/hooks.js";
+import { useFitting } from "./fitting.js";
 import { html } from "./html.js";
 import { Sideways, useOverflowHint } from "./strip.js";
 
@@ -15,6 +16,7 @@ const _MARGIN = 6;
  * @property {boolean} [isNumber]
  * @property {boolean} [isHead] whether its cells say what their rows are about
  * @property {number} [width] minimum width in a long table, in pixels
+ * @property {number} [weight] the lowest ones are left out of a short table that is too wide; without it, it stays
  * @property {string | ((row: any) => any)} [by] what the column is sorted by, or where a row has it, such as
  *   `rewards.mean`; without it the column cannot be sorted
  */
@@ -25,8 +27,8 @@ const _MARGIN = 6;
  * down and texts from A, the second turns that round, and the third gives the original order back.
  * @param {Column[]} columns
  * @param {any[]} rows
- * @param {{order?: Order, sort?: (order: Order | undefined) => void}} [elsewhere] the order and how to change it, if the
- *   rows come in it
+ * @param {{order?: Order, sort?: (order: Order | undefined) => void}} [elsewhere] the order and how to change it, if
+ *   the rows come in it
  */
 function useOrder(columns, rows, elsewhere = {}) {
   const [own, setOwn] = useState(/** @type {Order | undefined} */ (undefined));
@@ -46,7 +48,8 @@ function useOrder(columns, rows, elsewhere = {}) {
   function head(column) {
     if (!column.by) return column.title;
     const mark = order?.title !== column.title ? "↕" : order.isDown ? "↓" : "↑";
-    return html`<button class="sort" onClick=${() => press(column)}>${column.title} <span aria-hidden="true">${mark}</span></button>`;
+    return html`<button class="sort" onClick=${() => press(column)}>
+      ${column.title} <span aria-hidden="true">${mark}</span></button>`;
   }
   /** @param {Column} column */
   const state = (column) => (order?.title !== column.title ? undefined : order.isDown ? "descending" : "ascending");
@@ -83,6 +86,9 @@ export function LongTable({ caption, columns, rows, keyOf, height = 420, toneOf 
   const widths = columns.map((column) => column.width ?? _WIDTH);
   const columnWidths = { gridTemplateColumns: widths.map((width) => `minmax(${width}px, ${width}fr)`).join(" ") };
   const whole = { minWidth: `${widths.reduce((sum, width) => sum + width, _ROW)}px` };
+  const numeric = (/** @type {Column} */ column) => (column.isNumber ? "num" : "");
+  const heading = (/** @type {Column} */ column) =>
+    html`<span role="columnheader" aria-sort=${state(column)} class=${numeric(column)}>${head(column)}</span>`;
   return html`<div
     ref=${box}
     class="long scroll"
@@ -93,9 +99,8 @@ export function LongTable({ caption, columns, rows, keyOf, height = 420, toneOf 
     style=${{ maxHeight: `${height}px` }}
     onScroll=${(/** @type {any} */ event) => setTop(event.currentTarget.scrollTop)}
   >
-    <div role="rowgroup" class="head" style=${whole}><div role="row" class="row" aria-rowindex="1" style=${columnWidths}>
-      ${columns.map((column) => html`<span role="columnheader" aria-sort=${state(column)} class=${column.isNumber ? "num" : ""}>${head(column)}</span>`)}
-    </div></div>
+    <div role="rowgroup" class="head" style=${whole}>
+      <div role="row" class="row" aria-rowindex="1" style=${columnWidths}>${columns.map(heading)}</div></div>
     <div role="rowgroup" class="body" style=${{ ...whole, height: `${rows.length * _ROW}px` }}>
       ${shown.map(
         (row, index) => html`<div
@@ -105,7 +110,7 @@ export function LongTable({ caption, columns, rows, keyOf, height = 420, toneOf 
           aria-rowindex=${first + index + 2}
           style=${{ ...columnWidths, transform: `translateY(${(first + index) * _ROW}px)` }}
         >
-          ${columns.map((column) => html`<span role="cell" class=${column.isNumber ? "num" : ""}>${column.cell(row)}</span>`)}
+          ${columns.map((column) => html`<span role="cell" class=${numeric(column)}>${column.cell(row)}</span>`)}
         </div>`,
       )}
     </div>
@@ -115,22 +120,25 @@ export function LongTable({ caption, columns, rows, keyOf, height = 420, toneOf 
 /**
  * A short table. With the class `stacked`, a phone shows its rows below each other instead of scrolling sideways.
  * @param {{caption: string, columns: Column[], rows: any[], keyOf: (row: any) => string | number, class?: string,
- *   toneOf?: (row: any) => string, order?: Order, sort?: (order: Order | undefined) => void}} props `order` and `sort` if
- *   the rows are sorted elsewhere
+ *   toneOf?: (row: any) => string, order?: Order, sort?: (order: Order | undefined) => void}} props `order` and `sort`
+ *   if the rows are sorted elsewhere
  */
 export function Table({ caption, columns, rows, keyOf, class: name = "", toneOf, order, sort }) {
   const { sorted, head, state } = useOrder(columns, rows, { order, sort });
+  const { table, fitting, note } = useFitting(columns);
   /** @param {Column} column @param {any} row */
   const cell = ({ title, isHead, isNumber, cell }, row) =>
     isHead
       ? html`<th scope="row">${cell(row)}</th>`
       : html`<td class=${isNumber ? "num" : ""} data-title=${title}>${cell(row)}</td>`;
-  return html`<${Sideways} label=${caption} class=${name}><table>
+  const heading = (/** @type {Column} */ column) =>
+    html`<th scope="col" aria-sort=${state(column)} class=${column.isNumber ? "num" : ""}>${head(column)}</th>`;
+  return html`<${Sideways} label=${caption} class=${name}><table ref=${table}>
     <caption class="unseen">${caption}</caption>
-    <thead><tr>${columns.map((column) => html`<th scope="col" aria-sort=${state(column)} class=${column.isNumber ? "num" : ""}>${head(column)}</th>`)}</tr></thead>
+    <thead><tr>${fitting.map(heading)}</tr></thead>
     <tbody>${sorted.map(
       (row) =>
-        html`<tr key=${keyOf(row)} class=${toneOf?.(row) ?? ""}>${columns.map((column) => cell(column, row))}</tr>`,
+        html`<tr key=${keyOf(row)} class=${toneOf?.(row) ?? ""}>${fitting.map((column) => cell(column, row))}</tr>`,
     )}</tbody>
-  </table><//>`;
+  </table><//>${note}`;
 }

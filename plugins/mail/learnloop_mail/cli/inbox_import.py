@@ -41,8 +41,8 @@ def import_(
     figures |= {"unreadable": len(report.broken), "seconds": f"{report.seconds:.1f}"}
     print_figures(figures | question_figures(sizes))
     for mail in report.broken[:_SHOWN_BROKEN]:
-        place = mail.file if mail.number is None else f"{mail.file} (email {mail.number})"
-        results.print(f"  unreadable: {place}: {mail.reason}")
+        location = mail.file if mail.number is None else f"{mail.file} (email {mail.number})"
+        results.print(f"  unreadable: {location}: {mail.reason}")
     if len(report.broken) > _SHOWN_BROKEN:
         results.print(f"  and {len(report.broken) - _SHOWN_BROKEN} more (--json lists them)")
     results.print(f'\nAsk about it: learnloop ask --model MODEL --inbox {name} "QUESTION"')

@@ -101,8 +101,8 @@ def prepare(
     """Build an inbox and questions about it, once: what was made of the same inputs before is used again."""
     from learnloop_mail.preparation.recipe import BadRecipe, read_recipe
 
-    given = dict(locals())
-    flags = {key: given[key] for key in _RECIPE_FLAGS}
+    options = dict(locals())
+    flags = {key: options[key] for key in _RECIPE_FLAGS}
     with failing_on(BadRecipe):
         recipe = read_recipe(config, flags)
     _report(prepared(recipe, settings_with(data_dir=data_dir)), as_json)
@@ -158,5 +158,5 @@ def _report(prepared: "Prepared", as_json: bool) -> None:
         print_json({**asdict(prepared.version), "done": list(prepared.done)})
         return
     print_version(prepared.version)
-    done = " and ".join(prepared.done)
-    results.print(f"\nMade: {done}." if done else "\nNothing to do: the same inputs were prepared before.")
+    stages = " and ".join(prepared.done)
+    results.print(f"\nMade: {stages}." if stages else "\nNothing to do: the same inputs were prepared before.")

@@ -71,7 +71,7 @@ def _text(row: Mapping[str, Json], key: str, number: int, kind: str) -> str:
 
 def _people(row: Mapping[str, Json], key: str, number: int) -> tuple[str, ...]:
     value = row[key] if row[key] is not None else []
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, list) or not all(isinstance(address, str) for address in value):
         raise DatasetError(f"email {number}: {key!r} must be a list of addresses")
     return tuple(filter(None, map(clean_line, value)))
 
@@ -80,16 +80,16 @@ def _moment(value: Json, number: int) -> datetime | None:
     """Return a timestamp; in JSON, an ISO date or seconds since the epoch. Times without a zone are UTC."""
     if value is None or value == "":
         return None
-    found = value if isinstance(value, datetime) else None
+    moment = value if isinstance(value, datetime) else None
     with suppress(ValueError, OverflowError, OSError):
         if isinstance(value, str):
-            found = datetime.fromisoformat(value)
+            moment = datetime.fromisoformat(value)
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            found = datetime.fromtimestamp(value, UTC)
-    if found is None:
+            moment = datetime.fromtimestamp(value, UTC)
+    if moment is None:
         raise DatasetError(f"email {number}: 'date' must be a timestamp, not {value!r}")
     try:
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except OverflowError:
         return None
 
@@ -119,20 +119,20 @@ class QuestionCounts:
 
 
 def questions(
-    split: str, rows: Iterable[Mapping[str, Json]], wanted: QuestionFilter, counts: QuestionCounts
+    split: str, rows: Iterable[Mapping[str, Json]], filters: QuestionFilter, counts: QuestionCounts
 ) -> Iterator[Question]:
     """Yield the questions that pass the filter, and count all. Raises DatasetError for a malformed row."""
-    inbox = wanted.inbox.casefold() if wanted.inbox else None
+    inbox = filters.inbox.casefold() if filters.inbox else None
     for number, row in enumerate(rows, start=1):
         counts.read += 1
         question = _question(split, row, number)
         if inbox is not None and str(question.inbox_address).casefold() != inbox:
             counts.of_other_inboxes += 1
-        elif wanted.max_messages is not None and len(question.sources) > wanted.max_messages:
+        elif filters.max_messages is not None and len(question.sources) > filters.max_messages:
             counts.too_many_messages += 1
-        elif row["id"] in wanted.excluded:
+        elif row["id"] in filters.excluded:
             counts.excluded += 1
-        elif wanted.min_realism is not None and _realism(row, number) < wanted.min_realism:
+        elif filters.min_realism is not None and _realism(row, number) < filters.min_realism:
             counts.unrealistic += 1
         else:
             yield question
@@ -142,7 +142,7 @@ def _question(split: str, row: Mapping[str, Json], number: int) -> Question:
     id, sources = row["id"], row["message_ids"]
     if not isinstance(id, int):
         raise DatasetError(f"question {number}: 'id' must be a whole number, not {id!r}")
-    if not isinstance(sources, list) or not sources or not all(isinstance(each, str) for each in sources):
+    if not isinstance(sources, list) or not sources or not all(isinstance(source, str) for source in sources):
         raise DatasetError(f"question {number}: 'message_ids' must be a list of Message-IDs")
     question, answer, address = (_filled(row, key, number) for key in ("question", "answer", "inbox_address"))
     return Question(

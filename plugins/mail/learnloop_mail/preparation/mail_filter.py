@@ -33,26 +33,26 @@ class FilterCounts:
     copies: int = 0
 
 
-def filtered(emails: Iterable[Email], wanted: MailFilter, counts: FilterCounts) -> Iterator[Email]:
+def filtered(emails: Iterable[Email], filters: MailFilter, counts: FilterCounts) -> Iterator[Email]:
     """Yield the emails that pass, and count all."""
-    inbox = wanted.inbox.casefold() if wanted.inbox else None
+    inbox = filters.inbox.casefold() if filters.inbox else None
     contents = set[bytes]()
     for mail in emails:
         recipients = (*mail.to, *mail.cc, *mail.bcc)
         if inbox is not None and inbox not in (
-            address.casefold() for each in (mail.sender, *recipients) for _, address in people(each)
+            address.casefold() for field in (mail.sender, *recipients) for _, address in people(field)
         ):
             counts.of_others += 1
-        elif wanted.max_body_characters is not None and len(mail.body) > wanted.max_body_characters:
+        elif filters.max_body_characters is not None and len(mail.body) > filters.max_body_characters:
             counts.too_long += 1
-        elif wanted.max_recipients is not None and len(recipients) > wanted.max_recipients:
+        elif filters.max_recipients is not None and len(recipients) > filters.max_recipients:
             counts.too_many_recipients += 1
-        elif wanted.drop_copies and not _is_new(mail, contents):
+        elif filters.drop_copies and not _is_new(mail, contents):
             counts.copies += 1
         else:
             counts.kept += 1
             yield mail
-            if counts.kept == wanted.max_emails:
+            if counts.kept == filters.max_emails:
                 return
 
 

@@ -48,7 +48,7 @@ _SELECTION = ("limit", "held_out_limit", "shuffle_seed")
 _DATASET_SETTINGS = ("inbox", "max_messages", "exclude_questions", "min_realism", *_SELECTION)
 _MADE_SETTINGS = ("question_count", "question_seed", "question_model", *_SELECTION)
 
-Made = TypeVar("Made")
+Element = TypeVar("Element")
 Write = Callable[[Inbox, str, Recipe, Advance], tuple[list[Question], dict[str, Json]]]
 """Writes questions with a language model, given the inbox and its hash; returns the questions and what they cost."""
 
@@ -80,23 +80,23 @@ class Preparation:
         Raises BadRecipe, HubError, MailSourceError, DatasetError, InboxError, or errors of `write`. After an error
         nothing has changed, except that finished stages need not be repeated.
         """
-        emails = [self._found(source) for source in self._recipe.sources]
+        emails = [self._fetch(source) for source in self._recipe.sources]
         inbox = self._stage("inbox", self._settings(_INBOX_SETTINGS), emails, lambda: self._make_inbox(emails))
-        made = None if self._recipe.questions == NONE else self._questions(inbox["sha256"])
-        counts = {"emails": inbox.pop("counts")} | ({"questions": made.pop("counts")} if made else {})
+        scenarios = None if self._recipe.questions == NONE else self._questions(inbox["sha256"])
+        counts = {"emails": inbox.pop("counts")} | ({"questions": scenarios.pop("counts")} if scenarios else {})
         version = Version(
             name=self._recipe.name,
             version=1,
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             inbox=inbox,
-            scenarios=made,
+            scenarios=scenarios,
             recipe=self._recipe.model_dump(mode="json"),
             sources=self._contents,
             counts=counts,
         )
         return Prepared(self._store.add_version(version), tuple(self._done))
 
-    def _found(self, source: str) -> Path:
+    def _fetch(self, source: str) -> Path:
         """Return the source's path on disk, and record the hash of its content."""
         path = Path(source).expanduser()
         if hub.is_hub_id(source):
@@ -107,8 +107,8 @@ class Preparation:
         return path
 
     def _settings(self, names: Iterable[str]) -> dict[str, Json]:
-        given = self._recipe.model_dump(mode="json")
-        return {name: given[name] for name in names}
+        recipe = self._recipe.model_dump(mode="json")
+        return {name: recipe[name] for name in names}
 
     def _stage(
         self, stage: str, settings: dict[str, Json], inputs: Json, make: Callable[[], dict[str, Json]]
@@ -116,44 +116,44 @@ class Preparation:
         """Return the stored result for these settings and inputs, or that of `make` if there is none."""
         hashes = sorted(self._contents.values()) if stage == "inbox" else inputs
         key = sha256(canonical([_FORMAT, stage, settings, hashes]).encode()).hexdigest()
-        known = self._store.build(key)
+        result = self._store.build(key)
         path = self._store.inbox_path if stage == "inbox" else self._store.scenarios_path
-        if known is None or not path(known["sha256"]).is_file():
-            known = make()
-            self._store.keep_build(key, known)
+        if result is None or not path(result["sha256"]).is_file():
+            result = make()
+            self._store.keep_build(key, result)
             self._done.append(stage)
-        return known
+        return result
 
     def _make_inbox(self, paths: list[Path]) -> dict[str, Json]:
         reading, counts = sources.Reading(paths), FilterCounts()
-        wanted = MailFilter(**self._settings(_INBOX_SETTINGS))
-        emails = self._counted("inbox", filtered(reading.emails(), wanted, counts), reading.expected(), every=500)
-        made = self._store.scratch()
+        filters = MailFilter(**self._settings(_INBOX_SETTINGS))
+        emails = self._counted("inbox", filtered(reading.emails(), filters, counts), reading.expected(), every=500)
+        file = self._store.scratch()
         try:
-            inbox = write_inbox_file(made, emails, shared=self._is_shared(paths))
+            inbox = write_inbox_file(file, emails, shared=self._is_shared(paths))
             if not counts.kept:
                 raise BadRecipe(f"no email passes the filter: {_listed(reading.counts() | asdict(counts))}")
-            self._store.keep_inbox(made, inbox.sha256)
+            self._store.keep_inbox(file, inbox.sha256)
         finally:
-            made.unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
         return {**asdict(inbox), "counts": reading.counts() | _nonzero(counts)}
 
     def _is_shared(self, paths: list[Path]) -> bool:
         """Return whether the inbox holds the mail of several people, as a data set does without the filter `inbox`."""
         return self._recipe.inbox is None and any(map(table_files.is_dataset, paths))
 
-    def _counted(self, stage: str, made: Iterable[Made], expected: int | None, every: int) -> Iterator[Made]:
-        for number, each in enumerate(made, start=1):
+    def _counted(self, stage: str, elements: Iterable[Element], expected: int | None, every: int) -> Iterator[Element]:
+        for number, element in enumerate(elements, start=1):
             if number % every == 1:
                 self._advance(stage, number, expected)
-            yield each
+            yield element
 
     def _questions(self, inbox: str) -> dict[str, Json]:
         kind = self._recipe.questions
         if kind in (TEMPLATES, LLM):
             settings = {"kind": kind, **self._settings(_MADE_SETTINGS)}
             return self._stage("questions", settings, [inbox], lambda: self._make_questions(inbox))
-        path = self._found(kind)
+        path = self._fetch(kind)
         inputs = [inbox, self._contents[kind]]
         settings = self._settings(_DATASET_SETTINGS)
         return self._stage("questions", settings, inputs, lambda: self._take_questions(inbox, path))
@@ -162,42 +162,44 @@ class Preparation:
         recipe = self._recipe
         with closing(Inbox(self._store.inbox_path(hash))) as inbox:
             if recipe.questions == LLM:
-                questions, made = self._write(inbox, hash, recipe, self._advance)
+                questions, usage = self._write(inbox, hash, recipe, self._advance)
             else:
                 counts = TemplateCounts()
-                found = template_questions(inbox, recipe.question_count, recipe.question_seed, counts)
-                questions = list(self._counted("questions", found, recipe.question_count, every=20))
-                made = asdict(counts)
-            return self._kept(split_by_topic(questions), inbox, made)
+                drawn = template_questions(inbox, recipe.question_count, recipe.question_seed, counts)
+                questions = list(self._counted("questions", drawn, recipe.question_count, every=20))
+                usage = asdict(counts)
+            return self._store_questions(split_by_topic(questions), inbox, usage)
 
     def _take_questions(self, hash: str, path: Path) -> dict[str, Json]:
         """Take the questions of a data set. A single held-out split is halved into validation and test."""
         recipe, counts = self._recipe, enron.QuestionCounts()
-        wanted = enron.QuestionFilter(recipe.inbox, recipe.max_messages, recipe.exclude_questions, recipe.min_realism)
+        filters = enron.QuestionFilter(recipe.inbox, recipe.max_messages, recipe.exclude_questions, recipe.min_realism)
         columns = enron.QUESTION_COLUMNS, enron.OPTIONAL_QUESTION_COLUMNS
-        found = {
-            split: list(enron.questions(split, table_files.rows(files, *columns), wanted, counts))
+        by_name = {
+            split: list(enron.questions(split, table_files.rows(files, *columns), filters, counts))
             for split, files in table_files.splits(path).items()
         }
-        splits: dict[Split, list[Question]] = {split: found[split] for split in get_args(Split) if split in found}
+        splits: dict[Split, list[Question]] = {split: by_name[split] for split in get_args(Split) if split in by_name}
         held_out = splits.keys() - {"train"}
         if not held_out:
             splits = split_by_topic(splits.get("train", []))
         elif len(held_out) == 1:
             splits |= halve(splits[held_out.pop()])
         with closing(Inbox(self._store.inbox_path(hash))) as inbox:
-            return self._kept(splits, inbox, _nonzero(counts))
+            return self._store_questions(splits, inbox, _nonzero(counts))
 
-    def _kept(self, splits: dict[Split, list[Question]], inbox: Inbox, counts: dict[str, Json]) -> dict[str, Json]:
+    def _store_questions(
+        self, splits: dict[Split, list[Question]], inbox: Inbox, counts: dict[str, Json]
+    ) -> dict[str, Json]:
         left_out = SplitCounts()
         selection = Selection(**self._settings(_SELECTION))
         rows = question_set(splits, selection, lambda source: inbox.id_of(source) is not None, left_out)
         counts = counts | _nonzero(left_out)
         sizes = Counter(row["split"] for row in rows)
         if empty := [split for split in get_args(Split) if not sizes[split]]:
-            seen = _listed(counts) or "none left out"
-            left = f"no question is left for {', '.join(empty)}, of {len(rows)} in all ({seen})"
-            raise BadRecipe(f"{left}. {self._why_empty(splits)}")
+            summary = _listed(counts) or "none left out"
+            shortage = f"no question is left for {', '.join(empty)}, of {len(rows)} in all ({summary})"
+            raise BadRecipe(f"{shortage}. {self._why_empty(splits)}")
         return {
             "sha256": self._store.keep_scenarios(rows),
             **{split: sizes[split] for split in get_args(Split)},
@@ -210,22 +212,22 @@ class Preparation:
             return (
                 "Give questions for these splits about emails that the inbox has, or loosen the filters (docs/data.md)."
             )
-        made = [each for questions in splits.values() for each in questions]
-        own = "or give questions of your own with their splits (`--questions`, docs/data.md)."
-        if not made:
+        all_questions = [question for questions in splits.values() for question in questions]
+        alternative = "or give questions of your own with their splits (`--questions`, docs/data.md)."
+        if not all_questions:
             copies = "" if self._recipe.drop_copies else "leave out copies of emails (`--drop-copies`), "
             return (
                 "The emails are too similar: a question names its email by subject and sender, or by subject and day, "
                 "and no email is the only one with these. To get questions, add emails with other subjects, "
-                f"{copies}{own}"
+                f"{copies}{alternative}"
             )
-        subjects = len({topic_of_question(each) for each in made})
+        subjects = len({topic_of_question(question) for question in all_questions})
         noun = "1 subject" if subjects == 1 else f"{subjects} subjects"
-        more = "raise `--question-count`, " if len(made) >= self._recipe.question_count else ""
+        more = "raise `--question-count`, " if len(all_questions) >= self._recipe.question_count else ""
         return (
             f"The questions are about {noun}, and all questions about emails with the same subject go to one split: "
             "about 80% of the subjects to train, 10% to validation and 10% to test. About 30 subjects fill all three: "
-            f"{more}add emails with other subjects, {own}"
+            f"{more}add emails with other subjects, {alternative}"
         )
 
 

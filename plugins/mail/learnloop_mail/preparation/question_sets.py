@@ -67,10 +67,10 @@ class Selection:
 def split_by_topic(questions: Iterable[Question]) -> dict[Split, list[Question]]:
     """Assign 80, 10 and 10 percent of the topics to train, validation and test; adding questions moves none to another
     split."""
-    found: dict[Split, list[Question]] = {split: [] for split in get_args(Split)}
-    for each in questions:
-        found[split_of(topic_of_question(each))].append(each)
-    return found
+    by_split: dict[Split, list[Question]] = {split: [] for split in get_args(Split)}
+    for question in questions:
+        by_split[split_of(topic_of_question(question))].append(question)
+    return by_split
 
 
 def topic_of_question(question: Question) -> str:
@@ -81,8 +81,8 @@ def topic_of_question(question: Question) -> str:
 def halve(held_out: Iterable[Question]) -> dict[Split, list[Question]]:
     """Make validation and test from a dataset's only held-out split."""
     halves: dict[Split, list[Question]] = {"validation": [], "test": []}
-    for each in held_out:
-        halves["test" if zlib.crc32(min(each.sources).encode()) % 2 else "validation"].append(each)
+    for question in held_out:
+        halves["test" if zlib.crc32(min(question.sources).encode()) % 2 else "validation"].append(question)
     return halves
 
 
@@ -100,24 +100,24 @@ def question_set(
         if selection.shuffle_seed is not None:
             Random(f"{selection.shuffle_seed}:{split}").shuffle(pool)
         sources, words = set[str](), set[str]()
-        kept: list[dict[str, Json]] = []
+        chosen: list[dict[str, Json]] = []
         limit = selection.limit if split == "train" else selection.held_out_limit
-        for each in pool:
-            asked = f"{each.inbox_address}:{words_of(each.question)}"
-            if not sources_elsewhere.isdisjoint(each.sources) or asked in words_elsewhere:
+        for question in pool:
+            identity = f"{question.inbox_address}:{words_of(question.question)}"
+            if not sources_elsewhere.isdisjoint(question.sources) or identity in words_elsewhere:
                 counts.of_other_splits += 1
-            elif asked in words:
+            elif identity in words:
                 counts.repeated += 1
-            elif not all(map(has_email, each.sources)):
+            elif not all(map(has_email, question.sources)):
                 counts.without_source += 1
             else:
                 # Count questions beyond the limit as well: a smaller set must not change the contents of the other
                 # splits.
-                sources.update(each.sources)
-                words.add(asked)
-                kept.append(each.row(split))
-        counts.beyond_limit += max(0, len(kept) - limit) if limit is not None else 0
-        rows += kept[:limit]
+                sources.update(question.sources)
+                words.add(identity)
+                chosen.append(question.row(split))
+        counts.beyond_limit += max(0, len(chosen) - limit) if limit is not None else 0
+        rows += chosen[:limit]
         sources_elsewhere |= sources
         words_elsewhere |= words
     return rows

@@ -69,8 +69,8 @@ class WriterCounts:
         self.unusable += entry["questions"] is None
         self.prompt_tokens += entry["prompt_tokens"]
         self.completion_tokens += entry["completion_tokens"]
-        known = self.cost_usd is not None and entry["cost_usd"] is not None
-        self.cost_usd = self.cost_usd + entry["cost_usd"] if known else None
+        has_cost = self.cost_usd is not None and entry["cost_usd"] is not None
+        self.cost_usd = self.cost_usd + entry["cost_usd"] if has_cost else None
 
 
 class QuestionWriter:
@@ -90,10 +90,10 @@ class QuestionWriter:
         self._folder.mkdir(parents=True, exist_ok=True)
         journal = self._folder / f"{key}.jsonl"
         collected = _Collected(recipe)
-        known = _entries(journal)
+        entries = _entries(journal)
         with journal.open("a", encoding="utf-8") as lines:
             lines.write("\n")  # the last line may be incomplete
-            asyncio.run(_write(model, inbox, recipe, known, collected, lines, advance))
+            asyncio.run(_write(model, inbox, recipe, entries, collected, lines, advance))
         if not collected.questions:
             raise NotWritten(f"{model.name} wrote no question that can be used, about {collected.counts.emails} emails")
         counts = collected.counts
@@ -144,7 +144,7 @@ async def _write(
     model: JudgeModel,
     inbox: Inbox,
     recipe: Recipe,
-    known: dict[str, dict[str, Json]],
+    entries: dict[str, dict[str, Json]],
     collected: _Collected,
     journal: IO[str],
     advance: Any,
@@ -153,10 +153,12 @@ async def _write(
 
     Replies are used in the order of the emails, so that a resumed preparation makes the same set.
     """
-    emails = (each for each in emails_in_random_order(inbox, recipe.question_seed) if _is_worth_asking(each))
+    emails = (
+        candidate for candidate in emails_in_random_order(inbox, recipe.question_seed) if _is_worth_asking(candidate)
+    )
     while not collected.enough and (batch := list(islice(emails, model.concurrency))):
-        asked = [_asked(model, each, recipe.inbox, known, journal) for each in batch]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        requests = [_entry_about(model, candidate, recipe.inbox, entries, journal) for candidate in batch]
+        answers = await asyncio.gather(*requests, return_exceptions=True)
         for email, entry in zip(batch, answers, strict=True):
             if isinstance(entry, JudgeUnavailable):
                 raise NotWritten(
@@ -172,11 +174,11 @@ def _is_worth_asking(email: Email) -> bool:
     return len(email.body) >= _MIN_BODY_CHARACTERS
 
 
-async def _asked(
-    model: JudgeModel, email: Email, owner: str | None, known: dict[str, dict[str, Json]], journal: IO[str]
+async def _entry_about(
+    model: JudgeModel, email: Email, owner: str | None, entries: dict[str, dict[str, Json]], journal: IO[str]
 ) -> dict[str, Json]:
     """Return the journal's entry about the email, or ask the model for a new one."""
-    if (entry := known.get(email.id)) is not None:
+    if (entry := entries.get(email.id)) is not None:
         return entry
     completion = await completed(model, _prompt(email, owner), _SCHEMA)
     entry = {

@@ -87,9 +87,9 @@ def read_recipe(path: Path | None, flags: Mapping[str, Any]) -> Recipe:
 
 
 def _fault(error: Any) -> str:
-    place = str(error["loc"][0]) if error["loc"] else ""
+    setting = str(error["loc"][0]) if error["loc"] else ""
     if error["type"] == "extra_forbidden":
-        return f"unknown setting {place!r}; there are: {', '.join(Recipe.model_fields)}"
+        return f"unknown setting {setting!r}; there are: {', '.join(Recipe.model_fields)}"
     if error["type"] == "missing":
-        return f"{place} is missing"
-    return f"{place + ': ' if place else ''}{message_of(error)}"
+        return f"{setting} is missing"
+    return f"{setting + ': ' if setting else ''}{message_of(error)}"

@@ -27,8 +27,8 @@ def fingerprint(source: Path, store: DatasetStore) -> str:
         files = sorted(_files(source))
         looks = [(name, status.st_size, status.st_mtime_ns, status.st_ino) for name, status in files]
         key = sha256(json.dumps([str(source.resolve()), looks]).encode()).hexdigest()
-        if (known := store.build(key)) is not None:
-            return str(known["content"])
+        if (stored := store.build(key)) is not None:
+            return str(stored["content"])
         content = sha256()
         for name, _ in files:
             path = source / name if name else source
@@ -65,20 +65,20 @@ class Reading:
     def emails(self) -> Iterator[Email]:
         """Yield the emails. Raises MailSourceError or DatasetError."""
         tables = [path for path in self.sources if table_files.is_dataset(path)]
-        files = [each for path in tables for split in table_files.splits(path).values() for each in split]
+        files = [file for path in tables for split in table_files.splits(path).values() for file in split]
         mail = [path for path in self.sources if path not in tables]
-        found: list[Iterator[Email]] = []
+        readers: list[Iterator[Email]] = []
         if files:
-            found.append(enron.emails(table_files.rows(files, enron.EMAIL_COLUMNS), self.rows))
+            readers.append(enron.emails(table_files.rows(files, enron.EMAIL_COLUMNS), self.rows))
         if mail:
-            found.append(read_mail(mail, self.mail))
-        return chain.from_iterable(found)
+            readers.append(read_mail(mail, self.mail))
+        return chain.from_iterable(readers)
 
     def expected(self) -> int | None:
         """Return the number of emails if it is known in advance."""
         if not all(map(table_files.is_dataset, self.sources)):
             return None
-        counts = [table_files.count_rows(each) for path in self.sources for each in table_files.splits(path).values()]
+        counts = [table_files.count_rows(files) for path in self.sources for files in table_files.splits(path).values()]
         return None if None in counts else sum(count for count in counts if count is not None)
 
     def counts(self) -> dict[str, Any]:

@@ -37,22 +37,22 @@ def is_dataset(path: Path) -> bool:
 def splits(path: Path) -> dict[str, list[Path]]:
     """Return the files of each split, in order. A dataset that names no split has only `train`. Raises DatasetError."""
     if path.is_file():
-        found = {"train": [path]} if path.name.endswith(_SUFFIXES) else {}
+        by_split = {"train": [path]} if path.name.endswith(_SUFFIXES) else {}
     elif (path / "dataset_dict.json").is_file():
         names = _listed(path / "dataset_dict.json", "splits")
-        found = {str(name): _saved(path / str(name)) for name in names}
+        by_split = {str(name): _saved(path / str(name)) for name in names}
     elif (path / "state.json").is_file():
-        found = {"train": _saved(path)}
+        by_split = {"train": _saved(path)}
     else:
-        found = _by_name(path)
-    if not found:
+        by_split = _by_name(path)
+    if not by_split:
         raise DatasetError(f"no dataset in {path}: expected what `datasets` saves, or {', '.join(_SUFFIXES)} files")
-    return found
+    return by_split
 
 
 def _saved(folder: Path) -> list[Path]:
     """Return the files of one split, as listed by `save_to_disk`."""
-    files = [folder / str(each.get("filename")) for each in _listed(folder / "state.json", "_data_files")]
+    files = [folder / str(entry.get("filename")) for entry in _listed(folder / "state.json", "_data_files")]
     if missing := [file for file in files if not file.is_file()]:
         raise DatasetError(f"{missing[0]} is missing, which {folder / 'state.json'} lists")
     return files
@@ -70,14 +70,14 @@ def _listed(file: Path, key: str) -> list[Any]:
 
 def _by_name(folder: Path) -> dict[str, list[Path]]:
     """Group files by the split in their names or folders, as on the hub."""
-    found: dict[str, list[Path]] = {}
+    by_split: dict[str, list[Path]] = {}
     for file in sorted(folder.rglob("*")):
-        place = str(file.relative_to(folder))
-        if file.name.endswith(_SUFFIXES) and not place.startswith("."):
-            named = _SPLIT.search(place)
+        relative = str(file.relative_to(folder))
+        if file.name.endswith(_SUFFIXES) and not relative.startswith("."):
+            named = _SPLIT.search(relative)
             split = _SAME_SPLIT.get(named[1], named[1]) if named else "train"
-            found.setdefault(split, []).append(file)
-    return found
+            by_split.setdefault(split, []).append(file)
+    return by_split
 
 
 def count_rows(files: Sequence[Path]) -> int | None:
@@ -110,8 +110,8 @@ def _read_columns(file: Path, columns: Sequence[str], optional: Sequence[str]) -
                 raise DatasetError(
                     f"{file} has no column {', '.join(missing)}; it has: {', '.join(present) or 'none at all'}"
                 )
-            wanted = [name for name in (*columns, *optional) if name in present]
-            yield from Table.from_batches([batch]).select(wanted).to_pylist()
+            selected = [name for name in (*columns, *optional) if name in present]
+            yield from Table.from_batches([batch]).select(selected).to_pylist()
     except (ArrowException, OSError, OverflowError) as error:
         raise DatasetError(f"cannot read {file}: {first_line(error)}") from error
 

@@ -45,14 +45,14 @@ def template_questions(inbox: Inbox, count: int, seed: int, counts: TemplateCoun
 
     A smaller count yields a prefix of what a larger one yields.
     """
-    made = 0
+    total = 0
     for email in emails_in_random_order(inbox, seed):
         counts.looked_at += 1
-        found = list(_about(inbox, email, Random(f"{seed}:{email.message_id}")))[: min(_PER_EMAIL, count - made)]
-        counts.asked_about += bool(found)
-        made += len(found)
-        yield from found
-        if made >= count:
+        questions = list(_about(inbox, email, Random(f"{seed}:{email.message_id}")))[: min(_PER_EMAIL, count - total)]
+        counts.asked_about += bool(questions)
+        total += len(questions)
+        yield from questions
+        if total >= count:
             return
 
 
@@ -76,8 +76,8 @@ def _about(inbox: Inbox, email: Email, rng: Random) -> Iterator[Question]:
         return
     day = f"{email.sent_at:%-d %B %Y}" if email.sent_at else None
     if inbox.is_only_one(subject, sender=email.sender):
-        if (said := _sentence(email.body, rng)) is not None:
-            sentence, value = said
+        if (gap_sentence := _sentence(email.body, rng)) is not None:
+            sentence, value = gap_sentence
             yield _question(
                 email, 0, _VALUE_QUESTION.format(subject=subject, sender=sender, gap=GAP, sentence=sentence), value
             )
@@ -99,16 +99,16 @@ def _name(sender: str) -> str:
 def _sentence(body: str, rng: Random) -> tuple[str, str] | None:
     """Return a sentence in which a gap replaces its only value, and that value. None if no sentence has a single
     value."""
-    own = _SIGNATURE.split(body, maxsplit=1)[0]
-    lines = "\n".join("" if _QUOTED.match(line) else line.strip() for line in own.splitlines())
+    new_text = _SIGNATURE.split(body, maxsplit=1)[0]
+    lines = "\n".join("" if _QUOTED.match(line) else line.strip() for line in new_text.splitlines())
     paragraphs = (" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", lines))
     sentences = [sentence for paragraph in paragraphs for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z])", paragraph)]
-    found = [
+    gap_sentences = [
         (f"{sentence[: values[0].start()]}{GAP}{sentence[values[0].end() :]}", values[0][0])
         for sentence in sentences
         if _MIN_WORDS <= len(sentence.split()) <= _MAX_WORDS
         and '"' not in sentence
         and len(values := list(_VALUE.finditer(sentence))) == 1
-        and own.count(values[0][0]) == 1
+        and new_text.count(values[0][0]) == 1
     ]
-    return rng.choice(found) if found else None
+    return rng.choice(gap_sentences) if gap_sentences else None

@@ -46,8 +46,8 @@ def html_to_text(html: str) -> str:
 
 def _end_of(ending: re.Pattern[str], html: str, position: int) -> int:
     """Return where the dropped content ends: without an end tag, at the end of the page, as in browsers."""
-    found = ending.search(html, position)
-    return found.end() if found else len(html)
+    end_tag = ending.search(html, position)
+    return end_tag.end() if end_tag else len(html)
 
 
 def _attributes(text: str) -> dict[str, str]:

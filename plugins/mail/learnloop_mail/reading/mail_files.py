@@ -139,7 +139,7 @@ def _mails_of_file(path: Path, one_mail: bool) -> Iterator[RawMail | BrokenMail]
 def _other_format(path: Path, head: bytes) -> str | None:
     if path.suffix.lower() in _TABLE_SUFFIXES:
         return _TABLE
-    return next((said for begins, said in _OTHER_FORMATS.items() if re.match(begins, head)), None)
+    return next((description for begins, description in _OTHER_FORMATS.items() if re.match(begins, head)), None)
 
 
 def _single_mail(path: Path, stream: io.BufferedReader) -> RawMail:
@@ -206,14 +206,14 @@ def _separators(text: bytes, *, first: bool) -> Iterator[tuple[bytes, int, int]]
     """Yield the separator lines of a block, each with its start and the start of the next line."""
     position = 0
     if first:  # The first line is a separator whatever it looks like.
-        found = _FIRST_SEPARATOR.search(text)
-        if found is None:
+        match = _FIRST_SEPARATOR.search(text)
+        if match is None:
             return
-        yield found[1], found.start(1), found.end() + 1
-        position = found.end()
-    for found in _FROM_LINE.finditer(text, position):
-        if _separates(text, found[1], found.start(), found.end() + 1):
-            yield found[1], found.start(), found.end() + 1
+        yield match[1], match.start(1), match.end() + 1
+        position = match.end()
+    for match in _FROM_LINE.finditer(text, position):
+        if _separates(text, match[1], match.start(), match.end() + 1):
+            yield match[1], match.start(), match.end() + 1
 
 
 def _separates(text: bytes, line: bytes, start: int, end: int) -> bool:

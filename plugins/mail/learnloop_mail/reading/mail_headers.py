@@ -85,8 +85,8 @@ def _whole_entries(field: str) -> str:
 
 
 def _mailboxes(text: str) -> Iterable[str]:
-    if all(map(_PLAIN.fullmatch, found := text.split(", "))):
-        return found
+    if all(map(_PLAIN.fullmatch, addresses := text.split(", "))):
+        return addresses
     if "@" not in text and "@" in (decoded := _decode_words(text)):  # Some programs encode the whole field.
         text = clean_line(decoded)
     return filter(None, (_mailbox(name, address) for name, address in people(text)))
@@ -107,8 +107,8 @@ def _mailbox(name: str, address: str) -> str:
 def moment(text: str) -> datetime | None:
     """Return the time in a date field, in UTC (also if it names no zone); None if it is invalid."""
     try:
-        found = parsedate_to_datetime(clean_line(text[:200]))
-        found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        parsed = parsedate_to_datetime(clean_line(text[:200]))
+        parsed = parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
-    return found if 1970 <= found.year <= 2100 else None
+    return parsed if 1970 <= parsed.year <= 2100 else None

@@ -16,20 +16,20 @@ _SYLLABLES = 5
 class MailIds:
     """Assigns each Message-ID a unique id."""
 
-    def __init__(self, known: Iterable[tuple[str, str]] = ()) -> None:
-        """`known` holds the ids that are already assigned, with their Message-IDs."""
+    def __init__(self, assigned: Iterable[tuple[str, str]] = ()) -> None:
+        """`assigned` holds the ids that are already assigned, with their Message-IDs."""
         # Digests keep the Message-IDs of a million mails within some 200 MB.
-        self._taken = {id: _digest(message_id) for id, message_id in known}
+        self._digests = {id: _digest(message_id) for id, message_id in assigned}
 
     def claim(self, message_id: str) -> str | None:
         """Return the id of a new mail, or None if the mail is known. If an id is taken, the next candidate is tried."""
         digest = _digest(message_id)
         attempt = 0
-        while (id := _word(message_id, attempt)) in self._taken:
-            if self._taken[id] == digest:
+        while (id := _word(message_id, attempt)) in self._digests:
+            if self._digests[id] == digest:
                 return None
             attempt += 1
-        self._taken[id] = digest
+        self._digests[id] = digest
         return id
 
 

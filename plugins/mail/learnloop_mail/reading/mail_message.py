@@ -101,8 +101,8 @@ def _message_id(field: str) -> str | None:
     text = header_text(field)
     if _NO_MESSAGE_ID.fullmatch(text):
         return None
-    found = _MESSAGE_ID.search(text)
-    return found[0] if found else f"<{text.replace(' ', '')}>"
+    match = _MESSAGE_ID.search(text)
+    return match[0] if match else f"<{text.replace(' ', '')}>"
 
 
 def _sent_at(fields: dict[str, list[str]], envelope_date: str) -> datetime | None:

@@ -70,7 +70,7 @@ def _likeliest(data: bytes, declared: str | None, hint: str | None, cut: bool) -
     text = data.decode("utf-8", "replace")
     broken = text.count("\ufffd")
     if len(re.findall(r"[^\x00-\x7f\ufffd]", text)) <= broken:
-        codec = next((each for each in (declared, hint) if each and not each.startswith("utf-8")), "cp1252")
+        codec = next((charset for charset in (declared, hint) if charset and not charset.startswith("utf-8")), "cp1252")
         text = _leniently(data, codec)
     return text.removesuffix("\ufffd") if cut else text
 
@@ -102,7 +102,7 @@ def _iso2022_jp(escape: bytes, data: bytes) -> str:
     """Decode the bytes after an escape sequence. Python's codec lacks the rows that Windows and iPhones add."""
     if escape not in (b"\x1b$B", b"\x1b$@"):
         return (escape + data + b"\x1b(B").decode("iso2022_jp_ext", "replace")
-    end = found.start() if (found := _LINE_END.search(data)) else len(data)
+    end = line_end.start() if (line_end := _LINE_END.search(data)) else len(data)
     double = bytes(byte | 0x80 if 0x20 < byte < 0x7F else byte for byte in data[:end])
     return double.decode("euc_jp", _NEC_ROWS) + data[end:].decode("ascii", "replace")
 
@@ -125,26 +125,26 @@ codecs.register_error(_NEC_ROWS, _nec_row)
 @lru_cache(maxsize=1_000)
 def _codec(charset: str | None) -> str | None:
     """Return Python's codec for a declared charset; None if the bytes must decide."""
-    given = (charset or "").strip().lower()
-    for name in (given, _WINDOWS.sub("cp", given), _VARIANT.sub("", given)):
+    declared = (charset or "").strip().lower()
+    for name in (declared, _WINDOWS.sub("cp", declared), _VARIANT.sub("", declared)):
         try:
-            found = codecs.lookup(_NAMES.get(name, name)).name
+            codec = codecs.lookup(_NAMES.get(name, name)).name
         except (LookupError, ValueError):  # A NUL in the name raises ValueError.
             continue
         # Undeclared 8-bit text is UTF-8 more often than anything else, and plain ASCII is valid UTF-8.
-        return None if found in _NO_CHARSETS or found == "ascii" else _ALIASES.get(found, found)
+        return None if codec in _NO_CHARSETS or codec == "ascii" else _ALIASES.get(codec, codec)
     return None
 
 
 def decode_base64(data: bytes) -> bytes:
     """Decode base64. Other bytes are ignored, and so are missing padding and padding in the middle."""
-    found, plain = bytearray(), data.translate(None, _NOT_BASE64)
+    decoded, plain = bytearray(), data.translate(None, _NOT_BASE64)
     if plain.count(b"=") > _MOST_PADDING:
         plain = plain.replace(b"=", b"")
     for piece in re.findall(rb"[^=]++", plain):
         whole = piece[: len(piece) - (len(piece) % 4 == 1)]
-        found += b64decode(whole + b"=" * (-len(whole) % 4))
-    return bytes(found)
+        decoded += b64decode(whole + b"=" * (-len(whole) % 4))
+    return bytes(decoded)
 
 
 def clean_text(text: str) -> str:

@@ -80,16 +80,16 @@ class Part:
 def readable_header(mail: bytes) -> bytes:
     """Return the mail without what comes before its header. Lines that do not belong into a header become parts of the
     field before them, because Python's parser ends the header there."""
-    if found := _LEADING.match(mail):
-        mail = mail[found.end() :]
+    if leading := _LEADING.match(mail):
+        mail = mail[leading.end() :]
     begun = _HEADER.match(mail)
     bad = begun.end() if begun else 0
     if bad >= len(mail) or mail[bad : bad + 1] in (b"\r", b"\n"):
         return mail
     empty = _EMPTY_LINE.search(mail, bad, bad + MAX_HEADER_BYTES)
     lines = mail[bad : empty.end() if empty else bad + MAX_HEADER_BYTES].splitlines(keepends=True)
-    known = [number for number, line in enumerate(lines) if MAIL_FIELD.match(line)]
-    count = known[-1] + 1 if known else 0
+    field_lines = [number for number, line in enumerate(lines) if MAIL_FIELD.match(line)]
+    count = field_lines[-1] + 1 if field_lines else 0
     head = b"".join(
         (field[1] + b":" + line[field.end() :] if field[1] else line) if (field := _FIELD.match(line)) else b" " + line
         for line in lines[:count]
@@ -102,8 +102,8 @@ class MailParts:
 
     def __init__(self, mail: bytes) -> None:
         self._mail = mail
-        found = CHARSET.search(mail, 0, _CHARSET_WITHIN)
-        self.charset = found[1].decode("ascii", "replace") if found else None
+        charset = CHARSET.search(mail, 0, _CHARSET_WITHIN)
+        self.charset = charset[1].decode("ascii", "replace") if charset else None
         """The first charset that the mail declares: what parts and fields without one are probably in."""
         self._began = thread_time()
         self._count = 0
@@ -122,9 +122,9 @@ class MailParts:
         for content in (part, self._unwrapped(part)):
             source, depth = content.source, part.depth + 1
             if kind == "multipart":
-                found = [self._part(source, start, end, depth, default) for start, end in self._ranges(content)]
-                if found:
-                    return found
+                parts = [self._part(source, start, end, depth, default) for start, end in self._ranges(content)]
+                if parts:
+                    return parts
             elif content is not part or not _is_encoded(part):
                 return [self._part(source, content.start, content.end, depth)]
         return []
@@ -150,8 +150,8 @@ class MailParts:
         if depth > MAX_DEPTH:
             raise MailRefused(f"parts nested more than {MAX_DEPTH} deep")
         self._check_time()
-        found = _HEADER.match(source, start, end)
-        header_end = found.end() if found else start
+        header_match = _HEADER.match(source, start, end)
+        header_end = header_match.end() if header_match else start
         if header_end - start > MAX_HEADER_BYTES:
             raise MailRefused(f"a header of more than {MAX_HEADER_BYTES:,} bytes")
         header = _header_parser.parsebytes(source[start:header_end])
@@ -167,18 +167,18 @@ class MailParts:
             return
         line = re.compile(rb"--" + re.escape(boundary) + rb"(--)?+[ \t]*+(?:\r\n?+|\n|\Z)")
         begun: int | None = None
-        for found in line.finditer(part.source, part.start, part.end):
+        for boundary_line in line.finditer(part.source, part.start, part.end):
             self._check_time()
-            if found.start() > part.start and part.source[found.start() - 1] not in b"\r\n":
+            if boundary_line.start() > part.start and part.source[boundary_line.start() - 1] not in b"\r\n":
                 continue
-            if begun == found.start():  # Consecutive boundary lines count as one.
-                begun = found.end()
+            if begun == boundary_line.start():  # Consecutive boundary lines count as one.
+                begun = boundary_line.end()
                 continue
             if begun is not None:
-                yield begun, _without_line_end(part.source, begun, found.start())
-            if found[1]:
+                yield begun, _without_line_end(part.source, begun, boundary_line.start())
+            if boundary_line[1]:
                 return
-            begun = found.end()
+            begun = boundary_line.end()
         if begun is not None:
             yield begun, part.end
 
@@ -189,13 +189,13 @@ class MailParts:
 
 def _without_line_end(source: bytes, start: int, end: int) -> int:
     """Return the end of the content: the line end before a boundary belongs to the boundary."""
-    found = _LAST_LINE_END.search(source, max(start, end - 2), end)
-    return found.start() if found else end
+    line_end = _LAST_LINE_END.search(source, max(start, end - 2), end)
+    return line_end.start() if line_end else end
 
 
 def _encoding(part: Part) -> str:
-    found = _ENCODING.search(str(part.header.get("content-transfer-encoding", "")))
-    return found[0].lower() if found else ""
+    encoding = _ENCODING.search(str(part.header.get("content-transfer-encoding", "")))
+    return encoding[0].lower() if encoding else ""
 
 
 def _is_encoded(part: Part) -> bool:
@@ -233,17 +233,17 @@ def _uudecoded(data: bytes) -> bytes:
     lines = io.BytesIO(data)
     if not any(line.startswith(b"begin ") for line in lines):
         return data
-    found = bytearray()
+    decoded = bytearray()
     for line in lines:
         if line.strip() == b"end":
             break
         if line.isspace():
             continue
         try:
-            found += a2b_uu(line)
+            decoded += a2b_uu(line)
         except UudecodeError:
             try:  # Some encoders write more bytes than the line declares.
-                found += a2b_uu(line[: (((line[0] - 32) & 63) * 4 + 5) // 3])
+                decoded += a2b_uu(line[: (((line[0] - 32) & 63) * 4 + 5) // 3])
             except UudecodeError:
                 return data
-    return bytes(found)
+    return bytes(decoded)

@@ -22,20 +22,20 @@ async def make_questions(
     it. Raises InvalidRequest if a split gets no question."""
     store = DatasetStore(data_dir)
     await inbox_parts.fetch(database, store, inbox.sha256)
-    made = await asyncio.to_thread(inbox_questions, store.inbox_path(inbox.sha256), count, seed)
-    if empty := [split for split in get_args(Split) if not any(row["split"] == split for row in made)]:
+    questions = await asyncio.to_thread(inbox_questions, store.inbox_path(inbox.sha256), count, seed)
+    if empty := [split for split in get_args(Split) if not any(row["split"] == split for row in questions)]:
         raise InvalidRequest(
             ("path", "name"),
-            f"Of its {inbox.size} emails only {len(made)} questions can be made, none for {' and '.join(empty)}. "
+            f"Of its {inbox.size} emails only {len(questions)} questions can be made, none for {' and '.join(empty)}. "
             "Upload more mail, or store questions of your own with POST /scenarios.",
         )
-    new = documents.document(namespace, "scenarios", made)
+    new = documents.document(namespace, "scenarios", questions)
     version = NewVersion(
         namespace,
         "scenarios",
         inbox.name,
         str(new.reference["sha256"]),
-        len(made),
+        len(questions),
         inbox_sha256=inbox.sha256,
         origin={"source": "templates", "count": count, "seed": seed},
     )

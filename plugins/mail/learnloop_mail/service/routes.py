@@ -102,6 +102,6 @@ async def make_inbox_questions(
     stored as scenarios under the inbox's name, and learn-loops about this inbox take them.
     """
     inbox = existing(await rows.find(database, caller.project, "inbox", name), "inbox", name)
-    wanted = request or QuestionsRequest()
-    made = await make_questions(database, settings.data_dir, inbox, caller.namespace, wanted.count, wanted.seed)
-    return scenario_set(made)
+    options = request or QuestionsRequest()
+    questions = await make_questions(database, settings.data_dir, inbox, caller.namespace, options.count, options.seed)
+    return scenario_set(questions)

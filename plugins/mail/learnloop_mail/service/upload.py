@@ -83,13 +83,13 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
     folder = Path(sys.argv[1])
     try:
-        result = _made(folder)
+        result = _write_inbox(folder)
     except (DatasetError, InboxError, MailSourceError) as error:
         result = {"error": str(error).replace(f"{folder}/", "")}
     (folder / "result.json").write_text(json.dumps(result))
 
 
-def _made(folder: Path) -> dict[str, Any]:
+def _write_inbox(folder: Path) -> dict[str, Any]:
     lines, mail, path = folder / "mail.jsonl", folder / "mail", folder / "inbox.sqlite"
     if lines.is_file():
         rows = enron.RowCounts()

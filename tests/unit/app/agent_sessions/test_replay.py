@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from learnloop_service.app.agent_sessions.replay import (
     Answered,
     Begun,
+    CallInProgress,
     Holder,
     RecordedCall,
     Repetition,
-    Wait,
     decide,
     restarts,
 )
@@ -34,7 +34,7 @@ class Records:
         """The occurrence that answered the request, or None if client or service died before or after the answer."""
         calls = self.calls.setdefault(digest, [])
         decision = decide(calls, repetition)
-        assert not isinstance(decision, Wait)  # no other process works on this session
+        assert not isinstance(decision, CallInProgress)  # no other process works on this session
         if isinstance(decision, Begun) and decision.number is None:
             calls.append(replace(CALL, number=len(calls) + 1, occurrence=decision.occurrence, answered=False))
         call = replace(calls[decision.occurrence], use=1, delivered=lost is None)
@@ -101,18 +101,18 @@ def test_an_idempotency_key_names_its_call_and_no_other() -> None:
 def test_parallel_requests_are_samples_of_their_own() -> None:
     running = replace(CALL, answered=False, holder=Holder.US)
     assert decide([running], Repetition()) == Begun(1, None)
-    assert decide([running], Repetition(is_retry=True)) == Wait()
+    assert decide([running], Repetition(is_retry=True)) == CallInProgress()
 
 
 def test_whether_another_process_died_is_waited_for() -> None:
     running = replace(CALL, answered=False, holder=Holder.OTHER)
-    assert decide([running], Repetition()) == Wait()
+    assert decide([running], Repetition()) == CallInProgress()
     assert decide([replace(running, holder=Holder.NONE)], Repetition()) == Begun(0, 1)
     assert decide([replace(running, answered=True, holder=Holder.NONE)], Repetition()) == Begun(1, None)
 
 
 def test_a_call_of_an_earlier_attempt_that_still_runs_is_waited_for() -> None:
-    assert decide([replace(CALL, answered=False, holder=Holder.US, use=None)], Repetition()) == Wait()
+    assert decide([replace(CALL, answered=False, holder=Holder.US, use=None)], Repetition()) == CallInProgress()
 
 
 def test_the_first_request_restarts_the_session_once_it_was_answered() -> None:

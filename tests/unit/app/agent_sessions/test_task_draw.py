@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learnloop_service.app.agent_sessions.task_draw import Candidate, draw_tasks, split_of
+from learnloop_service.app.agent_sessions.task_draw import DrawableTask, draw_tasks, split_of
 
 _DRAWS = 4_000
 
 
-def pool(*tasks_of_user: int, selected: int = 0, arms: tuple[str | None, ...] = (None,)) -> list[Candidate]:
+def pool(*tasks_of_user: int, selected: int = 0, arms: tuple[str | None, ...] = (None,)) -> list[DrawableTask]:
     """Users with that many tasks each, of which the first `selected` of each are selected."""
     return [
-        Candidate(f"session.{user}.{task}", f"user{user}", arms[user % len(arms)], task < selected)
+        DrawableTask(f"session.{user}.{task}", f"user{user}", arms[user % len(arms)], task < selected)
         for user, count in enumerate(tasks_of_user)
         for task in range(count)
     ]
@@ -46,7 +46,7 @@ def test_an_arm_gets_the_share_of_its_users_in_the_selected_half() -> None:
     """The candidate serves its users worse: all of its tasks are selected, and few of the others'."""
     users = 20
     tasks = [
-        Candidate(f"session.{user}.{task}", f"user{user}", "candidate" if user % 2 else "stable", selected)
+        DrawableTask(f"session.{user}.{task}", f"user{user}", "candidate" if user % 2 else "stable", selected)
         for user in range(users)
         for task in range(10)
         for selected in [bool(user % 2) or task < 3]
@@ -70,7 +70,7 @@ _TASKS = st.lists(
 def test_a_seed_draws_the_same_tasks_in_whatever_order_they_are_read(
     given_tasks: list[tuple[int, str | None, bool]], count: int, selecting: bool, random: object
 ) -> None:
-    tasks = [Candidate(f"ask.{n:03}", str(user), arm, fits) for n, (user, arm, fits) in enumerate(given_tasks)]
+    tasks = [DrawableTask(f"ask.{n:03}", str(user), arm, fits) for n, (user, arm, fits) in enumerate(given_tasks)]
     drawn = draw_tasks(tasks, count, "seed", selecting=selecting)
     shuffled = list(tasks)
     random.shuffle(shuffled)  # type: ignore[attr-defined]

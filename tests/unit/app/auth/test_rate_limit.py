@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learnloop_service.app.auth.rate_limit import RateLimit
+from learnloop_service.app.auth.rate_limit import CallerRateLimit
 
 
 class Clock:
@@ -17,7 +17,7 @@ class Clock:
 
 def test_a_burst_and_then_the_rate() -> None:
     clock = Clock()
-    limit = RateLimit(per_s=2, burst=3, clock=clock)
+    limit = CallerRateLimit(per_s=2, burst=3, clock=clock)
     assert [limit.take("a") for _ in range(4)] == [0, 0, 0, 0.5]
     assert limit.take("a") == 0.5  # asking costs nothing
     assert limit.take("b") == 0
@@ -36,7 +36,7 @@ def test_a_burst_and_then_the_rate() -> None:
 )
 def test_never_more_than_the_burst_and_the_rate_allow(per_s: float, burst: int, steps: list[float]) -> None:
     clock = Clock()
-    limit = RateLimit(per_s, burst, clock)
+    limit = CallerRateLimit(per_s, burst, clock)
     through = 0
     for step in steps:
         clock.now += step

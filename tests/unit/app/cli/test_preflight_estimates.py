@@ -2,7 +2,7 @@
 
 from learnloop_service.app.cli.preflight.trial import estimates
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.base_defaults import Base, defaults_of
+from learnloop_service.training.bases.defaults import BaseModelFacts, defaults_of
 
 RUN: Json = {"cost": {"judge_usd": 0.0}, "rollouts": 16}
 EVALUATION = {"every": 4, "scenarios": 10, "samples": 1, "test_scenarios": 10}
@@ -14,7 +14,7 @@ def _iteration(seconds: float, supervised: Json = None) -> Json:
 
 
 def _with_defaults(is_demonstrated: bool) -> dict[str, Json]:
-    defaults = defaults_of(Base("qwen", 494_032_768), 2, 8, after_demonstrations=is_demonstrated)
+    defaults = defaults_of(BaseModelFacts("qwen", 494_032_768), 2, 8, after_demonstrations=is_demonstrated)
     whole = {"groups_per_iteration": 2, "rollouts_per_group": 8, "evaluation": EVALUATION}
     return whole | {"iterations": int(defaults["iterations"].value)}
 

@@ -12,7 +12,7 @@ from learnloop_service.app.agent_sessions.task_draw import split_of
 from learnloop_service.app.datasets.conversation_forms import Unusable, conversation
 from learnloop_service.app.datasets.conversation_opinions import NoThreshold, Scale, opinions
 from learnloop_service.app.operations.import_conversations import (
-    ImportedConversations,
+    ConversationImport,
     Wanted,
     read_conversations,
 )
@@ -27,7 +27,7 @@ TRAINED = next(user for user in map(str, range(99)) if split_of(sha256(user.enco
 """A user whose hash is in the training split."""
 
 
-def read(*lines: Any, **choices: Any) -> ImportedConversations:
+def read(*lines: Any, **choices: Any) -> ConversationImport:
     content = b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
     return read_conversations(content, Wanted(**choices), hashed)
 

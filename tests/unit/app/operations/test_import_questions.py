@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from learnloop_service.app.datasets.near_duplicates import groups
 from learnloop_service.app.operations.import_conversations import holds_conversations
-from learnloop_service.app.operations.import_questions import ImportedQuestions, read_questions
+from learnloop_service.app.operations.import_questions import QuestionImport, read_questions
 from learnloop_service.app.operations.imported import NothingToImport
 from learnloop_service.environment.registry import build
 from learnloop_service.judges.reference import words
@@ -36,7 +36,7 @@ WORDS = [
 
 def read(
     rows: Sequence[Sequence[str]], header: bool = True, encoding: str | None = None, **columns: str
-) -> ImportedQuestions:
+) -> QuestionImport:
     file = io.StringIO()
     csv.writer(file).writerows(rows)
     return read_questions(file.getvalue().encode(), columns, header=header, encoding=encoding)  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def distinct_questions(count: int) -> list[tuple[str, str]]:
     return [(f"{WORDS[n % 12]} {WORDS[n // 12 % 12]} number {n}?", f"answer {n}") for n in range(count)]
 
 
-def splits(imported: ImportedQuestions) -> Mapping[str, str]:
+def splits(imported: QuestionImport) -> Mapping[str, str]:
     return {task["question"]: task["split"] for task in imported.tasks}
 
 

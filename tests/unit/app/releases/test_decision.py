@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from learnloop_service.app.domain.release_rules import KINDS, OUTCOME, RAMP, Guardrail, ReleaseRules
 from learnloop_service.app.domain.release_state import ReleaseReason, ReleaseState
-from learnloop_service.app.releases.decision import Facts, Failures, Verdict, decide, failures_needed, weigh
+from learnloop_service.app.releases.decision import (
+    Failures,
+    ReleaseFacts,
+    ReleaseVerdict,
+    decide,
+    failures_needed,
+    weigh,
+)
 from learnloop_service.app.releases.forecast import forecast
 from learnloop_service.app.releases.words import forecast_note, lacks
 from learnloop_service.training.statistics.guardrails import Cell, Counts
@@ -32,7 +39,7 @@ GOOD = _cells(0.05, (0, 400), (80, 7600))
 BAD = _cells(0.05, (30, 60), (24, 1200))
 
 
-def _facts(**changed: Any) -> Facts:
+def _facts(**changed: Any) -> ReleaseFacts:
     usual: dict[str, Any] = {
         "state": ReleaseState.RUNNING,
         "stage": 0,
@@ -41,65 +48,68 @@ def _facts(**changed: Any) -> Facts:
         "failures": Failures(),
         "days": 3.0,
     }
-    return Facts(**{**usual, **changed})
+    return ReleaseFacts(**{**usual, **changed})
 
 
-def _decided(rules: ReleaseRules | None = None, **changed: Any) -> tuple[Verdict, ReleaseReason | None]:
+def _decided(rules: ReleaseRules | None = None, **changed: Any) -> tuple[ReleaseVerdict, ReleaseReason | None]:
     decision = decide(rules or _rules(), _facts(**changed))
     return decision.verdict, decision.reason
 
 
 def test_each_verdict() -> None:
     bad = {**dict.fromkeys(Guardrail, GOOD), Guardrail.MALFORMED: BAD}
-    assert _decided() == (Verdict.NEXT_STAGE, None)
-    assert _decided(met=29) == (Verdict.KEEP, None)
-    assert _decided(stage=2) == (Verdict.KEEP, None)
-    assert _decided(counts=bad) == (Verdict.ROLL_BACK, ReleaseReason.GUARDRAIL)
-    assert _decided(days=60.0) == (Verdict.ROLL_BACK, ReleaseReason.TIME)
-    assert _decided(_rules(at_end="promote"), days=60.0) == (Verdict.PROMOTE, ReleaseReason.TIME)
+    assert _decided() == (ReleaseVerdict.NEXT_STAGE, None)
+    assert _decided(met=29) == (ReleaseVerdict.KEEP, None)
+    assert _decided(stage=2) == (ReleaseVerdict.KEEP, None)
+    assert _decided(counts=bad) == (ReleaseVerdict.ROLL_BACK, ReleaseReason.GUARDRAIL)
+    assert _decided(days=60.0) == (ReleaseVerdict.ROLL_BACK, ReleaseReason.TIME)
+    assert _decided(_rules(at_end="promote"), days=60.0) == (ReleaseVerdict.PROMOTE, ReleaseReason.TIME)
     # The order: harm comes before the end, and the end before the next stage.
-    assert _decided(_rules(at_end="promote"), days=60.0, counts=bad) == (Verdict.ROLL_BACK, ReleaseReason.GUARDRAIL)
+    assert _decided(_rules(at_end="promote"), days=60.0, counts=bad) == (
+        ReleaseVerdict.ROLL_BACK,
+        ReleaseReason.GUARDRAIL,
+    )
 
 
 def test_a_guardrail_without_a_value_yet_keeps_the_share() -> None:
     """Nothing measured is nothing ruled out."""
     missing = {name: GOOD for name in Guardrail if name is not Guardrail.SLOW}
-    assert _decided(counts=missing) == (Verdict.KEEP, None)
+    assert _decided(counts=missing) == (ReleaseVerdict.KEEP, None)
 
 
 def test_a_held_release_is_only_taken_back() -> None:
     changed: dict[str, Any] = {"state": ReleaseState.HELD}
-    assert _decided(**changed) == (Verdict.KEEP, None)
-    assert _decided(_rules(at_end="promote"), days=99.0, **changed) == (Verdict.KEEP, None)
-    assert _decided(counts={Guardrail.ERROR: BAD}, **changed) == (Verdict.ROLL_BACK, ReleaseReason.GUARDRAIL)
+    assert _decided(**changed) == (ReleaseVerdict.KEEP, None)
+    assert _decided(_rules(at_end="promote"), days=99.0, **changed) == (ReleaseVerdict.KEEP, None)
+    assert _decided(counts={Guardrail.ERROR: BAD}, **changed) == (ReleaseVerdict.ROLL_BACK, ReleaseReason.GUARDRAIL)
     both = Failures(9, 9, 9)
-    assert _decided(failures=both, **changed) == (Verdict.KEEP, None)
+    assert _decided(failures=both, **changed) == (ReleaseVerdict.KEEP, None)
 
 
 def test_without_a_fair_coin_no_evidence_is_trusted() -> None:
     """No user was observed with the candidate, as if its answers were lost."""
     unfair = {Guardrail.ERROR: _cells(0.05, (0, 0), (0, 400))}
-    assert _decided(counts=unfair) == (Verdict.HOLD, ReleaseReason.ASSIGNMENT)
-    assert _decided(counts=unfair, state=ReleaseState.HELD) == (Verdict.KEEP, None)
-    assert _decided(counts=unfair, days=60.0) == (Verdict.HOLD, ReleaseReason.ASSIGNMENT)
+    assert _decided(counts=unfair) == (ReleaseVerdict.HOLD, ReleaseReason.ASSIGNMENT)
+    assert _decided(counts=unfair, state=ReleaseState.HELD) == (ReleaseVerdict.KEEP, None)
+    assert _decided(counts=unfair, days=60.0) == (ReleaseVerdict.HOLD, ReleaseReason.ASSIGNMENT)
     # What looks like harm ends it all the same, but is not called harm.
     harm = {**unfair, Guardrail.MALFORMED: _cells(0.05, (20, 0), (0, 40))}
-    assert _decided(counts=harm) == (Verdict.ROLL_BACK, ReleaseReason.ASSIGNMENT)
+    assert _decided(counts=harm) == (ReleaseVerdict.ROLL_BACK, ReleaseReason.ASSIGNMENT)
 
 
 @pytest.mark.parametrize(
     ("failures", "expected"),
     [
-        (Failures(5, 2, 0), (Verdict.ROLL_BACK, ReleaseReason.BREAKER)),
-        (Failures(5, 3, 1), (Verdict.ROLL_BACK, ReleaseReason.BREAKER)),
-        (Failures(5, 3, 2), (Verdict.HOLD, ReleaseReason.BACKEND_AWAY)),
-        (Failures(3, 1, 1), (Verdict.HOLD, ReleaseReason.BACKEND_AWAY)),
-        (Failures(2, 1, 1), (Verdict.KEEP, None)),
-        (Failures(9, 0, 0), (Verdict.KEEP, None)),
-        (Failures(4, 9, 0), (Verdict.KEEP, None)),
+        (Failures(5, 2, 0), (ReleaseVerdict.ROLL_BACK, ReleaseReason.BREAKER)),
+        (Failures(5, 3, 1), (ReleaseVerdict.ROLL_BACK, ReleaseReason.BREAKER)),
+        (Failures(5, 3, 2), (ReleaseVerdict.HOLD, ReleaseReason.BACKEND_AWAY)),
+        (Failures(3, 1, 1), (ReleaseVerdict.HOLD, ReleaseReason.BACKEND_AWAY)),
+        (Failures(2, 1, 1), (ReleaseVerdict.KEEP, None)),
+        (Failures(9, 0, 0), (ReleaseVerdict.KEEP, None)),
+        (Failures(4, 9, 0), (ReleaseVerdict.KEEP, None)),
     ],
 )
-def test_the_breaker(failures: Failures, expected: tuple[Verdict, ReleaseReason | None]) -> None:
+def test_the_breaker(failures: Failures, expected: tuple[ReleaseVerdict, ReleaseReason | None]) -> None:
     assert _decided(met=3, counts={}, failures=failures) == expected
 
 
@@ -126,11 +136,11 @@ def test_whatever_happens_harm_is_never_promoted(
     decision = decide(rules, facts)
     assert decision == decide(rules, facts)
     if any(weighing.alarms for weighing in decision.guardrails.values()):
-        assert decision.verdict is Verdict.ROLL_BACK
-    if decision.verdict is Verdict.NEXT_STAGE:
+        assert decision.verdict is ReleaseVerdict.ROLL_BACK
+    if decision.verdict is ReleaseVerdict.NEXT_STAGE:
         assert all(weighing.passes for weighing in decision.guardrails.values())
         assert stage < 2
-    if decision.verdict in (Verdict.PROMOTE, Verdict.NEXT_STAGE):
+    if decision.verdict in (ReleaseVerdict.PROMOTE, ReleaseVerdict.NEXT_STAGE):
         assert state is ReleaseState.RUNNING
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from learnloop_service.app.reports.collect import FORMAT, renderer
 from learnloop_service.app.reports.examples import RULE, examples, right_of
-from learnloop_service.app.reports.rollouts import Batch, Row, compared, digest, listing, scored, thinned
+from learnloop_service.app.reports.rollouts import RolloutBatch, Row, compared, digest, listing, scored, thinned
 from learnloop_service.app.statistics.verdict import verdict
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.scoring import malformed_share, success_rate, successes, summarise
@@ -21,12 +21,14 @@ def report(iterations: int = 4, rollouts: int = 8, every: int = 2, text: str = "
     """A report on a run that is evaluated after every `every` iterations. `text` is that of all messages and answers
     of its examples."""
     draw = Random(7)
-    batches: dict[Batch, list[Row]] = {}
+    batches: dict[RolloutBatch, list[Row]] = {}
     for iteration in range(iterations + 1):
         if iteration:
-            batches[Batch(iteration, "train", "train", "sampled", None)] = _rows(draw, iteration, rollouts, iterations)
+            batches[RolloutBatch(iteration, "train", "train", "sampled", None)] = _rows(
+                draw, iteration, rollouts, iterations
+            )
         if iteration % every == 0:
-            batch = Batch(iteration, "evaluation", "validation", "sampled", iteration)
+            batch = RolloutBatch(iteration, "evaluation", "validation", "sampled", iteration)
             batches[batch] = _rows(draw, iteration, len(SCENARIOS), iterations)
     sizes = {batch: len(rows) for batch, rows in batches.items()}
     ends = [batch for batch in batches if batch.kind == "evaluation"]
@@ -86,13 +88,13 @@ def _rows(draw: Random, iteration: int, count: int, last: int) -> list[Row]:
     return rows
 
 
-def _iteration(batches: dict[Batch, list[Row]], number: int) -> Json:
-    rows = scored(batches.get(Batch(number, "train", "train", "sampled", None), []), SCENARIOS)
+def _iteration(batches: dict[RolloutBatch, list[Row]], number: int) -> Json:
+    rows = scored(batches.get(RolloutBatch(number, "train", "train", "sampled", None), []), SCENARIOS)
     figures = {"success": success_rate(rows), "malformed": malformed_share(rows), "failed_rollouts": 0}
     return {"iteration": number, "step": number, **figures, "rewards": asdict(summarise(rows))}
 
 
-def _evaluations(batches: dict[Batch, list[Row]]) -> list[Any]:
+def _evaluations(batches: dict[RolloutBatch, list[Row]]) -> list[Any]:
     evaluations: list[Any] = []
     baseline: dict[str, float] = {}
     for batch, rows in batches.items():
@@ -110,7 +112,7 @@ def _evaluations(batches: dict[Batch, list[Row]]) -> list[Any]:
     return evaluations
 
 
-def _digests(batches: dict[Batch, list[Row]], iterations: int) -> list[Json]:
+def _digests(batches: dict[RolloutBatch, list[Row]], iterations: int) -> list[Json]:
     together = thinned(range(iterations + 1), 500)
     blocks: dict[int, list[tuple[int, Sequence[Row]]]] = {}
     for batch, rows in batches.items():

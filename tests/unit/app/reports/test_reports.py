@@ -13,7 +13,7 @@ from learnloop_service.app.reports.examples import DRAWN, FELL, UNSOLVED, change
 from learnloop_service.app.reports.figures import figures
 from learnloop_service.app.reports.html import h, visible
 from learnloop_service.app.reports.page import page
-from learnloop_service.app.reports.rollouts import MAX_LISTED, Batch, Row, listing
+from learnloop_service.app.reports.rollouts import MAX_LISTED, RolloutBatch, Row, listing
 from learnloop_service.app.reports.signature import opened, public_text, sign, signing_key
 from learnloop_service.app.reports.verify import DamagedReport, compared_with, page_differences, read_report, recomputed
 from tests.unit.app.reports.documents import report
@@ -159,8 +159,8 @@ def test_all_rollouts_of_a_short_run_are_listed() -> None:
 
 
 def test_what_the_verdict_rests_on_is_listed_first() -> None:
-    first, last = (Batch(n, "evaluation", "validation", "sampled", n) for n in (0, 7))
-    sizes = {Batch(n, "train", "train", "sampled", None): 900 for n in range(1, 8)} | {first: 500, last: 500}
+    first, last = (RolloutBatch(n, "evaluation", "validation", "sampled", n) for n in (0, 7))
+    sizes = {RolloutBatch(n, "train", "train", "sampled", None): 900 for n in range(1, 8)} | {first: 500, last: 500}
     chosen = listing(sizes, [first, last])
     assert {first, last} < chosen.batches
     assert sum(sizes[batch] for batch in chosen.batches) <= MAX_LISTED

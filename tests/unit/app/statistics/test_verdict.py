@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learnloop_service.app.cli.held_out import held_out_figures
-from learnloop_service.app.statistics.verdict import Verdict, VerdictState, verdict
-from learnloop_service.training.statistics.difference import Difference, difference
+from learnloop_service.app.statistics.verdict import RunVerdict, VerdictState, verdict
+from learnloop_service.training.statistics.difference import SuccessDifference, difference
 
 _SHARES = st.sampled_from((0.0, 0.5, 1.0))
 _PAIRS = st.lists(st.tuples(_SHARES, _SHARES), min_size=1, max_size=40)
@@ -37,7 +37,7 @@ def _evaluation(iteration: int, values: list[float], baseline: list[float] | Non
     } | others
 
 
-def _judged(before: list[float], after: list[float], **others: Any) -> Verdict:
+def _judged(before: list[float], after: list[float], **others: Any) -> RunVerdict:
     return verdict([_evaluation(0, before), _evaluation(4, after, before)], **others)
 
 
@@ -200,7 +200,7 @@ def test_an_evaluation_of_an_earlier_version_has_no_interval() -> None:
 
 def test_only_shared_scenarios_are_compared() -> None:
     change = difference({"a": 0.0, "b": 1.0}, {"b": 0.5, "c": 1.0})
-    assert change == Difference(1, 1, -0.5, -0.5, -0.5, None)
+    assert change == SuccessDifference(1, 1, -0.5, -0.5, -0.5, None)
     assert difference({"a": 0.0}, {"b": 1.0}) is None
 
 

@@ -21,7 +21,7 @@ from learnloop_service.training.diagnosis.facts import (
     Probe,
     Readings,
     Replay,
-    Rewards,
+    RewardFacts,
 )
 from learnloop_service.training.diagnosis.spans import spans_while
 from learnloop_service.training.protocol.model_facts import MeasuredToken
@@ -78,7 +78,7 @@ def facts(iterations: int, group: GroupFacts = HEALTHY, onset: int = 1, **more: 
             has_oracle=True,
             groups=(group if number >= onset else HEALTHY,) * 8,
             max_turns=10,
-            rewards=Rewards(0.5, 1.0, {"correct": 0.3, "malformed": 0.2}),
+            rewards=RewardFacts(0.5, 1.0, {"correct": 0.3, "malformed": 0.2}),
             completion_tokens=70.0,
             metrics={"entropy": 1.0, "step_kl": 1e-3, "step_share": 1.0},
             tasks={"train": {f"train-{number}-{group}": f"task {number}-{group}" for group in range(8)}},
@@ -432,7 +432,7 @@ def test_a_flaky_environment_is_named_with_both_of_its_answers() -> None:
 
 def test_a_reward_that_rises_without_success_names_the_part_that_rose() -> None:
     hacked = replace(HEALTHY, true_successes=0, pairs=0)
-    diagnosis = late(12, 6, hacked, rewards=Rewards(1.5, 1.0, {"correct": 0.1, "malformed": 1.4}))
+    diagnosis = late(12, 6, hacked, rewards=RewardFacts(1.5, 1.0, {"correct": 0.1, "malformed": 1.4}))
     assert diagnosis.cause == Cause.REWARD_HACKED
     assert diagnosis.evidence["part"] == "malformed"
     assert "mean reward rose by 1.00" in diagnosis.summary
@@ -440,7 +440,7 @@ def test_a_reward_that_rises_without_success_names_the_part_that_rose() -> None:
 
 def test_a_reward_that_rises_with_success_is_no_fault() -> None:
     better = replace(HEALTHY, successes=5, true_successes=5)
-    assert diagnose(facts(12, better, 6, rewards=Rewards(1.5, 1.0, {"correct": 1.3})), SETTINGS) == []
+    assert diagnose(facts(12, better, 6, rewards=RewardFacts(1.5, 1.0, {"correct": 1.3})), SETTINGS) == []
 
 
 @pytest.mark.parametrize(

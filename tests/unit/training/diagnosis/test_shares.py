@@ -4,13 +4,15 @@ from random import Random
 
 import pytest
 
-from learnloop_service.training.diagnosis.shares import Observed, share_spans
+from learnloop_service.training.diagnosis.shares import SymptomShares, share_spans
 
 
-def _observed(iterations: int, groups: int, rollouts: int, share: float, seed: int) -> list[Observed]:
+def _observed(iterations: int, groups: int, rollouts: int, share: float, seed: int) -> list[SymptomShares]:
     random = Random(seed)
     return [
-        Observed(number, tuple(sum(random.random() < share for _ in range(rollouts)) / rollouts for _ in range(groups)))
+        SymptomShares(
+            number, tuple(sum(random.random() < share for _ in range(rollouts)) / rollouts for _ in range(groups))
+        )
         for number in range(1, iterations + 1)
     ]
 
@@ -29,7 +31,8 @@ def test_a_fault_of_twice_its_bound_is_named_within_a_few_iterations(
     for seed in range(50):
         healthy = _observed(4, groups, 8, bound / 2, seed)
         faulty = [
-            Observed(observed.iteration + 4, observed.shares) for observed in _observed(10, groups, 8, share, seed + 1)
+            SymptomShares(observed.iteration + 4, observed.shares)
+            for observed in _observed(10, groups, 8, share, seed + 1)
         ]
         [span] = share_spans([*healthy, *faulty], bound, 14)
         assert 5 <= span.named < 5 + within
@@ -39,7 +42,7 @@ def test_a_fault_of_twice_its_bound_is_named_within_a_few_iterations(
 def test_a_fault_clears_after_three_good_iterations_and_is_harder_to_name() -> None:
     bad, good = (1.0,) * 8, (0.0,) * 8
     iterations = [bad, bad, good, good, good, bad, bad]
-    first, second = share_spans([Observed(number, shares) for number, shares in enumerate(iterations, 1)], 0.1, 20)
+    first, second = share_spans([SymptomShares(number, shares) for number, shares in enumerate(iterations, 1)], 0.1, 20)
     assert first.first == 1
     assert first.named == 1
     assert first.cleared == 5

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from learnloop_service.app.agent_sessions.canonical import BadRequestBody, canonical
 from learnloop_service.app.datasets.conversation_forms import conversation
 from learnloop_service.app.datasets.demonstrations import checked
-from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.engine.http.chat_request import EngineChatRequest
 from learnloop_service.training.protocol.chat_reader import arguments_text, read_messages, read_tool_choice
 
 USER = {"role": "user", "content": "What time is it?"}
@@ -62,7 +62,7 @@ def _model_view(messages: Any) -> Any:
     "messages", [messages for _, messages in AS_CLIENTS_WRITE_IT], ids=[name for name, _ in AS_CLIENTS_WRITE_IT]
 )
 def test_every_door_reads_the_same(messages: list[Any]) -> None:
-    engine = ChatRequest.model_validate({"model": "m", "messages": messages, "tools": TOOLS}).messages
+    engine = EngineChatRequest.model_validate({"model": "m", "messages": messages, "tools": TOOLS}).messages
     session = canonical({"messages": messages, "tools": TOOLS}, None)
     assert _model_view(engine) == _model_view(session.messages) == _model_view(PLAIN)
     assert _model_view(checked({"messages": messages, "tools": TOOLS})["messages"]) == _model_view(PLAIN)
@@ -134,8 +134,8 @@ def test_what_cannot_be_read_is_named(message: Any, fault: str) -> None:
 @pytest.mark.parametrize("name", ["prefix", "partial"])
 def test_a_message_that_is_to_be_continued_is_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=f"message 1: {name} is not supported"):
-        ChatRequest.model_validate({"model": "m", "messages": [USER, {**SAYS, name: True}]})
-    assert ChatRequest.model_validate({"model": "m", "messages": [USER, {**SAYS, name: False}, USER]}).messages
+        EngineChatRequest.model_validate({"model": "m", "messages": [USER, {**SAYS, name: True}]})
+    assert EngineChatRequest.model_validate({"model": "m", "messages": [USER, {**SAYS, name: False}, USER]}).messages
 
 
 _NAMED = {"type": "function", "function": {"name": "now"}}
@@ -157,7 +157,7 @@ _NAMED = {"type": "function", "function": {"name": "now"}}
 def test_a_choice_of_tools_in_any_vendors_form(choice: Any, read: Any) -> None:
     assert read_tool_choice(choice) == read
     assert (
-        ChatRequest.model_validate(
+        EngineChatRequest.model_validate(
             {"model": "m", "messages": [USER], "tools": TOOLS, "tool_choice": choice}
         ).tool_choice
         == read
@@ -185,7 +185,7 @@ _SCHEMA = {"type": "object", "properties": {"day": {"type": "string"}}}
     ],
 )
 def test_a_schema_is_found_wherever_servers_take_it(response_format: Any, schema: Any) -> None:
-    reading = ChatRequest.model_validate(
+    reading = EngineChatRequest.model_validate(
         {"model": "m", "messages": [USER], "response_format": response_format}
     ).response_format
     assert reading is not None
@@ -206,4 +206,4 @@ def test_a_schema_is_found_wherever_servers_take_it(response_format: Any, schema
 )
 def test_a_schema_that_would_be_ignored_is_refused_by_name(response_format: Any, named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        ChatRequest.model_validate({"model": "m", "messages": [USER], "response_format": response_format})
+        EngineChatRequest.model_validate({"model": "m", "messages": [USER], "response_format": response_format})

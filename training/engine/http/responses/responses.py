@@ -8,15 +8,15 @@ import structlog
 from pydantic import ValidationError
 
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.engine.http.chat import Chat
-from learnloop_service.training.engine.http.chat_request import ChatRequest
+from learnloop_service.training.engine.http.chat import ChatCompletions
+from learnloop_service.training.engine.http.chat_request import EngineChatRequest
 from learnloop_service.training.engine.http.errors import ApiError, api_error, invalid
 from learnloop_service.training.engine.http.responses.stored import StoredResponses
 from learnloop_service.training.protocol.malformed_calls import MALFORMED
 from learnloop_service.training.protocol.responses.events import Event, ResponseEvents
 from learnloop_service.training.protocol.responses.items import Item, reference_in
 from learnloop_service.training.protocol.responses.parameters import BadParameter
-from learnloop_service.training.protocol.responses.reply import Reply, output_of, status_of
+from learnloop_service.training.protocol.responses.reply import ResponseFields, output_of, status_of
 from learnloop_service.training.protocol.responses.request import CHAT_NAMES, ResponsesRequest
 
 log = structlog.get_logger(__name__)
@@ -28,7 +28,7 @@ class Responses:
     `scope` identifies whose stored responses can be continued. It is OpenAI's project header.
     """
 
-    def __init__(self, chat: Chat) -> None:
+    def __init__(self, chat: ChatCompletions) -> None:
         self._chat = chat
         self._stored = StoredResponses()
 
@@ -40,11 +40,11 @@ class Responses:
         [choice] = completion["choices"]
         status = status_of(choice["finish_reason"])
         logprobs = choice["logprobs"]["content"] if request.logprobs else ()
-        reply = Reply(request, completion["model"])
+        reply = ResponseFields(request, completion["model"])
         output = output_of(reply.id, choice["message"], logprobs, status, request.offered)
-        made = reply.body(status, output, usage=completion["usage"], malformed=choice.get(MALFORMED))
-        self._keep(request, scope, conversation, made)
-        return made
+        response = reply.body(status, output, usage=completion["usage"], malformed=choice.get(MALFORMED))
+        self._keep(request, scope, conversation, response)
+        return response
 
     async def stream(self, request: ResponsesRequest, scope: str) -> AsyncIterator[str]:
         """Yield a response as server-sent events.
@@ -65,7 +65,7 @@ class Responses:
     ) -> AsyncIterator[str]:
         async with aclosing(chunks):
             first = await anext(chunks)
-            events = ResponseEvents(Reply(request, first["model"]))
+            events = ResponseEvents(ResponseFields(request, first["model"]))
             try:
                 async for event in events.of(chunks):
                     if events.completed is not None:
@@ -77,20 +77,20 @@ class Responses:
 
     def _conversation(self, request: ResponsesRequest, scope: str) -> list[Item]:
         before = request.previous_response_id
-        known = self._stored.conversation(scope, before) if before else ()
-        return [*known, *(self._referred(item, scope) for item in request.items)]
+        earlier = self._stored.conversation(scope, before) if before else ()
+        return [*earlier, *(self._referred(item, scope) for item in request.items)]
 
     def _referred(self, item: Item, scope: str) -> Item:
         return item if (id := reference_in(item)) is None else self._stored.item(scope, id)
 
-    def _keep(self, request: ResponsesRequest, scope: str, conversation: list[Item], made: dict[str, Json]) -> None:
+    def _keep(self, request: ResponsesRequest, scope: str, conversation: list[Item], response: dict[str, Json]) -> None:
         if request.store is not False:
-            self._stored.keep(scope, made["id"], conversation, made["output"])
+            self._stored.keep(scope, response["id"], conversation, response["output"])
 
 
-def _chat_request(request: ResponsesRequest, items: Sequence[Item]) -> ChatRequest:
+def _chat_request(request: ResponsesRequest, items: Sequence[Item]) -> EngineChatRequest:
     try:
-        return ChatRequest.model_validate(request.chat_body(items))
+        return EngineChatRequest.model_validate(request.chat_body(items))
     except ValidationError as error:
         raise invalid(error, CHAT_NAMES) from None
     except BadParameter as error:

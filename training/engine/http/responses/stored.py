@@ -42,16 +42,16 @@ class StoredResponses:
     def conversation(self, scope: str, response_id: str) -> tuple[Item, ...]:
         """Return the input and output of a response, preceded by those of the responses that it continued. Raises
         ApiError."""
-        kept = self._scopes.get(scope, _Scope()).responses
-        if response_id not in kept:
+        responses = self._scopes.get(scope, _Scope()).responses
+        if response_id not in responses:
             raise ApiError(
                 400,
                 f"there is no response {response_id!r} to continue; {_HINT}",
                 code="previous_response_not_found",
                 param="previous_response_id",
             )
-        kept.move_to_end(response_id)
-        return (*kept[response_id].conversation, *kept[response_id].output)
+        responses.move_to_end(response_id)
+        return (*responses[response_id].conversation, *responses[response_id].output)
 
     def item(self, scope: str, item_id: str) -> Item:
         """Return an item of a response's output. Raises ApiError."""
@@ -65,20 +65,20 @@ class StoredResponses:
     def keep(self, scope: str, response_id: str, conversation: Sequence[Item], output: Sequence[Item]) -> None:
         """Store a response, dropping the least recently used ones if necessary."""
         size = len(json.dumps([*conversation, *output]))
-        own = self._scopes.setdefault(scope, _Scope())
-        own.responses[response_id] = _Response(tuple(conversation), tuple(output), size)
-        own.items.update({item["id"]: item for item in output})
-        own.size += size
+        project = self._scopes.setdefault(scope, _Scope())
+        project.responses[response_id] = _Response(tuple(conversation), tuple(output), size)
+        project.items.update({item["id"]: item for item in output})
+        project.size += size
         self._size += size
         while self._size > self._max_bytes:
             self._drop_one(max(self._scopes, key=lambda name: self._scopes[name].size))
 
     def _drop_one(self, scope: str) -> None:
-        own = self._scopes[scope]
-        _, oldest = own.responses.popitem(last=False)
+        project = self._scopes[scope]
+        _, oldest = project.responses.popitem(last=False)
         for item in oldest.output:
-            del own.items[item["id"]]
-        own.size -= oldest.size
+            del project.items[item["id"]]
+        project.size -= oldest.size
         self._size -= oldest.size
-        if not own.responses:
+        if not project.responses:
             del self._scopes[scope]

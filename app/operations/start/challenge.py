@@ -1,0 +1,96 @@
+"""Challenges: a checkpoint is promoted if a trial on held-out scenarios shows that it is better than the champion."""
+
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncSession
+from ulid import ULID
+
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.db.tables import Promotion, Release
+from learnloop_service.app.domain.stored_evaluation import Trial, TrialEvaluation
+from learnloop_service.app.errors import Conflict
+from learnloop_service.app.model_registry.checkpoints import Checkpoints
+from learnloop_service.app.model_registry.promotions import Promotions
+from learnloop_service.app.operations.start.evaluation import EvaluationStarter, SaveReply, StartedEvaluation
+from learnloop_service.app.releases.live import give_way
+from learnloop_service.app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
+from learnloop_service.app.schemas.run_request import EnvironmentChoice, JudgeChoice
+from learnloop_service.training.protocol.model_name import ModelName
+from learnloop_service.training.statistics.sequential import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """The challenger, the promoted name that it must beat, the name that it is to get, and the rule that decides."""
+
+    step: int
+    name: str
+    champion: str
+    rule: Rule
+    scenarios: int
+    """Maximum number of scenarios."""
+    seed: int | None
+    environment: EnvironmentChoice | None
+    judge: JudgeChoice | None
+    release_id: str | None = None
+    """The release that the trial is part of; None if a challenger that wins is promoted."""
+    end_release: bool = False
+    """Whether a live release of the name ends when the trial begins; otherwise it prevents the trial."""
+
+
+async def challenge(
+    starter: EvaluationStarter, checkpoints: Checkpoints, asked: Challenge, caller: Caller, save_reply: SaveReply
+) -> tuple[StartedEvaluation, Release | None]:
+    """Queue the trial, and return it and the live release that it ended, if any.
+
+    Raises NotFound, Conflict if there is no champion to beat, LiveRelease, InvalidRequest or Unavailable.
+    """
+    project, model = checkpoints.model.project, checkpoints.model
+    await checkpoints.require_promotable(asked.name, asked.step)
+    promotions = Promotions(checkpoints.database)
+    champion = await promotions.current(project, asked.champion)
+    if champion is None:
+        raise Conflict(f"Nothing is promoted to {project}/{asked.champion} yet; promote to it without if_better_than.")
+    if (champion.model_name, champion.step) == (model.name, asked.step):
+        raise Conflict(f"{project}/{asked.champion} is {model}@{asked.step} already.")
+    incumbent = await promotions.current(project, asked.name)
+    run = (await starter.models.model(caller, model)).run
+    trial = Trial(
+        project=project,
+        name=asked.name,
+        champion=champion.id,
+        incumbent=incumbent.id if incumbent else None,
+        model_name=model.name,
+        step=asked.step,
+        backend=checkpoints.backend,
+        actor=caller.actor,
+        alpha=asked.rule.alpha,
+        margin=asked.rule.margin,
+        look_every=asked.rule.look_every,
+        release_id=asked.release_id,
+    )
+    ended: Release | None = None
+
+    async def save(tx: AsyncSession, started: StartedEvaluation) -> None:
+        nonlocal ended
+        if asked.release_id is None:
+            ended = await give_way(tx, project, asked.name, caller.actor, end_release=asked.end_release)
+        await save_reply(tx, started)
+
+    request = _request(asked, champion, model, run.id if run else None)
+    return await starter.start(str(ULID()), request, caller, save, TrialEvaluation, trial=trial), ended
+
+
+def _request(asked: Challenge, champion: Promotion, model: ModelName, run_id: str | None) -> EvaluationRequest:
+    """Return the request for the trial's evaluation, with the challenger's run if one trained it."""
+    return EvaluationRequest(
+        run_id=run_id,
+        models=[
+            ModelToEvaluate(model=str(ModelName(model.project, champion.model_name, champion.step)), label="champion"),
+            ModelToEvaluate(model=str(ModelName(model.project, model.name, asked.step)), label="challenger"),
+        ],
+        scenarios=asked.scenarios,
+        seed=asked.seed,
+        environment=asked.environment,
+        judge=asked.judge,
+    )

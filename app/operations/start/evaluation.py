@@ -1,0 +1,312 @@
+"""Starts an evaluation: checks the request as far as possible, resolves names permanently, and saves it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.auth.tenancy import RUN, require
+from learnloop_service.app.backends import Connect, connected
+from learnloop_service.app.db.tables import EvaluationJob, Run
+from learnloop_service.app.domain.evaluation_state import EvaluationStatus
+from learnloop_service.app.domain.event_types import EventType
+from learnloop_service.app.domain.stored_evaluation import Comparison, Contestant, Evaluation, StoredEvaluation
+from learnloop_service.app.domain.stored_request import Choice, StoredBudget
+from learnloop_service.app.errors import InvalidRequest
+from learnloop_service.app.events.log import append_to_evaluation
+from learnloop_service.app.listed_models import ListedModels, NotedModels
+from learnloop_service.app.model_registry.resolver import ModelResolver, ResolvedModel
+from learnloop_service.app.operations.named import (
+    ENVIRONMENT,
+    built_environment,
+    built_judge,
+    check_agents,
+    faults_at,
+    pinned,
+)
+from learnloop_service.app.operations.start.run_plan import judge_with_defaults
+from learnloop_service.app.resources import Resources
+from learnloop_service.app.runs.configuration import model_spec
+from learnloop_service.app.runs.environment_access import EnvironmentAccess
+from learnloop_service.app.runs.store import RunStore
+from learnloop_service.app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
+from learnloop_service.app.schemas.run_request import EnvironmentChoice
+from learnloop_service.app.settings import Settings
+from learnloop_service.environment.base import Synthetic
+from learnloop_service.environment.scenario_order import different
+from learnloop_service.judges.base import Judge, JudgeServices, Models, UnknownModel
+from learnloop_service.training.backends.registry import engine_backend, is_on_engine
+from learnloop_service.training.protocol.model_name import ModelName
+from learnloop_service.training.types import HELD_OUT_SEED, RunConfig
+
+_DEFAULTS = RunConfig()
+SaveReply = Callable[[AsyncSession, "StartedEvaluation"], Awaitable[None]]
+"""Saves the reply to the request, in the transaction that creates the evaluation."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartedEvaluation:
+    """An evaluation that was queued, and warnings about it."""
+
+    job: EvaluationJob
+    warnings: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What an evaluation takes over from a run, or from an earlier evaluation, where its request says nothing."""
+
+    environment: Choice
+    judge: Choice
+    agent: Choice | None
+    seed: int
+    max_turns: int | None
+    max_completion_tokens: int
+
+    @classmethod
+    def of_run(cls, run: Run) -> "Basis":
+        """Return that of a run."""
+        own, config = run.stored_request, run.stored_request.config
+        limits = (config.max_turns, config.max_completion_tokens)
+        return cls(own.environment, own.judge, own.agent, config.held_out_seed, *limits)
+
+    @classmethod
+    def of_evaluation(cls, own: StoredEvaluation) -> "Basis":
+        """Return that of an evaluation."""
+        return cls(own.environment, own.judge, own.agent, own.seed, own.max_turns, own.max_completion_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationStarter:
+    """Starts evaluations."""
+
+    resources: Resources
+    runs: RunStore
+    models: ModelResolver
+    wake_worker: Callable[[], None]
+
+    async def start(
+        self,
+        id: str,
+        request: EvaluationRequest,
+        caller: Caller,
+        save_reply: SaveReply,
+        kind: type[Comparison] = Comparison,
+        **fields: Any,
+    ) -> StartedEvaluation:
+        """Queue a comparison, or a trial. `kind` and `fields` are as in `queue`.
+
+        Raises InvalidRequest, NotFound, Conflict or Unavailable.
+        """
+        run = await self._run(request, caller)
+        project = caller.project or (run.model_project if run else self.resources.settings.art_project)
+        basis = Basis.of_run(run) if run else None
+        if not request.models:
+            assert run is not None
+            base = ModelToEvaluate(model=run.base_model, label="base")
+            models = [base, ModelToEvaluate(model=run.id, label="trained")]
+            request = request.model_copy(update={"models": models})
+        return await self.queue(id, request, caller, save_reply, basis, project, kind, **fields)
+
+    async def queue(
+        self,
+        id: str,
+        request: EvaluationRequest,
+        caller: Caller,
+        save_reply: SaveReply,
+        basis: Basis | None,
+        project: str,
+        kind: type[Evaluation],
+        built: NotedModels | None = None,
+        **fields: Any,
+    ) -> StartedEvaluation:
+        """Queue an evaluation of that kind. `fields` are those that only this kind has, and others with values that no
+        request has. `built` are the models that its judge asked for when it was built; None if it was not built yet.
+
+        Raises InvalidRequest, NotFound, Conflict or Unavailable.
+        """
+        noted = built or NotedModels(ListedModels(self.resources.settings))
+        found = [await self._resolve_model(place, each, caller, noted) for place, each in enumerate(request.models)]
+        labelled = _require_unique_labels([contestant for contestant, _ in found])
+        stored = await self._stored(request, basis, project, labelled, None if built else noted)
+        noted.check_budget(request.budget.max_usd if request.budget else None)
+        evaluation = kind.model_validate({**dict(stored), **fields})
+        job = EvaluationJob(
+            id=id,
+            project=project,
+            status=EvaluationStatus.QUEUED,
+            request=evaluation.stored(),
+            engine=_one_engine([engine for _, engine in found]),
+            total=evaluation.slots,
+            done=0,
+            judge={},
+            **evaluation.listed_by,
+        )
+        started = StartedEvaluation(job, noted.warnings)
+        created = {
+            "models": [each.label for each in evaluation.models],
+            "environment": evaluation.environment.name,
+            "judge": evaluation.judge.name,
+            "rollouts": job.total,
+        }
+        async with self.resources.database.begin() as tx:
+            tx.add(job)
+            await tx.flush()
+            await append_to_evaluation(tx, id, EventType.EVALUATION_CREATED, caller.actor, created)
+            await tx.refresh(job)
+            await save_reply(tx, started)
+        self.wake_worker()
+        return started
+
+    async def _run(self, request: EvaluationRequest, caller: Caller) -> Run | None:
+        if request.run_id is None:
+            return None
+        await require(self.resources.database, caller, RUN, request.run_id)
+        return await self.runs.get(request.run_id)
+
+    async def _resolve_model(
+        self, place: int, asked: ModelToEvaluate, caller: Caller, listed: Models
+    ) -> tuple[Contestant, str | None]:
+        """Return the model under a permanent name, and the engine that has it (None for any or no engine)."""
+        if asked.prompted is not None:
+            try:
+                listed.model(asked.prompted)
+            except UnknownModel as error:
+                raise InvalidRequest(("body", "models", place, "prompted"), str(error)) from error
+            return Contestant(label=asked.label or asked.prompted, kind="prompted", model=asked.prompted), None
+        resolved = await self._fix_step(await self.models.resolve(caller, str(asked.model)))
+        await self._check_checkpoint(place, resolved)
+        run, backend, spec = resolved.run, engine_backend(), None
+        if run is not None and not is_on_engine(resolved.backend):
+            named, backend = model_spec(run), resolved.backend
+            spec = {"project": named.project, "name": named.name, "base_model": named.base_model}
+        contestant = Contestant(
+            label=asked.label or resolved.name,
+            kind="trained",
+            model=resolved.name,
+            step=resolved.step,
+            backend=backend,
+            spec=spec,
+        )
+        return contestant, run.engine if run is not None and spec is None else None
+
+    async def _fix_step(self, model: ResolvedModel) -> ResolvedModel:
+        """Add the step to a model whose name means its newest checkpoint, which changes. Raises Unavailable."""
+        if model.step is not None or model.name in self.models.base_models or model.run is None:
+            return model
+        name = ModelName(model.run.model_project, model.run.model_name)
+        steps = await _steps(self.resources.connect, model.backend, name)
+        if not steps:
+            return model
+        name = name.at(max(steps))
+        return ResolvedModel(str(name), name.step, model.run)
+
+    async def _check_checkpoint(self, place: int, model: ResolvedModel) -> None:
+        """Check that a model which no run has trained is on the engine. Raises InvalidRequest."""
+        if model.run is not None or model.name in self.models.base_models:
+            return
+        try:
+            named = ModelName.parse(model.name)
+        except ValueError:  # the name of a W&B artifact, which only the backend can check
+            return
+        steps = await _steps(self.resources.connect, engine_backend(), named)
+        if not steps or named.step not in (None, *steps):
+            raise InvalidRequest(("body", "models", place, "model"), f"There is no checkpoint {model.name}.")
+
+    async def _stored(
+        self,
+        request: EvaluationRequest,
+        own: Basis | None,
+        project: str,
+        models: tuple[Contestant, ...],
+        listed: Models | None,
+    ) -> StoredEvaluation:
+        chosen = request.environment or (own.environment if own else EnvironmentChoice())
+        environment = Choice(name=chosen.name, config=chosen.config)
+        environment, _ = await pinned(self.resources.database, self.resources.settings, environment, project)
+        seed = (own.seed if own else HELD_OUT_SEED) if request.seed is None else request.seed
+        default_judge, scenarios = await self._check_environment(environment, request, seed, project)
+        judge = own.judge if own and request.judge is None else judge_with_defaults(request.judge, default_judge)
+        if listed is not None:
+            check_judge(judge, listed)
+        agent = own.agent if own else None
+        if request.agent is not None:
+            agent = Choice(name=request.agent.name, config=request.agent.config)
+        await asyncio.to_thread(check_agents, agent, environment, self.resources.settings.agent_modules)
+        return StoredEvaluation(
+            models=models,
+            environment=environment,
+            judge=judge,
+            agent=agent,
+            split=request.split,
+            scenarios=scenarios,
+            samples=request.samples,
+            seed=seed,
+            temperature=request.temperature,
+            max_turns=request.max_turns or (own.max_turns if own else _DEFAULTS.max_turns),
+            max_completion_tokens=request.max_completion_tokens
+            or (own.max_completion_tokens if own else _DEFAULTS.max_completion_tokens),
+            rollout_timeout_s=request.rollout_timeout_s,
+            concurrency=request.concurrency,
+            budget=None if request.budget is None else StoredBudget(**request.budget.model_dump()),
+        )
+
+    async def _check_environment(
+        self, choice: Choice, request: EvaluationRequest, seed: int, project: str
+    ) -> tuple[str, int]:
+        """Return the environment's judge and the number of distinct scenarios to evaluate. Raises InvalidRequest."""
+        settings, database = self.resources.settings, self.resources.database
+        with faults_at(ENVIRONMENT):
+            access = EnvironmentAccess(settings)
+            with closing(await built_environment(database, settings.data_dir, choice, project, access)) as environment:
+                # A synthetic environment's scenarios all differ; elsewhere a repeated scenario would count twice.
+                synthetic = isinstance(environment, Synthetic) and environment.synthetic
+                count = 1 if synthetic else request.scenarios
+                drawn = await asyncio.to_thread(environment.scenarios, request.split, count, seed)
+        return environment.default_judge, request.scenarios if synthetic else len(different(drawn))
+
+
+def check_judge(judge: Choice, listed: Models) -> Judge:
+    """Return the judge. Raises InvalidRequest for one that cannot be built."""
+    return built_judge(judge, JudgeServices(models=listed), ("body", "judge"))
+
+
+def check_new_budget(
+    budget: Mapping[str, Any] | None, judge: Choice, prompted: Iterable[str], settings: Settings
+) -> None:
+    """Raise InvalidRequest if the budget with which work is resumed has dollars, and no price is known for a model."""
+    noted = NotedModels(ListedModels(settings))
+    if budget and budget.get("max_usd") is not None:
+        check_judge(judge, noted)
+        for each in prompted:
+            noted.model(each)
+        noted.check_budget(budget["max_usd"])
+
+
+async def _steps(connect: Connect, backend: str, model: ModelName) -> frozenset[int]:
+    async with connected(connect, backend, f"The checkpoints of {model} cannot be looked up now") as found:
+        return await found.checkpoints(model.project, model.name)
+
+
+def _require_unique_labels(models: list[Contestant]) -> tuple[Contestant, ...]:
+    """Check that the labels are unique. Raises InvalidRequest."""
+    labels = [each.label for each in models]
+    for place, label in enumerate(labels):
+        if label in labels[:place]:
+            raise InvalidRequest(
+                ("body", "models", place, "label"),
+                f"Another model has the label {label!r}; give it a label of its own.",
+            )
+    return tuple(models)
+
+
+def _one_engine(engines: list[str | None]) -> str | None:
+    """Return the engine that has the models. Raises InvalidRequest if there are several."""
+    found = {engine for engine in engines if engine is not None}
+    if len(found) > 1:
+        raise InvalidRequest(("body", "models"), "The models are on different engines; no worker reaches all of them.")
+    return next(iter(found), None)
