@@ -28,7 +28,7 @@ from learnloop_service.app.releases.watcher import EVERY_S, ReleaseWatcher
 from learnloop_service.app.resources import Resources, open_resources
 from learnloop_service.app.results.files import ResultsFiles
 from learnloop_service.app.runs.claims import Limits, RunClaims
-from learnloop_service.app.runs.cost import price_earlier_runs
+from learnloop_service.app.runs.cost import store_price, stored_price
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.queries import RunQueries
 from learnloop_service.app.runs.store import RunStore
@@ -92,7 +92,7 @@ async def open_service(
         box = secret_box(settings.secret_key, settings.data_dir)
         guard = AddressGuard(settings.allowed_private_hosts)
         if settings.machine_price_per_hour is not None:
-            await price_earlier_runs(resources.database, settings.machine_price_per_hour)
+            await store_price(resources.database, settings.machine_price_per_hour)
         await keep_frontend_endpoint(resources.database, settings.frontend_url, settings.frontend_webhook_secret, box)
         dispatcher = Dispatcher(resources.database, Sender(box, guard))
         stack.push_async_callback(dispatcher.close)
@@ -102,9 +102,13 @@ async def open_service(
         feed = EventFeed(resources.database, listened, on_hint=dispatcher.wake)
         stack.push_async_callback(feed.close)
         feed.start()
-        runner = await stack.enter_async_context(_running_jobs(resources, learn))
+        runner = await stack.enter_async_context(_running_jobs(resources, learn, None))
         log_listed_models(resources.settings)
         log.info("service is up", data_dir=str(settings.data_dir))
+        if await stored_price(resources.database) is None:
+            log.info(
+                "runs have no cost of machine time: an hour has no price", set_it_with="--machine-price or /ui/settings"
+            )
         yield HandlerResources(
             **vars(resources),
             store=RunStore(resources.database),
@@ -130,23 +134,24 @@ async def open_worker(
     """
     if settings.database_url is None:
         raise DatabaseUrlError("a worker needs DATABASE_URL, the Postgres of the service whose runs it drives")
-    async with open_resources(settings, connect, engine) as resources, _running_jobs(resources, learn):
+    price = settings.machine_price_per_hour
+    async with open_resources(settings, connect, engine) as resources, _running_jobs(resources, learn, price):
         log_listed_models(resources.settings)
         log.info("worker is up", data_dir=str(settings.data_dir), max_concurrent_runs=settings.max_concurrent_runs)
         yield resources
 
 
 @asynccontextmanager
-async def _running_jobs(resources: Resources, learn: LearnLoop) -> AsyncIterator[Runner]:
+async def _running_jobs(resources: Resources, learn: LearnLoop, price_per_hour: float | None) -> AsyncIterator[Runner]:
     """Drive runs and evaluations in this process, and watch releases. The work of the data directory's previous worker
-    is taken over without waiting for its leases to expire."""
+    is taken over without waiting for its leases to expire. `price_per_hour` is as for RunClaims."""
     settings = resources.settings
     held = make_engine(resources.database_engine.url, _HELD_CONNECTIONS)
     leases = make_database(held)
     worker = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
     store = EvaluationStore(resources.database)
     publisher = EvaluationPublisher(store, Publications(resources.database), settings)
-    runs = _runs(resources, leases, worker, learn)
+    runs = _runs(resources, leases, worker, learn, price_per_hour)
     evaluations = _evaluations(resources, leases, worker, store, publisher)
     await _release_predecessor([runs.claims, evaluations.claims], worker, settings.data_dir / "worker")
     runner = Runner(
@@ -166,7 +171,9 @@ async def _running_jobs(resources: Resources, learn: LearnLoop) -> AsyncIterator
         await held.dispose()
 
 
-def _runs(resources: Resources, leases: Database, worker: str, learn: LearnLoop) -> RunJobs:
+def _runs(
+    resources: Resources, leases: Database, worker: str, learn: LearnLoop, price_per_hour: float | None
+) -> RunJobs:
     settings, database = resources.settings, resources.database
     claims = RunClaims(
         leases,
@@ -175,7 +182,7 @@ def _runs(resources: Resources, leases: Database, worker: str, learn: LearnLoop)
         limits=Limits(settings.max_runs_per_project, settings.max_runs_per_backend),
         backends=usable(),
         engine=resources.engine_name,
-        price_per_hour=settings.machine_price_per_hour,
+        price_per_hour=price_per_hour,
     )
     driver = Driver(
         database,

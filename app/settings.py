@@ -42,6 +42,8 @@ _HOST = r"(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])"
 _ORIGIN_PATTERN = rf"http://{_HOST}(?::(?!80$)\d{{1,5}})?|https://{_HOST}(?::(?!443$)\d{{1,5}})?"
 
 
+LEAST_PRICE = 0.0001
+"""Lowest price of an hour of the machine, in US dollars: products with smaller ones underflow in the database."""
 _PREFIX = "LEARNLOOP_"
 _CLIENT_VARIABLES = ("LEARNLOOP_API_KEY", "LEARNLOOP_URL")
 """Variables that the command line reads when it talks to a service."""
@@ -137,9 +139,9 @@ class Settings(BaseSettings):
     max_runs_per_project: int | None = Field(None, ge=1)
     """Maximum number of concurrent runs per project over all workers. None: no limit."""
     max_runs_per_backend: int | None = Field(None, ge=1)
-    machine_price_per_hour: float | None = Field(None, gt=0, le=1_000_000)
-    """US dollars that an hour of the machine costs, for the cost of runs that begin now. None: no cost of machine time
-    is shown."""
+    machine_price_per_hour: float | None = Field(None, ge=LEAST_PRICE, le=1_000_000)
+    """US dollars that an hour of the machine costs, for the cost of runs that begin now. None: what the page Settings
+    of the dashboard says, if anything."""
     lease_s: float = Field(30.0, ge=1.0, le=3600.0)
     """Duration of a lease: if a worker dies, another one can take over its run or evaluation after this time."""
     phase_timeout_s: float = Field(3600.0, ge=1.0)
@@ -558,12 +560,16 @@ def _typos(given: Mapping[str, str]) -> Iterator[str]:
             yield f"{_PREFIX}{name}: Unknown setting. Did you mean {_PREFIX}{meant}?"
 
 
+def variable_of(field: str) -> str:
+    """Return the environment variable of a field; a name that is none stands for itself."""
+    known = Settings.model_fields.get(field)
+    return f"{_PREFIX}{field.upper()}" if known and known.validation_alias is None else field.upper()
+
+
 def _error_message(error: ValidationError) -> str:
     """Return one message for each wrong setting, without its value, which can be a secret."""
     lines = []
     for problem in error.errors(include_url=False, include_input=False):
         field = str(problem["loc"][0])
-        known = Settings.model_fields.get(field)
-        variable = f"LEARNLOOP_{field.upper()}" if known and known.validation_alias is None else field.upper()
-        lines.append(f"{variable}: {message_of(problem)}")
+        lines.append(f"{variable_of(field)}: {message_of(problem)}")
     return "bad settings: " + "; ".join(lines)

@@ -131,6 +131,15 @@ class ReportedEpisode(Protocol):
 
 
 @runtime_checkable
+class EpisodeWithFields(Protocol):
+    """An episode that offers texts to the placeholders of prompts (training/prompt.py)."""
+
+    def fields(self) -> Mapping[str, str]:
+        """Return the texts by the names of their placeholders, which consist of lower-case letters and underscores.
+        The policy reads them, so they say nothing that it should find out."""
+
+
+@runtime_checkable
 class OpenedEpisode(Protocol):
     """An episode that holds a resource, such as a connection to a server. Its `tools` and `messages` are final once it
     is open."""

@@ -15,6 +15,7 @@ from learnloop_service.environment.base import (
     Environment,
     Episode,
     EpisodeFailed,
+    EpisodeWithFields,
     Explained,
     Json,
     OpenedEpisode,
@@ -245,6 +246,14 @@ class _CheckedEpisode:
             self._contract.returned("messages", messages, "a list of messages in OpenAI's form")
         self._contract.json("messages", messages)
         return messages
+
+    def fields(self) -> Mapping[str, str]:
+        if not isinstance(self._inner, EpisodeWithFields):
+            return {}
+        fields = self._contract.call(self._inner.fields)
+        if not isinstance(fields, Mapping) or not all(isinstance(text, str) for text in (*fields, *fields.values())):
+            self._contract.returned("fields", fields, "texts by name")
+        return fields
 
     async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
         return self._result("call", await self._awaited("call", self._inner.call(name, arguments)))

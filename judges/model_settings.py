@@ -49,7 +49,7 @@ class ModelSettings:
         try:
             return services.models.model(self.model)
         except UnknownModel as error:
-            raise UnknownModel(f"{judge}: {error}") from None
+            raise UnknownModel(f"{judge} needs a language model: {error}") from None
 
     def asking(self, services: JudgeServices) -> dict[str, Any]:
         """Return the keyword arguments of the judge's constructor. Raises UnknownJudge for an unknown fallback."""

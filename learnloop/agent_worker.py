@@ -242,6 +242,7 @@ def variables(claim: Mapping[str, Json]) -> dict[str, str]:
         "LEARNLOOP_SESSION": session["id"],
         "LEARNLOOP_ATTEMPT": str(claim["attempt"]),
         "LEARNLOOP_DEADLINE": claim["deadline"],
+        **({"LEARNLOOP_PROMPT": json.dumps(claim["prompt"], ensure_ascii=False)} if claim.get("prompt") else {}),
     }
 
 

@@ -15,14 +15,16 @@ from scripts.npm_programs import BIOME, ProgramUnavailable
 
 _ROOT = Path(__file__).resolve().parent.parent
 _FOLDERS = ("app", "plugins", "tests")
+_GENERATED = "api_fields.js"
+"""Written by scripts/dashboard_types.py, with a line for each text."""
 COLUMNS = 120
 
 
 def written_here(root: Path) -> Iterator[Path]:
-    """Return the JavaScript files below `root` that are neither vendored nor minified."""
+    """Return the JavaScript files below `root` that are neither vendored, minified nor generated."""
     for folder in _FOLDERS:
         for path in sorted((root / folder).rglob("*.js")):
-            if "vendor" not in path.parts and not path.name.endswith(".min.js"):
+            if "vendor" not in path.parts and not path.name.endswith(".min.js") and path.name != _GENERATED:
                 yield path
 
 

@@ -18,6 +18,7 @@ from learnloop_service.environment.base import Environment, Json, ReportedEpisod
 from learnloop_service.judges.base import JudgeCall, Judgement
 from learnloop_service.training.journal import EntryName
 from learnloop_service.training.phases import Phase
+from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.recorded_calls import usages_of
 from learnloop_service.training.types import Rollout, RunConfig
 
@@ -117,8 +118,9 @@ class Unlimited:
 class Estimates:
     """Estimates the usage of a run's next call from its earlier calls."""
 
-    def __init__(self, config: RunConfig, environment: Environment, budget: RunBudget) -> None:
+    def __init__(self, config: RunConfig, environment: Environment, budget: RunBudget, *prompts: Prompt | None) -> None:
         self._environment = environment
+        self._prompt_bytes = max((prompt.size for prompt in prompts if prompt is not None), default=0)
         self._turns = config.max_turns or environment.default_max_turns
         self._reply_tokens = config.max_completion_tokens
         self._prompt_per_turn = budget.prompt_per_turn
@@ -133,7 +135,7 @@ class Estimates:
             if isinstance(self._environment.episode(scenario), ReportedEpisode):
                 return None
             if self._opening is None:
-                self._opening = _opening_bytes(self._environment, scenario)
+                self._opening = _opening_bytes(self._environment, scenario) + self._prompt_bytes
             prompt = self._opening
         return Usage(math.ceil(prompt * self._turns), self._turns * self._reply_tokens)
 

@@ -21,6 +21,7 @@ from learnloop_service.app.db.tables import AgentSession, Feedback
 from learnloop_service.app.feedback.session_opinions import Opinions, comments_on, have, opinions_of, summed_opinions
 from learnloop_service.app.schemas.agent_sessions import AgentSessionOpinions
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 
 NOT_REPLAYED = (
     "Scenarios from sessions hold the first request of each and the answers of its tools that were recorded: other "
@@ -75,12 +76,12 @@ class SessionScenarios:
     @property
     def notes(self) -> list[str]:
         """Notes for users who train on the scenarios."""
-        counted = (
-            f"{len(self.rows)} scenarios come from {self.sessions} sessions; left out: {self.unanswered} without an "
-            f"answered call, {self.repeated} with the task of a newer one."
+        origin = (
+            f"{counted(len(self.rows), 'scenario')} from {counted(self.sessions, 'session')}; left out: "
+            f"{self.unanswered} without an answered call, {self.repeated} with the task of a newer one."
         )
         without = [_unused(self.refused)] if self.refused else []
-        return [counted, *without, NOT_REPLAYED, *([NOT_A_REWARD] if self.rated else [])]
+        return [origin, *without, NOT_REPLAYED, *([NOT_A_REWARD] if self.rated else [])]
 
 
 async def scenarios_of_sessions(database: Database, project: str, which: SessionFilter) -> SessionScenarios:
@@ -100,8 +101,8 @@ async def scenarios_of_sessions(database: Database, project: str, which: Session
         rows.setdefault(text, _row(session, task, opinions.get(session.id), comments.get(session.id, ())))
     if len(rows) < _LEAST:
         raise ValueError(
-            f"the filter finds {len(found)} sessions outside of runs that consent to training, with {len(rows)} "
-            f"different tasks that were answered; at least {_LEAST} are needed"
+            f"the filter finds {counted(len(found), 'session')} outside of runs with consent to training, and "
+            f"{counted(len(rows), 'different task')} with an answer; at least {_LEAST} are needed"
             + (f". {_unused(refused)}" if refused else "")
         )
     rated = sum("feedback" in row["reference"] for row in rows.values())
@@ -112,7 +113,7 @@ async def scenarios_of_sessions(database: Database, project: str, which: Session
 
 def _unused(refused: int) -> str:
     return (
-        f"{refused} sessions that the filter fits are not used: they were opened without "
+        f"not used, although the filter fits: {counted(refused, 'session')} opened without "
         '"train": true, outside the projects of LEARNLOOP_TRAIN_ON_PROJECTS, or with "train": false.'
     )
 

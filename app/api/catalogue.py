@@ -1,20 +1,19 @@
 """What learn-loops can use: backends, environments, judges and agents."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fastapi import Request
 from pydantic import Field
 
 import learnloop_service.environment.registry
-import learnloop_service.judges.registry
 import learnloop_service.training.rollout.agents.registry
 from learnloop_service.app.api.added_routes import AddedUpload
 from learnloop_service.app.api.dependencies import CurrentService, CurrentSettings, RunIdQuery
 from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.backends import BackendChoice, choices, unusable_base_models
 from learnloop_service.app.listed_models import ListedModels
-from learnloop_service.app.operations.fitting_judges import examined, unfit_judges
+from learnloop_service.app.operations.fitting_judges import Examined, examined, judges_here
 from learnloop_service.app.schemas.base import ResponseModel
 from learnloop_service.environment.base import Json
 from learnloop_service.training.backends.registry import is_on_engine, listed_settings, loaded_traits
@@ -74,8 +73,10 @@ class EnvironmentCatalogue(ResponseModel):
 
 
 class JudgeOut(Named):
-    """A judge, and whether it can score the rollouts of the run that was asked about."""
+    """A judge, whether it can be used here, and whether it can score the rollouts of the run that was asked about."""
 
+    needs: str | None = None
+    """What it needs that is missing here, such as a language model or its key; null if its default settings work."""
     unfit: str | None = None
     """Why it can score none of that run's rollouts; null if it can, or if no run was named."""
 
@@ -227,15 +228,14 @@ def _environments() -> list[EnvironmentOut]:
 
 @router.get("/judges")
 async def list_judges(service: CurrentService, run_id: RunIdQuery = None) -> JudgeCatalogue:
-    """List the judges that can score rollouts. With `run_id` the list says which of them fit the run's rollouts."""
-    found: Mapping[str, str] = {}
+    """List the judges, and what those need that cannot be used here yet. With `run_id` the list says which of them fit
+    the run's rollouts."""
+    rollouts: Sequence[Examined] = ()
     if run_id is not None:
         await service.queries.require_run(run_id)
         rollouts = await examined(service.database, run_id)
-        found = await asyncio.to_thread(unfit_judges, rollouts, ListedModels(service.settings))
-    return JudgeCatalogue(
-        items=[JudgeOut(name=name, unfit=found.get(name)) for name in learnloop_service.judges.registry.names()]
-    )
+    found = await asyncio.to_thread(judges_here, rollouts, ListedModels(service.settings))
+    return JudgeCatalogue(items=[JudgeOut(name=name, needs=fit.needs, unfit=fit.unfit) for name, fit in found.items()])
 
 
 @router.get("/agents")

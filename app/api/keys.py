@@ -35,7 +35,8 @@ class KeyRequest(RequestBody):
     scopes: set[Scope] = Field(
         default={Scope.READ, Scope.WRITE}, min_length=1, json_schema_extra={"uniqueItems": False}
     )
-    """What the key allows: `read` (every GET), `write` (everything else but keys) and `operator` (API keys). None
+    """What the key allows: `read` (every GET), `write` (everything else but keys) and `operator` (API keys and
+    settings of the service). None
     includes another."""
     expires_days: int | None = Field(default=None, ge=1, le=3_650)
     """Days until the key expires. Default: never."""

@@ -15,7 +15,7 @@ from learnloop_service.app.api.presentation import ledger_totals
 from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.db.tables import LedgerEntry, Run
 from learnloop_service.app.domain.stored_request import StoredBudget
-from learnloop_service.app.runs.cost import machine_usd
+from learnloop_service.app.runs.cost import cost_of
 from learnloop_service.app.runs.ledger import Totals, totals
 from learnloop_service.app.schemas.results import BudgetState, Ledger, LedgerRow
 
@@ -51,7 +51,9 @@ async def get_ledger(
 
 
 def _row(row: LedgerEntry, price_per_hour: float | None) -> LedgerRow:
-    return LedgerRow.of(row).model_copy(update={"machine_usd": machine_usd(row.seconds, price_per_hour)})
+    return LedgerRow.of(row).model_copy(
+        update={"machine_usd": cost_of([row.usd], row.seconds, price_per_hour).machine_usd}
+    )
 
 
 def _budget(run: Run, sums: Totals) -> BudgetState:

@@ -6,6 +6,7 @@ _PARTS = (
     "iterations",
     "trajectories",
     "rewards",
+    "metrics",
     "rollouts",
     "checkpoints",
     "results",
@@ -14,6 +15,7 @@ _PARTS = (
     "judge-calls",
     "feedback",
     "events",
+    "log",
     *VERBS,
 )
 

@@ -13,7 +13,7 @@ from learnloop_service.app.errors import NotFound
 from learnloop_service.app.operations.start.evaluation import StartedEvaluation
 from learnloop_service.app.operations.start.run import Started
 from learnloop_service.app.results.showcase import showcase_email, shows_email
-from learnloop_service.app.runs.cost import machine_usd, total_usd
+from learnloop_service.app.runs.cost import cost_of
 from learnloop_service.app.runs.diagnoses import causes_of
 from learnloop_service.app.runs.ledger import Totals
 from learnloop_service.app.runs.lost_rollouts import lost_warnings
@@ -121,7 +121,7 @@ def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:
             "cost": cost.model_dump()
             | {
                 "machine_price_per_hour": run.machine_price_per_hour,
-                "total_usd": total_usd(cost.usd, cost.machine_usd),
+                "total_usd": cost_of([cost.usd], cost.seconds, run.machine_price_per_hour).total_usd,
                 "judge_usd": run.judge_cost_usd,
                 "judge_prompt_tokens": run.judge_prompt_tokens,
                 "judge_completion_tokens": run.judge_completion_tokens,
@@ -140,7 +140,7 @@ def ledger_totals(sums: Totals, price_per_hour: float | None) -> LedgerTotals:
         prompt_tokens=sums.usage.prompt_tokens,
         completion_tokens=sums.usage.completion_tokens,
         usd=sums.usage.usd,
-        machine_usd=machine_usd(sums.seconds, price_per_hour),
+        machine_usd=cost_of([sums.usage.usd], sums.seconds, price_per_hour).machine_usd,
         wasted_tokens=sums.wasted.tokens,
         wasted_usd=sums.wasted.usd,
     )

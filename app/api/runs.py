@@ -1,10 +1,14 @@
 """Runs: inspect, edit, cancel, pause, resume, retry, fork and delete them."""
 
-from fastapi import Response
+from typing import Annotated, Literal
+
+from fastapi import Query, Response
+from pydantic import Field
 from ulid import ULID
 
 from learnloop_service.app.api import presentation
 from learnloop_service.app.api.dependencies import (
+    NO_NUL,
     CurrentCaller,
     CurrentHeavyReads,
     CurrentQueries,
@@ -12,6 +16,8 @@ from learnloop_service.app.api.dependencies import (
     CurrentRunner,
     CurrentService,
     CurrentStore,
+    Limit,
+    NumberCursor,
     RunId,
 )
 from learnloop_service.app.api.links import results_path, run_links
@@ -24,9 +30,12 @@ from learnloop_service.app.operations.delete_run import remove
 from learnloop_service.app.operations.diagnose_run import diagnosis
 from learnloop_service.app.operations.start.evaluation import check_new_budget
 from learnloop_service.app.operations.start.fork import fork
+from learnloop_service.app.runs.log import run_log
+from learnloop_service.app.runs.metrics import LONGEST_NAME, MAX_NAMES, run_metrics
 from learnloop_service.app.runs.reward_histogram import reward_histogram
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.diagnosis import RunDiagnosis
+from learnloop_service.app.schemas.metrics import LogLevel, RunLog, RunMetrics
 from learnloop_service.app.schemas.run_request import ForkRequest, ResumeRequest, RunEdit
 from learnloop_service.app.schemas.runs import (
     Accepted,
@@ -78,6 +87,56 @@ async def list_rewards(
     """Count the rewards of a run's training rollouts. All iterations share the bins."""
     key = ("rewards", run_id, await queries.next_iteration(run_id))
     return await heavy_reads.kept(caller.namespace, key, lambda database: reward_histogram(database, run_id))
+
+
+@router.get("/runs/{run_id}/metrics")
+async def list_metrics(
+    heavy_reads: CurrentHeavyReads,
+    queries: CurrentQueries,
+    caller: CurrentCaller,
+    run_id: RunId,
+    name: Annotated[
+        list[Annotated[str, Field(max_length=LONGEST_NAME, pattern=NO_NUL)]] | None,
+        Query(max_length=MAX_NAMES, description="Return the values of these metrics. Default: only the names of all"),
+    ] = None,
+) -> RunMetrics:
+    """List the metrics of a run over its iterations.
+
+    Every figure that is stored is a metric, such as `train_metrics.loss`. Figures of single rollouts are means over the
+    iteration's training rollouts whose records are kept.
+    """
+    names = tuple(name or ())
+    key = ("metrics", run_id, await queries.next_iteration(run_id), names)
+    return await heavy_reads.kept(caller.namespace, key, lambda database: run_metrics(database, run_id, names))
+
+
+@router.get("/runs/{run_id}/log")
+async def list_log(
+    store: CurrentStore,
+    heavy_reads: CurrentHeavyReads,
+    caller: CurrentCaller,
+    run_id: RunId,
+    level: Annotated[
+        list[LogLevel] | None, Query(max_length=3, description="Only lines of these levels. Default: all")
+    ] = None,
+    order: Annotated[
+        Literal["level", "time"], Query(description="Errors first, then warnings, or all lines by their time")
+    ] = "level",
+    cursor: NumberCursor = None,
+    limit: Limit = 50,
+) -> RunLog:
+    """List what happened in a run, errors first.
+
+    The lines are its events, the rollouts that failed, and the failures of judges; those of a level come newest first.
+    """
+    run = await store.get(run_id)
+    levels, start = tuple(level or LogLevel), int(cursor or 0)
+    key = ("log", run_id, run.event_seq, levels, order, start, limit)
+    return await heavy_reads.kept(
+        caller.namespace,
+        key,
+        lambda database: run_log(database, run_id, levels, is_by_level=order == "level", start=start, limit=limit),
+    )
 
 
 @router.get("/runs/{run_id}/checkpoints")

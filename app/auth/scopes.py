@@ -12,7 +12,7 @@ class Scope(StrEnum):
     WRITE = "write"
     """Change something or use a model."""
     OPERATOR = "operator"
-    """Create and revoke keys."""
+    """Create and revoke keys, and change settings of the service."""
 
 
 REPORT_KEY = "/.well-known/learnloop-report-key"
@@ -26,7 +26,7 @@ DASHBOARD_FILES = "/assets/"
 PAGES = "/ui"
 """Path of the dashboard's pages. They need no key, but show more in their head to a caller with one."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
-_OPERATOR = "/keys"
+_OPERATOR = ("/keys", "/settings")
 SESSION = "/session"
 """Path to sign in, sign out and ask who is signed in. Any key can use it."""
 
@@ -64,7 +64,7 @@ def needed(method: str, path: str) -> Scope | None:
     """Return the scope that a request needs; None if any key will do."""
     if path == SESSION:
         return None
-    if path == _OPERATOR or path.startswith(f"{_OPERATOR}/"):
+    if any(path == start or path.startswith(f"{start}/") for start in _OPERATOR):
         return Scope.OPERATOR
     return Scope.READ if method in READING else Scope.WRITE
 

@@ -16,7 +16,7 @@ from learnloop.steps import SyncSteps
 from learnloop_service.app.cli.terminal import Failure, failing_on
 from learnloop_service.environment.json_type import Json
 
-Documents = Literal["scenarios", "demonstrations"]
+Documents = Literal["scenarios", "demonstrations", "prompts"]
 PATIENCE_S = 600.0
 """Time limit, in seconds, of requests that read all rollouts of a run or store a large file."""
 

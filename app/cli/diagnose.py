@@ -66,5 +66,6 @@ def _print(found: Any) -> None:
         say(f"  remedy: {each['remedy']['text']}")
         if each["remedy"]["request"] is not None:
             say(f"  fork with: {json.dumps(each['remedy']['request'])}")
-    for each in found["not_examined"]:
-        say(f"not examined: {each['cause']}: {each['reason']}", "dim")
+    if missing := found["not_examined"]:
+        reasons = " ".join(dict.fromkeys(each["reason"] for each in missing))
+        say(f"not examined, and listed by --json: {counted(len(missing), 'cause')}. {reasons}", "dim")

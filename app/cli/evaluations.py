@@ -63,6 +63,14 @@ Prompted = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="Any other model that the service lists (LEARNLOOP_MODELS). Repeatable."),
 ]
+_Prompt = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Stored prompt, as NAME or NAME@VERSION; - for the environment's own texts. Repeatable: all are compared "
+        "on the same model, and of two it is decided whether the second one is better.",
+    ),
+]
 _Scenarios = Annotated[int | None, typer.Option(help="Number of scenarios.")]
 _Samples = Annotated[int | None, typer.Option(help="Rollouts of each scenario per model.")]
 _Seed = Annotated[int | None, typer.Option(help="Random seed.")]
@@ -84,6 +92,7 @@ def evaluate(
     run: _Run = None,
     model: _Model = None,
     prompted: Prompted = None,
+    prompt: _Prompt = None,
     scenarios: _Scenarios = None,
     samples: _Samples = None,
     seed: _Seed = None,
@@ -94,12 +103,13 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Compare models on the same held-out scenarios. Ctrl-C stops watching; the evaluation continues in the service."""
-    flags = {
+    flags: dict[str, Json] = {
         "run_id": run,
         "scenarios": scenarios,
         "samples": samples,
         "seed": seed,
-        "models": chosen_models(model, prompted),
+        "models": _with_prompts(chosen_models(model, prompted), prompt, run),
+        "gate": {} if prompt is not None and len(prompt) == 2 else None,
     }
     request = overlay(read_run_file(file) if file else {}, {**parse_settings(settings or ()), **flags})
     with service_at(url, data_dir) as service:
@@ -180,6 +190,16 @@ def chosen_models(model: list[str] | None, prompted: list[str] | None) -> list[J
     return named or None
 
 
+def _with_prompts(models: list[Json] | None, prompts: list[str] | None, run: str | None) -> list[Json] | None:
+    """Return the models with each of the prompts: one model, by default the run's best or the service's base."""
+    if not prompts:
+        return models
+    if models is not None and len(models) > 1:
+        raise typer.BadParameter("compares prompts on one model; name one", param_hint="--prompt")
+    model = models[0] if models else {} if run is None else {"model": run}
+    return [{**model, "prompt": None if prompt == "-" else prompt} for prompt in prompts]
+
+
 def watch_evaluation(service: Service, id: str) -> Json:
     """Show the progress of an evaluation on a terminal until it ends, and return it."""
     with progress.status(f"evaluation {id}") as display:
@@ -245,6 +265,17 @@ def _show(found: Json, as_json: bool) -> None:
         level, scenarios = percent(report["method"]["level"]), counted(report["scenarios"], "scenario")
         results.print(f"{scenarios}, {level} intervals, differences from the first model")
         results.print(evaluation_table(report))
+        if gate := report.get("gate"):
+            results.print(gate_sentence(report["models"], gate))
+
+
+def gate_sentence(models: Json, gate: Json) -> str:
+    """Return what a gate decided."""
+    first, second = (model["label"] for model in models)
+    counts = f"{gate['won']} won and {gate['lost']} lost of {counted(gate['tasks'], 'task')}"
+    if gate["decision"] == "better":
+        return f"{second} is better than {first}: {counts}. The error of saying so is at most {percent(gate['error'])}."
+    return f"{second} was not shown to be better than {first}: {counts}. More tasks can show smaller differences."
 
 
 def evaluation_table(report: Json) -> Table:

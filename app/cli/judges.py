@@ -24,9 +24,14 @@ _SHOWN = 10
 
 @app.command("list")
 def list_(service: ServiceAt = HERE, as_json: AsJson = False) -> None:
-    """List the judges that can score rollouts."""
+    """List the judges that can score rollouts, and what those need that cannot be used here yet."""
     found = service.call("GET", "/judges")["items"]
-    print_json(found) if as_json else results.print("\n".join(each["name"] for each in found))
+    print_json(found) if as_json else results.print("\n".join(map(_line, found)))
+
+
+def _line(judge: Json) -> str:
+    needs = judge.get("needs")  # older services say nothing
+    return judge["name"] if needs is None else f"{judge['name']}  cannot be used yet: {needs}"
 
 
 @app.command()

@@ -49,6 +49,7 @@ COMMANDS = {
     "Improve": {
         "feedback": "learnloop_service.app.cli.feedback:app",
         "demonstrations": "learnloop_service.app.cli.demonstrations:app",
+        "prompts": "learnloop_service.app.cli.prompts:app",
         "judges": "learnloop_service.app.cli.judges:app",
         "check": "learnloop_service.app.cli.check:app",
         "schedules": "learnloop_service.app.cli.schedules:app",

@@ -31,6 +31,7 @@ _Demonstrations = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Stored demonstrations to learn from first, as NAME or NAME@VERSION."),
 ]
+_Prompt = Annotated[str | None, typer.Option(metavar="NAME", help="Stored prompt, as NAME or NAME@VERSION.")]
 _Iterations = Annotated[int | None, typer.Option(help="Number of training iterations.")]
 _Groups = Annotated[int | None, typer.Option(help="Scenarios per iteration.")]
 _Rollouts = Annotated[int | None, typer.Option(help="Rollouts per scenario.")]
@@ -54,6 +55,7 @@ def train(
     model: _Model = None,
     base_model: _BaseModel = None,
     demonstrations: _Demonstrations = None,
+    prompt: _Prompt = None,
     iterations: _Iterations = None,
     groups: _Groups = None,
     rollouts: _Rollouts = None,
@@ -77,6 +79,7 @@ def train(
         "model.name": model,
         "model.base_model": base_model,
         "warm_start.demonstrations.dataset": demonstrations,
+        "prompt": prompt,
         "iterations": iterations,
         "groups_per_iteration": groups,
         "rollouts_per_group": rollouts,

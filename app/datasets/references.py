@@ -23,6 +23,7 @@ _NO: Mapping[Kind, str] = {
     "inbox": "is no inbox",
     "scenarios": "is no set of scenarios",
     "demonstrations": "are no demonstrations",
+    "prompt": "is no prompt",
 }
 
 
@@ -67,6 +68,11 @@ async def make_present(database: Database, data_dir: Path, environment: Choice) 
 async def demonstrations(database: Database, data_dir: Path, given: str, project: str | None) -> DatasetVersion:
     """Return the version of the demonstrations that `NAME` or `NAME@VERSION` currently means. Raises UnknownDataset."""
     return await _Finder(database, DatasetStore(data_dir), project).named("demonstrations", given)
+
+
+async def prompt(database: Database, data_dir: Path, given: str, project: str | None) -> DatasetVersion:
+    """Return the version of the prompt that `NAME` or `NAME@VERSION` currently means. Raises UnknownDataset."""
+    return await _Finder(database, DatasetStore(data_dir), project).named("prompt", given)
 
 
 class _Finder:

@@ -1,4 +1,4 @@
-"""Deletes uploaded inboxes, scenarios and demonstrations that are no longer used.
+"""Deletes uploaded inboxes, scenarios, demonstrations and prompts that are no longer used.
 
 Content is deleted together with its last version.
 """
@@ -7,7 +7,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, delete, select
+from sqlalchemy import ColumnElement, cast, delete, func, select
+from sqlalchemy.dialects.postgresql import JSONB, JSONPATH, array
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from learnloop_service.app.auth.caller import ANY_PROJECT
@@ -76,9 +77,9 @@ async def delete_inbox(
 
 
 async def delete_documents(
-    database: Database, project: str, kind: Literal["scenarios", "demonstrations"], hash: str
+    database: Database, project: str, kind: Literal["scenarios", "demonstrations", "prompt"], hash: str
 ) -> list[DatasetVersion]:
-    """Delete the project's stored scenarios or demonstrations with that hash and all their versions.
+    """Delete the project's document of that kind with that hash and all its versions.
 
     Returns the deleted versions, newest first. Raises NotFound or InUse.
     """
@@ -86,11 +87,11 @@ async def delete_documents(
     async with database.begin() as tx:
         mine = (Document.project == project, Document.sha256 == hash, Document.kind == kind)
         if (await tx.execute(select(Document.sha256).where(*mine))).first() is None:
-            raise NotFound(f"There are no {kind} {hash!r}.")
+            raise NotFound(f"There is no prompt {hash!r}." if kind == "prompt" else f"There are no {kind} {hash!r}.")
         found = await _versions(tx, project, kind, row.sha256 == hash, None)
         used = await _users(tx, kind, {hash}, project)
         if any(used.values()):
-            raise InUse(f"The set of {kind} {hash}", used)
+            raise InUse(f"The prompt {hash}" if kind == "prompt" else f"The set of {kind} {hash}", used)
         await tx.execute(delete(row).where(row.id.in_([each.id for each in found])))
         await tx.execute(delete(Document).where(*mine))
         for each in found:
@@ -112,13 +113,23 @@ async def _users(tx: AsyncSession, kind: Kind, hashes: set[str], project: str = 
     """Return the ids of runs and evaluations that still need the content, in one project or, for `*`, in all."""
     found: dict[str, list[str]] = {}
     for name, table, owner in (("runs", Run, Run.model_project), ("evaluations", EvaluationJob, EvaluationJob.project)):
-        holder = table.request["warm_start"] if kind == "demonstrations" else table.request["environment"]["config"]
-        referred = holder[kind]["sha256"].astext
-        query = select(table.id).where(table.status.in_(_OPEN), referred.in_(hashes))
+        query = select(table.id).where(*_refers_to(table, kind, hashes))
         if project != ANY_PROJECT:
             query = query.where(owner == project)
         found[name] = list((await tx.execute(query.order_by(table.id))).scalars())
     return found
+
+
+def _refers_to(table: type[Run | EvaluationJob], kind: Kind, hashes: set[str]) -> tuple[ColumnElement[bool], ...]:
+    """The conditions under which a run or an evaluation needs the content. A prompt is needed for as long as there are
+    figures that were made with it."""
+    if kind == "prompt":
+        if table is EvaluationJob:
+            among = func.jsonb_path_query_array(table.request, cast("$.models[*].prompt.sha256", JSONPATH), type_=JSONB)
+            return (among.has_any(array(sorted(hashes))),)
+        return (table.request["prompt"]["sha256"].astext.in_(hashes),)
+    holder = table.request["warm_start"] if kind == "demonstrations" else table.request["environment"]["config"]
+    return table.status.in_(_OPEN), holder[kind]["sha256"].astext.in_(hashes)
 
 
 def _label(name: str, version: int | None) -> str:

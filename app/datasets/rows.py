@@ -1,4 +1,4 @@
-"""Versions of inboxes, scenarios and demonstrations in the database: adds, lists and finds them.
+"""Versions of inboxes, scenarios, demonstrations and prompts in the database: adds, lists and finds them.
 
 A project sees its own versions and those of all projects (`*`), and its own take precedence.
 """
@@ -25,7 +25,7 @@ from learnloop_service.app.db.tables import DatasetVersion, Document
 from learnloop_service.environment.json_type import Json
 
 log = structlog.get_logger(__name__)
-Kind = Literal["inbox", "scenarios", "demonstrations"]
+Kind = Literal["inbox", "scenarios", "demonstrations", "prompt"]
 _EMAIL_SEARCH = "email_search"
 
 

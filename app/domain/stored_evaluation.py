@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from learnloop_service.app.domain.stored_request import Choice, Stored, StoredBudget
+from learnloop_service.app.domain.stored_request import Choice, PromptReference, Stored, StoredBudget
 from learnloop_service.environment.base import Split
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.rollout.fork import Edit
@@ -23,6 +23,8 @@ class Contestant(Stored):
     backend: str | None = None
     spec: Mapping[str, str] | None = None
     """Project, name and base model, for a trained model that is not on the engine."""
+    prompt: PromptReference | None = None
+    """What it is prompted with; None for the environment's texts."""
 
 
 class Trial(Stored):
@@ -44,6 +46,14 @@ class Trial(Stored):
     look_every: int
     release_id: str | None = None
     """The release that it is part of, whose traffic decides; None if a won trial promotes the model itself."""
+
+
+class Gate(Stored):
+    """What a comparison of two models decides: whether the second one is better."""
+
+    error: float
+    exact: float
+    look_every: int
 
 
 class WhatIf(Stored):
@@ -134,6 +144,12 @@ class TrialEvaluation(Comparison):
     trial: Trial
 
 
+class GateEvaluation(Comparison):
+    """A comparison of two models that decides whether the second one is better, and ends when it is decided."""
+
+    gate: Gate
+
+
 class WhatIfEvaluation(StoredEvaluation):
     """Rollouts that all continue a recorded one."""
 
@@ -168,10 +184,11 @@ class RejudgingEvaluation(StoredEvaluation):
         return {"run_id": self.rejudge.run_id}
 
 
-Evaluation = Comparison | TrialEvaluation | WhatIfEvaluation | RejudgingEvaluation
+Evaluation = Comparison | TrialEvaluation | GateEvaluation | WhatIfEvaluation | RejudgingEvaluation
 """An evaluation's request. A stored row is of the kind whose field is not null; without any, it is a comparison."""
 _KINDS: Mapping[str, type[Evaluation]] = {
     "trial": TrialEvaluation,
+    "gate": GateEvaluation,
     "what_if": WhatIfEvaluation,
     "rejudge": RejudgingEvaluation,
 }

@@ -24,6 +24,17 @@ class Choice(Stored):
     config: Mapping[str, Json] = Field(default_factory=dict)
 
 
+class PromptReference(Stored):
+    """A stored prompt, by its hash. The name is the one that the request gave, if any."""
+
+    sha256: str
+    name: str | None = None
+    version: int | None = None
+
+    def __str__(self) -> str:
+        return self.sha256[:12] if self.name is None else f"{self.name}@{self.version}"
+
+
 class StoredModel(Stored):
     """The model that the run trains."""
 
@@ -95,6 +106,8 @@ class StoredRequest(Stored):
     judge: Choice
     agent: Choice | None = None
     """An agent that owns its loop; None for the built-in loop."""
+    prompt: PromptReference | None = None
+    """The prompt of its rollouts, demonstrations by the oracle and evaluations; None for the environment's texts."""
     model: StoredModel
     budget: StoredBudget | None = None
     checkpoints: KeptCheckpoints | None = None

@@ -15,6 +15,8 @@ from learnloop_service.training.statistics.shares import wilson
 _PAIRED = ("success", "reward", "sources", "turns")
 """Figures that have intervals."""
 _METHOD = "paired bootstrap over scenarios, percentile intervals; shares of one model: Wilson"
+_MOST_UNDELIVERED = 0.02
+"""Largest share of rollouts that may begin without a part of their prompt."""
 _SHARES = ("success", "sources")
 """Those that are shares. The bootstrap's interval of a share of 100% is 100% to 100%, even of one scenario."""
 
@@ -40,6 +42,7 @@ def report_of(request: StoredEvaluation, rows: Sequence[Any], costs: Sequence[fl
                 "kind": contestant.kind,
                 "model": contestant.model,
                 "step": contestant.step,
+                "prompt": contestant.prompt and contestant.prompt.model_dump(),
                 **{name: _mean_with_interval(name, found, number) for name, found in compared.items()},
                 "difference": {
                     name: found["differences"].get(number) if found else None for name, found in compared.items()
@@ -62,9 +65,16 @@ def report_of(request: StoredEvaluation, rows: Sequence[Any], costs: Sequence[fl
 def why_no_figures(model: int, rows: Mapping[Slot, Any]) -> str | None:
     """Return why the rollouts of a model say nothing about it, or None if they do.
 
-    They say nothing if all of them failed before the model had answered once, as with a wrong key.
+    They say nothing if all of them failed before the model had answered once, as with a wrong key, or if its prompt
+    reached the model in too few of them: then they show what the agent does without it.
     """
     mine = [row for slot, row in rows.items() if slot.model == model]
+    lacking = [row for row in mine if row.undelivered_parts]
+    if len(lacking) > _MOST_UNDELIVERED * len(mine):
+        return (
+            f"its prompt is unreachable: {len(lacking)} of {counted(len(mine), 'rollout')} began without a part of it, "
+            f"for example {lacking[0].id}. The agent has to read its prompt (docs/prompts.md#own-agents)"
+        )
     if not mine or any(row.error is None or row.turns for row in mine):
         return None
     reason, _ = Counter(row.error for row in mine).most_common(1)[0]

@@ -257,7 +257,8 @@ async def _forget_unanswered(tx: AsyncSession, id: str, models: Iterable[int]) -
 
 def _headlines(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a report that its event contains."""
-    return {"models": [_headline(each) for each in report["models"]], "trial": report.get("trial")}
+    decisions = {name: report.get(name) for name in ("trial", "gate")}
+    return {"models": [_headline(each) for each in report["models"]], **decisions}
 
 
 def _headline(model: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,10 +13,11 @@ from ulid import ULID
 from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.auth.tenancy import RUN, require
 from learnloop_service.app.datasets.references import pin
+from learnloop_service.app.datasets.stored_prompts import check_fits, pinned_prompt, read_stored
 from learnloop_service.app.db.clock import database_time
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Checkpoint, Reflection, Run, Trajectory
-from learnloop_service.app.domain.stored_request import Choice
+from learnloop_service.app.domain.stored_request import Choice, PromptReference
 from learnloop_service.app.errors import BadGateway, InvalidRequest, NotFound
 from learnloop_service.app.model_registry.promotions import Promotions
 from learnloop_service.app.model_registry.resolver import ModelResolver, of_run
@@ -61,6 +62,8 @@ class _Agent:
     """Step of the checkpoint; None for a base model or the newest checkpoint."""
     run: Run | None
     environment: Choice
+    prompt: PromptReference | None = None
+    """What it is prompted with; None for the environment's texts."""
     state: dict[str, Json] | None = None
     """What the run's environment had learned by this checkpoint."""
     project: str | None = None
@@ -69,6 +72,11 @@ class _Agent:
     """The promoted name that the question was sent to."""
     exposure: Exposure | None = None
     """What the user meets of a release; None without one."""
+
+    @property
+    def owner(self) -> str | None:
+        """The project whose data it can use; None for any."""
+        return self.project if self.run is None else self.run.model_project
 
 
 @dataclass(slots=True)
@@ -121,6 +129,10 @@ async def ask(
         agent = await _of_run(service, models, request.run_id, request, caller)
     else:
         agent = await _by_name(models, request, caller, Requester(user_hash))
+    if "prompt" in request.model_fields_set:
+        database, data_dir = service.database, service.settings.data_dir
+        prompt = await pinned_prompt(database, data_dir, request.prompt, agent.owner, ("body", "prompt"))
+        agent = replace(agent, prompt=prompt)
     return await _ask(service, agent, request, user_hash, tell)
 
 
@@ -183,9 +195,10 @@ async def _of_run(
     resolved = of_run(run, request.checkpoint)
     endpoint = await models.endpoint(resolved)
     if request.environment is not None:  # without the learned state, which belongs to the run's own environment
-        return _Agent(endpoint, resolved.step, run, _choice(request.environment))
-    own = run.stored_request.environment
-    return _Agent(endpoint, resolved.step, run, own, await _state(service.database, run.id, resolved.step))
+        return _Agent(endpoint, resolved.step, run, _choice(request.environment), run.stored_request.prompt)
+    own = run.stored_request
+    state = await _state(service.database, run.id, resolved.step)
+    return _Agent(endpoint, resolved.step, run, own.environment, own.prompt, state)
 
 
 async def _state(database: Database, run_id: str, step: int | None) -> dict[str, Json] | None:
@@ -210,6 +223,7 @@ async def _by_name(models: ModelResolver, request: AskRequest, caller: Caller, r
         resolved.step,
         None,
         environment,
+        prompt=None if resolved.run is None else resolved.run.stored_request.prompt,
         project=caller.project,
         promoted_as=resolved.promoted_as,
         exposure=resolved.exposure,
@@ -260,6 +274,9 @@ async def _attempt(
     own_loop = await _own_loop(service.settings, agent)
     max_turns = agent.run.stored_request.config.max_turns if agent.run else None
     clock = await database_time(service.database)
+    prompt = await read_stored(service.database, agent.owner, agent.prompt)
+    if prompt is not None:
+        await asyncio.to_thread(check_fits, environment, scenario, prompt, ("body", "prompt"))
     async with open_chat(agent.endpoint) as chat:
         return await rollout(
             environment,
@@ -269,6 +286,7 @@ async def _attempt(
             id=str(ULID()),
             seed=0,
             agent=own_loop,
+            prompt=prompt,
             now=lambda: clock.now().timestamp(),
         )
 
@@ -335,7 +353,7 @@ def _missing_model_message(agent: _Agent, error: str | None) -> str:
 
 
 async def _environment(database: Database, settings: Settings, agent: _Agent) -> Environment:
-    project, data_dir = agent.run.model_project if agent.run else agent.project, settings.data_dir
+    project, data_dir = agent.owner, settings.data_dir
     with faults_at(ENVIRONMENT):
         choice = await pin(database, data_dir, _config_for_question(agent.environment), project)
         access = EnvironmentAccess(settings)
@@ -379,6 +397,7 @@ async def _save(database: Database, agent: _Agent, attempt: Rollout, asked_by: M
         "mode": "greedy",
         "model": agent.endpoint.model,
         "step": agent.step,
+        "prompt_sha256": agent.prompt and agent.prompt.sha256,
         "score_parts": {},
         "reward_parts": {},
     }

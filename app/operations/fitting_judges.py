@@ -1,6 +1,8 @@
-"""Says which judges can score the rollouts of a run at all, by some of them, or by what they begin with."""
+"""Says which judges can be used here, and which can score the rollouts of a run at all, by some of them, or by what
+they begin with."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from sqlalchemy import select
 
@@ -12,7 +14,8 @@ from learnloop_service.app.runs.configuration import make_judge
 from learnloop_service.app.runs.stored_rollouts import scenario_of
 from learnloop_service.environment.base import REPORTED_REWARD, Environment, Outcome, Scenario
 from learnloop_service.environment.plugins import PluginFault
-from learnloop_service.judges.base import Judge, JudgeServices, Models, lacking
+from learnloop_service.judges.base import Judge, JudgeServices, Models, UnknownModel, lacking
+from learnloop_service.judges.registry import UnknownJudge
 
 _MOST_EXAMINED = 20
 
@@ -50,15 +53,25 @@ def unfit(judge: Judge, rollouts: Iterable[Examined]) -> str | None:
     return first
 
 
-def unfit_judges(rollouts: Sequence[Examined], models: Models) -> Mapping[str, str]:
-    """Return the judges that can score none of these rollouts, with the reasons. A judge that cannot be built without
-    settings is not among them, because its fit depends on these."""
-    found: dict[str, str] = {}
-    for name in learnloop_service.judges.registry.names():
-        try:
-            judge = make_judge(Choice(name=name, config={}), JudgeServices(models=models))
-        except (ValueError, PluginFault):
-            continue
-        if (reason := unfit(judge, rollouts)) is not None:
-            found[name] = reason
-    return found
+class Fit(NamedTuple):
+    """Whether a judge can be used with its default settings."""
+
+    needs: str | None = None
+    """What it needs that is missing here; None if nothing is, or if it has to be given settings."""
+    unfit: str | None = None
+    """Why it can score none of the rollouts that were looked at; None if it can score one, or none were."""
+
+
+def judges_here(rollouts: Sequence[Examined], models: Models) -> Mapping[str, Fit]:
+    """Return all judges with whether they can be used here, and on these rollouts."""
+    return {name: _fit(name, rollouts, models) for name in learnloop_service.judges.registry.names()}
+
+
+def _fit(name: str, rollouts: Sequence[Examined], models: Models) -> Fit:
+    try:
+        judge = make_judge(Choice(name=name, config={}), JudgeServices(models=models))
+    except (UnknownModel, UnknownJudge, PluginFault) as error:
+        return Fit(needs=str(error))
+    except ValueError:
+        return Fit()
+    return Fit(unfit=unfit(judge, rollouts))

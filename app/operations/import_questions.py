@@ -17,6 +17,7 @@ from learnloop_service.app.operations.imported import SPLITS, Imported, NothingT
 from learnloop_service.environment.answers.environment import NAME as ANSWERS
 from learnloop_service.environment.config_checks import MAX_CHARACTERS
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 from learnloop_service.judges.reference import words
 
 Part = Literal["question", "answer", "facts"]
@@ -98,7 +99,7 @@ def _problem(made: QuestionImport, columns: Sequence[str]) -> NothingToImport | 
     if made.different >= len(SPLITS):
         return None
     why = "; ".join(f"row {lines[0]}: {reason}" for reason, lines in made.left_out.items())[:500]
-    found = f"{len(made.tasks)} questions, of which {made.different} differ"
+    found = f"{counted(len(made.tasks), 'question')}, of which {made.different} differ"
     return NothingToImport(f"the file has {found}; the {len(SPLITS)} splits need as many. {why}".rstrip(" ."))
 
 

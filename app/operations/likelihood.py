@@ -13,6 +13,7 @@ from learnloop_service.app.runs.queries import RunQueries
 from learnloop_service.app.runs.recorded_rollouts import RecordedRollout, recorded_rollout
 from learnloop_service.app.schemas.likelihood import MAX_TOKENS, Likelihood, LikelihoodRequest, ScoredTurn
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 from learnloop_service.training.backends.base import ScoringPolicy
 from learnloop_service.training.rollout.chat import sampled_ids
 from learnloop_service.training.rollout.fork import Message
@@ -76,7 +77,7 @@ def _chosen(turns: Sequence[Json], row: Trajectory, number: int | None) -> Seque
     where = ("body", "turn")
     places = _replies(row)
     if number is not None and number > len(places):
-        raise InvalidRequest(where, f"Rollout {row.id} has {len(places)} turns, so there is no turn {number}.")
+        raise InvalidRequest(where, f"There is no turn {number}: rollout {row.id} has {counted(len(places), 'turn')}.")
     chosen = [turn for turn in turns if number is None or turn["message"] == places[number - 1]]
     if not chosen:
         raise Conflict(

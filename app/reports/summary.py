@@ -3,7 +3,7 @@
 from learnloop_service.app.reports.charts import phase_seconds
 from learnloop_service.app.reports.format import dollars, duration, moment, percent, points
 from learnloop_service.app.reports.html import Html, h, joined
-from learnloop_service.app.runs.cost import machine_usd, total_usd
+from learnloop_service.app.runs.cost import cost_of
 from learnloop_service.app.statistics.verdict import headline, on_same_scenarios
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted, in_words
@@ -87,17 +87,16 @@ def _amounts(report: Json) -> Html:
     tokens = sum(sums["prompt_tokens"] + sums["completion_tokens"] for sums in cost["phases"].values())
     worked_s = sum(phase_seconds(report).values())
     price = report["written"].get("machine_price_per_hour")  # reports of earlier versions have none
-    spent = [sums["usd"] for sums in cost["phases"].values() if sums["usd"] is not None]
-    calls_usd, time_usd = (sum(spent) if spent else None), machine_usd(worked_s, price)
+    usd = cost_of((sums["usd"] for sums in cost["phases"].values()), worked_s, price)
     amounts = {
-        "cost": _gain_for(report["verdict"]["points"], total_usd(calls_usd, time_usd)),
+        "cost": _gain_for(report["verdict"]["points"], usd.total_usd),
         "iterations": f"{run['iterations_done']:,}"
         + (f" of {run['iterations_total']:,}" if run["iterations_done"] != run["iterations_total"] else ""),
         "rollouts": f"{report['rollouts']['total']:,}",
         "tokens": f"{tokens:,}",
         "working time": duration(worked_s),
-        "machine time": None if price is None else f"{dollars(time_usd)} at {dollars(price)} an hour",
-        "judge models": None if calls_usd is None else dollars(calls_usd),
+        "machine time": None if price is None else f"{dollars(usd.machine_usd)} at {dollars(price)} an hour",
+        "judge models": None if usd.calls_usd is None else dollars(usd.calls_usd),
         "seed": str(run["seed"]),
     }
     return h(

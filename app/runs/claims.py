@@ -14,6 +14,7 @@ from learnloop_service.app.db.tables import Run
 from learnloop_service.app.domain.event_types import EventType
 from learnloop_service.app.domain.run_state import RunStatus
 from learnloop_service.app.events.log import append
+from learnloop_service.app.runs.cost import STORED_PRICE
 from learnloop_service.app.runs.verdicts import verdict_on
 from learnloop_service.training.backends.registry import engine_backend
 
@@ -56,7 +57,8 @@ class RunClaims(Claims[Run]):
         engine: str,
         price_per_hour: float | None = None,
     ) -> None:
-        """`backends` are those that the worker can drive; `price_per_hour` is its machine's, in US dollars."""
+        """`backends` are those that the worker can drive; `price_per_hour` is its machine's, in US dollars;
+        None: the stored one."""
         super().__init__(database, worker, ttl_s=ttl_s, engine=engine)
         self._limits = limits
         self._backends = list(backends)
@@ -65,7 +67,9 @@ class RunClaims(Claims[Run]):
     def _extra_columns(self) -> Mapping[str, Any]:
         return {
             "engine": case((Run.backend == engine_backend(), self._engine), else_=None),
-            "machine_price_per_hour": func.coalesce(Run.machine_price_per_hour, literal(self._price_per_hour, Double)),
+            "machine_price_per_hour": func.coalesce(
+                Run.machine_price_per_hour, literal(self._price_per_hour, Double), STORED_PRICE
+            ),
         }
 
     async def _final_data(self, tx: AsyncSession, id: str) -> Mapping[str, Any]:

@@ -27,7 +27,7 @@ from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.registry import document as environment_document
 
-Kind = Literal["graph", "scenarios", "demonstrations"]
+Kind = Literal["graph", "scenarios", "demonstrations", "prompt"]
 KINDS: Sequence[Kind] = ("graph", "scenarios")
 """Kinds of documents that are settings of an environment, with the same names."""
 _VERSION = literal_column(f"{Document.__tablename__}.xmin::text", Text)

@@ -27,7 +27,7 @@ async def check_rule(database: Database, run_id: str, rule: NoSignalRule) -> Non
     unfinished = run.next_iteration <= run.iterations_total
     if run.no_signal_iterations >= rule.after and (unfinished or rule.action == "fail"):
         raise NoSignalStop(
-            f"{run.no_signal_iterations} iterations in a row taught nothing, the last one because "
+            f"{counted(run.no_signal_iterations, 'iteration')} in a row taught nothing, the last one because "
             f"{NoSignal(run.no_signal or NoSignal.EQUAL_REWARDS).explanation} (on_no_signal)",
             rule,
         )

@@ -44,7 +44,7 @@ from learnloop_service.app.statistics.verdict import RunVerdict
 
 _Entity = TypeVar("_Entity")
 SHOWN_ITERATIONS = 200
-"""Maximum number of iterations that are shown with a run: the newest ones."""
+"""Maximum number of iterations that are shown with a run, the newest ones, and of iterations with evaluations."""
 
 _REWARDS = ("mean", "median", "min", "max", "count")
 _BULKY = {"messages", "tokens", "tools", "score_explanation", "score_parts", "reward_parts"}
@@ -88,7 +88,7 @@ class RunFigures(NamedTuple):
     iterations: list[dict[str, Any]]
     """The newest iterations, ascending."""
     evaluations: list[dict[str, Any]]
-    """Evaluations of the baseline and of the newest iterations, ascending."""
+    """Evaluations of the baseline, the best checkpoint and the newest iterations that were evaluated, ascending."""
     deliveries: dict[str, int]
     """Number of webhook deliveries by state."""
     used: Totals
@@ -133,8 +133,10 @@ def _figures_query() -> Select[Run, Any, Any, Any, Any, Any]:
         _object({name: getattr(Evaluation, name) for name in EVALUATION}),
         *(getattr(Evaluation, name) for name in ("iteration", "split", "mode", "step")),
     )
-    # The verdict needs the latest evaluation and the best checkpoint's, however many iterations ago they were made.
-    newest = select(func.max(Evaluation.iteration)).where(Evaluation.run_id == Run.id).correlate(Run).scalar_subquery()
+    # Evaluations are rarer than iterations, so these are the newest of their own. The verdict needs the best
+    # checkpoint's, however long ago it was made.
+    evaluated = select(Evaluation.iteration).where(Evaluation.run_id == Run.id).correlate(Run).distinct()
+    oldest = evaluated.order_by(Evaluation.iteration.desc()).offset(SHOWN_ITERATIONS - 1).limit(1).scalar_subquery()
     deliveries = (
         select(WebhookDelivery.state, func.count().label("deliveries"))
         .where(WebhookDelivery.run_id == Run.id)
@@ -147,7 +149,7 @@ def _figures_query() -> Select[Run, Any, Any, Any, Any, Any]:
             Evaluation.run_id == Run.id,
             or_(
                 Evaluation.iteration == 0,
-                Evaluation.iteration >= func.least(since, newest),
+                Evaluation.iteration >= func.coalesce(oldest, 0),
                 Evaluation.step == Run.best_step,
             ),
         ).scalar_subquery(),

@@ -41,6 +41,7 @@ from learnloop_service.app.schemas.releases import NewReleaseRequest
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.service import HandlerResources
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.statistics.sequential import Rule
 
@@ -130,8 +131,8 @@ class Scheduler:
         if missing := {"train", "validation", "test"} - {row["split"] for row in drawn.rows}:
             raise _Skipped(
                 DueReason.TOO_FEW_USERS,
-                f"The {len(drawn.rows)} drawn tasks are of {len(set(drawn.users.values()))} users, and none of them is "
-                f"in the split {' or '.join(sorted(missing))}: all tasks of a user are in one split.",
+                f"Of {counted(len(drawn.rows), 'drawn task')} by {counted(len(set(drawn.users.values())), 'user')} "
+                f"none is in the split {' or '.join(sorted(missing))}: all tasks of a user are in one split.",
             )
         return drawn
 
@@ -274,7 +275,7 @@ def _require_enough(schedule: Schedule, pool: Pool) -> None:
     if pool.new < schedule.least_new_tasks:
         raise _Skipped(
             DueReason.TOO_FEW_TASKS,
-            f"{pool.new} consented tasks are new since the last run's draw, and least_new_tasks is "
+            f"New since the last run's draw: {counted(pool.new, 'consented task')}, and least_new_tasks is "
             f"{schedule.least_new_tasks}.",
         )
 

@@ -43,6 +43,9 @@ class ClaimOut(ResponseModel):
     """What the agent is given to work with."""
     task: dict[str, Json]
     """The scenario's task."""
+    prompt: dict[str, str] = Field(default_factory=dict)
+    """The texts that the agent brings to its model, by part; empty if it keeps its own. The outcome counts only if they
+    are in its first request."""
     scenario_id: str
     """Id of the scenario."""
     split: str

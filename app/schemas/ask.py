@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, PrivateAttr, 
 
 from learnloop_service.app.db.json_text import flaw
 from learnloop_service.app.schemas.base import RequestBody, RequestPart, ResponseModel
-from learnloop_service.app.schemas.run_request import EnvironmentChoice
+from learnloop_service.app.schemas.run_request import EnvironmentChoice, PromptName
 from learnloop_service.app.schemas.task_fields import describe_tasks, task_fields, wrong_field
 from learnloop_service.environment.json_type import Json
 
@@ -30,6 +30,9 @@ class AskRequest(RequestBody):
     """Step of the checkpoint to use. Default: the best one of the run, or the newest one of the model."""
     environment: EnvironmentChoice | None = None
     """The environment of the task. Default: that of the run; with `model`, `email_search`."""
+    prompt: PromptName | None = None
+    """A stored prompt: `NAME`, `NAME@VERSION` or its SHA-256. Default: the prompt of the run that trained the model.
+    Null: the environment's own texts."""
     user: str | None = Field(default=None, min_length=1, max_length=256)
     """Key of the user who asks; only its hash is stored. It decides which checkpoint answers while a release of a
     promoted name is live, and `POST /users/delete` finds the answer by it. Default: the header `Learnloop-User`."""

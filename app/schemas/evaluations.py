@@ -9,18 +9,22 @@ from learnloop_service.app.domain.evaluation_state import EvaluationStatus
 from learnloop_service.app.domain.names import MODEL_PATTERN
 from learnloop_service.app.schemas.base import RequestBody, RequestPart, ResponseModel
 from learnloop_service.app.schemas.intervals import IntervalOut
+from learnloop_service.app.schemas.prompts import PromptUsed
 from learnloop_service.app.schemas.rejudge_report import RejudgeReport
-from learnloop_service.app.schemas.run_request import AgentChoice, EnvironmentChoice, JudgeChoice
+from learnloop_service.app.schemas.run_request import AgentChoice, EnvironmentChoice, JudgeChoice, PromptName
 from learnloop_service.app.schemas.what_if_report import WhatIfReport
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.types import RunConfig
 
 _DEFAULTS = RunConfig()
 MAX_ROLLOUTS = 20_000
+FEWEST_TASKS = 8
+"""Of a gate. Even eight wins of eight are only just enough for an error of 5%."""
 
 
 class ModelToEvaluate(RequestPart):
-    """A model: one of this service by `model`, or any other by `prompted`."""
+    """A model: one of this service by `model`, or any other by `prompted`; with only a `prompt`, the service's base
+    model."""
 
     model: str | None = Field(default=None, min_length=1, max_length=300)
     """A model of this service: a base model, `PROJECT/NAME@STEP`, `PROJECT/NAME` (what is now its newest checkpoint), a
@@ -29,12 +33,17 @@ class ModelToEvaluate(RequestPart):
     """A model that is only prompted: one of the operator's list (LEARNLOOP_MODELS) or, where no API keys are required,
     PROVIDER/MODEL such as `openai/gpt-4.1-mini`."""
     label: str | None = Field(default=None, min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]+$")
-    """Its name in the report. Default: the name of the model."""
+    """Its name in the report. Default: the name of the model, and of its prompt if one is given."""
+    prompt: PromptName | None = None
+    """A stored prompt: `NAME`, `NAME@VERSION` or its SHA-256. Default: the prompt of the run that trained the model.
+    Null: the environment's own texts."""
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
-        if (self.model is None) == (self.prompted is None):
+        if self.model is not None and self.prompted is not None:
             raise ValueError("give either model or prompted")
+        if self.model is None and self.prompted is None and "prompt" not in self.model_fields_set:
+            raise ValueError("give model or prompted; or a prompt, for the base model of the service")
         return self
 
 
@@ -56,6 +65,13 @@ class ResumeEvaluation(RequestBody):
 
     budget: EvaluationBudget | None = None
     """New limits. Limits that are not given stay as they are; null removes a limit."""
+
+
+class GateChoice(RequestPart):
+    """A decision on two models that may be looked at any time (docs/prompts.md#the-gate)."""
+
+    error: float = Field(default=0.05, gt=0, le=0.5)
+    """Bound on the probability of accepting a model that is not better."""
 
 
 class EvaluationRequest(RequestBody):
@@ -90,6 +106,9 @@ class EvaluationRequest(RequestBody):
     """Number of rollouts of each scenario per model."""
     temperature: float = Field(default=0.0, ge=0, le=2)
     """Sampling temperature; 0 is greedy."""
+    gate: GateChoice | None = None
+    """Decides whether the second of two models is better than the first one, and ends as soon as that is decided.
+    Default: none; all scenarios are made."""
     seed: int | None = Field(default=None, ge=0, lt=2**31)
     """Seed of the scenarios, of sampling and of the intervals. Default: the run's for held-out scenarios, or 0."""
     max_turns: int | None = Field(default=None, ge=1, le=100)
@@ -107,6 +126,10 @@ class EvaluationRequest(RequestBody):
     def _has_models(self) -> Self:
         if not self.models and self.run_id is None:
             raise ValueError("give models, or run_id")
+        if self.gate is not None and len(self.models) not in (0, 2):
+            raise ValueError(f"a gate compares two models, and there are {len(self.models)}")
+        if self.gate is not None and self.scenarios < FEWEST_TASKS:
+            raise ValueError(f"a gate needs at least {FEWEST_TASKS} scenarios: with fewer nothing can be shown")
         if (count := max(2, len(self.models)) * self.scenarios * self.samples) > MAX_ROLLOUTS:
             raise ValueError(f"{count} rollouts are more than {MAX_ROLLOUTS}: models x scenarios x samples")
         return self
@@ -137,6 +160,8 @@ class EvaluatedModel(ResponseModel):
     """Name of the model."""
     step: int | None
     """Step of its checkpoint; null for a base model and for a prompted one."""
+    prompt: PromptUsed | None = None
+    """What it was prompted with; null for the environment's own texts."""
     success: IntervalOut | None
     """Success; null if no scenario could be compared."""
     reward: IntervalOut | None
@@ -181,6 +206,24 @@ class MethodOut(ResponseModel):
     """Level of the intervals."""
 
 
+class GateOut(ResponseModel):
+    """Whether the second model was shown to be better than the first one, and by what."""
+
+    decision: Literal["better", "not_better"]
+    """`better`: the probability of this is at most `error` if it is not better. `not_better`: it was not shown to be
+    better, which does not show that it is worse."""
+    error: float
+    """Bound on the probability of saying `better` of a model that is not."""
+    tasks: int
+    """Number of scenarios that were compared."""
+    won: int
+    """Scenarios on which the second model had more success."""
+    lost: int
+    """Scenarios on which it had less."""
+    log_wealth: float
+    """Natural logarithm of the wealth of the bets against "not better"."""
+
+
 class ReportOut(ResponseModel):
     """The figures of an evaluation. They are recomputable from its trajectories."""
 
@@ -196,6 +239,8 @@ class ReportOut(ResponseModel):
     """The models, in the order of the request."""
     trial: "TrialOut | None" = None
     """What the trial decided; null for an evaluation that decides nothing, and for a trial that failed."""
+    gate: GateOut | None = None
+    """What the gate decided; null for an evaluation without one, and for one whose models did not both have figures."""
     what_if: WhatIfReport | None = None
     """What continuations of a recorded rollout came to; null for any other evaluation."""
     rejudge: RejudgeReport | None = None

@@ -303,6 +303,9 @@ class WarmStartChoice(RequestPart):
     """Demonstrations after which an iteration ends, and with it a checkpoint is made. Null: an epoch."""
 
 
+PromptName = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,62}(@[0-9]{1,9})?|[0-9a-f]{64})$")]
+
+
 class LearnLoopRequest(RequestBody):
     """A learn-loop to start. Every field has a default.
 
@@ -346,6 +349,9 @@ class LearnLoopRequest(RequestBody):
     judge: Judges | None = None
     """One judge, or a list of 2 to 8 whose scores are combined as a weighted mean. Default: the environment's own
     judge."""
+    prompt: PromptName | None = None
+    """A stored prompt (`POST /prompts`): `NAME`, `NAME@VERSION` or its SHA-256. It replaces texts of the environment in
+    the run's rollouts, in the demonstrations of an oracle and in its evaluations. Default: the environment's texts."""
     model: ModelChoice = Field(default_factory=ModelChoice)
     """The model to train. Default: a new one, trained from the base model of the service."""
     backend: Name | None = None

@@ -514,7 +514,8 @@ class RunOut(RunBrief):
     iterations: list[IterationFigures]
     """The latest iterations, oldest first, up to 200. `GET /runs/{run_id}/iterations` lists all."""
     evaluations: list[RunEvaluationOut]
-    """The held-out evaluations: those of the baseline, and the latest ones."""
+    """The held-out evaluations: those of the baseline, of the best checkpoint, and of the newest 200 iterations that
+    were evaluated."""
     summary: dict[str, Json] | None
     """Held-out figures before and after, once the run has completed."""
     webhooks: dict[str, int]

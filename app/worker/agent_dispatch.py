@@ -37,7 +37,8 @@ log = structlog.get_logger(__name__)
 
 def task_document(task: RemoteTask, run_id: str | None) -> dict[str, Json]:
     """Return the description of a task for the agent, without the session."""
-    return {
+    prompt: dict[str, Json] = {"prompt": dict(task.prompt)} if task.prompt else {}
+    return prompt | {
         "task": dict(task.scenario.task),
         "scenario_id": task.scenario.id,
         "split": task.scenario.split,

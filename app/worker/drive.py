@@ -16,6 +16,7 @@ from learnloop_service.app.aio.event_loops import run_in_thread, run_on_loop, sh
 from learnloop_service.app.aio.retry import Result, retry_while_database_is_down
 from learnloop_service.app.backends import Connect
 from learnloop_service.app.claims.lease import Lease, LeaseLost
+from learnloop_service.app.datasets.stored_prompts import read_stored
 from learnloop_service.app.db.clock import DatabaseTime, database_time
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Run
@@ -50,6 +51,7 @@ from learnloop_service.training.diagnosis.scenarios import easy_groups
 from learnloop_service.training.journal import Journal
 from learnloop_service.training.loop.warm_start import Demonstrations
 from learnloop_service.training.phases import Phase
+from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.rollout.rollout import Player
 from learnloop_service.training.types import IterationProgress, IterationResult, Resume, RunConfig
 
@@ -72,6 +74,7 @@ class LearnLoop(Protocol):
         resume: Resume | None,
         budget: RunBudget,
         agent: Player | None,
+        prompt: Prompt | None,
         now: Callable[[], float],
         demonstrations: Demonstrations,
         another_environment: Callable[[], Environment],
@@ -247,6 +250,7 @@ class Driver:
             choice = await work.query(
                 lambda: resolve_references(self.database, self.data_dir, request.environment, run.model_project)
             )
+            prompt = await work.query(lambda: read_stored(self.database, run.model_project, request.prompt))
             another = partial(make_environment, choice, self.data_dir, self.access)
             environment = stack.enter_context(closing(another()))
             if resume is None:
@@ -265,6 +269,7 @@ class Driver:
                 resume=resume,
                 budget=work.meter,
                 agent=await self._player(work, choice),
+                prompt=prompt,
                 now=work.now,
                 demonstrations=await self._demonstrations(work, resume),
                 another_environment=another,
@@ -275,7 +280,7 @@ class Driver:
             async for result in results:
                 clock = time.monotonic()
                 repeats = request.agent is None and traits(choice.name).repeats
-                facts = await examine(result, request.config, policy, environment, repeats=repeats)
+                facts = await examine(result, request.config, policy, environment, prompt, repeats=repeats)
                 examine_s = time.monotonic() - clock
                 log.info("iteration examined", run_id=run.id, iteration=result.iteration, seconds=round(examine_s, 4))
                 # Shielded, because a cancelled commit leaves open whether the iteration is saved.

@@ -35,6 +35,7 @@ from learnloop_service.training.diagnosis.diagnosis import Diagnosis, DiagnosisS
 from learnloop_service.training.diagnosis.facts import Facts
 from learnloop_service.training.journal import ROLLOUT
 from learnloop_service.training.no_signal import no_signal_of
+from learnloop_service.training.prompt import UNDELIVERED_PARTS
 from learnloop_service.training.rollout.histories import messages_of
 from learnloop_service.training.rollout.rollout import sampled_tokens
 from learnloop_service.training.scoring import successes
@@ -271,7 +272,13 @@ def _evaluation_row(run_id: str, result: IterationResult, evaluation: Evaluation
 
 def _trajectory_rows(run: Run, result: IterationResult) -> Iterator[Row]:
     model = f"{run.model_project}/{run.model_name}"
-    place = {"run_id": run.id, "iteration": result.iteration, "model": model}
+    prompt = run.stored_request.prompt
+    place = {
+        "run_id": run.id,
+        "iteration": result.iteration,
+        "model": model,
+        "prompt_sha256": prompt and prompt.sha256,
+    }
     for group in result.groups:
         for scored in group.rollouts:
             yield place | {"kind": "train", "mode": "sampled", "step": result.sampled_step} | scored_row(scored)
@@ -320,6 +327,7 @@ def rollout_row(rollout: Rollout) -> Row:
             {"messages": messages_of(history), "tools": list(history.tools or [])}
             for history in trajectory.additional_histories
         ],
+        "undelivered_parts": metrics.get(UNDELIVERED_PARTS),
         "outcome": dict(rollout.outcome),
         "error": rollout.error,
         "failure": None if rollout.failure is None else rollout.failure.kind,

@@ -84,11 +84,17 @@ class EmailEpisode:
 
     def messages(self) -> list[dict[str, Json]]:
         """Return the system prompt and the question."""
+        system = _SYSTEM.format(**self.fields())
+        return [{"role": "system", "content": system}, {"role": "user", "content": self.scenario.task["question"]}]
+
+    def fields(self) -> dict[str, str]:
+        """Return what placeholders of a prompt stand for."""
         task = self.scenario.task
-        system = _SYSTEM.format(
-            inbox_address=task["inbox_address"], query_date=task["query_date"], max_turns=self.max_turns
-        )
-        return [{"role": "system", "content": system}, {"role": "user", "content": task["question"]}]
+        return {
+            "inbox_address": str(task["inbox_address"]),
+            "query_date": str(task["query_date"]),
+            "max_turns": str(self.max_turns),
+        }
 
     async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
         """Execute a tool call. Raises ToolError."""

@@ -47,7 +47,6 @@ ILLUSTRATIONS = {
     "MODEL           SUCCESS": "what evaluating prints",
     "29,000 euros": "what asking prints",
     "AGENT ": "what the check of an environment prints",
-    "ok       ": "what the preflight prints",
     "500 lines: ": "what importing conversations prints",
     "200 rows (": "what importing questions prints",
     "step 1: mean reward": "what the script above it prints",
@@ -70,7 +69,6 @@ ELSEWHERE = {
     "sbatch": "there is no Slurm here",
     "systemctl": "there is no systemd here",
     "uv": "it needs the network: scripts/install_check.py",
-    "uvx": "it needs the network",
     ".ci/run": "all checks, of which this is one",
 }
 """Commands that are not checked, with the reason."""

@@ -4,7 +4,6 @@ Only training is shorter: programs on the path that stand before Learnloop's own
 What needs another machine or a large download stands in NOT_FOLLOWED and LEFT_OUT with its reason.
 """
 
-import json
 import os
 import re
 import shlex
@@ -37,8 +36,6 @@ LEFT_OUT = {
 """Words in commands that are not run, with the reason."""
 GUIDES = sorted(path.stem for path in (ROOT / "docs/guides").glob("*.md"))
 BIN = Path(sys.executable).parent
-TOOLS = {"tools": [{"name": "convert_time", "inputSchema": {"type": "object"}}]}
-ANSWER = '{"jsonrpc": "2.0", "id": ID, "result": {"content": [{"type": "text", "text": "22:30"}]}}'
 PROGRAMS = {
     "learnloop": f"""#!/bin/sh
 case "$*" in train*epochs=*) set -- "$@" --set warm_start.epochs=1 ;; esac
@@ -55,10 +52,6 @@ exec {BIN}/python -m pip install --quiet --no-deps --no-build-isolation --target
     "python3": f"""#!/bin/sh
 case "$*" in "-m venv "*) exec ln -s {BIN.parent} "$3" ;; esac
 exec {BIN}/python "$@"
-""",
-    "uvx": f"""#!/bin/sh
-case "$*" in *--help) exit ;; esac
-exec {BIN}/python {ROOT}/tests/fakes/odd_mcp_server.py '{json.dumps(TOOLS)}' '{ANSWER}'
 """,
 }
 
@@ -82,7 +75,7 @@ class Reader:
         for command in block.commands:
             if command.startswith("export "):
                 name, _, value = command.removeprefix("export ").partition("=")
-                self.variables[name] = self._filled(value.strip("'"))
+                self.variables[name] = self._value(self._filled(value))
             elif command.startswith("cd "):
                 self.folder /= command.removeprefix("cd ")
             elif command.startswith("learnloop serve"):
@@ -121,6 +114,11 @@ class Reader:
         for process in reversed(self.started):
             process.terminate()
             process.wait()
+
+    def _value(self, value: str) -> str:
+        """Return what a shell in the folder makes of the value of a variable."""
+        command = ["bash", "-c", f"printf %s {value}"]
+        return subprocess.check_output(command, cwd=self.folder, env=self.variables, text=True)
 
     def _newest_run(self) -> str:
         return str(Service(self.variables["LEARNLOOP_URL"]).runs(1)[0]["run_id"])

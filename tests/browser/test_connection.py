@@ -39,7 +39,7 @@ async def test_what_happened_while_the_connection_was_lost_is_shown(
 
             loop.gates[4].set()
             await expect(page.get_by_role("heading", level=1)).to_contain_text("completed")
-            await visit.go(f"/runs/{started['run_id']}/events")
+            await visit.go(f"/runs/{started['run_id']}/log")
             await expect(page.locator(".events > li")).to_have_count(await _events(client, started["run_id"]))
 
 

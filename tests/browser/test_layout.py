@@ -136,16 +136,16 @@ async def test_a_phone_shows_that_the_navigation_goes_on_and_has_links_for_finge
 ) -> None:
     base, run_id = service
     await _at(visit, "phone")
-    for place in ("", f"/runs/{run_id}/events", f"/runs/{run_id}/trajectories", "/data", "/models"):
+    for place in ("", f"/runs/{run_id}/log", f"/runs/{run_id}/trajectories", "/data", "/models"):
         await visit.open(base, place)
         low = "all => all.filter(each => each.checkVisibility()).map(each => [each.textContent, each.clientHeight])"
         links: list[Any] = await visit.page.locator("main a, header a").evaluate_all(low)
         assert [(text, height) for text, height in links if 0 < height < 24] == [], place
-    await visit.open(base, f"/runs/{run_id}/events")
+    await visit.open(base, f"/runs/{run_id}/log")
     main, parts = (visit.page.get_by_role("navigation", name=name) for name in ("Main", "Parts of the run"))
     await expect(main).to_have_attribute("data-more", "right")
     await expect(parts).to_have_attribute("data-more", "left")  # it has been scrolled to the current one
-    await expect(visit.link("Events")).to_be_in_viewport()
+    await expect(visit.link("Log")).to_be_in_viewport()
 
 
 async def test_the_first_screen_of_a_phone_shows_what_each_part_of_a_run_is_about(

@@ -35,6 +35,8 @@ HOSTILE = (
     f"{_RUN}/rejudgings/{Ids.rejudging}",
     f"{_RUN}/held-out?scenario={_SCENARIO}",
     f"{_RUN}/emails",
+    f"{_RUN}/metrics?metrics={quote(f'train_metrics.{EVIL}', safe='')}",
+    f"{_RUN}/log",
     f"{_RUN}/events",
     f"{_RUN}/request",
     "/models",

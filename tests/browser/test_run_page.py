@@ -45,8 +45,10 @@ async def test_charts_show_what_there_is_and_lead_to_the_rollouts(
         await visit.page.set_viewport_size({"width": 1280, "height": 720})
         await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}")
         await expect(visit.text("1 of 12 iterations")).to_be_visible()
+        await visit.go(f"/runs/{run_id}/metrics?metrics=skipped_groups.no_signal")
         groups = visit.page.get_by_role("img", name="Groups without signal").locator(".axes g text")
         await expect(groups).to_have_text(["0", "1"])  # there is no half of a group, and no 0 twice
+        await visit.go(f"/runs/{run_id}")
         held_out = visit.page.get_by_role("img", name="Success on held-out scenarios")
         rewards = visit.page.get_by_role("img", name="Training rewards")
         for chart in (held_out, rewards):

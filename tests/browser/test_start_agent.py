@@ -61,6 +61,6 @@ async def test_a_run_over_an_own_agent(visit: Visit, data_dir: Path, database_ur
         await page.get_by_label("Judge", exact=True).select_option("reported")
         await page.get_by_role("button", name="Start the run").click()
         warnings = page.locator(".notice.warn").filter(has_text="about the request")
-        await expect(warnings).to_contain_text("3 scenarios come from 3 sessions")
+        await expect(warnings).to_contain_text("3 scenarios from 3 sessions")
         await expect(warnings).to_contain_text("Unless your agent works with these")
     await engine.dispose()

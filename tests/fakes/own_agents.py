@@ -51,3 +51,10 @@ async def replaying(task: Mapping[str, Json], model: AgentModel) -> Json:
 async def parsing(task: Mapping[str, Json], model: AgentModel) -> Json:
     """Score what the model says as JSON, and raise if it is none."""
     return {"reward": json.loads(await _say(model, {"role": "user", "content": task["question"]}))["reward"]}
+
+
+async def prompted(task: Mapping[str, Json], model: AgentModel) -> Json:
+    """Bring the prompt of its rollout, or a text of its own. The model is right if it says `yes`."""
+    system = model.prompt.get("system", "You are terse.")
+    said = await _say(model, {"role": "system", "content": system}, {"role": "user", "content": task["question"]})
+    return {"reward": float(said == "yes")}

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import comb
 
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 from learnloop_service.training.collapse import CHANCE, FALL, RESTORED, Collapse, CollapseWatch, RolledOut
 from learnloop_service.training.diagnosis.contradictions import lowered_rate
 from learnloop_service.training.diagnosis.detector import AllFacts, Detector
@@ -68,7 +69,11 @@ class PolicyCollapsed(Detector):
     def not_examined(self, facts: AllFacts) -> str | None:
         groups = self.config.groups_per_iteration
         few = comb(2 * groups, groups) * CHANCE < 1
-        return f"Iterations of {groups} groups cannot show that a fall is more than chance; 8 can." if few else None
+        return (
+            f"Iterations of {counted(groups, 'group')} cannot show that a fall is more than chance; 8 can."
+            if few
+            else None
+        )
 
     def _collapse(self, facts: AllFacts, span: CausePeriod) -> tuple[Collapse, int | None]:
         """Return the collapse with which the span began, and the step that the run went back to then."""

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from statistics import fmean
 
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 from learnloop_service.training.bases.defaults import BaseModelFacts, factor_from_usual, usual_rate
 from learnloop_service.training.diagnosis import request_limits
 from learnloop_service.training.diagnosis.detector import AllFacts, Detector
@@ -167,8 +168,8 @@ class NothingVaries(Contradiction):
     def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         alike, groups = self._counted(facts, span)
         return (
-            f"At temperature {self.config.temperature:g} nothing varies: in {alike} of {groups} groups the rollouts "
-            "got the same reward, so there is nothing to learn from."
+            f"At temperature {self.config.temperature:g} nothing varies: in {alike} of {counted(groups, 'group')} the "
+            "rollouts got the same reward, so there is nothing to learn from."
         )
 
     def evidence(self, facts: AllFacts, span: CausePeriod) -> Mapping[str, Json]:
@@ -199,7 +200,8 @@ class StalePolicy(Contradiction):
     def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         oldest = max(iteration.staleness or 0 for iteration in facts if iteration.iteration >= span.first)
         allowed = self.config.pipeline.max_staleness
-        return f"Rollouts were sampled from a policy {oldest} steps old, and pipeline.max_staleness allows {allowed}."
+        age = counted(oldest, "step")
+        return f"Rollouts were sampled from a policy {age} old, and pipeline.max_staleness allows {allowed}."
 
     def evidence(self, facts: AllFacts, span: CausePeriod) -> Mapping[str, Json]:
         since = [iteration for iteration in facts if iteration.iteration >= span.first]
@@ -229,7 +231,7 @@ class ParserDrift(Contradiction):
     def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         kind, drift = self._first_drift(facts, span)
         return (
-            f"{drift.different} of {drift.read} replies of {kind} rollouts were recorded with other tool calls than "
+            f"In {kind} rollouts, {drift.different} of {drift.read} recorded replies have other tool calls than "
             f"the format {drift.tool_format} has in them."
         )
 

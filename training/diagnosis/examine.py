@@ -11,6 +11,7 @@ from learnloop_service.training.diagnosis.facts import Facts, Probe, Replay
 from learnloop_service.training.diagnosis.replayed import replayed
 from learnloop_service.training.diagnosis.reread import readings_of
 from learnloop_service.training.diagnosis.true_success import TrueSuccess, true_success
+from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.rollout.environment_calls import off_loop
 from learnloop_service.training.types import IterationResult, RunConfig
 
@@ -22,12 +23,18 @@ log = structlog.get_logger(__name__)
 
 
 async def examine(
-    result: IterationResult, config: RunConfig, policy: Policy, environment: Environment, *, repeats: bool
+    result: IterationResult,
+    config: RunConfig,
+    policy: Policy,
+    environment: Environment,
+    prompt: Prompt | None = None,
+    *,
+    repeats: bool,
 ) -> Facts:
     """Return the facts of an iteration that has just ended. What the policy does not report now stays unknown.
 
     `repeats` says that the environment promises to give equal tool calls equal results (environment/traits.py), and
-    that the built-in loop made the rollouts, so that one of them can be replayed.
+    that the built-in loop made the rollouts, so that one of them can be replayed, with the run's `prompt`.
     """
     facts = facts_of(result, config, await _true_success(result, environment))
     facts = replace(
@@ -39,7 +46,7 @@ async def examine(
         facts = replace(facts, demonstrated=await _demonstrated(config, environment))
     # A reflective environment has learned since the rollouts were made, and is no longer what they saw.
     if repeats and _is_probed(result, config) and not isinstance(environment, Reflective):
-        facts = replace(facts, replay=await _replayed(result, config, environment))
+        facts = replace(facts, replay=await _replayed(result, config, environment, prompt))
     if not isinstance(policy, ReportingPolicy):
         return facts
     facts = replace(facts, base_model=policy.base_model, readings=readings_of(result, policy.tool_format))
@@ -69,9 +76,11 @@ async def _demonstrated(config: RunConfig, environment: Environment) -> tuple[st
     return tuple(scenario.id for scenario in scenarios)
 
 
-async def _replayed(result: IterationResult, config: RunConfig, environment: Environment) -> Replay | None:
+async def _replayed(
+    result: IterationResult, config: RunConfig, environment: Environment, prompt: Prompt | None
+) -> Replay | None:
     try:
-        return await replayed(result, config, environment)
+        return await replayed(result, config, environment, prompt)
     except Exception as error:  # as above
         log.warning("no rollout could be replayed", iteration=result.iteration, error=str(error))
         return None

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 from learnloop_service.training.diagnosis.detector import AllFacts, Detector
 from learnloop_service.training.diagnosis.diagnosis import CausePeriod, Remedy, Severity
 from learnloop_service.training.diagnosis.facts import Facts
@@ -112,7 +113,8 @@ class Overfits(Detector):
         if not scenarios:
             return "The run has no validation scenarios."
         if scenarios < _FEW_SCENARIOS:
-            return f"{scenarios} validation scenarios only show a deep fall; {_FEW_SCENARIOS} show one of 40 points."
+            few = counted(scenarios, "validation scenario")
+            return f"With {few} only a deep fall shows; {_FEW_SCENARIOS} show one of 40 points."
         return None
 
 
@@ -159,7 +161,7 @@ class Forgets(Detector):
 
     def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         lost, solved = self._lost(facts, self._newest(facts)), _solved(facts)
-        return f"Of {len(solved)} held-out scenarios that the base model solved, {len(lost)} fail now."
+        return f"Of {counted(len(solved), 'held-out scenario')} that the base model solved, now failing: {len(lost)}."
 
     def evidence(self, facts: AllFacts, span: CausePeriod) -> Mapping[str, Json]:
         return {

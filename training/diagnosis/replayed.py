@@ -7,6 +7,7 @@ from learnloop_service.environment.base import Environment
 from learnloop_service.environment.trace import tracing
 from learnloop_service.training.diagnosis.count_group import choices_of
 from learnloop_service.training.diagnosis.facts import Replay
+from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.rollout.fork import Fork, Message, ReplayDiffers
 from learnloop_service.training.rollout.rollout import RolloutLimits, replay
 from learnloop_service.training.types import IterationResult, Rollout, RunConfig
@@ -18,7 +19,9 @@ _SHOWN = 200
 """Characters that are kept of a result."""
 
 
-async def replayed(result: IterationResult, config: RunConfig, environment: Environment) -> Replay | None:
+async def replayed(
+    result: IterationResult, config: RunConfig, environment: Environment, prompt: Prompt | None
+) -> Replay | None:
     """Replay one of the iteration's rollouts up to its last turn. Return None if none has two turns.
 
     Raises TimeoutError, and the environment's errors.
@@ -31,7 +34,7 @@ async def replayed(result: IterationResult, config: RunConfig, environment: Envi
     limits = RolloutLimits(config.max_turns or environment.default_max_turns, timeout_s=config.rollout_timeout_s)
     try:
         with tracing(None):  # nothing here is a call of a model, or an agent's
-            await replay(environment, rollout.scenario, fork, limits)
+            await replay(environment, rollout.scenario, fork, limits, prompt=prompt)
     except ReplayDiffers as difference:
         return Replay(
             rollout.id,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 from learnloop_service.training.diagnosis import request_limits
 from learnloop_service.training.diagnosis.detector import AllFacts, Detector
 from learnloop_service.training.diagnosis.diagnosis import CausePeriod, Remedy, Severity
@@ -50,7 +51,7 @@ class DuplicateScenarios(Detector):
             number = len(repeated.held_out)
             return f"{number} held-out {_scenarios(number)} the same task as one that is trained on."
         number = len(repeated.in_training)
-        return f"{number} of {repeated.training} training scenarios have the same task as another one."
+        return f"Of {counted(repeated.training, 'training scenario')}, {number:,} share a task with another one."
 
     def evidence(self, facts: AllFacts, span: CausePeriod) -> Mapping[str, Json]:
         repeated = self._all(facts)

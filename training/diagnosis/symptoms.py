@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
 from learnloop_service.training.diagnosis import request_limits
 from learnloop_service.training.diagnosis.detector import AllFacts
 from learnloop_service.training.diagnosis.diagnosis import CausePeriod, Remedy, Severity
@@ -71,7 +72,7 @@ class TruncatedReplies(ShareDetector):
 
     def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         share, limit = self.percent(facts, span), self.config.max_completion_tokens
-        return f"{share} of the rollouts have a reply that was cut off at {limit} tokens."
+        return f"{share} of the rollouts have a reply that was cut off at {counted(limit, 'token')}."
 
     def evidence(self, facts: AllFacts, span: CausePeriod) -> dict[str, Json]:
         return super().evidence(facts, span) | {"max_completion_tokens": self.config.max_completion_tokens}
@@ -89,7 +90,8 @@ class OutOfTurns(ShareAboveBaseline):
 
     def summary(self, facts: AllFacts, span: CausePeriod) -> str:
         return (
-            f"{self.percent(facts, span)} of the rollouts ended because their {self._limit(facts)} turns were used up."
+            f"{self.percent(facts, span)} of the rollouts ended because they had used up their "
+            f"{counted(self._limit(facts), 'turn')}."
         )
 
     def _limit(self, facts: AllFacts) -> int:
@@ -102,7 +104,7 @@ class OutOfTurns(ShareAboveBaseline):
 
     def remedy(self, facts: AllFacts, span: CausePeriod) -> Remedy:
         turns = min(2 * self._limit(facts), request_limits.TURNS)
-        return self.fork(facts, span, f"Allow {turns} turns.", max_turns=turns)
+        return self.fork(facts, span, f"Allow {counted(turns, 'turn')}.", max_turns=turns)
 
 
 class MalformedReplies(ShareAboveBaseline):

@@ -21,6 +21,7 @@ from learnloop_service.environment.base import (
     ToolError,
 )
 from learnloop_service.judges.base import Candidate, Judge, checked
+from learnloop_service.training.prompt import Opening, Prompt, opening
 from learnloop_service.training.rollout.episode_tools import out_of_turns
 
 Turn = ToolCall | str
@@ -63,13 +64,17 @@ class Paid:
     unscored: str | None = None
 
 
-async def play(environment: Environment, scenario: Scenario, agent: Agent) -> PlayedRollout:
-    """Let the agent attempt the scenario. Raises EpisodeFailed."""
+async def play(
+    environment: Environment, scenario: Scenario, agent: Agent, prompt: Prompt | None = None
+) -> PlayedRollout:
+    """Let the agent attempt the scenario, which begins with the prompt's texts in place of the environment's. Raises
+    EpisodeFailed and InvalidPrompt."""
     clock = time.perf_counter()
     async with _open_episode(environment.episode(scenario)) as episode:
-        messages, ended_by = await _attempt(episode, agent)
+        begin = opening(episode, prompt)
+        messages, ended_by = await _attempt(episode, agent, begin)
         outcome = episode.outcome()
-    return PlayedRollout(scenario, episode.tools, messages, outcome, ended_by, time.perf_counter() - clock)
+    return PlayedRollout(scenario, begin.tool_list, messages, outcome, ended_by, time.perf_counter() - clock)
 
 
 @asynccontextmanager
@@ -84,13 +89,13 @@ async def _open_episode(episode: Episode) -> AsyncIterator[Episode]:
         await episode.close()
 
 
-async def _attempt(episode: Episode, agent: Agent) -> tuple[list[dict[str, Json]], str | None]:
+async def _attempt(episode: Episode, agent: Agent, begin: Opening) -> tuple[list[dict[str, Json]], str | None]:
     """Play the episode. Return the conversation, and the tool whose result ended it."""
-    messages = episode.messages()
+    messages = begin.messages
     takes_text = isinstance(episode, TextEpisode)
     ended_by, over, turns = None, False, 0
     while not over and turns < episode.max_turns:
-        turn = agent(View(episode.tools, messages, takes_text, episode.max_turns - turns))
+        turn = agent(View(begin.tool_list, messages, takes_text, episode.max_turns - turns))
         turns += 1
         if isinstance(turn, str):
             over = _reply(episode, messages, turn)

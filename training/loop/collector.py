@@ -34,6 +34,7 @@ from learnloop_service.training.loop.rollout_progress import FailureCount, Repor
 from learnloop_service.training.loop.rollout_tasks import RolloutTask
 from learnloop_service.training.loop.task_errors import all_of, first_of_several
 from learnloop_service.training.phases import Phase, Purpose
+from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.recorded_calls import RecordedCalls
 from learnloop_service.training.rollout.agents.remote import RolloutName
 from learnloop_service.training.rollout.chat import Chat, open_chat
@@ -64,6 +65,8 @@ class RunContext:
     """Clock for timestamps of rollouts, in seconds since the epoch."""
     agent: Player | None = None
     """Agent that owns its loop; None for the built-in loop."""
+    prompt: Prompt | None = None
+    """Texts in place of the environment's; None for its own."""
 
     async def collector(self, iteration: int) -> "RolloutCollector":
         """Return the collector for an iteration."""
@@ -164,6 +167,7 @@ class RolloutCollector:
                     reservation=reservation,
                     recorded=recorded,
                     agent=run.agent,
+                    prompt=run.prompt,
                     name=RolloutName(self.journal.iteration, str(entry)),
                     now=run.now,
                 )

@@ -40,6 +40,7 @@ from learnloop_service.training.loop.rollout_tasks import RolloutTask, seed_of
 from learnloop_service.training.loop.train_step import TrainStep
 from learnloop_service.training.loop.warm_start import Demonstrations, RunDemonstrations, warm_start_of
 from learnloop_service.training.phases import Phase, Purpose
+from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.rollout.environment_calls import off_loop
 from learnloop_service.training.rollout.rollout import Player
 from learnloop_service.training.scoring import rewarded
@@ -72,6 +73,7 @@ async def learn_loop(
     resume: Resume | None = None,
     budget: RunBudget | None = None,
     agent: Player | None = None,
+    prompt: Prompt | None = None,
     now: Callable[[], float] = time.time,
     demonstrations: Demonstrations = (),
     another_environment: Callable[[], Environment] | None = None,
@@ -81,18 +83,19 @@ async def learn_loop(
     With `resume`, continue where an earlier loop stopped. Work on unfinished iterations that is in the journal is not
     repeated. On a deterministic backend, the same config gives the same results.
 
-    `agent` is an agent that owns its loop; by default the built-in loop makes the rollouts. `now` timestamps them, in
-    seconds since the epoch. A warm start trains on the `demonstrations`, or on that number of demonstrations by the
-    environment's oracle. With `pipeline`, rollouts can use the earlier state of a reflective environment while it
-    learns; `another_environment` creates an instance for them.
+    `agent` is an agent that owns its loop; by default the built-in loop makes the rollouts. `prompt`
+    replaces texts of the environment in all of them. `now` timestamps them, in seconds since the epoch. A warm start
+    trains on the `demonstrations`, or on that number of demonstrations by the environment's oracle. With `pipeline`,
+    rollouts can use the earlier state of a reflective environment while it learns; `another_environment` creates an
+    instance for them.
 
     Raises BudgetReached, CheckpointLost, and the backend's errors when training fails. Failures of single rollouts and
     verdicts are data; RolloutsFailed or NothingScored is raised only if all of them fail.
     """
     await asyncio.to_thread(import_art)
     held_journal, budget = HeldJournal(journal or NoJournal()), budget or Unlimited()
-    estimates, gate = Estimates(config, environment, budget), RolloutGate(config.concurrency)
-    run = RunContext(config, environment, judge, held_journal, progress, budget, estimates, gate, now, agent)
+    estimates, gate = Estimates(config, environment, budget, prompt), RolloutGate(config.concurrency)
+    run = RunContext(config, environment, judge, held_journal, progress, budget, estimates, gate, now, agent, prompt)
     first = resume.iteration if resume else 1
     schedule = RolloutSchedule(run, policy, another_environment, first)
     loop = _Loop(run, policy, schedule, demonstrations, held_journal)
@@ -329,7 +332,7 @@ class _Loop:
         """Begin to prepare the run's demonstrations, unless that has begun: those of an oracle take seconds."""
         if self._warm_start is None:
             run = self._run
-            preparing = warm_start_of(run.config, run.environment, self._demonstrations, self._policy)
+            preparing = warm_start_of(run.config, run.environment, self._demonstrations, self._policy, run.prompt)
             self._warm_start = asyncio.create_task(preparing)
         return self._warm_start
 

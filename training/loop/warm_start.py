@@ -11,6 +11,7 @@ from learnloop_service.training.backends.base import CountingPolicy, Overlong, P
 from learnloop_service.training.environment_check.agents import play_turns
 from learnloop_service.training.environment_check.play import PlayedRollout, play
 from learnloop_service.training.loop.rollout_tasks import seed_of
+from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.types import RunConfig, WarmStartConfig
 
 _WARMUP_SHARE = 0.1
@@ -111,25 +112,32 @@ class RunDemonstrations:
 
 
 async def warm_start_of(
-    config: RunConfig, environment: Environment, demonstrations: Demonstrations, policy: Policy
+    config: RunConfig,
+    environment: Environment,
+    demonstrations: Demonstrations,
+    policy: Policy,
+    prompt: Prompt | None = None,
 ) -> RunDemonstrations:
-    """Return the warm start of a run. Raises NoOracle, EpisodeFailed, AllOverlong or BackendUnavailable."""
+    """Return the warm start of a run; the oracle's demonstrations have its prompt. Raises NoOracle, EpisodeFailed,
+    AllOverlong or BackendUnavailable."""
     assert config.warm_start is not None
     if isinstance(demonstrations, int):
-        demonstrations = await oracle_demonstrations(environment, demonstrations, config.seed)
+        demonstrations = await oracle_demonstrations(environment, demonstrations, config.seed, prompt)
     overlong = await policy.overlong(demonstrations) if isinstance(policy, CountingPolicy) else None
     if overlong is not None and len(overlong.tokens) == len(demonstrations):
         raise AllOverlong(overlong)
     return RunDemonstrations(config.warm_start, config.seed, demonstrations, overlong)
 
 
-async def oracle_demonstrations(environment: Environment, count: int, seed: int) -> list[dict[str, Json]]:
+async def oracle_demonstrations(
+    environment: Environment, count: int, seed: int, prompt: Prompt | None = None
+) -> list[dict[str, Json]]:
     """Return training scenarios as solved by the environment's oracle. Raises NoOracle, EpisodeFailed."""
     if not isinstance(environment, Solvable):
         raise NoOracle(environment.name)
     demonstrations = []
     for scenario in environment.scenarios("train", count, seed):
-        played = await play(environment, scenario, play_turns(environment.solution(scenario)))
+        played = await play(environment, scenario, play_turns(environment.solution(scenario)), prompt)
         demonstrations.append(_demonstration(played))
         await asyncio.sleep(0)
     return demonstrations

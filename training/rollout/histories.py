@@ -7,12 +7,13 @@ rendering it again. Other endpoints report only messages, and sequences are form
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from learnloop_service.environment.base import Json
 from learnloop_service.training.backends.art_import import import_art
+from learnloop_service.training.prompt import UNDELIVERED_PARTS, undelivered
 from learnloop_service.training.rollout.call_sequences import sequences_of
 from learnloop_service.training.rollout.chat import identity, message_of, sampled_ids
 from learnloop_service.training.rollout.model_calls import AnsweredCall
@@ -44,12 +45,15 @@ class TrainingSequence:
     tools: list[Json] | None
 
 
-def record(trajectory: "Trajectory", calls: Sequence[AnsweredCall]) -> None:
-    """Put the calls into the trajectory.
+def record(trajectory: "Trajectory", calls: Sequence[AnsweredCall], prompt: Mapping[str, str] | None = None) -> None:
+    """Put the calls into the trajectory. Of a rollout with a prompt, given by the texts of its parts, count those that
+    its first call was without.
 
     The earliest sequence becomes the trajectory's conversation, the others its additional histories. Without calls the
     trajectory keeps its opening messages.
     """
+    if prompt and calls:
+        trajectory.metrics[UNDELIVERED_PARTS] = len(undelivered(prompt, calls[0].messages, calls[0].tools))
     history_type = import_art("art.trajectories").History
     for number, conversation in enumerate(conversations(calls)):
         history: Trajectory | History = trajectory

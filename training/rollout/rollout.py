@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -27,6 +27,7 @@ from learnloop_service.environment.base import (
 from learnloop_service.environment.genai_spans import invoke_agent
 from learnloop_service.training.backends.art_import import import_art
 from learnloop_service.training.budget import BudgetReached, Reservation, Unreserved
+from learnloop_service.training.prompt import Opening, Prompt, opening
 from learnloop_service.training.protocol.malformed_calls import MALFORMED
 from learnloop_service.training.recorded_calls import RecordedCalls
 from learnloop_service.training.rollout.agents import own_loop, remote
@@ -80,6 +81,7 @@ async def rollout(
     reservation: Reservation | None = None,
     recorded: RecordedCalls | None = None,
     agent: Player | None = None,
+    prompt: Prompt | None = None,
     fork: Fork | None = None,
     name: RolloutName | None = None,
     now: Callable[[], float] = time.time,
@@ -87,8 +89,10 @@ async def rollout(
     """Make one rollout.
 
     Cancellation passes through; any other error during the attempt becomes the rollout's `failure`. `agent` is an agent
-    that owns its loop, here or elsewhere; None takes the built-in loop. `name` stays the same when the rollout is
-    repeated (default: derived from `id`), and `recorded` holds the answers that its model gave before. With `fork` the
+    that owns its loop, here or elsewhere; None takes the built-in loop. `prompt` replaces texts of the environment;
+    of an agent's rollout, the metric `undelivered_parts` counts those of its parts that were not in the first request.
+    `name` stays the same when the rollout is repeated (default: derived from `id`), and `recorded` holds the answers
+    that its model gave before. With `fork` the
     rollout begins with the recorded turns before it; only the loops of this process can be forked. `now` returns the
     time for `started_at`, in seconds since the epoch.
 
@@ -97,7 +101,7 @@ async def rollout(
     """
     limits, reservation = limits or RolloutLimits(), reservation or Unreserved()
     started_at, clock = now(), time.monotonic()
-    attempt = _Attempt(environment, scenario, id, limits, fork)
+    attempt = _Attempt(environment, scenario, id, limits, fork, prompt)
     if (late := await attempt.open()) is not None:
         seconds = time.monotonic() - clock
         return Rollout(id, scenario, _empty_trajectory(id, scenario), {}, late, started_at, seconds)
@@ -120,13 +124,18 @@ async def rollout(
 
 
 async def replay(
-    environment: Environment, scenario: Scenario, fork: Fork, limits: RolloutLimits, agent: Agent | None = None
+    environment: Environment,
+    scenario: Scenario,
+    fork: Fork,
+    limits: RolloutLimits,
+    agent: Agent | None = None,
+    prompt: Prompt | None = None,
 ) -> None:
-    """Execute the turns before the fork, without a model.
+    """Execute the turns before the fork, without a model. `prompt` is the one of the recorded rollout.
 
     Raises ReplayDiffers if the environment does not repeat them, TimeoutError, and the environment's errors.
     """
-    attempt = _Attempt(environment, scenario, "replay", limits, fork)
+    attempt = _Attempt(environment, scenario, "replay", limits, fork, prompt)
     async with lasting_timeout(limits.timeout_s):
         await attempt.restart()
     with suppress(ForkReached):
@@ -138,15 +147,23 @@ class _Attempt:
 
     episode: Episode
     trajectory: "Trajectory"
+    opening: Opening
 
     def __init__(
-        self, environment: Environment, scenario: Scenario, id: str, limits: RolloutLimits, fork: Fork | None
+        self,
+        environment: Environment,
+        scenario: Scenario,
+        id: str,
+        limits: RolloutLimits,
+        fork: Fork | None,
+        prompt: Prompt | None,
     ) -> None:
         self._environment = environment
         self._scenario = scenario
         self._id = id
         self._limits = limits
         self._fork = fork
+        self._prompt = prompt
         self._sampling = Sampling(limits.temperature, limits.max_completion_tokens)
 
     async def open(self) -> RolloutFailure | None:
@@ -163,19 +180,27 @@ class _Attempt:
         """Start over with a fresh episode and an empty trajectory."""
         environment = self._environment
         self.episode = await off_loop(environment, environment.episode, self._scenario, self._limits.max_turns)
-        messages, tools = await off_loop(self.episode, self.episode.messages), _tools_of(self.episode)
         self.trajectory = _empty_trajectory(self._id, self._scenario)
-        self.trajectory.messages_and_choices, self.trajectory.tools = messages, tools  # type: ignore[assignment]
+        # An episode that is not open yet does not have its tools, so its prompt cannot be put in place.
+        await self._begin(None if isinstance(self.episode, OpenedEpisode) else self._prompt)
 
-    def play_elsewhere(
+    async def _begin(self, prompt: Prompt | None) -> None:
+        """Put the opening messages and the tools into the trajectory. Raises InvalidPrompt."""
+        self.opening = await off_loop(self.episode, opening, self.episode, prompt)
+        self.trajectory.messages_and_choices = [*self.opening.messages]  # type: ignore[list-item]
+        self.trajectory.tools = self.opening.tools  # type: ignore[assignment]
+
+    async def play_elsewhere(
         self, agent: RemoteRollouts, name: RolloutName, model: str, seed: int, reservation: Reservation
-    ) -> Awaitable[RolloutFailure | None]:
+    ) -> RolloutFailure | None:
         """Have an agent play the attempt that runs elsewhere."""
         if self._fork is not None:
             raise ValueError("an agent that runs elsewhere cannot be forked")
         max_turns, timeout_s = self.episode.max_turns, self._limits.timeout_s
-        task = RemoteTask(name, self._scenario, model, self._sampling, seed, max_turns, timeout_s)
-        return remote.play(agent, task, self.episode, self.trajectory, reservation)
+        await self._begin(self._prompt)  # nothing of its episode has to be opened
+        texts = self.opening.texts
+        task = RemoteTask(name, self._scenario, model, self._sampling, seed, max_turns, timeout_s, texts)
+        return await remote.play(agent, task, self.episode, self.trajectory, reservation)
 
     async def play(
         self,
@@ -212,11 +237,13 @@ class _Attempt:
             raise away from None
 
     async def _play_once(self, agent: Agent | None, calls: ModelCalls, limit: asyncio.Timeout) -> None:
-        async with _opened_episode(self.episode, self.trajectory, limit):
+        async with _opened_episode(self.episode, limit) as is_open_now:
+            if is_open_now:
+                await self._begin(self._prompt)
             if agent is None:
                 await _play(self.episode, self.trajectory, calls, self._fork)
             else:
-                await own_loop.play(agent, self.episode, self.trajectory, calls)
+                await own_loop.play(agent, self.episode, self.opening, self.trajectory, calls)
 
 
 def _empty_trajectory(id: str, scenario: Scenario) -> "Trajectory":
@@ -257,11 +284,11 @@ async def _failure_of(playing: Awaitable[RolloutFailure | None], timeout_s: floa
 
 
 @asynccontextmanager
-async def _opened_episode(episode: Episode, trajectory: "Trajectory", limit: asyncio.Timeout) -> AsyncIterator[None]:
-    """Open the episode and put its messages and tools into the trajectory. The time limit is paused until it is open.
-    Raises EpisodeFailed."""
+async def _opened_episode(episode: Episode, limit: asyncio.Timeout) -> AsyncIterator[bool]:
+    """Open the episode, and say whether it had to be opened. The time limit is paused until it is open. Raises
+    EpisodeFailed."""
     if not isinstance(episode, OpenedEpisode):
-        yield
+        yield False
         return
     now = asyncio.get_running_loop().time
     remaining_s = (limit.when() or math.inf) - now()
@@ -269,16 +296,9 @@ async def _opened_episode(episode: Episode, trajectory: "Trajectory", limit: asy
     try:
         await watched(episode, episode.open)
         limit.reschedule(now() + remaining_s)
-        trajectory.messages_and_choices = [*await off_loop(episode, episode.messages)]  # type: ignore[list-item]
-        trajectory.tools = _tools_of(episode)
-        yield
+        yield True
     finally:
         await watched(episode, episode.close)
-
-
-def _tools_of(episode: Episode) -> Any:
-    """Return the episode's tools in ART's form, or None if it has none."""
-    return [tool.openai() for tool in episode.tools] or None
 
 
 def _endpoint_errors() -> tuple[type[Exception], ...]:

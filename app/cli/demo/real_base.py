@@ -125,7 +125,7 @@ def _report(rollouts: Sequence[Json], run: Json) -> Json:
         by_place.setdefault((each["iteration"] > 0, each["scenario_id"]), []).append(each)
     ids = sorted({id for _, id in by_place})
     rows = [
-        SimpleNamespace(**each, slot=str(Slot(int(is_after), ids.index(id), sample)))
+        SimpleNamespace(**each, undelivered_parts=None, slot=str(Slot(int(is_after), ids.index(id), sample)))
         for (is_after, id), samples in by_place.items()
         for sample, each in enumerate(samples)
     ]

@@ -24,19 +24,36 @@ class Step(StrEnum):
     DATA = "data"
     TRAIN = "train"
     EVAL = "eval"
-    DEPLOY = "deploy"
+    PROMOTE = "promote"
     ALL = "all"
 
 
+def _step(name: str) -> Step:
+    """Return the step of that name, or of its old one."""
+    from learnloop_service.app.cli.pipeline.config import OLD_PROMOTE
+
+    try:
+        return Step.PROMOTE if name == OLD_PROMOTE else Step(name)
+    except ValueError:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(Step)}.") from None
+
+
 def pipeline(
-    step: Annotated[Step, typer.Argument(help="The step to run; all: every step that the file has a section for.")],
+    step: Annotated[
+        Step,
+        typer.Argument(
+            parser=_step,
+            metavar=f"[{'|'.join(Step)}]",
+            help="The step to run; all: every step that the file has a section for.",
+        ),
+    ],
     config: Annotated[Path, typer.Option(parser=config_file, metavar="FILE", help="YAML file with the pipeline.")],
     settings: Annotated[list[str] | None, setting("Replace a field, such as train.iterations=5; repeatable.")] = None,
     url: Annotated[str | None, own_url("pipeline")] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prepare data, train, evaluate and deploy. Steps whose inputs have not changed are skipped; one that was
+    """Prepare data, train, evaluate and promote. Steps whose inputs have not changed are skipped; one that was
     interrupted continues."""
     from learnloop_service.app.cli.pipeline.config import BadPipeline, LoadedPipeline
     from learnloop_service.app.cli.pipeline.steps import PipelineRunner

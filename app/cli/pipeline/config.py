@@ -19,6 +19,8 @@ from learnloop_service.app.schemas.run_request import EnvironmentChoice, LearnLo
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.protocol.validation_message import message_of
 
+OLD_PROMOTE = "deploy"
+"""What the section and the step `promote` were called. Files and commands with it still work."""
 _PLACEHOLDER = "the run of the pipeline"
 Recipe = TypeVar("Recipe", bound=BaseModel)
 """The settings of what prepares the data."""
@@ -28,7 +30,7 @@ class BadPipeline(ValueError):
     """The file does not describe a pipeline. The message names file and line."""
 
 
-class Deploy(BaseModel):
+class Promotion(BaseModel):
     """The name that the best checkpoint is promoted to."""
 
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
@@ -52,7 +54,7 @@ class PipelineFile(BaseModel, Generic[Recipe]):
     """The fields of `POST /learn-loop`."""
     eval: EvaluationRequest | None = None
     """The fields of `POST /evaluations`."""
-    deploy: Deploy | None = None
+    promote: Promotion | None = None
 
 
 class LoadedPipeline:
@@ -70,12 +72,14 @@ class LoadedPipeline:
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise BadPipeline(f"cannot read {path}: {error}") from error
         if not isinstance(document, dict):
-            raise BadPipeline(f"{path}:1: expected the sections data, train, eval and deploy")
+            raise BadPipeline(f"{path}:1: expected the sections data, train, eval and promote")
+        settings = {_renamed(path): value for path, value in (settings or {}).items()}
+        _rename_old_section(document, tree)
         try:
-            document = overlay(document, settings or {})
+            document = overlay(document, settings)
         except BadRunFile as error:
             raise BadPipeline(str(error)) from error
-        for gone in (where for where, value in (settings or {}).items() if value is None):
+        for gone in (where for where, value in settings.items() if value is None):
             _remove(document, gone)
         document.setdefault("name", path.stem)
         document = {name: value for name, value in document.items() if value is not None}
@@ -94,6 +98,20 @@ class LoadedPipeline:
         """Return a section as written, or None if it is missing."""
         given = self._sections.get(name)
         return dict(given) if given is not None else None
+
+
+def _renamed(path: str) -> str:
+    """Return the path of a field, with the new name of its section."""
+    section, dot, field = path.partition(".")
+    return f"promote{dot}{field}" if section == OLD_PROMOTE else path
+
+
+def _rename_old_section(document: dict[str, Json], tree: yaml.Node | None) -> None:
+    """Give the section `deploy` its new name, unless there is one of that name."""
+    if OLD_PROMOTE in document and "promote" not in document:
+        document["promote"] = document.pop(OLD_PROMOTE)
+        for key, _ in tree.value if tree is not None else ():
+            key.value = _renamed(key.value)
 
 
 def _environment(document: Mapping[str, Json]) -> str:

@@ -21,7 +21,7 @@ from learnloop_service.app.cli.terminal import Failure, progress
 from learnloop_service.app.cli.watching import ENDED, RunDisplay, follow
 from learnloop_service.environment.json_type import Json
 
-STEPS = ("data", "train", "eval", "deploy")
+STEPS = ("data", "train", "eval", "promote")
 _NOT_FOUND = 404
 _INBOX = "environment.config.inbox"
 
@@ -57,7 +57,7 @@ class PipelineRunner:
 
     def run(self, wanted: str) -> None:
         """Run one step, or with `all` every step that has a section in the file. Raises Failure."""
-        steps = {"data": self._data, "train": self._train, "eval": self._evaluate, "deploy": self._deploy}
+        steps = {"data": self._data, "train": self._train, "eval": self._evaluate, "promote": self._promote}
         if wanted != "all" and self._pipeline.section(wanted) is None:
             raise Failure(f"the pipeline {self._pipeline.name} has no section `{wanted}`")
         for step in STEPS if wanted == "all" else (wanted,):
@@ -124,19 +124,19 @@ class PipelineRunner:
             raise Failure(f"evaluation {id} is {ended['status']}: {ended['error']}")
         return self._finished("eval", inputs, id, _evaluated(ended)), False
 
-    def _deploy(self) -> tuple[Json, bool]:
-        deploy = self._pipeline.file.deploy
-        assert deploy is not None
+    def _promote(self) -> tuple[Json, bool]:
+        promotion = self._pipeline.file.promote
+        assert promotion is not None
         trained = self._result("train", self._training()[0])
         project, _, name = trained["model"].partition("/")
-        result = {"name": f"{project}/{deploy.name}", "model": trained["model"], "step": trained["step"]}
-        history = self._found(f"/promotions/{project}/{deploy.name}")
+        result = {"name": f"{project}/{promotion.name}", "model": trained["model"], "step": trained["step"]}
+        history = self._found(f"/promotions/{project}/{promotion.name}")
         now = history["items"][0] if history and history["items"] else None
         if now is not None and (now["model"], now["step"]) == (result["model"], result["step"]):
             return result, True
         path = f"/models/{project}/{name}/promote"
-        if deploy.if_better and now is not None:
-            asked = self._live.call("POST", path, json={"step": trained["step"], "if_better_than": deploy.name})
+        if promotion.if_better and now is not None:
+            asked = self._live.call("POST", path, json={"step": trained["step"], "if_better_than": promotion.name})
             decided = watch_evaluation(self._live, asked["evaluation_id"])
             decision = trial_decision(decided)
             if decision != "promote":
@@ -146,7 +146,7 @@ class PipelineRunner:
                     f"{result['model']}@{result['step']} ended with {decision or failed}"
                 )
         else:
-            self._live.call("POST", path, json={"step": trained["step"], "as": deploy.name})
+            self._live.call("POST", path, json={"step": trained["step"], "as": promotion.name})
         return result, False
 
     def _result(self, step: str, inputs: str) -> Json:

@@ -25,8 +25,8 @@ export class ApiError extends Error {
 
 /**
  * @param {string} path relative to the root of the service
- * @param {Record<string, string | number | boolean | null | undefined | number[]>} [query] null and undefined are left
- *   out; a list is given as often as it has values
+ * @param {Record<string, string | number | boolean | null | undefined | number[] | string[]>} [query] null and
+ *   undefined are left out; a list is given as often as it has values
  */
 export function url(path, query = {}) {
   const each = Object.entries(query).flatMap(([name, value]) =>
@@ -68,7 +68,10 @@ export async function request(method, target, { body, raw, headers: more, signal
   throw new ApiError(response.status, reply?.detail ?? response.statusText, reply?.errors, reply ?? {});
 }
 
-/** Retry GET requests once, because browsers abort requests when the network changes. @param {string} target @param {RequestInit} init */
+/**
+ * Retry GET requests once, because browsers abort requests when the network changes.
+ * @param {string} target @param {RequestInit} init
+ */
 async function sent(target, init) {
   try {
     return await fetch(target, init);

@@ -392,6 +392,7 @@ export interface EvaluatedModel {
   "kind": "trained" | "prompted";
   "model": string;
   "step": number | null;
+  "prompt": PromptUsed | null;
   "success": IntervalOut | null;
   "reward": IntervalOut | null;
   "sources": IntervalOut | null;
@@ -560,6 +561,15 @@ export interface ForecastOut {
   "note": string;
 }
 
+export interface GateOut {
+  "decision": "better" | "not_better";
+  "error": number;
+  "tasks": number;
+  "won": number;
+  "lost": number;
+  "log_wealth": number;
+}
+
 export interface GraphListed {
   "sha256": string;
   "bytes": number;
@@ -718,6 +728,7 @@ export interface JudgeNoise {
 
 export interface JudgeOut {
   "name": string;
+  "needs": string | null;
   "unfit": string | null;
 }
 
@@ -800,10 +811,28 @@ export interface Likelihood {
   "turns": (ScoredTurn)[];
 }
 
+export type LogLevel = "error" | "warning" | "info";
+
+export interface LogLine {
+  "level": LogLevel;
+  "at": string;
+  "type": string;
+  "count": number;
+  "iteration": number | null;
+  "text": string;
+  "seq": number | null;
+  "trajectory_id": string | null;
+}
+
 export interface MethodOut {
   "name": string;
   "draws": number;
   "level": number;
+}
+
+export interface MetricSeries {
+  "name": string;
+  "values": (number | null)[];
 }
 
 export interface ModelBrief {
@@ -901,6 +930,12 @@ export interface PromotionOut {
   "created_at": string;
   "withdrawn_at": string | null;
   "release": ReleaseBrief | null;
+}
+
+export interface PromptUsed {
+  "sha256": string;
+  "name": string | null;
+  "version": number | null;
 }
 
 export interface PublishedOut {
@@ -1063,6 +1098,7 @@ export interface ReportOut {
   "method": MethodOut;
   "models": (EvaluatedModel)[];
   "trial": TrialOut | null;
+  "gate": GateOut | null;
   "what_if": WhatIfReport | null;
   "rejudge": RejudgeReport | null;
 }
@@ -1191,6 +1227,20 @@ export interface RunListed {
   "cost_usd": number | null;
   "settings": Record<string, string | number | boolean> | null;
   "curve": (number)[] | null;
+}
+
+export interface RunLog {
+  "counts": Record<string, number>;
+  "items": (LogLine)[];
+  "next_cursor": string | null;
+}
+
+export interface RunMetrics {
+  "run_id": string;
+  "every": number;
+  "iterations": (number)[];
+  "names": (string)[];
+  "metrics": (MetricSeries)[];
 }
 
 export interface RunOut {
@@ -1345,6 +1395,23 @@ export interface SessionOut {
   "project": string;
   "scopes": (Scope)[];
   "expires_at": string | null;
+}
+
+export interface SettingGroup {
+  "title": string;
+  "items": (SettingOut)[];
+}
+
+export interface SettingOut {
+  "variable": string;
+  "value": string | null;
+}
+
+export interface SettingsOut {
+  "version": string;
+  "machine_price_per_hour": number | null;
+  "machine_price_at_start": number | null;
+  "groups": (SettingGroup)[];
 }
 
 export type Severity = "note" | "warning" | "fault";

@@ -4,13 +4,24 @@ import { signal } from "./vendor/signals.js";
 import { get, path, url } from "./api.js";
 
 /** @typedef {import("./api_types").EventOut} Event */
-/** @typedef {{run_id: string, iteration: number, phase: string, done: number, total: number, failures: import("./api_types").Progress["failures"]}} Moved */
+/** @typedef {import("./api_types").Progress["failures"]} Failures */
+/**
+ * @typedef {object} Moved
+ * @property {string} run_id
+ * @property {number} iteration
+ * @property {string} phase
+ * @property {number} done
+ * @property {number} total
+ * @property {Failures} failures
+ */
 /** @typedef {"connecting" | "live" | "lost" | "ended"} Connection */
 
-const _TYPES = [
-  ..."created started released paused resumed retried forked cancel_requested pause_requested cancelled completed failed"
-    .split(" ")
-    .map((name) => `run.${name}`),
+const _OF_RUNS = [
+  ..."created started released paused resumed retried forked diagnosis cancelled completed failed".split(" "),
+  "cancel_requested",
+  "pause_requested",
+].map((name) => `run.${name}`);
+const _OTHERS = [
   "phase.completed",
   "journal.damaged",
   "iteration.completed",
@@ -44,7 +55,7 @@ export function follow(runId, after, tell) {
     };
     source.onerror = again;
     source.addEventListener("progress", (message) => tell.moved(JSON.parse(message.data)));
-    for (const type of _TYPES) source.addEventListener(type, received);
+    for (const type of [..._OF_RUNS, ..._OTHERS]) source.addEventListener(type, received);
   }
 
   /** @param {MessageEvent} message */

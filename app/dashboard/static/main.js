@@ -40,6 +40,7 @@ const _PLACES = [
       ["Data", ["data"]],
       ["Webhooks", ["webhooks"]],
       ["Keys", ["keys"]],
+      ["Settings", ["settings"]],
     ],
   ],
 ];

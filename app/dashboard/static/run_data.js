@@ -7,9 +7,11 @@ import { follow } from "./live.js";
 /** @typedef {import("./api_types").RunOut} Run */
 /** @typedef {import("./api_types").IterationFigures & Partial<import("./api_types").IterationOut>} Iteration */
 /** @typedef {import("./api_types").EventOut} Event */
+/** @typedef {{limit: string, max: number, needs: number, spent: Record<string, number | null>}} Shortage of a budget */
 
 export const ENDED = new Set(["completed", "failed", "cancelled"]);
-const _EVENTS = 100;
+/** Number of the newest events that say why a run is paused. */
+const _LATEST = 4;
 const _AGAIN_MS = 1000;
 const _SLOWEST_MS = 15_000;
 /** Minimum time between two reads of the run's figures, which change with almost every event. */
@@ -20,7 +22,7 @@ export function openRun(runId) {
   const run = signal(/** @type {Run | undefined} */ (undefined));
   const error = signal(/** @type {Error | undefined} */ (undefined));
   const iterations = signal(/** @type {Iteration[]} */ ([]));
-  const events = signal(/** @type {Event[]} */ ([])); // newest first
+  const shortage = signal(/** @type {Shortage | undefined} */ (undefined)); // if a budget paused the run
   const connection = signal(/** @type {import("./live.js").Connection} */ ("connecting"));
   const controller = new AbortController();
   let refreshing = 0;
@@ -28,15 +30,15 @@ export function openRun(runId) {
   let isClosed = false;
   let again = 0; // timer of the next try to read a run that could not be read
   let failures = 0;
+  /** @type {Promise<void> | undefined} */
+  let whole;
   /** @type {ReturnType<typeof follow> | undefined} */
   let stream;
 
   async function start() {
     clearTimeout(again);
     try {
-      const found = await read();
-      listen(found);
-      await Promise.all([readEvents(found), readIterations(-1)]);
+      listen(await read());
     } catch (problem) {
       if (isClosed || run.value) return;
       error.value = /** @type {Error} */ (problem);
@@ -52,9 +54,11 @@ export function openRun(runId) {
   /** @returns {Promise<Run>} */
   async function read() {
     const found = await get(path`runs/${runId}`, {}, controller.signal);
+    const short = found.status === "paused" ? await readShortage(found) : undefined;
     if (found.last_event < (run.value?.last_event ?? 0)) return found; // a later read finished first
     batch(() => {
       run.value = found;
+      shortage.value = short;
       error.value = undefined;
       add(found.iterations);
     });
@@ -75,12 +79,12 @@ export function openRun(runId) {
     });
   }
 
-  /** @param {Run} found */
-  async function readEvents(found) {
-    const after = Math.max(0, found.last_event - _EVENTS);
-    const page = await get(path`runs/${runId}/events`, { cursor: String(after), limit: _EVENTS }, controller.signal);
-    const before = page.items.filter((/** @type {Event} */ each) => each.seq <= found.last_event); // later ones come from the stream
-    events.value = [...events.value, ...before.reverse()];
+  /** The budget that paused a run, if it was one. @param {Run} found @returns {Promise<Shortage | undefined>} */
+  async function readShortage(found) {
+    const after = Math.max(0, found.last_event - _LATEST);
+    const page = await get(path`runs/${runId}/events`, { cursor: String(after), limit: _LATEST }, controller.signal);
+    const stopped = page.items.findLast((/** @type {Event} */ event) => event.type !== "run.paused");
+    return stopped?.type === "budget.reached" ? stopped.data : undefined;
   }
 
   /** Read all figures of the iterations after the given one. @param {number} after */
@@ -96,6 +100,13 @@ export function openRun(runId) {
     });
   }
 
+  /** Read all figures of all iterations, unless that was done: they are many, and a few pages need them. */
+  function readAll() {
+    whole ??= readIterations(-1).catch(() => {
+      whole = undefined; // the next page tries again
+    });
+  }
+
   /** Replace or append iterations. @param {Iteration[]} more */
   function add(more) {
     const known = new Map(iterations.value.map((each) => [each.iteration, each]));
@@ -106,10 +117,7 @@ export function openRun(runId) {
   /** @param {Event} event */
   function received(event) {
     seen = event.seq;
-    batch(() => {
-      events.value = [event, ...events.value].slice(0, 5 * _EVENTS);
-      if (event.type === "iteration.completed") completed(event);
-    });
+    if (event.type === "iteration.completed") batch(() => completed(event));
     if (event.type !== "phase.completed") refresh();
   }
 
@@ -150,8 +158,9 @@ export function openRun(runId) {
     run,
     error,
     iterations,
-    events,
+    shortage,
     connection,
+    readAll,
     reopen,
     retry: start,
     close() {

@@ -26,6 +26,7 @@ from learnloop_service.app.db.tables.runs import (
     Trajectory,
 )
 from learnloop_service.app.db.tables.schedules import Schedule, ScheduleRun, UserScenario
+from learnloop_service.app.db.tables.settings import Setting
 from learnloop_service.app.db.tables.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "ScheduleRun",
     "SessionCall",
     "SessionUse",
+    "Setting",
     "SignIn",
     "Trajectory",
     "UserScenario",

@@ -10,6 +10,7 @@ from sqlalchemy import (
     UniqueConstraint,
     func,
 )
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from learnloop_service.app.db.tables.base import Base
@@ -17,7 +18,7 @@ from learnloop_service.environment.json_type import Json
 
 
 class Document(Base):
-    """A graph, a set of scenarios or demonstrations from a request, by the SHA-256 of its canonical JSON."""
+    """A graph, a prompt, a set of scenarios or demonstrations from a request, by the SHA-256 of its canonical JSON."""
 
     __tablename__ = "document"
 
@@ -25,19 +26,20 @@ class Document(Base):
     """The project that owns it, or `*` if all projects can use it."""
     sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
     kind: Mapped[str]
-    """graph, scenarios or demonstrations."""
-    content: Mapped[list[Json]]
+    """graph, scenarios, demonstrations or prompt."""
+    content: Mapped[Json] = mapped_column(JSONB)
+    """A list, or the object of a prompt."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class DatasetVersion(Base):
-    """A version of a named inbox, set of scenarios or set of demonstrations, and its origin. Rows never change."""
+    """A version of a named inbox, prompt, set of scenarios or demonstrations, and its origin. Rows never change."""
 
     __tablename__ = "dataset_version"
     __table_args__ = (
         UniqueConstraint("project", "kind", "name", "version"),
         Index("ix_dataset_version_sha256", "sha256"),
-        CheckConstraint("kind IN ('inbox', 'scenarios', 'demonstrations')", name="kind"),
+        CheckConstraint("kind IN ('inbox', 'scenarios', 'demonstrations', 'prompt')", name="kind"),
     )
 
     id: Mapped[str] = mapped_column(String(26), primary_key=True)
@@ -50,9 +52,9 @@ class DatasetVersion(Base):
     sha256: Mapped[str] = mapped_column(String(64))
     """Hash of the content: an inbox's emails, or the document of that kind."""
     size: Mapped[int]
-    """Number of emails, scenarios or demonstrations."""
+    """Number of emails, scenarios, demonstrations, or parts of a prompt."""
     environment: Mapped[str]
-    """The environment that it is for; empty for demonstrations, which suit any."""
+    """The environment that it is for; empty for demonstrations and prompts, which suit any."""
     inbox_sha256: Mapped[str | None] = mapped_column(String(64))
     """The inbox that scenarios are about; None for other kinds."""
     origin: Mapped[dict[str, Json]]

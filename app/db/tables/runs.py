@@ -245,6 +245,10 @@ class Trajectory(Base):
     tools: Mapped[list[Json]]
     additional_histories: Mapped[list[Json]] = mapped_column(server_default="[]")
     """Further conversations of an agent that owns its loop, each with messages and tools."""
+    prompt_sha256: Mapped[str | None] = mapped_column(String(64))
+    """The prompt that the rollout was made with; None for the environment's texts."""
+    undelivered_parts: Mapped[int | None]
+    """Of an agent's rollout with a prompt: how many of its parts were not in the first request to the model."""
     outcome: Mapped[dict[str, Json]]
     score: Mapped[float | None]
     score_explanation: Mapped[str | None]

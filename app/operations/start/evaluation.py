@@ -11,10 +11,18 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.auth.tenancy import RUN, require
 from learnloop_service.app.backends import Connect, connected
+from learnloop_service.app.datasets.stored_prompts import check_fits, pinned_prompt, read_stored
 from learnloop_service.app.db.tables import EvaluationJob, Run
 from learnloop_service.app.domain.evaluation_state import EvaluationStatus
 from learnloop_service.app.domain.event_types import EventType
-from learnloop_service.app.domain.stored_evaluation import Comparison, Contestant, Evaluation, StoredEvaluation
+from learnloop_service.app.domain.stored_evaluation import (
+    Comparison,
+    Contestant,
+    Evaluation,
+    Gate,
+    GateEvaluation,
+    StoredEvaluation,
+)
 from learnloop_service.app.domain.stored_request import Choice, StoredBudget
 from learnloop_service.app.errors import InvalidRequest
 from learnloop_service.app.events.log import append_to_evaluation
@@ -41,6 +49,7 @@ from learnloop_service.environment.scenario_order import different
 from learnloop_service.judges.base import Judge, JudgeServices, Models, UnknownModel
 from learnloop_service.training.backends.registry import engine_backend, is_on_engine
 from learnloop_service.training.protocol.model_name import ModelName
+from learnloop_service.training.statistics.gate import GateRule
 from learnloop_service.training.types import HELD_OUT_SEED, RunConfig
 
 _DEFAULTS = RunConfig()
@@ -110,6 +119,8 @@ class EvaluationStarter:
             base = ModelToEvaluate(model=run.base_model, label="base")
             models = [base, ModelToEvaluate(model=run.id, label="trained")]
             request = request.model_copy(update={"models": models})
+        if request.gate is not None and kind is Comparison:
+            kind, fields = GateEvaluation, {**fields, "gate": _gate(request)}
         return await self.queue(id, request, caller, save_reply, basis, project, kind, **fields)
 
     async def queue(
@@ -131,7 +142,11 @@ class EvaluationStarter:
         """
         noted = built or NotedModels(ListedModels(self.resources.settings))
         found = [await self._resolve_model(place, each, caller, noted) for place, each in enumerate(request.models)]
-        labelled = _require_unique_labels([contestant for contestant, _ in found])
+        contestants = [
+            await self._prompted(place, asked, contestant, project)
+            for place, (asked, (contestant, _)) in enumerate(zip(request.models, found, strict=True))
+        ]
+        labelled = _require_unique_labels(contestants)
         stored = await self._stored(request, basis, project, labelled, None if built else noted)
         noted.check_budget(request.budget.max_usd if request.budget else None)
         evaluation = kind.model_validate({**dict(stored), **fields})
@@ -178,7 +193,8 @@ class EvaluationStarter:
             except UnknownModel as error:
                 raise InvalidRequest(("body", "models", place, "prompted"), str(error)) from error
             return Contestant(label=asked.label or asked.prompted, kind="prompted", model=asked.prompted), None
-        resolved = await self._fix_step(await self.models.resolve(caller, str(asked.model)))
+        name = asked.model or self.resources.settings.art_base_model
+        resolved = await self._fix_step(await self.models.resolve(caller, name))
         await self._check_checkpoint(place, resolved)
         run, backend, spec = resolved.run, engine_backend(), None
         if run is not None and not is_on_engine(resolved.backend):
@@ -191,8 +207,20 @@ class EvaluationStarter:
             step=resolved.step,
             backend=backend,
             spec=spec,
+            prompt=run.stored_request.prompt if run is not None else None,
         )
         return contestant, run.engine if run is not None and spec is None else None
+
+    async def _prompted(self, place: int, asked: ModelToEvaluate, contestant: Contestant, project: str) -> Contestant:
+        """Return the model with the prompt that was asked for; without one, it keeps that of its run. Raises
+        InvalidRequest."""
+        if "prompt" not in asked.model_fields_set:
+            return contestant
+        database, data_dir = self.resources.database, self.resources.settings.data_dir
+        where = ("body", "models", place, "prompt")
+        prompt = await pinned_prompt(database, data_dir, asked.prompt, project, where)
+        label = asked.label or f"{contestant.label}{'' if prompt is None else f' with {prompt}'}"
+        return contestant.model_copy(update={"prompt": prompt, "label": label})
 
     async def _fix_step(self, model: ResolvedModel) -> ResolvedModel:
         """Add the step to a model whose name means its newest checkpoint, which changes. Raises Unavailable."""
@@ -229,7 +257,7 @@ class EvaluationStarter:
         environment = Choice(name=chosen.name, config=chosen.config)
         environment, _ = await pinned(self.resources.database, self.resources.settings, environment, project)
         seed = (own.seed if own else HELD_OUT_SEED) if request.seed is None else request.seed
-        default_judge, scenarios = await self._check_environment(environment, request, seed, project)
+        default_judge, scenarios = await self._check_environment(environment, request, seed, project, models)
         judge = own.judge if own and request.judge is None else judge_with_defaults(request.judge, default_judge)
         if listed is not None:
             check_judge(judge, listed)
@@ -256,7 +284,7 @@ class EvaluationStarter:
         )
 
     async def _check_environment(
-        self, choice: Choice, request: EvaluationRequest, seed: int, project: str
+        self, choice: Choice, request: EvaluationRequest, seed: int, project: str, models: Sequence[Contestant]
     ) -> tuple[str, int]:
         """Return the environment's judge and the number of distinct scenarios to evaluate. Raises InvalidRequest."""
         settings, database = self.resources.settings, self.resources.database
@@ -267,7 +295,24 @@ class EvaluationStarter:
                 synthetic = isinstance(environment, Synthetic) and environment.synthetic
                 count = 1 if synthetic else request.scenarios
                 drawn = await asyncio.to_thread(environment.scenarios, request.split, count, seed)
+            for place, contestant in enumerate(models):
+                prompt = await read_stored(database, project, contestant.prompt)
+                if prompt is not None and drawn:
+                    where = ("body", "models", place, "prompt")
+                    await asyncio.to_thread(check_fits, environment, drawn[0], prompt, where)
         return environment.default_judge, request.scenarios if synthetic else len(different(drawn))
+
+
+def _gate(request: EvaluationRequest) -> Gate:
+    """Return the rule of the gate. The sign test needs one rollout of each scenario; and no look waits for fewer
+    scenarios than run at the same time."""
+    assert request.gate is not None
+    rule, at_once = GateRule(error=request.gate.error), request.concurrency // (2 * request.samples)
+    return Gate(
+        error=rule.error,
+        exact=rule.exact if request.samples == 1 else 0.0,
+        look_every=max(rule.look_every, at_once),
+    )
 
 
 def check_judge(judge: Choice, listed: Models) -> Judge:

@@ -36,7 +36,13 @@ async def fork(
     # a run that was stored without a seed of its held-out scenarios drew them by its own
     held_out = {"seed": parent.stored_request.config.held_out_seed, **parent.request.get("evaluation", {})}
     # nor did one that was stored without the field replace groups
-    stored = {"replace_groups": False, **parent.request, "evaluation": held_out}
+    prompt = parent.stored_request.prompt
+    stored = {
+        "replace_groups": False,
+        **parent.request,
+        "evaluation": held_out,
+        "prompt": prompt and prompt.sha256,
+    }
     title = request.name or fork_name(request, parent, checkpoint.step)
     whole = LearnLoopRequest.model_validate({**_changed(stored, request), "model": model, "name": title})
     async with database() as tx:

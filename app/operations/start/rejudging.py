@@ -28,6 +28,7 @@ from learnloop_service.app.operations.start.run_plan import judge_with_defaults
 from learnloop_service.app.schemas.evaluations import EvaluationRequest
 from learnloop_service.app.schemas.rejudgings import ExpectedCost, RejudgeRequest
 from learnloop_service.environment.registry import traits
+from learnloop_service.environment.wording import counted
 
 _RANGE = 0.9
 _MOST_SCORES = 200_000
@@ -88,7 +89,8 @@ class RejudgingStarter:
             raise Conflict(f"Run {run.id} has no saved {kinds} rollouts in iterations {places}.")
         rollouts = sum(len(group.rows) for group in groups)
         if rollouts * rejudge.repeats > _MOST_SCORES:
-            message = f"{rollouts} rollouts in {rejudge.repeats} repeats are more than {_MOST_SCORES:,} scores."
+            scores = f"{counted(rollouts, 'rollout')} in {counted(rejudge.repeats, 'repeat')}"
+            message = f"{scores} are more than {_MOST_SCORES:,} scores."
             raise InvalidRequest(("body", "iterations"), f"{message} Judge fewer iterations at a time.")
         rejudge = rejudge.model_copy(update={"rollouts": rollouts})
         models = NotedModels(ListedModels(self.evaluations.resources.settings))
@@ -173,5 +175,5 @@ def expected_cost(prices: Sequence[float | None], verdicts: int) -> ExpectedCost
     spread = stdev(known) if count > 1 else mean
     half = NormalDist().inv_cdf((1 + _RANGE) / 2) * spread * sqrt(verdicts + verdicts**2 / count)
     total = mean * verdicts
-    reason = f"{count} verdicts of this judge in the project cost ${mean:.6f} each on average."
+    reason = f"In the project {counted(count, 'verdict')} of this judge cost ${mean:.6f} each on average."
     return ExpectedCost(usd=total, low=max(0.0, total - half), high=total + half, reason=reason)

@@ -8,6 +8,7 @@ import structlog
 from sqlalchemy import ScalarSelect, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from learnloop_service.app.datasets.stored_prompts import pinned_prompt
 from learnloop_service.app.db.tables import Reflection, Run
 from learnloop_service.app.domain.event_types import EventType
 from learnloop_service.app.domain.run_state import RunStatus
@@ -77,7 +78,9 @@ async def start_run(
     root = await root_of(service, plan)
     await service.webhooks.check(request.webhooks)
     environment, notes = await pinned(service.database, service.settings, plan.environment, plan.model.project)
-    plan = replace(plan, environment=environment, warnings=tuple(notes))
+    database, data_dir, project = service.database, service.settings.data_dir, plan.model.project
+    prompt = await pinned_prompt(database, data_dir, request.prompt, project, ("body", "prompt"))
+    plan = replace(plan, environment=environment, warnings=tuple(notes), prompt=prompt)
     if request.warm_start is not None:
         plan = await with_warm_start(service, plan, request.warm_start)
     plan, new = await validated(service, plan, root, parent.learned.state if parent and parent.learned else None)

@@ -7,7 +7,7 @@ from operator import getitem
 from typing import Any
 
 from learnloop_service.app.backends import base_of
-from learnloop_service.app.domain.stored_request import Choice, StoredModel
+from learnloop_service.app.domain.stored_request import Choice, PromptReference, StoredModel
 from learnloop_service.app.errors import InvalidRequest, Location
 from learnloop_service.app.schemas.run_request import (
     CheckpointsChoice,
@@ -20,6 +20,7 @@ from learnloop_service.app.schemas.run_request import (
 from learnloop_service.app.settings import Settings
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.registry import UnknownEnvironment, document
+from learnloop_service.environment.wording import counted
 from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.bases.defaults import BaseModelFacts, Default, defaults_of, demonstrations, on_collapse
 from learnloop_service.training.loop.warm_start import iterations_of
@@ -35,7 +36,7 @@ _FEW_KEPT = (
     "All checkpoints of a run can fill a disk. These are what is resumed and stepped back from, and what its page "
     'compares; `"checkpoints": null` keeps all.'
 )
-_RESOLVED = {"name", "graph", "depth", "source", "environment", "judge", "webhooks", "train_options"}
+_RESOLVED = {"name", "graph", "depth", "source", "environment", "judge", "webhooks", "train_options", "prompt"}
 """Fields of a request that are stored elsewhere or in another form."""
 
 
@@ -67,6 +68,7 @@ class RunPlan:
     judge: Choice | None = None
     """The judge; None until the environment, which has a default judge, is known."""
     warm_start: WarmStartPlan | None = None
+    prompt: PromptReference | None = None
     """None without a warm start, or until its demonstrations are found."""
     first_scenario: int = 0
     """Number of the first training scenario that is rolled out, in a fork of a run with demonstrations."""
@@ -135,6 +137,7 @@ class RunPlan:
             "on_collapse": self.request.on_collapse or (on_collapse(self.base) if self.base else "continue"),
             "backend": self.backend,
             "keep_rollouts": self.keep_rollouts,
+            "prompt": self.prompt and self.prompt.model_dump(),
             "model": self.model.as_json(),
             "first_scenario": self.warm_start.solved_scenarios if self.warm_start else self.first_scenario,
         }
@@ -182,7 +185,8 @@ def with_defaults(plan: RunPlan, base: BaseModelFacts, available: Callable[[str,
         else:
             given[name] = count
             warnings.append(
-                f"evaluation.{name} is {asked}, and there are {count} {split} scenarios: each is used once."
+                f"evaluation.{name} is {asked}, and the environment has {counted(count, f'{split} scenario')}: each is "
+                "used once."
             )
     kept = request.checkpoints
     if base.is_sized and "checkpoints" not in request.model_fields_set:
@@ -229,8 +233,8 @@ def _shared_scenarios(plan: RunPlan, available: Callable[[str, int], int]) -> li
             f"No training scenario is left that is not demonstrated ({count} in all): rollouts attempt the same ones."
         ]
     return [
-        f"There are {count} training scenarios, and {demonstrated} of them are demonstrated: rollouts attempt the "
-        f"{count - demonstrated} others, and then those that were demonstrated."
+        f"The environment has {counted(count, 'training scenario')}, {demonstrated:,} of them demonstrated: "
+        f"rollouts attempt the other {count - demonstrated:,} first."
     ]
 
 

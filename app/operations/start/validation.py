@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import get_args
 
+from learnloop_service.app.datasets.stored_prompts import check_fits, read_stored
 from learnloop_service.app.domain.names import TINY_BASE
 from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.app.errors import InvalidRequest
@@ -34,6 +35,7 @@ from learnloop_service.environment.scenario_order import different
 from learnloop_service.judges.base import JudgeServices
 from learnloop_service.training.bases.defaults import MOST_DEMONSTRATIONS
 from learnloop_service.training.loop.warm_start import NoOracle
+from learnloop_service.training.prompt import Prompt
 
 _JUDGE = ("body", "judge")
 
@@ -49,11 +51,17 @@ async def validated(
     settings, project = resources.settings, plan.model.project
     with faults_at(ENVIRONMENT, plan.short_fields):
         choice = await resolve_references(resources.database, settings.data_dir, plan.environment, project)
-    return await asyncio.to_thread(_validated, plan, root, choice, settings, state)
+    prompt = await read_stored(resources.database, project, plan.prompt)
+    return await asyncio.to_thread(_validated, plan, root, choice, settings, state, prompt)
 
 
 def _validated(
-    plan: RunPlan, root: Root, choice: Choice, settings: Settings, state: Mapping[str, Json] | None
+    plan: RunPlan,
+    root: Root,
+    choice: Choice,
+    settings: Settings,
+    state: Mapping[str, Json] | None,
+    prompt: Prompt | None,
 ) -> tuple[RunPlan, list[NewDocument]]:
     """`choice` is the plan's environment with all documents inserted."""
     with ExitStack() as opened:
@@ -62,6 +70,9 @@ def _validated(
             environment = opened.enter_context(closing(make_environment(choice, settings.data_dir, access)))
             begin_with(environment, state)
             plan = _with_tasks(plan, root, environment)
+            if prompt is not None:
+                [scenario] = environment.scenarios("train", 1, plan.request.seed)
+                check_fits(environment, scenario, prompt, ("body", "prompt"))
             stored, new = extract_documents(plan.environment, choice, plan.model.project)
         return _with_judge(replace(plan, environment=stored), root, choice, environment, settings), new
 

@@ -14,6 +14,7 @@ from learnloop_service.app.resources import Resources
 from learnloop_service.app.runs.documents import stored_text
 from learnloop_service.app.schemas.run_request import WarmStartChoice
 from learnloop_service.environment.base import Json
+from learnloop_service.environment.wording import counted
 from learnloop_service.training.backends.base import CountingBackend, Overlong
 from learnloop_service.training.loop.warm_start import AllOverlong, iterations_of
 
@@ -36,7 +37,7 @@ async def with_warm_start(resources: Resources, plan: RunPlan, start: WarmStartC
     if iterations > MAX_SUPERVISED_ITERATIONS:
         raise InvalidRequest(
             ("body", "warm_start", "demonstrations_per_iteration"),
-            f"{count} demonstrations in {start.epochs} epochs make {iterations:,} iterations, "
+            f"{counted(count, 'demonstration')} in {counted(start.epochs, 'epoch')} make {iterations:,} iterations, "
             f"and {MAX_SUPERVISED_ITERATIONS:,} are possible.",
         )
     plan = replace(plan, warm_start=WarmStartPlan(source, iterations))

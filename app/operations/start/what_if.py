@@ -6,8 +6,10 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.datasets.stored_prompts import read_stored
 from learnloop_service.app.db.tables import Checkpoint, EvaluationJob, Iteration, Run, Trajectory
 from learnloop_service.app.domain.stored_evaluation import Slot, WhatIf, WhatIfEvaluation, parse_evaluation
+from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.errors import Conflict, EnvironmentChanged, InvalidRequest
 from learnloop_service.app.operations.named import built_environment, rebuilding
 from learnloop_service.app.operations.start.evaluation import Basis, EvaluationStarter, SaveReply, StartedEvaluation
@@ -62,6 +64,8 @@ class WhatIfStarter:
         models = request.models or ([source.model] if source.model else [])
         if not models:
             raise Conflict(f"Checkpoint {row.step}, which made rollout {row.id}, was deleted. Name other `models`.")
+        # The recorded conversation begins with the prompt of the rollout, whatever model continues it.
+        models = [model.model_copy(update={"prompt": row.prompt_sha256}) for model in models]
         turns = _turns_of(request, row)
         edit = _edit_of(request.edit, row)
         try:
@@ -129,11 +133,13 @@ class WhatIfStarter:
                 raise Conflict(f"The agent of rollout {row.id} owns its loop, so what it is shown cannot be edited.")
             access = EnvironmentAccess(settings)
             made = await built_environment(resources.database, settings.data_dir, choice, source.project, access)
+            reference = None if row.prompt_sha256 is None else PromptReference(sha256=row.prompt_sha256)
+            prompt = await read_stored(resources.database, source.project, reference)
         with closing(made):
             begin_with(made, await state_after(resources.database, source.state))
             limits = RolloutLimits(max_turns or source.basis.max_turns, timeout_s=_REPLAY_TIMEOUT_S)
             try:
-                await replay(made, recorded.scenario, fork, limits, player)
+                await replay(made, recorded.scenario, fork, limits, player, prompt)
             except ReplayDiffers as differs:
                 raise EnvironmentChanged(differs) from differs
             except (TimeoutError, EpisodeFailed, ToolError) as error:

@@ -10,9 +10,11 @@ from learnloop_service.app.schemas.results import Difference
 from learnloop_service.environment.base import Environment
 from learnloop_service.judges.base import Judgement, Score
 from learnloop_service.training.scoring import assign_rewards
-from learnloop_service.training.types import Group, ScoredRollout
+from learnloop_service.training.types import Group
 
 MOST_SHOWN = 100
+ROUNDING = 1e-9
+"""How far sums in another order can be apart."""
 
 
 class VerifiedFigures:
@@ -56,7 +58,7 @@ class VerifiedFigures:
             recomputed = {
                 "reward": scored.reward,
                 "success": scored.success,
-                "advantage": _unless_rounded(each.advantage, scored),
+                "advantage": unless_rounded(each.advantage, scored.advantage),
                 "reward_parts": dict(scored.reward_parts),
             }
             for name, value in recomputed.items():
@@ -64,12 +66,8 @@ class VerifiedFigures:
         return group
 
 
-def _unless_rounded(stored: float | None, scored: ScoredRollout) -> float | None:
-    """Return the recomputed advantage, or the stored one if they differ by rounding only.
-
-    Earlier versions summed up the mean in another order than the engine.
-    """
-    recomputed = scored.advantage
+def unless_rounded(stored: float | None, recomputed: float | None) -> float | None:
+    """Return the recomputed figure, or the stored one if they differ by rounding only: by the order of a sum."""
     if stored is None or recomputed is None:
         return recomputed
-    return stored if math.isclose(stored, recomputed, rel_tol=1e-9, abs_tol=1e-9) else recomputed
+    return stored if math.isclose(stored, recomputed, rel_tol=ROUNDING, abs_tol=ROUNDING) else recomputed

@@ -3,7 +3,7 @@
 The figures are recomputed and compared exactly, except for rounding in advantages. The judge's scores and the
 environment's observations (`score`, `outcome`) are taken as stored. Rewards and their parts, advantages, successes, the
 figures of iterations and evaluations, and what a reflective environment learned are recomputed from them with the learn
-loop's own code. So are the completed rejudgings of the run (rejudging.py).
+loop's own code. So are the cost of the run (cost.py) and its completed rejudgings (rejudging.py).
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
 from learnloop_service.app.errors import Conflict
 from learnloop_service.app.operations.named import built_environment, rebuilding
+from learnloop_service.app.operations.verify.cost import verify_cost
 from learnloop_service.app.operations.verify.figures import MOST_SHOWN, VerifiedFigures
 from learnloop_service.app.operations.verify.rejudging import verify_rejudgings
 from learnloop_service.app.runs.resume_point import begin_with, inherited_state
@@ -74,6 +75,7 @@ async def verify(database: Database, data_dir: Path, run: Run) -> Verification:
         for number in range(run.next_iteration):
             stored = await _stored(database, run.id, number)
             await asyncio.to_thread(check.iteration, stored)
+    await verify_cost(database, run, check.figures)
     rejudgings = await verify_rejudgings(database, data_dir, run, check.figures)
     return check.verification(rejudgings)
 

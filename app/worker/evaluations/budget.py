@@ -14,6 +14,7 @@ from learnloop_service.judges.base import Judgement, Models
 from learnloop_service.judges.prices import Price
 from learnloop_service.training.budget import Estimates, Reservation, Usage, usage_of_calls
 from learnloop_service.training.phases import Phase
+from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.types import Rollout, RunConfig
 
 
@@ -50,11 +51,16 @@ class EvaluationSpending:
     """Charges the calls of an evaluation to its meter. Used only on the evaluation's own event loop."""
 
     def __init__(
-        self, meter: Meter, request: StoredEvaluation, environment: Environment, prices: Sequence[Price | None]
+        self,
+        meter: Meter,
+        request: StoredEvaluation,
+        environment: Environment,
+        prices: Sequence[Price | None],
+        prompts: Sequence[Prompt | None],
     ) -> None:
         config = RunConfig(max_turns=request.max_turns, max_completion_tokens=request.max_completion_tokens)
         self._meter = meter
-        self._estimates = Estimates(config, environment, meter)
+        self._estimates = Estimates(config, environment, meter, *prompts)
         self._prices = prices
 
     @asynccontextmanager

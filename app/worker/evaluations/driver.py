@@ -5,9 +5,10 @@ takes over does only what is missing.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import structlog
 
@@ -15,12 +16,14 @@ from learnloop_service.app.aio.event_loops import run_in_thread, run_on_loop
 from learnloop_service.app.aio.retry import retry_while_database_is_down
 from learnloop_service.app.backends import Connect
 from learnloop_service.app.claims.lease import Lease, LeaseLost
+from learnloop_service.app.datasets.stored_prompts import read_stored
 from learnloop_service.app.db.clock import database_time
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import EvaluationJob
 from learnloop_service.app.domain.stored_evaluation import (
     Comparison,
     Contestant,
+    GateEvaluation,
     RejudgingEvaluation,
     TrialEvaluation,
     WhatIfEvaluation,
@@ -41,7 +44,13 @@ from learnloop_service.app.settings import Settings
 from learnloop_service.app.worker.driven import Patience
 from learnloop_service.app.worker.evaluations.budget import EvaluationSpending, meter_of, prices_of, saved_usage
 from learnloop_service.app.worker.evaluations.rejudging import Rejudging
-from learnloop_service.app.worker.evaluations.rollouts import ComparisonWork, ForkedRollout, TrialWork, WhatIfWork
+from learnloop_service.app.worker.evaluations.rollouts import (
+    ComparisonWork,
+    ForkedRollout,
+    GateWork,
+    TrialWork,
+    WhatIfWork,
+)
 from learnloop_service.app.worker.evaluations.state import DriveState, OpenedEvaluation
 from learnloop_service.app.worker.judge_services import judge_services
 from learnloop_service.app.worker.own_agents import OwnAgents
@@ -53,6 +62,7 @@ from learnloop_service.training.backends.art_import import import_art
 from learnloop_service.training.backends.base import Endpoint, ModelSpec
 from learnloop_service.training.backends.registry import engine_backend
 from learnloop_service.training.budget import Usage
+from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.rollout.chat import Chat, open_chat
 from learnloop_service.training.rollout.prompted import PromptedChat
 from learnloop_service.training.rollout.rollout import Player
@@ -127,8 +137,14 @@ class EvaluationDriver:
         async with AsyncExitStack() as stack:
             access = EnvironmentAccess(self.settings)
             environment = stack.enter_context(closing(make_environment(choice, data_dir, access)))
-            budget = EvaluationSpending(state.meter, request, environment, state.prices)
-            opened = OpenedEvaluation(state, environment, budget, asyncio.Semaphore(request.concurrency), clock)
+            prompts = [
+                await state.query(partial(read_stored, database, project, contestant.prompt))
+                for contestant in request.models
+            ]
+            budget = EvaluationSpending(state.meter, request, environment, state.prices, prompts)
+            opened = OpenedEvaluation(
+                state, environment, budget, asyncio.Semaphore(request.concurrency), clock, prompts
+            )
             return await (await self._work(opened, choice, stack)).report()
 
     async def _work(
@@ -147,13 +163,16 @@ class EvaluationDriver:
                 return WhatIfWork(request, opened, *await self._models(opened, environment, stack), forked)
             case TrialEvaluation() as request:
                 return TrialWork(request, opened, *await self._models(opened, environment, stack))
+            case GateEvaluation() as request:
+                return GateWork(request, opened, *await self._models(opened, environment, stack))
             case Comparison() as request:
                 return ComparisonWork(request, opened, *await self._models(opened, environment, stack))
 
     async def _models(
         self, opened: OpenedEvaluation, environment: Choice, stack: AsyncExitStack
-    ) -> tuple[Judge, list[Chat], list[Player | None]]:
-        """Return the judge, and for each model its chat and the player that replaces the built-in loop, if any."""
+    ) -> tuple[Judge, list[Chat], list[Player | None], Sequence[Prompt | None]]:
+        """Return the judge, and for each model its chat, the player that replaces the built-in loop, if any, and its
+        prompt."""
         state, request = opened.state, opened.state.request
         services = judge_services(self.settings, self.database, state.main_loop, None, opened.environment)
         judge = make_judge(request.judge, services)
@@ -163,7 +182,8 @@ class EvaluationDriver:
             self.database, state.lease, state.main_loop, project=project, backend=engine_backend()
         )
         now = opened.clock.now
-        return judge, chats, [await player(environment, request, sessions, now, each) for each in request.models]
+        players = [await player(environment, request, sessions, now, each) for each in request.models]
+        return judge, chats, players, opened.prompts
 
     async def _chat(self, contestant: Contestant, state: DriveState, stack: AsyncExitStack) -> Chat:
         concurrency = state.request.concurrency

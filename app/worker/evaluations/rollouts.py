@@ -5,8 +5,9 @@ them. What is saved already is neither made nor judged again.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from ulid import ULID
@@ -16,6 +17,7 @@ from learnloop_service.app.claims.lease import LeaseLost
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Trajectory
 from learnloop_service.app.domain.stored_evaluation import (
+    GateEvaluation,
     Slot,
     StoredEvaluation,
     TrialEvaluation,
@@ -35,12 +37,14 @@ from learnloop_service.judges.base import Judge
 from learnloop_service.training.backends.base import BackendUnavailable
 from learnloop_service.training.loop.rollout_tasks import seed_of
 from learnloop_service.training.loop.task_errors import first_of_several
+from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.rollout.agents.remote import RolloutName
 from learnloop_service.training.rollout.chat import Chat
 from learnloop_service.training.rollout.environment_calls import off_loop
 from learnloop_service.training.rollout.fork import Fork
 from learnloop_service.training.rollout.rollout import Player, RolloutLimits, rollout
 from learnloop_service.training.scoring import assign_rewards, judge_group
+from learnloop_service.training.statistics.gate import GateDecision, GateRule, GateVerdict, verdict
 from learnloop_service.training.statistics.sequential import Decision, PairEvidence, Rule, evidence
 from learnloop_service.training.statistics.turn_values import next_probe
 from learnloop_service.training.types import FailureKind, Rollout
@@ -56,6 +60,8 @@ class ComparisonWork:
     chats: Sequence[Chat]
     players: Sequence[Player | None]
     """The player that replaces the built-in loop, if any, for each model."""
+    prompts: Sequence[Prompt | None]
+    """The prompt of each model; None for the environment's texts."""
     rollout_kind: ClassVar[str] = "evaluation"
 
     async def report(self) -> dict[str, Json]:
@@ -100,6 +106,18 @@ class ComparisonWork:
                 for number, scenario in enumerate(scenarios, start):
                     group.create_task(self._scenario(number, scenario, saved))
                     await asyncio.sleep(0)  # lets the first rollouts start before all tasks are created
+
+    async def _looks(self, every: int) -> AsyncGenerator[tuple[int, list[float] | None]]:
+        """Make and judge the scenarios in batches. After each, yield how many are done, and the differences of the
+        second model's success from the first one's; None if one of them has no figures."""
+        request, saved = self.request, await self._rows()
+        for start in range(0, request.scenarios, every):
+            end = min(start + every, request.scenarios)
+            await self._scenarios(start, end, saved)
+            # Only the scenarios up to this look, so that a worker that takes over sees the same evidence at each look.
+            rows = {slot: row for slot, row in (await self._rows()).items() if slot.scenario < end}
+            lacks_figures = any(why_no_figures(model, rows) for model in range(len(request.models)))
+            yield end, None if lacks_figures else differences(request, rows)
 
     async def _scenario(self, number: int, scenario: Scenario, saved: Mapping[Slot, Any]) -> None:
         models, samples = range(len(self.request.models)), range(self.request.samples)
@@ -146,6 +164,7 @@ class ComparisonWork:
                 seed=self._seed(slot),
                 reservation=reservation,
                 agent=self.players[slot.model],
+                prompt=self.prompts[slot.model],
                 fork=self._fork(slot),
                 name=RolloutName(0, str(slot)),
                 now=lambda: opened.clock.now().timestamp(),
@@ -162,6 +181,7 @@ class ComparisonWork:
             "mode": "sampled" if request.temperature else "greedy",
             "model": contestant.model,
             "step": contestant.step,
+            "prompt_sha256": contestant.prompt and contestant.prompt.sha256,
             "score_parts": {},
             "reward_parts": {},
         }
@@ -182,20 +202,38 @@ class TrialWork(ComparisonWork):
 
         It has no verdict if one of the models never answered, because that is no evidence for the other one.
         """
-        request, saved = self.request, await self._rows()
-        rule = Rule(request.trial.alpha, request.trial.margin, request.trial.look_every)
-        found = PairEvidence(0, 0.0, 0.0)
-        for start in range(0, request.scenarios, rule.look_every):
-            end = min(start + rule.look_every, request.scenarios)
-            await self._scenarios(start, end, saved)
-            # Only the scenarios up to this look, so that a worker that takes over sees the same evidence at each look.
-            seen = {slot: row for slot, row in (await self._rows()).items() if slot.scenario < end}
-            if any(why_no_figures(model, seen) for model in range(len(request.models))):
-                return await self._figures(await self._rows())
-            found = evidence(differences(request, seen), rule)
-            if found.decision(rule) is not Decision.CONTINUE:
-                break
-        return await self._figures(await self._rows()) | {"trial": _verdict(found, rule)}
+        rule = Rule(self.request.trial.alpha, self.request.trial.margin, self.request.trial.look_every)
+        pairs = PairEvidence(0, 0.0, 0.0)
+        async with aclosing(self._looks(rule.look_every)) as looks:
+            async for _, found in looks:
+                if found is None:
+                    return await self._figures(await self._rows())
+                pairs = evidence(found, rule)
+                if pairs.decision(rule) is not Decision.CONTINUE:
+                    break
+        return await self._figures(await self._rows()) | {"trial": _verdict(pairs, rule)}
+
+
+@dataclass(frozen=True)
+class GateWork(ComparisonWork):
+    """A comparison in progress that decides whether the second model is better."""
+
+    request: GateEvaluation
+
+    async def report(self) -> dict[str, Json]:
+        """Make and judge scenarios until it is decided, and return the report, without a verdict if one of the models
+        has no figures."""
+        rule = GateRule(**self.request.gate.model_dump())
+        decided: GateVerdict | None = None
+        async with aclosing(self._looks(rule.look_every)) as looks:
+            async for done, pairs in looks:
+                if pairs is None:
+                    return await self._figures(await self._rows())
+                decided = verdict(pairs, rule, done, self.request.scenarios)
+                if decided.decision is not GateDecision.CONTINUE:
+                    break
+        assert decided is not None  # a request has scenarios
+        return await self._figures(await self._rows()) | {"gate": asdict(decided) | {"error": rule.error}}
 
 
 @dataclass(frozen=True)

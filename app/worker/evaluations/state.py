@@ -16,6 +16,7 @@ from learnloop_service.app.worker.evaluations.budget import EvaluationSpending
 from learnloop_service.environment.base import Environment
 from learnloop_service.judges.prices import Price
 from learnloop_service.training.phases import Phase
+from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.types import IterationProgress
 
 
@@ -56,3 +57,5 @@ class OpenedEvaluation:
     gate: asyncio.Semaphore
     """Limits how many of its rollouts or judgements are made at the same time."""
     clock: DatabaseTime
+    prompts: Sequence[Prompt | None]
+    """The prompt of each model; None for the environment's texts."""

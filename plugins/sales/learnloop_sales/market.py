@@ -25,7 +25,7 @@ _HARDNESS = {"opened": 1, "replied": 2, "call_booked": 2, "opportunity": 3, "clo
 """Stages after `sent`, in order."""
 
 
-class InventedMarket:
+class Market:
     """One invented market. It never changes: an email's fate does not depend on what was sent before."""
 
     def __init__(self, seed: int) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learnloop_sales.environment import SalesEmail
-from learnloop_sales.market import TASTES, InventedMarket
+from learnloop_sales.market import TASTES, Market
 from learnloop_service.environment.base import Json, Scenario
 from learnloop_service.judges.feedback import ONLINE
 
@@ -26,7 +26,7 @@ async def outcome_of(scenario: Scenario, email: Mapping[str, Json]) -> Mapping[s
     return episode.outcome()
 
 
-async def earned(market: InventedMarket, *, good: bool) -> float:
+async def earned(market: Market, *, good: bool) -> float:
     """What emails to 200 prospects get on average."""
     values = []
     for scenario in SalesEmail().scenarios("test", 200, seed=3):
@@ -37,17 +37,17 @@ async def earned(market: InventedMarket, *, good: bool) -> float:
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 12_345])
 async def test_a_careless_email_gets_mostly_nothing_and_a_good_one_does_well(seed: int) -> None:
-    assert await earned(InventedMarket(seed), good=False) < 0.05
-    assert 0.4 < await earned(InventedMarket(seed), good=True) < 0.8
+    assert await earned(Market(seed), good=False) < 0.05
+    assert 0.4 < await earned(Market(seed), good=True) < 0.8
 
 
 async def test_stages_come_in_their_order_and_always_the_same() -> None:
     fates = set()
     for scenario in SalesEmail().scenarios("test", 100, seed=0):
         outcome = await outcome_of(scenario, scenario.reference["email"])
-        events = InventedMarket(5).events(scenario.task, outcome)
+        events = Market(5).events(scenario.task, outcome)
         assert events == STAGES[: len(events)]
-        assert events == InventedMarket(5).events(scenario.task, outcome)
+        assert events == Market(5).events(scenario.task, outcome)
         fates.add(len(events))
     assert fates >= {1, 2, 6}
 
@@ -55,12 +55,12 @@ async def test_stages_come_in_their_order_and_always_the_same() -> None:
 async def test_markets_differ() -> None:
     [scenario] = SalesEmail().scenarios("test", 1, seed=0)
     outcome = await outcome_of(scenario, scenario.reference["email"])
-    assert len({InventedMarket(seed).interest(scenario.task, outcome) for seed in range(10)}) == 10
+    assert len({Market(seed).interest(scenario.task, outcome) for seed in range(10)}) == 10
 
 
 async def test_without_an_email_nothing_is_sent() -> None:
     [scenario] = SalesEmail().scenarios("test", 1, seed=0)
-    assert InventedMarket(0).events(scenario.task, SalesEmail().episode(scenario).outcome()) == []
+    assert Market(0).events(scenario.task, SalesEmail().episode(scenario).outcome()) == []
 
 
 async def test_everything_that_it_likes_makes_it_like_an_email_more() -> None:
@@ -74,9 +74,7 @@ async def test_everything_that_it_likes_makes_it_like_an_email_more() -> None:
     } | {fact: {fact: False} for fact in TASTES if fact in good}
     assert set(worse) == set(TASTES)
     for taste, change in worse.items():
-        assert InventedMarket(1).interest(scenario.task, {**good, **change}) < InventedMarket(1).interest(
-            scenario.task, good
-        ), taste
+        assert Market(1).interest(scenario.task, {**good, **change}) < Market(1).interest(scenario.task, good), taste
 
 
 @given(st.text(), st.text(), st.lists(st.text(), max_size=5), st.integers(), st.lists(st.booleans(), min_size=4))
@@ -84,5 +82,5 @@ def test_no_email_makes_it_fail(subject: str, body: str, citations: list[str], s
     outcome = dict(zip(TASTES[:4], facts, strict=False)) | {
         "email": {"subject": subject, "body": body + "\ud800", "citations": [*citations, "\udfff"]}
     }
-    assert 0.0 <= InventedMarket(seed).interest({"goal": "book a call"}, outcome) <= 1.0
-    assert InventedMarket(seed).events({"goal": body}, outcome)[0] == "sent"
+    assert 0.0 <= Market(seed).interest({"goal": "book a call"}, outcome) <= 1.0
+    assert Market(seed).events({"goal": body}, outcome)[0] == "sent"

@@ -23,8 +23,11 @@ from learnloop_service.app.worker.journal_store import StoredJournal
 from tests.fakes.stored_request import stored_run
 
 
-def worker(database: Database, name: str, **limits: Any) -> RunClaims:
-    return RunClaims(database, name, ttl_s=30, limits=Limits(**limits), backends=["embedded"], engine="here")
+def worker(database: Database, name: str, price_per_hour: float | None = None, **limits: Any) -> RunClaims:
+    return RunClaims(
+        database, name, ttl_s=30, limits=Limits(**limits), backends=["embedded"], engine="here",
+        price_per_hour=price_per_hour,
+    )  # fmt: skip
 
 
 async def queued(database: Database, **more: Any) -> str:

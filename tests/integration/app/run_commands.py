@@ -1,4 +1,4 @@
-"""Commands about runs, against a service in this process."""
+"""Commands, run against a service in this process."""
 
 import asyncio
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ class Ran:
     stderr: str
 
 
-async def run_command(client: httpx.AsyncClient, *arguments: str) -> Ran:
-    """Run `learnloop runs` in a process of its own: the service's log goes to this one's output."""
+async def run_command(client: httpx.AsyncClient, *arguments: str, group: str = "runs") -> Ran:
+    """Run `learnloop GROUP` in a process of its own: the service's log goes to this one's output."""
     process = await asyncio.create_subprocess_exec(
-        *learnloop("runs", *arguments, "--url", str(client.base_url)),
+        *learnloop(group, *arguments, "--url", str(client.base_url)),
         cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

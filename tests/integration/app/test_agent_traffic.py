@@ -31,7 +31,7 @@ async def test_sessions_of_production_become_scenarios(data_dir: Path, database_
 
         posted = (await post(reward_below=0.9, model="mail/agent")).raise_for_status().json()
         assert posted["warnings"][0] == (
-            "4 scenarios come from 6 sessions; left out: 1 without an answered call, 1 with the task of a newer one."
+            "4 scenarios from 6 sessions; left out: 1 without an answered call, 1 with the task of a newer one."
         )
         assert "other calls of tools have no recorded answer" in posted["warnings"][1]
         run = await get(client, f"/runs/{posted['run_id']}")
@@ -45,7 +45,9 @@ async def test_sessions_of_production_become_scenarios(data_dir: Path, database_
 
         few = await post(reward_below=0.1)
         assert few.status_code == 422
-        assert "finds 2 sessions outside of runs that consent to training, with 1 different tasks" in few.text
+        assert (
+            "finds 2 sessions outside of runs with consent to training, and 1 different task with an answer" in few.text
+        )
         for more in ({"environment": {"name": "email_search"}}, {"environment": request({"pull": {}})["environment"]}):
             assert (await post(more)).json()["errors"][0]["loc"] == ["body", "source"]
         assert (await post(stars=5)).json()["errors"][0]["loc"][-1] == "stars"
@@ -96,9 +98,9 @@ async def test_what_users_thought_later_chooses_the_sessions(
         for feedback, found in (("any", 5), ("positive", 1), ("none", 1)):
             reply = await chosen(feedback)
             if found > 2:
-                assert f"{found} scenarios come from {found} sessions" in reply.json()["warnings"][0]
+                assert f"{found} scenarios from {found} sessions" in reply.json()["warnings"][0]
             else:
-                assert f"finds {found} sessions" in reply.text
+                assert f"finds {found} session " in reply.text
         assert (await chosen("bad")).json()["errors"][0]["loc"][-1] == "feedback"
 
 
@@ -145,15 +147,15 @@ async def test_who_refused_is_not_trained_on(data_dir: Path, database_url: str, 
             return await client.post("/learn-loop", json=body | {"model": {"project": project, "name": "m"}})
 
         posted = (await post("learnloop")).raise_for_status().json()
-        assert posted["warnings"][0].startswith("3 scenarios come from 3 sessions;")
-        assert posted["warnings"][1].startswith("1 sessions that the filter fits are not used:")
+        assert posted["warnings"][0].startswith("3 scenarios from 3 sessions;")
+        assert posted["warnings"][1].startswith("not used, although the filter fits: 1 session opened without")
         config = (await get(client, f"/runs/{posted['run_id']}"))["request"]["environment"]["config"]
         stored = await _stored(client, config["scenarios"]["sha256"])
         assert "A secret?" not in {each["task"]["messages"][0]["content"] for each in stored}
         none = await post("shop")
         assert none.status_code == 422
-        assert "finds 0 sessions outside of runs that consent to training" in none.text
-        assert "4 sessions that the filter fits are not used" in none.text
+        assert "finds 0 sessions outside of runs with consent to training" in none.text
+        assert "not used, although the filter fits: 4 sessions" in none.text
 
 
 def test_consent_is_asked_in_one_place() -> None:

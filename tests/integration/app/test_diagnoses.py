@@ -135,7 +135,9 @@ async def test_the_command_prints_causes_and_starts_the_fork(data_dir: Path, dat
         assert "48 times, as in " in printed
         assert repr(MALFORMED.content) in printed
         assert 'fork with: {"checkpoint": 0, "warm_start": {"demonstrations": {"oracle": 64}}}' in printed
-        assert "not examined: weights_unchanged: " in printed
+        [unexamined] = [line for line in printed.splitlines() if line.startswith("not examined")]
+        assert unexamined.startswith("not examined, and listed by --json: ")
+        assert " causes. " in unexamined
         code, printed = await _learnloop(client, run_id, "--fork", "--json")
         assert code == 0
         made = json.loads(printed)["fork"]["run_id"]

@@ -55,7 +55,7 @@ async def test_six_validation_and_three_test_tasks_are_counted_as_such_everywher
         counts = {"validation": 6, "test": 3}
         stored = run["request"]["evaluation"]
         assert (stored["scenarios"], stored["test_scenarios"], stored["seed"]) == (6, 3, 0)
-        limits = "evaluation.test_scenarios is 64, and there are 3 test scenarios: each is used once."
+        limits = "evaluation.test_scenarios is 64, and the environment has 3 test scenarios: each is used once."
         assert (limits in accepted["warnings"]) == bool(asked)
         assert {(each["split"], each["scenarios"]) for each in run["evaluations"]} == set(counts.items())
         path = f"/runs/{run['run_id']}"

@@ -90,7 +90,9 @@ async def test_a_read_that_fails_is_not_kept(database_url: str) -> None:
     assert await reads.kept("a", "key", read) == "done"
 
 
-@pytest.mark.parametrize("path", ["outcomes", "rewards", "film", "tables/rollouts", "trajectories?end=answered"])
+@pytest.mark.parametrize(
+    "path", ["outcomes", "rewards", "film", "metrics", "log", "tables/rollouts", "trajectories?end=answered"]
+)
 async def test_a_heavy_read_waits_for_its_turn_and_nothing_else_does(
     data_dir: Path, database_url: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""The last step of a pipeline, on a real engine: its best checkpoint answers under the deployed name."""
+"""The last step of a pipeline, on a real engine: its best checkpoint answers under the promoted name."""
 
 import asyncio
 from pathlib import Path
@@ -17,20 +17,20 @@ TRAIN: dict[str, Any] = {"iterations": 1}
 
 async def test_the_best_checkpoint_gets_the_name_once(stage: ModelStage, tmp_path: Path) -> None:
     file, key = tmp_path / "p.yaml", await stage.key()
-    file.write_text(yaml.safe_dump({"train": TRAIN, "deploy": {"as": "live", "if_better": True}}))
+    file.write_text(yaml.safe_dump({"train": TRAIN, "promote": {"as": "live", "if_better": True}}))
     run_id = await stage.run_of()
 
-    async def deploy(step: int) -> str:
+    async def promoted(step: int) -> str:
         trained = {"run_id": run_id, "model": CALLER, "step": step, "success": None}
         StepHistory(tmp_path, "p").save("train", digest(TRAIN), run_id, trained)
         url = ("--url", str(stage.service.client.base_url), "--data-dir", str(tmp_path))
-        arguments = ["pipeline", "deploy", "--config", str(file), *url]
+        arguments = ["pipeline", "promote", "--config", str(file), *url]
         result = await asyncio.to_thread(CliRunner().invoke, app, arguments, env={"LEARNLOOP_API_KEY": key})
         assert result.exit_code == 0, result.output
         return result.stdout
 
-    assert "mail/live is mail/caller@1" in await deploy(1)  # nothing has the name: no trial is needed
-    assert "unchanged" in await deploy(1)
+    assert "mail/live is mail/caller@1" in await promoted(1)  # nothing has the name: no trial is needed
+    assert "unchanged" in await promoted(1)
     headers = {"authorization": f"Bearer {key}"}
     history = (await stage.service.client.get("/promotions/mail/live", headers=headers)).json()["items"]
     assert [(each["model"], each["step"]) for each in history] == [(CALLER, 1)]

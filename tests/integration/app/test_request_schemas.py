@@ -125,9 +125,9 @@ async def test_every_route_asks_for_its_scope(service: Keyed, api: Json) -> None
             assert reply.status_code == 403, (scope, method, path)
             assert reply.headers["content-type"] == "application/problem+json"
         assert others > 10
-    keys = [(method, path) for method, path, _ in _operations(api) if path.startswith("/keys")]
-    assert keys
-    assert {needed(method, path) for method, path in keys} == {Scope.OPERATOR}
+    of_operators = [(method, path) for method, path, _ in _operations(api) if path.startswith(("/keys", "/settings"))]
+    assert {path for _, path in of_operators} >= {"/keys", "/settings"}
+    assert {needed(method, path) for method, path in of_operators} == {Scope.OPERATOR}
 
 
 async def test_no_name_is_code(service: Keyed) -> None:

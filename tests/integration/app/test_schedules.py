@@ -110,7 +110,7 @@ async def test_a_night_starts_from_the_champion_and_ends_in_a_trial(
             await tx.execute(update(ScheduleRun).values(due_at=ScheduleRun.due_at - _DAY))
         skipped = await _noticed(client, made["id"], lambda found: found["state"] == "skipped")
         assert (skipped["reason"], skipped["run_id"]) == ("too_few_tasks", None)
-        assert skipped["detail"] == ("0 consented tasks are new since the last run's draw, and least_new_tasks is 50.")
+        assert skipped["detail"] == ("New since the last run's draw: 0 consented tasks, and least_new_tasks is 50.")
 
 
 _DAY = func.make_interval(0, 0, 0, 1)
@@ -204,7 +204,7 @@ async def test_why_no_run_is_started(data_dir: Path, database_url: str, database
             await session_of(database, "alone", f"Question {number}?")
         few = await run_now()
         assert (few["reason"], few["state"]) == ("too_few_users", "skipped")
-        assert "of 1 users" in few["detail"]
+        assert "by 1 user none" in few["detail"]
         async with database.begin() as tx:
             promotion = (await tx.execute(select(Promotion.id))).scalar_one()
             await tx.execute(insert(Release), [_release(promotion)])

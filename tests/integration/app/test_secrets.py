@@ -106,7 +106,8 @@ async def test_no_secret_comes_out(
                     read = await client.get(path, params={"limit": 200} if path.count("/") > 2 else None)
                     assert read.status_code == 200, (path, read.text)
                     seen.append(read.text)
-                seen.append((await client.get("/keys", headers=bearer(OPERATOR))).raise_for_status().text)
+                for path in ("/keys", "/settings"):
+                    seen.append((await client.get(path, headers=bearer(OPERATOR))).raise_for_status().text)
                 calls = (await client.get(f"/runs/{run_id}/judge-calls", params={"limit": 200})).json()["items"]
 
                 async def told() -> int:

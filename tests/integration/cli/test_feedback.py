@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from learnloop_sales.market import InventedMarket
+from learnloop_sales.market import Market
 from learnloop_service.app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
 from learnloop_service.app.db.database import Database, make_database, make_engine, parse_url
 from learnloop_service.judges.feedback import ONLINE
@@ -53,7 +53,7 @@ async def shown(data_dir: Path, database_url: str, learnloop: Learnloop) -> Asyn
 
 def _fates(seed: int) -> list[list[str]]:
     task: dict[str, Any] = {"prospect": "Tolu Marend", "company": "Velmor", "goal": "book a call"}
-    return [InventedMarket(seed).events(task, email(cited)) for cited in ("ab", "bc")]
+    return [Market(seed).events(task, email(cited)) for cited in ("ab", "bc")]
 
 
 async def test_the_market_simulator_answers_the_emails_that_were_shown(shown: Shown) -> None:

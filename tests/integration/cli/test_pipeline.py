@@ -98,7 +98,9 @@ async def test_a_training_that_somebody_cancelled_is_made_anew(
         ("train: {}\ndata:\n  name: a\n", 2, "data.emails: Field required"),
         ("train: {}\neval:\n  scenarios: 0\n", 3, "eval.scenarios"),
         ("train: {}\neval:\n  models:\n    - label: a\n", 4, "eval.models.0: give either model or prompted"),
-        ("train: {}\ndeploy:\n  name: live\n  if_better: perhaps\n", 4, "deploy.if_better"),
+        ("train: {}\npromote:\n  name: live\n  if_better: perhaps\n", 4, "promote.if_better"),
+        ("train: {}\ndeploy:\n  name: live\n  if_better: perhaps\n", 4, "promote.if_better"),
+        ("train: {}\ndeploy: {as: a}\npromote: {as: b}\n", 2, "deploy: Extra inputs"),
         ("trian: {}\n", 1, "trian"),
         ("train: {\n", 2, "expected"),
         ("- 1\n", 1, "sections"),
@@ -134,8 +136,25 @@ def test_a_field_is_replaced_or_removed() -> None:
     assert "inbox" in (LoadedPipeline(file).section("data") or {})
 
 
-def test_a_section_that_is_not_there_cannot_be_run(learnloop: Learnloop, tmp_path: Path) -> None:
+def test_the_section_promote_has_an_old_name(tmp_path: Path) -> None:
+    from learnloop_service.app.cli.pipeline.config import LoadedPipeline
+
+    file = tmp_path / "p.yaml"
+    file.write_text("train: {}\ndeploy: {as: live}\n")
+    for path in ("promote.if_better", "deploy.if_better"):
+        read = LoadedPipeline(file, {path: True})
+        assert (read.file.promote and read.file.promote.name, read.file.promote and read.file.promote.if_better) == (
+            "live",
+            True,
+        )
+        assert read.section("promote") == {"as": "live", "if_better": True}
+
+
+@pytest.mark.parametrize("step", ["promote", "deploy"])
+def test_a_section_that_is_not_there_cannot_be_run(learnloop: Learnloop, tmp_path: Path, step: str) -> None:
     file = tmp_path / "p.yaml"
     file.write_text("train: {}\n")
-    ran = learnloop("pipeline", "deploy", "--config", str(file), "--data-dir", str(tmp_path))
-    assert (ran.exit_code, "no section `deploy`" in ran.stderr) == (1, True)
+    ran = learnloop("pipeline", step, "--config", str(file), "--data-dir", str(tmp_path))
+    assert (ran.exit_code, "no section `promote`" in ran.stderr) == (1, True)
+    unknown = learnloop("pipeline", "ship", "--config", str(file), "--data-dir", str(tmp_path))
+    assert (unknown.exit_code, "data, train, eval, promote, all" in unknown.stderr) == (2, True)

@@ -52,7 +52,7 @@ def test_a_small_pipeline_improves(tmp_path: Path) -> None:
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     results = {each["step"]: each["result"] for each in json.loads(ran.stdout)}
-    assert list(results) == ["train", "eval", "deploy"]
+    assert list(results) == ["train", "eval", "promote"]
     base, trained = results["eval"]["models"]
     assert (base["model"], trained["model"]) == ("base", "trained")
     assert trained["difference"]["low"] > 0.3, results["eval"]

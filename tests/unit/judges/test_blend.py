@@ -124,7 +124,7 @@ def test_without_a_config_it_is_the_mix_of_codreamer() -> None:
 
 
 def test_without_a_judge_model_that_mix_is_refused() -> None:
-    with pytest.raises(ValueError, match="ruler: there is no model to ask"):
+    with pytest.raises(ValueError, match="ruler needs a language model: there is no model to ask"):
         build({}, JudgeServices())
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learnloop_sales.market import InventedMarket
+from learnloop_sales.market import Market
 from learnloop_service.environment.base import Scenario
 from learnloop_service.judges.base import Candidate, Evidence, JudgeServices, Score
 from learnloop_service.judges.feedback import ONLINE, build
@@ -139,7 +139,7 @@ async def test_the_market_simulator_scores_each_email_and_says_so() -> None:
     candidates = [Candidate("1", outcome, []), Candidate("2", outcome, []), Candidate("3", {"email": None}, [])]
     first, again, none = (await judge.judge(SCENARIO, candidates)).scores
     assert first == again
-    assert first.value == max(ONLINE[event] for event in InventedMarket(7).events(SCENARIO.task, outcome))
+    assert first.value == max(ONLINE[event] for event in Market(7).events(SCENARIO.task, outcome))
     assert list(first.parts) == ["online (market simulator)"]
     assert none.value == 0.0
     assert all("market simulator" in score.explanation for score in (first, none))

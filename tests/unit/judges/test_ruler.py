@@ -499,7 +499,7 @@ def test_a_bad_config_is_refused(config: dict[str, Any], message: str) -> None:
 
 
 def test_without_a_model_it_cannot_be_built() -> None:
-    with pytest.raises(ValueError, match="ruler: there is no model to ask"):
+    with pytest.raises(ValueError, match="ruler needs a language model: there is no model to ask"):
         build({}, JudgeServices())
     assert build({"model": "anthropic/claude-x"}, SERVICES).name == "ruler"
 

@@ -31,6 +31,8 @@ class AgentModel:
     """A client that passes requests to the model in this process. No server listens at `base_url`."""
     sync_http_client: "httpx.Client"
     """The same for blocking clients. It can be used on any thread except that of the run's event loop."""
+    prompt: Mapping[str, str] = field(default_factory=dict)
+    """The texts of the rollout's prompt by part, for an agent that brings its own; empty without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,9 @@ class AgentTask:
     model: AgentModel
     task: Mapping[str, Json] = field(default_factory=dict)
     """The scenario's task in the environment's form."""
+    prompt: Mapping[str, str] = field(default_factory=dict)
+    """The texts of the rollout's prompt by part; empty without one. Those of the environment's system message and tools
+    are in `messages` and `tools` already."""
 
 
 class NoOutcome(Exception):

@@ -13,6 +13,7 @@ import structlog
 
 from learnloop_service.environment.base import Ending, Episode, Json, ReportedEpisode, TextEpisode, ToolError
 from learnloop_service.environment.first_line import last_line
+from learnloop_service.training.prompt import Opening
 from learnloop_service.training.rollout.agents.base import Agent, AgentTask, NoOutcome
 from learnloop_service.training.rollout.agents.gateway import Gateway, Refused, agent_model, on_loop
 from learnloop_service.training.rollout.environment_calls import off_loop
@@ -40,8 +41,8 @@ class AgentFailed(Exception):
     """The agent raised, or did nothing that can be judged."""
 
 
-async def play(agent: Agent, episode: Episode, trajectory: "Trajectory", calls: ModelCalls) -> None:
-    """Run the agent on the episode and put its calls into the trajectory.
+async def play(agent: Agent, episode: Episode, opening: Opening, trajectory: "Trajectory", calls: ModelCalls) -> None:
+    """Run the agent on the episode, which begins with `opening`, and put its calls into the trajectory.
 
     Raises AgentFailed, and any error of the model or a tool, even if the agent handled it.
     """
@@ -49,12 +50,13 @@ async def play(agent: Agent, episode: Episode, trajectory: "Trajectory", calls: 
     gateway = Gateway(calls.model, rollout.complete, asyncio.get_running_loop())
     async with agent_model(gateway) as model:
         task = AgentTask(
-            tuple(await off_loop(episode, episode.messages)),
-            tuple(episode.tools),
+            tuple(opening.messages),
+            tuple(opening.tool_list),
             rollout.call_tool,
             episode.max_turns,
             model,
             dict(episode.scenario.task),
+            opening.texts,
         )
         working = _AgentThread(agent, task)
         try:
@@ -63,7 +65,7 @@ async def play(agent: Agent, episode: Episode, trajectory: "Trajectory", calls: 
         finally:
             rollout.close()
             await working.end()
-            record(trajectory, calls.answered)
+            record(trajectory, calls.answered, opening.texts)
     if rollout.stopped.done():
         rollout.stopped.result()
     await rollout.finish(agent.name, working.ended)

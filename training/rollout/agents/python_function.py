@@ -3,6 +3,7 @@
 import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from learnloop.outcome import BadOutcome, outcome_of
@@ -24,7 +25,7 @@ class FunctionAgent:
 
     async def run(self, task: AgentTask) -> str:
         try:
-            outcome = outcome_of(await self._function(task.task, task.model))
+            outcome = outcome_of(await self._function(task.task, replace(task.model, prompt=task.prompt)))
         except BadOutcome as error:
             raise NoOutcome(f"it returned {error}") from error
         if not outcome.known:

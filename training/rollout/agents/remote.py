@@ -2,8 +2,8 @@
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from learnloop_service.environment.base import Episode, ReportedEpisode, Scenario
@@ -49,6 +49,8 @@ class RemoteTask:
     """Maximum number of requests to the model."""
     timeout_s: float
     """Time limit in seconds, from the moment when an agent begins."""
+    prompt: Mapping[str, str] = field(default_factory=dict)
+    """The texts of the prompt by part, which the agent brings to its model; empty without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ async def play(
     is one."""
     clock = time.monotonic()
     played = await remote.play(task, reservation)
-    record(trajectory, played.calls)
+    record(trajectory, played.calls, task.prompt)
     used = sum((call.used for call in played.calls), Usage())
     trajectory.metrics |= {
         "turns": len(played.calls),

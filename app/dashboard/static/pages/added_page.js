@@ -1,5 +1,6 @@
 // A page of a run that its environment brings. It is loaded when it is first shown.
 
+import { useEffect } from "../vendor/hooks.js";
 import { html } from "../parts/html.js";
 import { Loaded, useLoaded } from "../parts/states.js";
 
@@ -13,10 +14,15 @@ const _PAGES = JSON.parse(
 /** The pages that runs of an environment have beside those of all runs. @param {string} environment */
 export const addedPages = (environment) => _PAGES[environment] ?? [];
 
-/** @param {{page: Added, data: import("../run_data.js").RunData, run: import("../api_types").RunOut, query: URLSearchParams}} props */
+/** @typedef {import("../run_data.js").RunData} RunData */
+/** @typedef {import("../api_types").RunOut} Run */
+
+/** @param {{page: Added, data: RunData, run: Run, query: URLSearchParams}} props */
 export function AddedPage({ page, data, run, query }) {
+  useEffect(data.readAll, [data]);
   const state = useLoaded(() => load(page), [page]);
-  return html`<${Loaded} state=${state} rows=${8}>${(/** @type {any} */ { Page }) => html`<${Page} data=${data} run=${run} query=${query} />`}<//>`;
+  return html`<${Loaded} state=${state} rows=${8}>${(/** @type {any} */ { Page }) =>
+    html`<${Page} data=${data} run=${run} query=${query} />`}<//>`;
 }
 
 /** The module of a page, whose styles are added to the document. @param {Added} page */

@@ -1,11 +1,11 @@
-// Compares runs, and all runs of the same settings as one: their curves in one chart, held-out questions won and lost, and
-// the settings that differ.
+// Compares runs, and all runs of the same settings as one: their metrics in charts, held-out questions won and lost,
+// and the settings that differ.
 
-import { all, get, path } from "../api.js";
+import { get, path } from "../api.js";
 import { counted, number, percent, signed } from "../format.js";
-import { lineOf, useBaseline } from "../parts/baseline.js";
-import { Chart } from "../parts/chart.js";
+import { useBaseline } from "../parts/baseline.js";
 import { html } from "../parts/html.js";
+import { MetricCharts } from "../parts/metric_charts.js";
 import { namesOf } from "../parts/run_name.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Status } from "../parts/status.js";
@@ -17,19 +17,18 @@ import { WonLost } from "./won_lost.js";
 
 /** @typedef {import("../api_types").RunOut} Run */
 /** @typedef {import("../api_types").SameSettingsOut} Same */
-/** @typedef {{mean: number, low: number, high: number}} Spread */
 /**
  * @typedef {object} Compared a run, or all of the same settings
  * @property {Run} run the newest of them
  * @property {Same | null} same
- * @property {Map<number, Spread>} rewards by iteration
- * @property {Map<number, Spread>} held
+ * @property {string[]} ids of them all
  */
 
 const _COLOURS = ["series-1", "series-2", "series-3", "series-4", "series-5", "series-6"];
 /** Most runs of the same settings that are drawn: the newest. */
 const _MOST_SEEDS = 12;
 const _SAME = "same:";
+const _USUAL = ["rewards.mean", "held_out.validation.sampled.success"];
 
 /** @param {{query: URLSearchParams}} props */
 export function Compare({ query }) {
@@ -38,10 +37,15 @@ export function Compare({ query }) {
   if (keys.length === 0)
     return html`<${Empty} title="Nothing to compare"><p>Mark some runs in <a href=${href([])}>the list</a>.</p><//>`;
   return html`<p class="crumbs"><a href=${href([])}>Runs</a></p><h1>Compare runs</h1>
-    <${Loaded} state=${state} rows=${8}>${(/** @type {Compared[]} */ found) => html`<${Whole} found=${found} query=${query} />`}<//>`;
+    <${Loaded} state=${state} rows=${8}>${(/** @type {Compared[]} */ found) =>
+      html`<${Whole} found=${found} query=${query} />`}<//>`;
 }
 
-/** @param {string} key a run's id, or the hash of the settings of several @param {AbortSignal} aborted @returns {Promise<Compared>} */
+/**
+ * @param {string} key a run's id, or the hash of the settings of several
+ * @param {AbortSignal} aborted
+ * @returns {Promise<Compared>}
+ */
 async function load(key, aborted) {
   const settings_hash = key.startsWith(_SAME) ? key.slice(_SAME.length) : undefined;
   const [[entry], listed] =
@@ -52,42 +56,8 @@ async function load(key, aborted) {
             async (how) => (await get("runs", { settings_hash, ...how }, aborted)).items,
           ),
         );
-  const runs = await Promise.all(listed.map((/** @type {{run_id: string}} */ { run_id: id }) => figures(id, aborted)));
-  return {
-    run: runs[0].run,
-    same: entry?.same_settings ?? null,
-    rewards: spreads(runs.map((each) => each.rewards)),
-    held: spreads(runs.map((each) => each.held)),
-  };
-}
-
-/** A run with its figures by iteration. @param {string} id @param {AbortSignal} aborted */
-async function figures(id, aborted) {
-  /** @type {[Run, import("../run_data.js").Iteration[]]} */
-  const [run, iterations] = await Promise.all([
-    get(path`runs/${id}`, {}, aborted),
-    all(path`runs/${id}/iterations`, {}, { aborted }),
-  ]);
-  const sampled = run.evaluations.filter((each) => each.split === "validation" && each.mode === "sampled");
-  /** @type {[number, number | null][]} */
-  const rewards = iterations.filter((each) => each.iteration > 0).map((each) => [each.iteration, each.rewards.mean]);
-  return { run, rewards: new Map(rewards), held: new Map(sampled.map((each) => [each.iteration, each.success])) };
-}
-
-/** The mean, the lowest and the highest value of each iteration. @param {Map<number, number | null>[]} runs @returns {Map<number, Spread>} */
-function spreads(runs) {
-  /** @type {Map<number, Spread>} */
-  const found = new Map();
-  for (const iteration of [...new Set(runs.flatMap((each) => [...each.keys()]))].sort((one, other) => one - other)) {
-    const values = runs.map((each) => each.get(iteration) ?? null).filter((value) => value !== null);
-    if (values.length > 0)
-      found.set(iteration, {
-        mean: values.reduce((sum, value) => sum + value, 0) / values.length,
-        low: Math.min(...values),
-        high: Math.max(...values),
-      });
-  }
-  return found;
+  const ids = listed.map((/** @type {{run_id: string}} */ each) => each.run_id);
+  return { run: await get(path`runs/${ids[0]}`, {}, aborted), same: entry?.same_settings ?? null, ids };
 }
 
 /** @param {{found: Compared[], query: URLSearchParams}} props */
@@ -102,57 +72,43 @@ function Whole({ found, query }) {
     ({ run, same }) => `${names.get(run.run_id)}${same ? `, ${counted(same.runs, "run")}` : ""}`,
   );
   const single = found.filter(({ same }) => !same).map(({ run }) => run);
-  const evaluated =
-    baseline?.run.evaluations.filter((each) => each.split === "validation" && each.mode === "sampled") ?? [];
-  return html`<div class="charts two">
-      <${Chart} title="Mean reward" note=${noteOf(found, "")} ...${drawn(
-        found.map((each) => each.rewards),
-        titles,
-      )} thin=${lineOf(baseline, (each) => each.rewards.mean)} />
-      <${Chart} title="Held-out success" note=${noteOf(found, "validation, sampled")} format=${percent} range=${[0, 1]} ...${drawn(
-        found.map((each) => each.held),
-        titles,
-      )}
-        thin=${baseline && { label: baseline.name, values: new Map(evaluated.map((each) => [each.iteration, each.success])) }} />
-    </div>
+  const entries = found.map(({ ids }, index) => ({ title: titles[index], ids, color: _COLOURS[index] }));
+  return html`${
+    found.some(({ same }) => same) &&
+    html`<p class="muted">Of several runs the charts show the mean, with the lowest and the highest.</p>`
+  }
+    <${MetricCharts} entries=${entries} baseline=${baseline} query=${query} usual=${_USUAL} />
     ${single.length > 1 && html`<${WonLost} runs=${single} query=${query} />`}
     <section class="card"><h2>Figures and settings</h2><${Sideways} label="Figures and settings"><table>
-      <thead><tr><th scope="col">Figure</th>${found.map(({ run }, index) => html`<th scope="col"><a href=${href(["runs", run.run_id])}>${titles[index]}</a></th>`)}</tr></thead>
+      <thead><tr><th scope="col">Figure</th>${found.map(
+        ({ run }, index) => html`<th scope="col"><a href=${href(["runs", run.run_id])}>${titles[index]}</a></th>`,
+      )}</tr></thead>
       <tbody>
-        ${row("Status", found, ({ run, same }) => (same ? counts(same.statuses) : html`<${Status} status=${run.status} />`))}
+        ${row("Status", found, ({ run, same }) =>
+          same ? counts(same.statuses) : html`<${Status} status=${run.status} />`,
+        )}
         ${row("Iterations", found, ({ run }) => `${run.progress.iterations_done} of ${run.progress.iterations_total}`)}
-        ${row("Held-out success", found, ({ run, same }) => (same ? html`${percent(same.first)} <span aria-label="to">→</span> ${percent(same.means.success)}` : html`<${Headline} verdict=${run.verdict} />`))}
-        ${row("Verdict", found, ({ run, same }) => (same ? gained(same) : html`${visible(run.verdict.sentence)}<span class="small-print">${visible(run.verdict.details)}</span>`))}
-        ${row("Latest reward", found, ({ rewards }) => number([...rewards.values()].at(-1)?.mean))}
-        ${differing(runs.map((run) => run.request)).map(([name, values]) => row(name, found, (_, index) => label(values[index], 120)))}
+        ${row("Held-out success", found, ({ run, same }) =>
+          same
+            ? html`${percent(same.first)} <span aria-label="to">→</span> ${percent(same.means.success)}`
+            : html`<${Headline} verdict=${run.verdict} />`,
+        )}
+        ${row("Verdict", found, ({ run, same }) =>
+          same
+            ? gained(same)
+            : html`${visible(run.verdict.sentence)}<span class="small-print">${visible(run.verdict.details)}</span>`,
+        )}
+        ${row("Latest reward", found, ({ run, same }) => (same ? "" : number(run.iterations.at(-1)?.rewards.mean)))}
+        ${differing(runs.map((run) => run.request)).map(([name, values]) =>
+          row(name, found, (_, index) => label(values[index], 120)),
+        )}
       </tbody></table><//></section>`;
-}
-
-/** What the lines of a chart are. @param {Compared[]} found @param {string} kind */
-const noteOf = (found, kind) =>
-  [kind, found.some((each) => each.same) && "of several runs the mean, with the lowest and the highest"]
-    .filter(Boolean)
-    .join("; ");
-
-/** The lines of a chart, and its x values. @param {Map<number, Spread>[]} found @param {string[]} titles */
-function drawn(found, titles) {
-  const x = [...new Set(found.flatMap((each) => [...each.keys()]))].sort((one, other) => one - other);
-  const lines = found.map((each, index) => {
-    const of = (/** @type {keyof Spread} */ part) => x.map((value) => each.get(value)?.[part] ?? null);
-    const isWide = [...each.values()].some(({ low, high }) => low < high);
-    return {
-      label: titles[index],
-      color: _COLOURS[index],
-      values: of("mean"),
-      band: isWide ? { low: of("low"), high: of("high") } : undefined,
-    };
-  });
-  return { x, lines };
 }
 
 /** @param {Same} same */
 const gained = ({ means, gain_sd, verdicts }) =>
-  html`<strong>${signed(means.gain, 0)}${gain_sd !== null && ` ± ${number(gain_sd, 0)}`} points</strong> <span class="muted">${counts(verdicts)}</span>`;
+  html`<strong>${signed(means.gain, 0)}${gain_sd !== null && ` ± ${number(gain_sd, 0)}`} points</strong>
+    ${" "}<span class="muted">${counts(verdicts)}</span>`;
 
 /** @param {Record<string, number>} found */
 const counts = (found) =>
@@ -164,7 +120,10 @@ const counts = (found) =>
 const row = (title, found, cell) =>
   html`<tr><th scope="row">${title}</th>${found.map((each, index) => html`<td>${cell(each, index)}</td>`)}</tr>`;
 
-/** The settings that differ between the requests. @param {Record<string, any>[]} requests @returns {[string, string[]][]} */
+/**
+ * The settings that differ between the requests.
+ * @param {Record<string, any>[]} requests @returns {[string, string[]][]}
+ */
 function differing(requests) {
   const flat = requests.map((request) => new Map(leaves(request, "")));
   const names = [...new Set(flat.flatMap((each) => [...each.keys()]))].sort();

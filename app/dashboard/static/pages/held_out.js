@@ -79,7 +79,7 @@ function Behaviours({ film: { behaviours, behaviours_compared: compared, checkpo
   return html`<section class="card behaviours"><h2>What it does differently</h2>
     ${
       behaviours.length === 0
-        ? html`<p class="muted">Nothing that chance could not explain: ${counted(compared, "feature")} of its tool calls and of how rollouts end were compared between the first and the last evaluation.</p>`
+        ? html`<p class="muted">Nothing that chance could not explain: ${counted(compared, "feature")} of its tool calls and of how rollouts end ${compared === 1 ? "was" : "were"} compared between the first and the last evaluation.</p>`
         : html`<ul>${behaviours.map(
             (
               each,

@@ -17,6 +17,7 @@ import { Runs } from "./runs.js";
 import { SchedulePage } from "./schedule.js";
 import { Schedules } from "./schedules.js";
 import { SessionPage, Sessions } from "./sessions.js";
+import { SettingsPage } from "./settings.js";
 import { Start } from "./start.js";
 import { TrajectoryPage } from "./trajectory.js";
 import { WebhookPage, Webhooks } from "./webhooks.js";
@@ -63,6 +64,8 @@ export function pageOf({ names, query }) {
       return shown("Webhooks", () => html`<${Webhooks} />`, "webhooks");
     case "keys":
       return shown("Keys", () => html`<${Keys} />`, "keys");
+    case "settings":
+      return shown("Settings", () => html`<${SettingsPage} />`, "settings");
     case "data":
       if (part) return shown("Data", () => html`<${DocumentPage} kind=${id} sha256=${part} />`, `data/${part}`);
       return shown("Data", () => html`<${Data} />`, "data");

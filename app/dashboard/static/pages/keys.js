@@ -17,7 +17,7 @@ import { Secret } from "./webhooks.js";
 const _SCOPES = /** @type {Record<string, string>} */ ({
   read: "look at everything",
   write: "start runs, ask agents, change things",
-  operator: "create and revoke keys",
+  operator: "create and revoke keys, change settings of the service",
 });
 
 export function Keys() {
@@ -48,23 +48,34 @@ export function Keys() {
       title: "",
       cell: (/** @type {Key} */ each) =>
         !each.revoked_at &&
-        html`<${Action} label="Revoke" kind="danger" confirm="Revoke this key for good?" act=${async () => (await remove(path`keys/${each.id}`), state.reload())} />`,
+        html`<${Action} label="Revoke" kind="danger" confirm="Revoke this key for good?"
+          act=${() => remove(path`keys/${each.id}`).then(state.reload)} />`,
     },
   ];
   if (!isAllowed)
-    return html`<h1>Keys</h1><${Empty} title="Your key may not see this"><p>Listing and creating keys needs one with the scope <code>operator</code>.</p><//>`;
+    return html`<h1>Keys</h1>
+      <${Empty} title="Your key may not see this">
+        <p>Listing and creating keys needs one with the scope <code>operator</code>.</p>
+      <//>`;
   return html`<h1>Keys</h1><${New} reload=${state.reload} />
     <${Loaded} state=${state}>${(/** @type {Key[]} */ found) =>
       found.length === 0
-        ? html`<${Empty} title="No key yet"><p>On loopback, none is needed. Everywhere else every request needs one.</p><//>`
-        : html`<section class="card"><h2>All keys</h2><${Table} caption="API keys, newest first" rows=${found} keyOf=${(/** @type {Key} */ each) => each.id} columns=${columns} /></section>`}<//>`;
+        ? html`<${Empty} title="No key yet">
+            <p>On loopback, none is needed. Everywhere else every request needs one.</p>
+          <//>`
+        : html`<section class="card"><h2>All keys</h2>
+            <${Table} caption="API keys, newest first" rows=${found} columns=${columns}
+              keyOf=${(/** @type {Key} */ each) => each.id} />
+          </section>`}<//>`;
 }
 
 /** @param {Key} key */
 function stateOf({ revoked_at: revoked, expires_at: expires }) {
   if (revoked) return html`<span class="status bad">revoked</span>`;
   if (expires && Date.parse(expires) < Date.now()) return html`<span class="status warn">expired</span>`;
-  return html`<span class="status good">valid</span>${expires && html` <span class="muted">until ${moment(expires)}</span>`}`;
+  return html`<span class="status good">valid</span>${
+    expires && html` <span class="muted">until ${moment(expires)}</span>`
+  }`;
 }
 
 /** @param {{reload: () => void}} props */
@@ -74,7 +85,8 @@ function New({ reload }) {
   const [state, setState] = useState(/** @type {{error?: Error, key?: string}} */ ({}));
   const faults = state.error instanceof ApiError ? state.error.errors : [];
   const field = (/** @type {keyof typeof values} */ name, /** @type {string} */ title, /** @type {string} */ help) =>
-    html`<${Field} field=${{ name, label: title, type: "string", help }} value=${values[name]} faults=${faults} set=${(/** @type {string} */ value) => setValues({ ...values, [name]: value })} />`;
+    html`<${Field} field=${{ name, label: title, type: "string", help }} value=${values[name]} faults=${faults}
+      set=${(/** @type {string} */ value) => setValues({ ...values, [name]: value })} />`;
   /** @param {SubmitEvent} event */
   async function create(event) {
     event.preventDefault();
@@ -100,9 +112,18 @@ function New({ reload }) {
   }
   return html`<details class="card" open=${Boolean(state.key || state.error)}><summary><h2>New key</h2></summary>
     <form onSubmit=${create}>
-      <div class="fields">${field("name", "Name", "What it is for.")}${field("project", "Project", "The only project that it sees; * for all.")}${field("expires_days", "Valid for … days", "Empty: until it is revoked.")}</div>
+      <div class="fields">
+        ${field("name", "Name", "What it is for.")}
+        ${field("project", "Project", "The only project that it sees; * for all.")}
+        ${field("expires_days", "Valid for … days", "Empty: until it is revoked.")}
+      </div>
       <fieldset class="scopes"><legend>What it may do</legend>
-        ${Object.entries(_SCOPES).map(([scope, text]) => html`<label><input type="checkbox" checked=${scopes.has(scope)} onChange=${() => turn(scope)} /> <strong>${scope}</strong> <span class="muted">${text}</span></label>`)}
+        ${Object.entries(_SCOPES).map(
+          ([scope, text]) => html`<label>
+            <input type="checkbox" checked=${scopes.has(scope)} onChange=${() => turn(scope)} />${" "}
+            <strong>${scope}</strong> <span class="muted">${text}</span>
+          </label>`,
+        )}
       </fieldset>
       ${state.error && faults.length === 0 && html`<${Failed} error=${state.error} />`}
       <button class="primary">Create</button>

@@ -18,8 +18,9 @@ import { AddedPage, addedPages } from "./added_page.js";
 import { HeldOut } from "./held_out.js";
 import { RunJudges } from "./rejudgings.js";
 import { RunActions } from "./run_actions.js";
-import { RunEvents } from "./run_events.js";
 import { RunIterations } from "./run_iterations.js";
+import { RunLogPage } from "./run_log.js";
+import { RunMetrics } from "./run_metrics.js";
 import { Notices } from "./run_notices.js";
 import { RunOverview } from "./run_overview.js";
 import { RunRequest } from "./run_request.js";
@@ -34,13 +35,16 @@ import { RunTrajectories } from "./trajectories.js";
 /** @type {Part[]} */
 const _PARTS = [
   { name: "", title: "Overview", part: RunOverview },
+  { name: "metrics", title: "Metrics", part: RunMetrics },
   { name: "iterations", title: "Iterations", part: RunIterations },
   { name: "trajectories", title: "Trajectories", part: RunTrajectories },
   { name: "held-out", title: "What it learned", part: HeldOut },
   { name: "rejudgings", title: "Judges", part: RunJudges },
-  { name: "events", title: "Events", part: RunEvents },
+  { name: "log", title: "Log", part: RunLogPage },
   { name: "request", title: "Settings", part: RunRequest },
 ];
+/** Names in addresses of earlier versions. @type {Record<string, string>} */
+const _EARLIER = { events: "log" };
 const _CONNECTIONS = /** @type {Record<string, string>} */ ({
   connecting: "connecting …",
   live: "live",
@@ -58,7 +62,7 @@ export function RunPage({ id, part, query }) {
       ? html`<${Failed} error=${data.error.value} retry=${data.retry} />`
       : html`<${Loading} rows=${8} />`;
   const parts = partsOf(run.environment);
-  const shown = parts.find((each) => each.name === part) ?? parts[0];
+  const shown = parts.find((each) => each.name === (_EARLIER[part] ?? part)) ?? parts[0];
   return html`
     <${Head} data=${data} run=${run} isElsewhere=${shown.name !== ""} />
     <${Strip} class="tabs" label="Parts of the run">
@@ -72,7 +76,7 @@ export function RunPage({ id, part, query }) {
     <${shown.part} data=${data} run=${run} query=${query} baseline=${baseline} />`;
 }
 
-/** The parts of a run: those of its environment come before its events. @type {Map<string, Part[]>} */
+/** The parts of a run: those of its environment come before its log. @type {Map<string, Part[]>} */
 const _OF_ENVIRONMENTS = new Map();
 
 /** @param {string} environment */
@@ -86,7 +90,7 @@ function partsOf(environment) {
       html`<${AddedPage} page=${page} data=${props.data} run=${props.run} query=${props.query} />`,
   }));
   const parts = _PARTS.toSpliced(
-    _PARTS.findIndex((each) => each.name === "events"),
+    _PARTS.findIndex((each) => each.name === "log"),
     0,
     ...added,
   );

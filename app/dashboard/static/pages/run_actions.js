@@ -11,7 +11,6 @@ import { Loaded, useLoaded } from "../parts/states.js";
 import { go, href } from "../router.js";
 import { ENDED } from "../run_data.js";
 import { may } from "../session.js";
-import { shortageOf } from "./run_notices.js";
 import { Share } from "./share.js";
 
 /** @typedef {import("../api_types").CheckpointOut} Checkpoint */
@@ -28,7 +27,7 @@ export function RunActions({ data, run, promoted }) {
     await remove(path`runs/${id}`);
     go([]);
   }
-  const isShort = shortageOf(data) !== undefined; // its notice asks for a new limit
+  const isShort = data.shortage.value !== undefined; // its notice asks for a new limit
   const isLive = !ENDED.has(run.status);
   return html`<div class="actions">
     <${NoticeSwitch} run=${run} />

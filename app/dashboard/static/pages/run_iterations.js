@@ -1,11 +1,11 @@
 // All iterations of a run with all figures.
 
+import { useEffect } from "../vendor/hooks.js";
 import { duration, moment, number, percent, whole } from "../format.js";
 import { html } from "../parts/html.js";
 import { Empty } from "../parts/states.js";
 import { LongTable } from "../parts/table.js";
 import { href } from "../router.js";
-import { kl } from "./run_health.js";
 
 /** @typedef {import("../run_data.js").Iteration} Iteration */
 
@@ -19,22 +19,33 @@ const _NO_SIGNAL = /** @type {Record<string, string>} */ ({
 
 /** @param {import("./run.js").PartProps} props */
 export function RunIterations({ data, run }) {
+  useEffect(data.readAll, [data]);
   const rows = [...data.iterations.value].reverse();
   if (rows.length === 0)
-    return html`<${Empty} title="No iteration yet"><p>The baseline comes first: it measures the agent before any training.</p><//>`;
+    return html`<${Empty} title="No iteration yet">
+      <p>The baseline comes first: it measures the agent before any training.</p><//>`;
   return html`<h2 class="unseen">Iterations</h2>
     <${LongTable} caption="Iterations, newest first" rows=${rows} height=${640} columns=${columns(
       run.run_id,
       rows.some((each) => each.supervised),
     )}
-      keyOf=${(/** @type {Iteration} */ each) => each.iteration} toneOf=${(/** @type {Iteration} */ each) => (each.no_signal ? "warn" : "")} />`;
+      keyOf=${(/** @type {Iteration} */ each) => each.iteration}
+      toneOf=${(/** @type {Iteration} */ each) => (each.no_signal ? "warn" : "")} />`;
 }
+
+/** How far a step moved the policy, by the backend's measure. @param {Iteration} each */
+const kl = (each) => each.train_metrics?.kl_policy_ref ?? each.train_metrics?.step_kl ?? each.train_metrics?.kl_div;
 
 /** @param {string} runId @param {boolean} isSupervised @returns {import("../parts/table.js").Column[]} */
 function columns(runId, isSupervised) {
   const link = (/** @type {Iteration} */ each) =>
-    html`<a href=${href(["runs", runId, "trajectories"], { iteration: each.iteration })}>${each.iteration === 0 ? "0 (baseline)" : each.iteration}</a>`;
-  /** @param {string} title @param {import("../parts/table.js").Column["by"]} by @param {(each: Iteration) => unknown} cell */
+    html`<a href=${href(["runs", runId, "trajectories"], { iteration: each.iteration })}>
+      ${each.iteration === 0 ? "0 (baseline)" : each.iteration}</a>`;
+  /**
+   * @param {string} title
+   * @param {import("../parts/table.js").Column["by"]} by
+   * @param {(each: Iteration) => unknown} cell
+   */
   const figure = (title, by, cell) => ({ title, by, cell, isNumber: true, width: 62 + title.length * 7 });
   return [
     { title: "Iteration", by: "iteration", cell: link, width: 116 },

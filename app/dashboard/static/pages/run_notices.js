@@ -17,7 +17,7 @@ import { ENDED } from "../run_data.js";
 
 /** @param {{data: RunData, run: Run}} props */
 export function Notices({ data, run }) {
-  const shortage = run.status === "paused" ? shortageOf(data) : undefined;
+  const shortage = run.status === "paused" ? data.shortage.value : undefined;
   const service = readiness.value;
   return html`
     ${(run.diagnosis || run.verdict.causes.length > 0) && html`<${Causes} run=${run} />`}
@@ -102,19 +102,9 @@ function Causes({ run }) {
   </ul>`;
 }
 
-/** @typedef {{limit: string, max: number, needs: number, spent: Record<string, number | null>}} Shortage */
-
-/** The budget that paused the run, if it was one. @param {RunData} data @returns {Shortage | undefined} */
-export function shortageOf(data) {
-  const stopped = data.events.value.find((each) => each.type !== "run.paused");
-  return stopped?.type === "budget.reached"
-    ? /** @type {Shortage} */ (/** @type {unknown} */ (stopped.data))
-    : undefined;
-}
-
 /**
  * Asks for a higher limit, filled in with what the whole run will probably need.
- * @param {{data: RunData, run: Run, shortage: Shortage}} props
+ * @param {{data: RunData, run: Run, shortage: import("../run_data.js").Shortage}} props
  */
 function BudgetPause({ data, run, shortage: { limit, max, needs, spent } }) {
   const unit = limit.replace("max_", "").replace("usd", "dollars");

@@ -15,7 +15,6 @@ import { label, visible } from "../parts/text.js";
 import { described, evaluationsOf, HeldOutSwitch, kindOf, kindsOf, onSameScenarios } from "../parts/verdict.js";
 import { go, href } from "../router.js";
 import { ENDED } from "../run_data.js";
-import { Health } from "./run_health.js";
 
 /** @typedef {import("../api_types").RunOut} Run */
 /** @typedef {import("../run_data.js").Iteration} Iteration */
@@ -26,6 +25,7 @@ const _CHART_HEIGHT = 210;
 
 /** @param {import("./run.js").PartProps} props */
 export function RunOverview({ data, run, query, baseline }) {
+  useEffect(data.readAll, [data]);
   const kind = kindOf(run, query);
   const iterations = data.iterations.value.filter((each) => each.iteration > 0);
   const isOpen = !ENDED.has(run.status); // what has ended gets no more data
@@ -40,7 +40,11 @@ export function RunOverview({ data, run, query, baseline }) {
     <${Outcome} run=${run} iterations=${iterations} kind=${kind} />
     <${Rejudged} run=${run} />
     ${iterations.some((each) => each.supervised) && html`<${ImitationChart} iterations=${iterations} baseline=${baseline} />`}
-    ${iterations.length > 0 && html`<${Health} iterations=${iterations} baseline=${baseline} />`}
+    ${
+      iterations.length > 0 &&
+      html`<p class="muted">Health of the training: loss, KL, entropy, gradient norm, times and any other figure as charts
+        under <a href=${href(["runs", run.run_id, "metrics"])}>Metrics</a>.</p>`
+    }
     <${Spent} run=${run} />`;
 }
 
@@ -111,7 +115,7 @@ function remaining(run, iterations) {
     .map((each) => each.timing?.total_s)
     .filter((seconds) => seconds !== undefined);
   const left = run.progress.iterations_total - run.progress.iterations_done;
-  if (run.status !== "running" || took.length === 0) return "";
+  if (run.status !== "running" || took.length === 0 || left === 0) return "";
   const median = took.sort((one, other) => one - other)[took.length >> 1];
   return `about ${duration(median * left)} left`;
 }

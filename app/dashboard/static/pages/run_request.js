@@ -1,6 +1,6 @@
 // The request that started a run, with all defaults filled in, and how to start it again.
 
-import { useState } from "../vendor/hooks.js";
+import { useEffect, useState } from "../vendor/hooks.js";
 import { html } from "../parts/html.js";
 import { JsonText, label, Text } from "../parts/text.js";
 import { AsCode } from "../parts/as_code.js";
@@ -22,6 +22,7 @@ function sent(stored) {
 
 /** @param {import("./run.js").PartProps} props */
 export function RunRequest({ run, data }) {
+  useEffect(data.readAll, [data]);
   const [again] = useState(() => `${run.model.name.slice(0, _MOST_KEPT)}-${Date.now().toString(36)}`);
   const start = data.iterations.value.find((each) => each.iteration === 0)?.step ?? 0;
   // A run whose model had been trained before began at one of that model's checkpoints.

@@ -8,6 +8,7 @@ import { Menu } from "../parts/menu.js";
 import { Empty, Failed, Loading } from "../parts/states.js";
 import { Table } from "../parts/table.js";
 import { go, href, refine } from "../router.js";
+import { may } from "../session.js";
 import { COLUMNS, columnsOf, DIFFERING, pathsOf, settingsIn, shownColumns, titleOf } from "./run_columns.js";
 
 const _STATUSES = ["queued", "running", "paused", "completed", "failed", "cancelled"];
@@ -213,5 +214,10 @@ function Welcome() {
       the model is trained to do more of what went better. Everything runs on this machine.
     </p>
     <p><a class="button primary" href=${href(["start"])}>Start a run</a></p>
+    ${
+      may("operator") &&
+      html`<p class="muted">Say in the <a href=${href(["settings"])}>settings</a> what an hour of this machine costs, and
+        runs show what they cost.</p>`
+    }
   <//>`;
 }

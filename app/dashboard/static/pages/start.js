@@ -8,7 +8,7 @@ import { Field } from "../parts/field.js";
 import { html } from "../parts/html.js";
 import { QuestionsNeeded } from "../parts/questions.js";
 import { Loaded, useLoaded } from "../parts/states.js";
-import { label, Text } from "../parts/text.js";
+import { label, Text, visible } from "../parts/text.js";
 import { Upload, uploadTo } from "../parts/upload.js";
 import { demonstrationsOf, WarmStartFields } from "../parts/warm_start_fields.js";
 import { go } from "../router.js";
@@ -17,6 +17,26 @@ import { changedIn, fields, GROUPS, requestOf, valuesOf } from "../start_fields.
 /** @typedef {Awaited<ReturnType<typeof load>>} Choices */
 /** @typedef {{loc: (string | number)[], msg: string}} Fault */
 
+const _CHECKPOINT = {
+  name: "checkpoint",
+  label: "Step of the checkpoint",
+  type: "integer",
+  help: "The best checkpoint, unless you choose another one.",
+};
+const _INBOX = {
+  name: "environment.config.inbox",
+  label: "Inbox",
+  type: "string",
+  help: "The mailbox that the agent searches.",
+  standard: "synthetic mailboxes",
+};
+const _SCENARIOS = {
+  name: "environment.config.scenarios",
+  label: "Scenarios",
+  type: "string",
+  help: "A named set of tasks.",
+  standard: "made by the environment",
+};
 const _NOT_FORKED = new Set(["backend", "model.base_model"]);
 
 /** @param {{query: URLSearchParams}} props */
@@ -26,10 +46,13 @@ export function Start({ query }) {
   return html`<h1>${parent ? "Fork a run" : "Start a run"}</h1>
     <p class="muted">${
       parent
-        ? html`A new run that continues from a checkpoint of <code>${label(parent)}</code>, with its settings except for what you change.`
-        : "Every setting has a default that works on this machine. The run starts in the background; its page shows it learn."
+        ? html`A new run that continues from a checkpoint of <code>${label(parent)}</code>,${" "}
+            with its settings except for what you change.`
+        : "Every setting has a default that works here. The run starts in the background; its page shows it learn."
     }</p>
-    <${Loaded} state=${state} rows=${8}>${(/** @type {Choices} */ choices) => html`<${Form} choices=${choices} />`}<//>`;
+    <${Loaded} state=${state} rows=${8}>
+      ${(/** @type {Choices} */ choices) => html`<${Form} choices=${choices} />`}
+    <//>`;
 }
 
 /** All choices that the form offers. @param {string | null} fork @param {AbortSignal} aborted */
@@ -45,7 +68,7 @@ async function load(fork, aborted) {
   ]);
   return {
     environments: /** @type {import("../api_types").EnvironmentOut[]} */ (environments.items),
-    judges: /** @type {string[]} */ (judges.items.map((/** @type {any} */ each) => each.name)),
+    judges: /** @type {import("../api_types").JudgeOut[]} */ (judges.items),
     inboxes: /** @type {import("../api_types").InboxOut[]} */ (inboxes),
     inboxUpload,
     sets: /** @type {import("../api_types").ScenarioSetOut[]} */ (sets),
@@ -54,7 +77,10 @@ async function load(fork, aborted) {
   };
 }
 
-/** @typedef {{environment: string, inbox: string, scenarios: string, documents: Record<string, string>, judge: string, checkpoint: string}} Task */
+/**
+ * @typedef {{environment: string, inbox: string, scenarios: string, documents: Record<string, string>, judge: string,
+ *   checkpoint: string}} Task
+ */
 /** @typedef {import("../api_types").DocumentOut} DocumentOut */
 
 /** @param {{choices: Choices}} props */
@@ -77,6 +103,7 @@ function Form({ choices }) {
     setValues((before) => ({ ...before, [name]: value }));
   const faults = state.error instanceof ApiError ? state.error.errors : [];
   const body = bodyOf(task, values, choices);
+  const target = parent ? path`runs/${parent.run_id}/fork` : "learn-loop";
 
   /** @param {SubmitEvent} event */
   async function submit(event) {
@@ -84,7 +111,7 @@ function Form({ choices }) {
     setState({ isBusy: true });
     try {
       if (body instanceof Error) throw body;
-      const started = await post(parent ? path`runs/${parent.run_id}/fork` : "learn-loop", body);
+      const started = await post(target, body);
       go(["runs", started.run_id]);
     } catch (error) {
       setState({ error: /** @type {Error} */ (error) });
@@ -95,12 +122,16 @@ function Form({ choices }) {
   }
   return html`<form class="start" onSubmit=${submit} novalidate>
     <div class="start-fields">
-      ${!parent && html`<${TaskFields} task=${task} set=${setTask} choices=${choices} faults=${faults} values=${values} setValue=${setValue} />`}
+      ${
+        !parent &&
+        html`<${TaskFields} task=${task} set=${setTask} choices=${choices} faults=${faults} values=${values}
+          setValue=${setValue} />`
+      }
       ${
         parent &&
         html`<section class="card"><h2>Where it starts</h2>
-        <div class="fields"><${Field} field=${{ name: "checkpoint", label: "Step of the checkpoint", type: "integer", help: "The best checkpoint, unless you choose another one." }}
-          value=${task.checkpoint} faults=${faults} set=${(/** @type {string} */ checkpoint) => setTask({ ...task, checkpoint })} /></div></section>`
+        <div class="fields"><${Field} field=${_CHECKPOINT} value=${task.checkpoint} faults=${faults}
+          set=${(/** @type {string} */ checkpoint) => setTask({ ...task, checkpoint })} /></div></section>`
       }
       ${GROUPS.map(
         (group) => html`<${Group} key=${group.title} group=${group} values=${values} faults=${faults}
@@ -109,24 +140,35 @@ function Form({ choices }) {
       ${
         !parent &&
         html`<${WarmStartFields} values=${values} set=${setValue} faults=${faults}
-        names=${namesOf(choices.demonstrations)} stored=${stored("warm_start.demonstrations", choices.demonstrations, setValue)} />`
+        names=${namesOf(choices.demonstrations)}
+        stored=${stored("warm_start.demonstrations", choices.demonstrations, setValue)} />`
       }
     </div>
     <aside class="card start-side">
       <h2>The request</h2>
-      ${body instanceof Error ? html`<p class="wrong">${body.message}</p>` : html`<${AsCode} body=${body} target=${parent ? path`runs/${parent.run_id}/fork` : "learn-loop"} />`}
+      ${
+        body instanceof Error
+          ? html`<p class="wrong">${body.message}</p>`
+          : html`<${AsCode} body=${body} target=${target} />`
+      }
       ${state.error && html`<${Faults} error=${state.error} />`}
-      <button class="primary" disabled=${state.isBusy} aria-busy=${state.isBusy}>${parent ? "Fork the run" : "Start the run"}</button>
+      <button class="primary" disabled=${state.isBusy} aria-busy=${state.isBusy}>
+        ${parent ? "Fork the run" : "Start the run"}
+      </button>
     </aside>
   </form>`;
 }
+
+/** @param {Fault} each */
+const fault = (each) =>
+  html`<li><code>${label(each.loc.slice(1).join("."), 120)}</code> <${Text} value=${each.msg} limit=${400} /></li>`;
 
 /** All faults as a list; each is also shown at its field. @param {{error: Error}} props */
 function Faults({ error }) {
   const errors = error instanceof ApiError ? error.errors : [];
   return html`<div class="notice bad" role="alert">
     <${Text} as="p" value=${errors.length > 0 ? "The service did not accept this:" : error.message} limit=${600} />
-    ${errors.length > 0 && html`<ul>${errors.map((each) => html`<li><code>${label(each.loc.slice(1).join("."), 120)}</code> <${Text} value=${each.msg} limit=${400} /></li>`)}</ul>`}
+    ${errors.length > 0 && html`<ul>${errors.map(fault)}</ul>`}
   </div>`;
 }
 
@@ -138,7 +180,10 @@ function forkable(parent) {
   return Object.fromEntries(kept);
 }
 
-/** The body of the request, or an Error if it cannot be made. @param {Task} task @param {Record<string, string>} values @param {Choices} choices */
+/**
+ * The body of the request, or an Error if it cannot be made.
+ * @param {Task} task @param {Record<string, string>} values @param {Choices} choices
+ */
 function bodyOf(task, values, { parent, environments }) {
   if (parent) {
     const changes = requestOf(changedIn(values, forkable(parent)), { withDefaults: true });
@@ -166,7 +211,10 @@ function bodyOf(task, values, { parent, environments }) {
   };
 }
 
-/** The documents that runs of an environment can be given. @param {Choices["environments"]} environments @param {string} name */
+/**
+ * The documents that runs of an environment can be given.
+ * @param {Choices["environments"]} environments @param {string} name
+ */
 const documentsOf = (environments, name) => environments.find((each) => each.name === name)?.documents ?? [];
 
 /**
@@ -178,36 +226,72 @@ function TaskFields({ task, set, choices, faults, values, setValue }) {
     set({ ...task, [name]: value });
   const isMail = task.environment === "email_search";
   const isOwn = task.environment === "agent";
-  const inboxes = namesOf(choices.inboxes);
   const sets = choices.sets.filter((each) => each.environment === task.environment);
+  const setDocument = (/** @type {string} */ name) => (/** @type {string} */ text) =>
+    set({ ...task, documents: { ...task.documents, [name]: text } });
   return html`<section class="card"><h2>Task and judge</h2>
     <div class="fields">
-      <${Field} field=${{ name: "environment.name", label: "Environment", type: "string", help: choices.environments.find((each) => each.name === task.environment)?.description || "An environment of this installation.", choices: choices.environments.map((each) => each.name) }}
-        value=${task.environment} set=${change("environment")} faults=${faults} />
-      <${Field} field=${{ name: "judge", label: "Judge", type: "string", help: isOwn ? "RULER compares what the agents did, and needs a judge model; `reported` takes the rewards that your agent reports." : "Scores the rollouts. The environment's own judge fits its task.", choices: choices.judges, standard: "the environment's own" }}
-        value=${task.judge} set=${change("judge")} faults=${faults} />
+      <${Field} field=${environmentField(choices, task.environment)} value=${task.environment}
+        set=${change("environment")} faults=${faults} />
+      <${Field} field=${judgeField(choices, isOwn)} value=${task.judge} set=${change("judge")} faults=${faults} />
       ${
         isMail &&
-        html`<${Field} field=${{ name: "environment.config.inbox", label: "Inbox", type: "string", help: "The mailbox that the agent searches.", choices: inboxes, standard: "synthetic mailboxes" }}
-        value=${task.inbox} set=${change("inbox")} faults=${faults} />`
+        html`<${Field} field=${{ ..._INBOX, choices: namesOf(choices.inboxes) }} value=${task.inbox}
+          set=${change("inbox")} faults=${faults} />`
       }
       ${
         !isOwn &&
         sets.length > 0 &&
-        html`<${Field} field=${{ name: "environment.config.scenarios", label: "Scenarios", type: "string", help: "A named set of tasks.", choices: namesOf(sets), standard: "made by the environment" }}
-        value=${task.scenarios} set=${change("scenarios")} faults=${faults} />`
+        html`<${Field} field=${{ ..._SCENARIOS, choices: namesOf(sets) }} value=${task.scenarios}
+          set=${change("scenarios")} faults=${faults} />`
       }
     </div>
+    <${UnusableJudges} judges=${choices.judges} />
     ${isOwn && html`<${AgentFields} values=${values} set=${setValue} faults=${faults} sets=${sets} />`}
     ${isMail && task.inbox && !task.scenarios && html`<${QuestionsNeeded} key=${task.inbox} inbox=${task.inbox} />`}
-    ${isMail && choices.inboxUpload && html`<${Upload} kind=${choices.inboxUpload} done=${stored("inbox", choices.inboxes, (_, name) => change("inbox")(name))} />`}
+    ${
+      isMail &&
+      choices.inboxUpload &&
+      html`<${Upload} kind=${choices.inboxUpload}
+        done=${stored("inbox", choices.inboxes, (_, name) => change("inbox")(name))} />`
+    }
     ${documentsOf(choices.environments, task.environment).map(
-      (
-        each,
-      ) => html`<${DocumentField} key=${each.setting} document=${each} value=${task.documents[each.setting] ?? ""} faults=${faults}
-      set=${(/** @type {string} */ text) => set({ ...task, documents: { ...task.documents, [each.setting]: text } })} />`,
+      (each) => html`<${DocumentField} key=${each.setting} document=${each}
+      value=${task.documents[each.setting] ?? ""} faults=${faults}
+      set=${setDocument(each.setting)} />`,
     )}
   </section>`;
+}
+
+/** @param {Choices} choices @param {string} name */
+const environmentField = ({ environments }, name) => ({
+  name: "environment.name",
+  label: "Environment",
+  type: "string",
+  help: environments.find((each) => each.name === name)?.description || "An environment of this installation.",
+  choices: environments.map((each) => each.name),
+});
+
+/** @param {Choices} choices @param {boolean} isOwn whether the agent is the user's own */
+const judgeField = ({ judges }, isOwn) => ({
+  name: "judge",
+  label: "Judge",
+  type: "string",
+  help: isOwn
+    ? "RULER compares what the agents did; `reported` takes the rewards that your agent reports."
+    : "Scores the rollouts. The environment's own judge fits its task.",
+  choices: judges.filter((each) => !each.needs).map((each) => each.name),
+  standard: "the environment's own",
+});
+
+/** Judges that are not offered, with what they need. @param {{judges: import("../api_types").JudgeOut[]}} props */
+function UnusableJudges({ judges }) {
+  const unusable = judges.filter((each) => each.needs);
+  if (unusable.length === 0) return null;
+  return html`<details class="muted small">
+    <summary>Judges that cannot be used here yet: ${unusable.map((each) => label(each.name, 60)).join(", ")}</summary>
+    <ul>${unusable.map((each) => html`<li>${visible(each.needs ?? "")}</li>`)}</ul>
+  </details>`;
 }
 
 /** @param {{name: string}[]} versions */
@@ -215,20 +299,25 @@ const namesOf = (versions) => [...new Set(versions.map((each) => each.name))];
 
 /**
  * Select the data that was just uploaded.
- * @param {string} field @param {any[]} versions available versions @param {(field: string, name: string) => void} choose
+ * @param {string} field @param {any[]} versions available versions
+ * @param {(field: string, name: string) => void} choose
  */
 const stored = (field, versions, choose) => (/** @type {string} */ name) => (
   versions.unshift({ name }), choose(field, name)
 );
 
-/** A document of an environment, pasted or from a file. @param {{document: DocumentOut, value: string, set: (value: string) => void, faults: Fault[]}} props */
+/**
+ * A document of an environment, pasted or from a file.
+ * @param {{document: DocumentOut, value: string, set: (value: string) => void, faults: Fault[]}} props
+ */
 function DocumentField({ document, value, set, faults }) {
   const wrong = faults.filter((each) => each.loc.includes(document.setting) || each.loc.includes("config"));
   /** @param {Event & {currentTarget: HTMLInputElement}} event */
   const chosen = async (event) => set((await event.currentTarget.files?.[0]?.text()) ?? "");
   return html`<div class="fields">
     <label class="field wide"><span>${document.title}</span>
-      <textarea class="code" spellcheck=${false} value=${value} aria-invalid=${wrong.length > 0} placeholder=${document.example.length > 0 ? JSON.stringify(document.example) : undefined}
+      <textarea class="code" spellcheck=${false} value=${value} aria-invalid=${wrong.length > 0}
+        placeholder=${document.example.length > 0 ? JSON.stringify(document.example) : undefined}
         onInput=${(/** @type {any} */ event) => set(event.currentTarget.value)}></textarea>
       <span class="help"><${Text} value=${document.description} limit=${600} /></span>
       ${wrong.map((each) => html`<span class="wrong">${label(each.msg, 300)}</span>`)}

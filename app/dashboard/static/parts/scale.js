@@ -1,22 +1,33 @@
 // Scales of charts: where a value is drawn, which values the axes name, and which points of a long series are drawn.
 
-/** @typedef {{from: number, to: number, start: number, end: number, at: (value: number) => number, back: (place: number) => number}} Scale */
+/**
+ * @typedef {object} Scale
+ * @property {number} from lowest value
+ * @property {number} to
+ * @property {number} start its pixel
+ * @property {number} end
+ * @property {(value: number) => number} at
+ * @property {(place: number) => number} back
+ */
 
 /**
  * Map values from `from` to `to` onto pixels from `start` to `end`.
  * @param {[number, number]} values
  * @param {[number, number]} pixels
+ * @param {boolean} [isLog] whether equal ratios are equally wide; then the values are above 0
  * @returns {Scale}
  */
-export function scale([from, to], [start, end]) {
-  const width = to - from || 1;
+export function scale([from, to], [start, end], isLog = false) {
+  const [into, out] = isLog ? [Math.log10, (/** @type {number} */ power) => 10 ** power] : [Number, Number];
+  const low = into(from);
+  const width = into(to) - low || 1;
   return {
     from,
     to,
     start,
     end,
-    at: (value) => start + ((value - from) / width) * (end - start),
-    back: (place) => from + ((place - start) / (end - start || 1)) * width,
+    at: (value) => start + ((into(value) - low) / width) * (end - start),
+    back: (place) => out(low + ((place - start) / (end - start || 1)) * width),
   };
 }
 
@@ -50,6 +61,42 @@ export function labelled(from, to, count, format) {
   const values = ticks(from, to, count);
   const isClear = count <= 1 || new Set(values.map(format)).size === values.length;
   return isClear ? values : labelled(from, to, count - 1, format);
+}
+
+/**
+ * About `count` values of a logarithmic axis: powers of ten, in a narrow range also their double and their fivefold,
+ * and in one without two of these round values.
+ * @param {number} from above 0
+ * @param {number} to
+ * @param {number} count
+ * @param {(value: number) => string} format
+ * @returns {number[]}
+ */
+export function logTicks(from, to, count, format) {
+  const [low, high] = [Math.floor(Math.log10(from)), Math.ceil(Math.log10(to))];
+  const powers = Array.from({ length: high - low + 1 }, (_, index) => low + index);
+  const within = (/** @type {number[]} */ digits) =>
+    powers
+      .flatMap((power) => digits.map((digit) => Number((digit * 10 ** power).toPrecision(12))))
+      .filter((value) => value >= from && value <= to);
+  const decades = within([1]);
+  if (decades.length > count) {
+    const every = Math.ceil(decades.length / count);
+    return decades.filter((_, index) => index % every === 0);
+  }
+  const finer = decades.length >= 2 ? decades : within([1, 2, 5]);
+  return finer.length >= 2 ? finer : labelled(from, to, count, format);
+}
+
+/**
+ * The range of a logarithmic axis that shows all values above 0.
+ * @param {(number | null | undefined)[]} values
+ * @returns {[number, number]}
+ */
+export function logRangeOf(values) {
+  const powers = values.map((value) => (value != null && value > 0 ? Math.log10(value) : null));
+  const [low, high] = rangeOf(powers, false);
+  return [10 ** low, 10 ** high];
 }
 
 /**

@@ -32,7 +32,15 @@ def request(*labels: str, scenarios: int = 2, samples: int = 1) -> Comparison:
 
 
 def row(slot: Slot, **changes: Any) -> Any:
-    facts = {"success": True, "reward": 1.0, "score": 1.0, "error": None, "turns": 2, "prompt_tokens": 10}
+    facts = {
+        "success": True,
+        "reward": 1.0,
+        "score": 1.0,
+        "error": None,
+        "turns": 2,
+        "prompt_tokens": 10,
+        "undelivered_parts": None,
+    }
     outcome = {"finish": "answered", "sources_correct": True} | changes.pop("outcome", {})
     return SimpleNamespace(slot=str(slot), outcome=outcome, completion_tokens=5, seconds=1.0, **facts | changes)
 

@@ -235,7 +235,7 @@ def test_replies_that_are_read_differently_are_a_fault() -> None:
     assert diagnosis.cause == Cause.PARSER_DRIFT
     assert diagnosis.severity == Severity.FAULT
     assert diagnosis.first_iteration == 3
-    assert "2 of 16 replies of evaluation rollouts" in diagnosis.summary
+    assert "In evaluation rollouts, 2 of 16 recorded replies" in diagnosis.summary
     assert diagnosis.evidence["text"] == "<tool_call>"
     assert diagnosis.remedy.how == "none"
 
@@ -345,7 +345,7 @@ def without_collapse(diagnoses: list[Diagnosis]) -> list[Diagnosis]:
         (
             replace(HEALTHY, out_of_turns=8),
             Cause.OUT_OF_TURNS,
-            "100% of the rollouts ended because their 10 turns",
+            "100% of the rollouts ended because they had used up their 10 turns",
             {"checkpoint": 4, "max_turns": 20},
         ),
         (replace(HEALTHY, tool_errors=20), Cause.TOOL_ERRORS, "100% of the tool calls were answered by an error", None),
@@ -397,7 +397,7 @@ def test_a_constant_judge_explains_groups_without_success() -> None:
 @pytest.mark.parametrize(
     ("tasks", "words"),
     [
-        ({"train": {"a": "one", "b": "one", "c": "two"}}, "training scenarios have the same task as another one"),
+        ({"train": {"a": "one", "b": "one", "c": "two"}}, "share a task with another one"),
         ({"train": {"a": "task of validation-3"}}, "1 held-out scenario has the same task"),
     ],
 )

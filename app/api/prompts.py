@@ -1,0 +1,91 @@
+"""Prompts: versioned texts that an agent brings to its model, for evaluations, runs and questions."""
+
+from typing import Annotated
+
+from fastapi import Query
+from fastapi.responses import StreamingResponse
+
+from learnloop_service.app.api.datasets import NamedOnly
+from learnloop_service.app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentStoredTexts
+from learnloop_service.app.api.documents import Hash, stored
+from learnloop_service.app.api.pages import ById
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.datasets import removal, rows
+from learnloop_service.app.datasets.rows import NewVersion
+from learnloop_service.app.datasets.stored_prompts import prompt_document
+from learnloop_service.app.db.tables import DatasetVersion
+from learnloop_service.app.domain.names import DATASET_PATTERN
+from learnloop_service.app.errors import InvalidRequest
+from learnloop_service.app.runs import documents
+from learnloop_service.app.schemas.base import Page
+from learnloop_service.app.schemas.prompts import PromptOut, PromptsDeleted, PromptToStore
+from learnloop_service.training.prompt import InvalidPrompt, read_prompt
+
+router = keyed_router("documents")
+
+
+@router.post("/prompts", status_code=201)
+async def store_prompt(
+    database: CurrentDatabase,
+    caller: CurrentCaller,
+    prompt: PromptToStore,
+    name: Annotated[
+        str, Query(pattern=DATASET_PATTERN, description="Name of the prompt: letters, digits, `-` and `_`")
+    ],
+) -> PromptOut:
+    """Store a prompt. The body is the prompt itself.
+
+    Evaluations, learn-loops and questions name it in `prompt`, as `NAME` (the newest version then) or `NAME@VERSION`.
+    Storing the same one under the same name again has no effect.
+    """
+    try:
+        read = read_prompt(prompt.model_dump())
+    except InvalidPrompt as error:
+        where = ("body",) if error.part is None else ("body", "parts", error.part)
+        raise InvalidRequest(where, str(error)) from error
+    new = prompt_document(caller.namespace, read)
+    sha256, count = str(new.reference["sha256"]), int(new.reference["count"])
+    version = NewVersion(new.project, "prompt", name, sha256, count, environment="", origin={"author": caller.actor})
+    async with database.begin() as tx:
+        await documents.save(tx, [new])
+        row = await rows.add(tx, version)
+    return _prompt_out(row)
+
+
+@router.get("/prompts")
+async def list_prompts(
+    database: CurrentDatabase, caller: CurrentCaller, paging: ById, name: NamedOnly = None
+) -> Page[PromptOut]:
+    """List the versions of stored prompts, newest first."""
+    versions = await rows.listed(database, caller.project, "prompt", name, paging.cursor, paging.limit)
+    return paging.page(versions, _prompt_out, lambda row: row.id)
+
+
+@router.get("/prompts/{sha256}")
+async def get_prompt(
+    texts: CurrentStoredTexts, database: CurrentDatabase, caller: CurrentCaller, sha256: Hash
+) -> StreamingResponse:
+    """Get a stored prompt, as `{"prompt": {"parts": {...}, "replaces": {...}}}`."""
+    return await stored(texts, database, caller.project, "prompt", sha256)
+
+
+@router.delete("/prompts/{sha256}")
+async def delete_prompt(database: CurrentDatabase, caller: CurrentCaller, sha256: Hash) -> PromptsDeleted:
+    """Delete a stored prompt of the caller's project, and all its names.
+
+    Returns the names. A prompt that a run or an evaluation has cannot be deleted: `used_by` of the error names it.
+    """
+    versions = await removal.delete_documents(database, caller.namespace, "prompt", sha256)
+    return PromptsDeleted(sha256=sha256, names=[f"{version.name}@{version.version}" for version in versions])
+
+
+def _prompt_out(row: DatasetVersion) -> PromptOut:
+    return PromptOut(
+        name=row.name,
+        version=row.version,
+        sha256=row.sha256,
+        count=row.size,
+        origin=row.origin,
+        created_at=row.created_at,
+        links={"self": f"/prompts/{row.sha256}"},
+    )

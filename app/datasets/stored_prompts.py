@@ -1,0 +1,66 @@
+"""Prompts: versioned texts that an agent brings to its model, by name or hash."""
+
+import asyncio
+import json
+import re
+from hashlib import sha256
+from pathlib import Path
+
+from learnloop_service.app.datasets import references, rows
+from learnloop_service.app.datasets.references import UnknownDataset
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.json_text import canonical
+from learnloop_service.app.domain.stored_request import PromptReference
+from learnloop_service.app.errors import InvalidRequest, Location
+from learnloop_service.app.runs.documents import NewDocument, UnknownDocument, stored_text
+from learnloop_service.environment.base import Environment, OpenedEpisode, Scenario
+from learnloop_service.training.prompt import TOOL, InvalidPrompt, Prompt, opening, read_prompt
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def prompt_document(project: str, prompt: Prompt) -> NewDocument:
+    """Return the prompt as it is stored, and its number of parts."""
+    text = canonical(prompt.as_json())
+    reference = {"sha256": sha256(text.encode()).hexdigest(), "count": len(prompt.parts)}
+    return NewDocument(project, "prompt", text, reference)
+
+
+async def pinned_prompt(
+    database: Database, data_dir: Path, given: str | None, project: str | None, where: Location
+) -> PromptReference | None:
+    """Return the version that `NAME` or `NAME@VERSION` means now, or the prompt with that hash. Raises InvalidRequest
+    at `where`."""
+    if given is None:
+        return None
+    try:
+        if _SHA256.fullmatch(given):
+            await stored_text(database, project, "prompt", given)
+            version = await rows.find_content(database, project, "prompt", given, "")
+        else:
+            version = await references.prompt(database, data_dir, given, project)
+    except (UnknownDataset, UnknownDocument) as error:
+        raise InvalidRequest(where, f"{error}. Store one: learnloop prompts upload NAME FILE") from error
+    if version is None:
+        return PromptReference(sha256=given)
+    return PromptReference(sha256=version.sha256, name=version.name, version=version.version)
+
+
+async def read_stored(database: Database, project: str | None, reference: PromptReference | None) -> Prompt | None:
+    """Return the prompt that is referred to. Raises UnknownDocument."""
+    if reference is None:
+        return None
+    text = await stored_text(database, project, "prompt", reference.sha256)
+    return read_prompt(await asyncio.to_thread(json.loads, text))
+
+
+def check_fits(environment: Environment, scenario: Scenario, prompt: Prompt, where: Location) -> None:
+    """Raise InvalidRequest at `where` for a part or a placeholder that the environment does not have. Call it in a
+    thread."""
+    episode = environment.episode(scenario)
+    if isinstance(episode, OpenedEpisode) and not episode.tools:  # they are known once a rollout has opened it
+        prompt = Prompt({name: text for name, text in prompt.parts.items() if not name.startswith(TOOL)})
+    try:
+        opening(episode, prompt)
+    except InvalidPrompt as error:
+        raise InvalidRequest(where, str(error)) from error
