@@ -188,7 +188,7 @@ MUTATIONS = (
     _one(
         "a damaged intent to train still stands",
         "training/journal.py",
-        '            put[name] = "{}"\n',
+        '            replacements[name] = "{}"\n',
         "            pass\n",
         "tests/unit/training/test_journal.py::test_what_becomes_of_damaged_entries",
     ),
