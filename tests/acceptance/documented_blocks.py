@@ -14,6 +14,7 @@ PAGES = [
     ROOT / "benchmarks/README.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs/guides").glob("*.md")),
+    *sorted((ROOT / "plugins").glob("*/README.md")),
 ]
 ILLUSTRATIONS = {
     "Learned: held-out success rose": "output of a demo of minutes",

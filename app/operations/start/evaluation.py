@@ -142,11 +142,9 @@ class EvaluationStarter:
         """
         noted = built or NotedModels(ListedModels(self.resources.settings))
         found = [await self._resolve_model(place, each, caller, noted) for place, each in enumerate(request.models)]
-        contestants = [
-            await self._prompted(place, asked, contestant, project)
-            for place, (asked, (contestant, _)) in enumerate(zip(request.models, found, strict=True))
-        ]
-        labelled = _require_unique_labels(contestants)
+        labelled = _require_unique_labels(
+            [await self._prompted(place, request, contestant, project) for place, (contestant, _) in enumerate(found)]
+        )
         stored = await self._stored(request, basis, project, labelled, None if built else noted)
         noted.check_budget(request.budget.max_usd if request.budget else None)
         evaluation = kind.model_validate({**dict(stored), **fields})
@@ -162,15 +160,10 @@ class EvaluationStarter:
             **evaluation.listed_by,
         )
         started = StartedEvaluation(job, noted.warnings)
-        created = {
-            "models": [each.label for each in evaluation.models],
-            "environment": evaluation.environment.name,
-            "judge": evaluation.judge.name,
-            "rollouts": job.total,
-        }
         async with self.resources.database.begin() as tx:
             tx.add(job)
             await tx.flush()
+            created = _created(evaluation)
             await append_to_evaluation(tx, id, EventType.EVALUATION_CREATED, caller.actor, created)
             await tx.refresh(job)
             await save_reply(tx, started)
@@ -211,9 +204,12 @@ class EvaluationStarter:
         )
         return contestant, run.engine if run is not None and spec is None else None
 
-    async def _prompted(self, place: int, asked: ModelToEvaluate, contestant: Contestant, project: str) -> Contestant:
+    async def _prompted(
+        self, place: int, request: EvaluationRequest, contestant: Contestant, project: str
+    ) -> Contestant:
         """Return the model with the prompt that was asked for; without one, it keeps that of its run. Raises
         InvalidRequest."""
+        asked = request.models[place]
         if "prompt" not in asked.model_fields_set:
             return contestant
         database, data_dir = self.resources.database, self.resources.settings.data_dir
@@ -301,6 +297,16 @@ class EvaluationStarter:
                     where = ("body", "models", place, "prompt")
                     await asyncio.to_thread(check_fits, environment, drawn[0], prompt, where)
         return environment.default_judge, request.scenarios if synthetic else len(different(drawn))
+
+
+def _created(evaluation: StoredEvaluation) -> dict[str, Any]:
+    """Return the data of the event that says that the evaluation was created."""
+    return {
+        "models": [contestant.label for contestant in evaluation.models],
+        "environment": evaluation.environment.name,
+        "judge": evaluation.judge.name,
+        "rollouts": evaluation.slots,
+    }
 
 
 def _gate(request: EvaluationRequest) -> Gate:

@@ -145,8 +145,20 @@ async def test_no_outcome_is_not_zero(stage: ModelStage) -> None:
         json={"reward": None, "reason": "the site was down"},
         headers=session["owner"],
     )
-    assert reply.json()["outcome"] == {"reward": None, "parts": None, "output": None, "reason": "the site was down"}
+    nothing = dict.fromkeys(("reward", "parts", "output", "facts"))
+    assert reply.json()["outcome"] == {**nothing, "reason": "the site was down"}
     assert reply.json()["reward"] is None
+
+
+async def test_facts_keep_the_order_in_which_an_agent_reports_them(stage: ModelStage) -> None:
+    session, http = await opened(stage), stage.service.client
+    path, facts = f"/sessions/{session['id']}/outcome", {"looked_up": True, "a": False, "verified": False}
+    for _ in range(2):  # the same outcome again changes nothing
+        reply = await http.post(path, json={"reward": 0, "facts": facts}, headers=session["owner"])
+        assert reply.status_code == 200, reply.text
+        assert [*reply.json()["outcome"]["facts"].items()] == [*facts.items()]
+    other = await http.post(path, json={"reward": 0, "facts": {**facts, "a": True}}, headers=session["owner"])
+    assert other.status_code == 409
 
 
 async def test_an_agent_reaches_its_own_session_only(stage: ModelStage) -> None:

@@ -54,7 +54,12 @@ async def finished(client: httpx.AsyncClient, run_id: str) -> list[Json]:
 async def at_once(document: Mapping[str, Json]) -> tuple[int, Json]:
     """Does the task while the service waits."""
     said = await ask_model(document["session"], document["task"]["question"])
-    return 200, {"reward": float(said == "yes")}
+    return 200, {"reward": float(said == "yes"), "facts": _facts(said)}
+
+
+def _facts(said: str) -> dict[str, bool]:
+    """What a rollout reached: a database sorts the shorter name first."""
+    return dict.fromkeys(("understood", "sure"), said == "yes")
 
 
 def later(tasks: set[asyncio.Task[Any]]) -> Behaviour:
@@ -63,7 +68,8 @@ def later(tasks: set[asyncio.Task[Any]]) -> Behaviour:
     async def work(document: Mapping[str, Json]) -> None:
         said = await ask_model(document["session"], document["task"]["question"])
         for _ in range(2):  # the same outcome again changes nothing
-            sent = await send_outcome(document["session"], {"parts": {"right": float(said == "yes"), "length": 0.5}})
+            parts = {"right": float(said == "yes"), "length": 0.3}
+            sent = await send_outcome(document["session"], {"parts": parts, "facts": _facts(said)})
             assert sent.status_code == 200, sent.text
 
     async def accept(document: Mapping[str, Json]) -> tuple[int, Json]:
@@ -83,7 +89,10 @@ async def test_an_agent_behind_http_is_trained(data_dir: Path, database_url: str
         run_id = await started(client, {"push": {"url": it.url, "secret": secret}})
         rows = await finished(client, run_id)
         assert len(rows) == 8
-        assert {each["reward"] for each in rows} == ({0.0, 1.0} if how == "at once" else {0.5, 1.5})
+        assert {each["reward"] for each in rows} == ({0.0, 1.0} if how == "at once" else {0.3, 1.3})
+        assert rows[0]["outcome"]["facts"] in ([["understood", x], ["sure", x]] for x in (True, False))
+        failing = await get(client, f"/failures?run={run_id}&split=train")
+        assert [pattern["id"] for pattern in failing["patterns"]] == ["reported/understood"]
         assert {(each["turns"], each["completion_tokens"]) for each in rows} == {(1, 10)}
         shown = await get(client, f"/trajectories/{rows[0]['id']}")
         assert [each["role"] for each in shown["messages"]] == ["user", "assistant"]

@@ -91,6 +91,8 @@ def test_a_reported_reward_is_the_reward_and_else_the_score_is() -> None:
         ({"reward": 1, "parts": {"right": 0.5}}, "the parts add up to 0.5, and the reward is 1"),
         ({"output": {"a": float("inf")}}, "output is not JSON"),
         ({"reward": 1, "score": 1}, "an outcome has no score"),
+        ({"reward": 1, "facts": {"looked_up": 1}}, "facts is an object of at most 16 names, true or false"),
+        ({"reward": 1, "facts": ["looked_up"]}, "facts is an object of at most 16 names, true or false"),
         ({"reason": 1}, "reason is a text"),
         ([1], "an outcome is an object"),
     ],
@@ -109,7 +111,13 @@ def test_what_an_agent_says_in_the_end_is_an_outcome_or_an_output() -> None:
     assert outcome_of("3").output == "3"
     assert outcome_of({"a": 1}).output == {"a": 1}
     assert outcome_of(None).reason == "the agent returned None"
-    for outcome in (outcome_of(0), outcome_of({"parts": {"a": 0.5, "b": 1}}), outcome_of({"a": "b"})):
+    facts = {"reward": 1, "facts": {"looked_up": True, "a": False}}
+    for outcome in (
+        outcome_of(0),
+        outcome_of({"parts": {"a": 0.5, "b": 1}}),
+        outcome_of({"a": "b"}),
+        outcome_of(facts),
+    ):
         assert read_report(outcome.text()) == outcome
 
 

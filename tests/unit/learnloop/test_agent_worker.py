@@ -122,8 +122,7 @@ def pipe(tmp_path: Path) -> Iterator[Path]:
 
 async def _worked(script: str, **environment: str) -> Any:
     worker = AgentWorker("http://127.0.0.1:9", ["/bin/sh", "-c", script], environment, None, 1, "w", True)
-    session = {"id": "1", "base_url": "http://127.0.0.1:9/v1", "api_key": "k", "model": "m"}
-    command = await worker._start_command({"session": session, "task": {}, "attempt": 1, "deadline": "never"})
+    command = await worker._start_command({"LEARNLOOP_TASK": "{}", "LEARNLOOP_SESSION": "1"})
     try:
         async with asyncio.timeout(60):
             return await _result(command)
