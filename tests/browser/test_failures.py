@@ -8,8 +8,8 @@ from playwright.async_api import expect
 from tests.browser.visit import Visit
 from tests.fakes.failing_models import compared, failing_models
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.ended_evaluations import ended
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_evaluations import ended
 
 pytestmark = pytest.mark.long
 

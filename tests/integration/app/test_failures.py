@@ -11,10 +11,10 @@ from learnloop_service.app.db.tables import EvaluationJob
 from tests.fakes.failing_models import MODELS, compared, failing_models
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import make_run
+from tests.integration.app.ended_evaluations import ended
 from tests.integration.app.keyed import keyed
+from tests.integration.app.run_commands import Ran, run_command
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_evaluations import ended
-from tests.integration.app.test_run_commands import Ran, run_command
 from tests.stored_evaluations import COMPARISON, WHAT_IF
 
 UNREAD = "wrong_answer/read_source"
