@@ -105,7 +105,7 @@ async def _read_the_report(visit: Visit, run_id: str) -> str:
     figures = await noise.locator("dd:not(.muted)").all_inner_texts()
     assert [bool(re.fullmatch(each, text)) for each, text in zip(_NOISE, figures, strict=True)] == [True] * 3, figures
     assert figures[0] != "0.000"
-    await page.get_by_text("Settings", exact=True).click()
+    await page.get_by_role("heading", name="Settings").click()
     await expect(page.get_by_text('"max_usd": 12.5')).to_be_visible()
     await visit.settled()
     await visit.is_well_made(_WIDTHS)
