@@ -55,7 +55,7 @@ test: $(INSTALLED) ## all tests but the long ones
 test-all: $(INSTALLED) ## all tests
 	$(RUN_TESTS) $(ARGS)
 
-check: $(INSTALLED) ## lint, formatting, imports, dependencies, long functions, types, the OpenAPI file, the dashboard, and the documentation's length and links
+check: $(INSTALLED) ## lint, formatting, imports, dependencies, long functions, types, the OpenAPI file, the dashboard, the formatting of JavaScript, and the documentation's length and links
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
@@ -64,6 +64,7 @@ check: $(INSTALLED) ## lint, formatting, imports, dependencies, long functions, 
 	$(BIN)/python -m scripts.check_functions
 	$(BIN)/python -m scripts.check_openapi
 	$(BIN)/python -m scripts.check_dashboard
+	$(BIN)/python -m scripts.check_javascript
 	$(BIN)/python -m scripts.check_docs
 	$(BIN)/python -m scripts.docs_site
 	$(BIN)/mypy $(TYPED)

@@ -50,9 +50,10 @@
     }
   }
   const found = document.getElementById("found");
+  const figures = `${count} figures from the rollouts in this file`;
   const browser = wrong.length
-    ? `✗ This browser has recomputed ${count} figures from the rollouts in this file, and ${wrong.length} differ: ${wrong.slice(0, 10).join("; ")}.`
-    : `✓ This browser has just recomputed ${count} figures from the rollouts in this file: all agree.`;
+    ? `✗ This browser has recomputed ${figures}, and ${wrong.length} differ: ${wrong.slice(0, 10).join("; ")}.`
+    : `✓ This browser has just recomputed ${figures}: all agree.`;
   const line = document.createElement("p");
   line.className = wrong.length ? "differ" : "agree";
   line.id = "browser";

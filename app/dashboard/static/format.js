@@ -11,8 +11,8 @@ const _DIGITS = new Map();
 
 /** @param {Intl.NumberFormatOptions} options @returns {(value: number) => string} */
 function formatter(options) {
-  // A minus sign is as wide as a plus sign, which a hyphen is not. What is rounded to 0 has no sign. The command line and
-  // the service's sentences round halves to even, too.
+  // A minus sign is as wide as a plus sign, which a hyphen is not. What is rounded to 0 has no sign. The command line
+  // and the service's sentences round halves to even, too.
   const made = new Intl.NumberFormat("en", { signDisplay: "negative", roundingMode: "halfEven", ...options });
   return (value) => made.format(value).replace("-", "\u2212");
 }
@@ -26,7 +26,10 @@ function withDigits(digits) {
   return made;
 }
 
-/** Some function of a number, or the placeholder. @template T @param {T | null | undefined} value @param {(value: T) => string} shown */
+/**
+ * Some function of a number, or the placeholder.
+ * @template T @param {T | null | undefined} value @param {(value: T) => string} shown
+ */
 const known = (value, shown) => (value === null || value === undefined || Number.isNaN(value) ? NONE : shown(value));
 
 const _TINY = formatter({ maximumSignificantDigits: 2 });

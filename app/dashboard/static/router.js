@@ -8,7 +8,10 @@ import { leave, restore } from "./scroll_position.js";
 const _ROOT = new URL(document.baseURI);
 const _PAGES = "ui/";
 
-/** The part of a URL's path below the root of the service; undefined if it is not a page of the dashboard. @param {URL | Location} place */
+/**
+ * The part of a URL's path below the root of the service; undefined if it is not a page of the dashboard.
+ * @param {URL | Location} place
+ */
 function placeOf({ origin, pathname }) {
   if (origin !== _ROOT.origin || !pathname.startsWith(_ROOT.pathname)) return undefined;
   const path = pathname.slice(_ROOT.pathname.length);

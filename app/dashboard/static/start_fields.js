@@ -104,7 +104,8 @@ export const fields = Object.fromEntries(
 /**
  * The request for a form: the fields that were filled in and differ from their defaults.
  * @param {Record<string, string>} values by field name
- * @param {{withDefaults?: boolean}} [options] include values that equal the defaults, as for a fork, whose fields start with its parent's values
+ * @param {{withDefaults?: boolean}} [options] include values that equal the defaults, as for a fork, whose fields start
+ *   with its parent's values
  */
 export function requestOf(values, { withDefaults = false } = {}) {
   /** @type {Record<string, any>} */
@@ -139,7 +140,10 @@ function put(object, [name, ...rest], value) {
   else put((object[name] ??= {}), rest, value);
 }
 
-/** The values of the form's fields in a request. @param {Record<string, any>} request @returns {Record<string, string>} */
+/**
+ * The values of the form's fields in a request.
+ * @param {Record<string, any>} request @returns {Record<string, string>}
+ */
 export function valuesOf(request) {
   /** @type {Record<string, string>} */
   const values = {};

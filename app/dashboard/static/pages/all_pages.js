@@ -1,4 +1,5 @@
-// Loads a list of any length. The first page is shown immediately, the others in growing portions to keep the page smooth.
+// Loads a list of any length. The first page is shown immediately, the others in growing portions to keep the page
+// smooth.
 
 import { useEffect, useState } from "../vendor/hooks.js";
 import { all } from "../api.js";

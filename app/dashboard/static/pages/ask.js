@@ -17,7 +17,10 @@ import { href } from "../router.js";
 /** @typedef {{messages: Message[], answer?: import("../api_types").AskOut, error?: Error}} Attempt */
 /** @typedef {import("../api_types").EnvironmentOut} Environment */
 /** @typedef {{title?: string, description?: string, type?: string | string[], examples?: unknown[]}} Property */
-/** @typedef {{name: string, title: string, help?: string, example?: string, isText: boolean, isRequired: boolean}} TaskField */
+/**
+ * @typedef {{name: string, title: string, help?: string, example?: string, isText: boolean, isRequired: boolean}}
+ *   TaskField
+ */
 
 /** The field for a whole task, where the environment does not say what one is made of. */
 const _WHOLE = "task";
@@ -32,12 +35,15 @@ export function Ask({ query }) {
     return { runs: /** @type {Run[]} */ (runs), environments: /** @type {Environment[]} */ (environments.items) };
   }, []);
   return html`<h1>Ask</h1>
-    <p class="muted">The same task for the model before training and for the trained agent. Every answer is kept as a trajectory.</p>
+    <p class="muted">The same task for the model before training and for the trained agent.${" "}
+      Every answer is kept as a trajectory.</p>
     <${Loaded} state=${state}>${(/** @type {{runs: Run[], environments: Environment[]}} */ { runs, environments }) => {
       const trained = runs.filter((run) => run.best_checkpoint);
       if (trained.length === 0)
-        return html`<${Empty} title="No agent to ask yet"><p>A run can be asked after its baseline. <a href=${href(["start"])}>Start one</a>.</p><//>`;
-      return html`<${Form} runs=${trained} environments=${environments} first=${query.get("run") ?? trained[0].run_id} />`;
+        return html`<${Empty} title="No agent to ask yet">
+          <p>A run can be asked after its baseline. <a href=${href(["start"])}>Start one</a>.</p><//>`;
+      return html`<${Form} runs=${trained} environments=${environments}
+          first=${query.get("run") ?? trained[0].run_id} />`;
     }}<//>`;
 }
 
@@ -123,15 +129,22 @@ function Form({ runs, environments, first }) {
   return html`
     <form class="card" onSubmit=${submit}>
       <div class="fields">
-        <label class="field"><span>Run</span><select value=${run.run_id} onChange=${(/** @type {any} */ event) => setChosen(event.target.value)}>
-          ${runs.map((each) => html`<option value=${each.run_id} selected=${each === run}>${nameOf(each)} (${label(each.environment)}, step ${each.best_checkpoint?.step})</option>`)}
+        <label class="field"><span>Run</span><select value=${run.run_id}
+            onChange=${(/** @type {any} */ event) => setChosen(event.target.value)}>
+          ${runs.map(
+            (each) =>
+              html`<option value=${each.run_id} selected=${each === run}>
+                ${nameOf(each)} (${label(each.environment)}, step ${each.best_checkpoint?.step})</option>`,
+          )}
         </select></label>
         ${fields.map(
           (
             { name, title, help, example, isRequired },
             place,
           ) => html`<label class=${`field ${place === 0 ? "wide" : ""}`} key=${name} title=${help}><span>${title}</span>
-          <input name=${name} required=${isRequired} placeholder=${example} value=${values[name] ?? ""} autocomplete="off" onInput=${(/** @type {any} */ event) => setValues({ ...values, [name]: event.target.value })} /></label>`,
+          <input name=${name} required=${isRequired} placeholder=${example} value=${values[name] ?? ""}
+            autocomplete="off" onInput=${(/** @type {any} */ event) =>
+              setValues({ ...values, [name]: event.target.value })} /></label>`,
         )}
       </div>
       <button class="primary" disabled=${before.isBusy || after.isBusy}>Ask both</button>
@@ -141,12 +154,16 @@ function Form({ runs, environments, first }) {
       (before.attempt || after.attempt) &&
       html`<div class="columns">
       <${Answered} title="Before training" attempt=${before.attempt} isBusy=${before.isBusy} />
-      <${Answered} title=${`Trained (step ${run.best_checkpoint?.step})`} attempt=${after.attempt} isBusy=${after.isBusy} />
+      <${Answered} title=${`Trained (step ${run.best_checkpoint?.step})`}
+        attempt=${after.attempt} isBusy=${after.isBusy} />
     </div>`
     }`;
 }
 
-/** A task that neither agent was trained on. @param {Run} run @param {AbortSignal} aborted @returns {Promise<Record<string, unknown> | undefined>} */
+/**
+ * A task that neither agent was trained on.
+ * @param {Run} run @param {AbortSignal} aborted @returns {Promise<Record<string, unknown> | undefined>}
+ */
 async function exampleOf(run, aborted) {
   const page = await get(
     `runs/${encodeURIComponent(run.run_id)}/trajectories`,
@@ -200,10 +217,20 @@ function Answered({ title, attempt, isBusy }) {
       answer &&
       html`<div class="answer">
       ${answer.answer !== null && html`<p><strong><${Text} value=${answer.answer} limit=${2000} /></strong></p>`}
-      ${answer.email && html`<p class="subject"><${Text} value=${answer.email.subject} limit=${300} /></p><${Text} as="p" value=${answer.email.body} />`}
-      ${answer.expected !== null && html`<p>Expected: <strong><${Text} value=${answer.expected} limit=${2000} /></strong></p>`}
+      ${
+        answer.email &&
+        html`<p class="subject"><${Text} value=${answer.email.subject} limit=${300} /></p>
+        <${Text} as="p" value=${answer.email.body} />`
+      }
+      ${
+        answer.expected !== null &&
+        html`<p>Expected: <strong><${Text} value=${answer.expected} limit=${2000} /></strong></p>`
+      }
       <${WhyNoSuccess} of=${answer} />
-      ${answer.source_ids.length > 0 && html`<p class="muted">Sources: ${answer.source_ids.map((id) => html`<mark>${label(id)}</mark> `)}</p>`}
+      ${
+        answer.source_ids.length > 0 &&
+        html`<p class="muted">Sources: ${answer.source_ids.map((id) => html`<mark>${label(id)}</mark> `)}</p>`
+      }
       ${answer.note && html`<p class="muted"><${Text} value=${answer.note} limit=${500} /></p>`}
       <p><a href=${href(["trajectories", answer.trajectory_id])}>Its trajectory</a></p>
       <${Rate} key=${answer.trajectory_id} about=${{ trajectory_id: answer.trajectory_id }} />

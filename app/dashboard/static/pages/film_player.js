@@ -26,7 +26,8 @@ const _FRAME_MS = 1200;
 const _LONGEST_ANSWER = 160;
 
 /**
- * @param {{run: Run, kind: import("../parts/verdict.js").Kind, film: Film, scenario: Scenario, title: string, at: number, go: (at: number) => void}} props
+ * @param {{run: Run, kind: import("../parts/verdict.js").Kind, film: Film, scenario: Scenario, title: string,
+ *   at: number, go: (at: number) => void}} props
  *   `at` is the index of the checkpoint that is shown, and `go` shows another one
  */
 export function Player({ run, kind, film, scenario, title, at, go }) {
@@ -43,8 +44,12 @@ export function Player({ run, kind, film, scenario, title, at, go }) {
   );
   return html`<section class="card player" aria-label="Answers through the checkpoints">
     <div class="player-head"><h2><${Text} value=${title} limit=${300} /></h2>
-      ${scenario.expected !== null && html`<p class="expected">Expected: <strong><${Text} value=${scenario.expected} limit=${300} /></strong></p>`}</div>
-    <${Loaded} state=${state} rows=${4}>${(/** @type {Brief[]} */ found) => html`<${Frames} run=${run} frames=${framesOf(film, found)} at=${at} go=${go} />`}<//>
+      ${
+        scenario.expected !== null &&
+        html`<p class="expected">Expected: <strong><${Text} value=${scenario.expected} limit=${300} /></strong></p>`
+      }</div>
+    <${Loaded} state=${state} rows=${4}>${(/** @type {Brief[]} */ found) =>
+      html`<${Frames} run=${run} frames=${framesOf(film, found)} at=${at} go=${go} />`}<//>
   </section>`;
 }
 
@@ -86,8 +91,16 @@ function Frames({ run, frames, at, go }) {
       <button aria-label="Previous checkpoint" disabled=${at === 0} onClick=${() => go(at - 1)}>‹</button>
       <button aria-label="Next checkpoint" disabled=${at === last} onClick=${() => go(at + 1)}>›</button></div>`
     }
-    <${Sideways} label="Answers by checkpoint"><ol ref=${strip} class="frames">${frames.map((each, index) => html`<li key=${index}><${FrameButton} frame=${each} isNow=${index === at} choose=${() => go(index)} /></li>`)}</ol><//>
-    ${frame.made.length > 0 ? html`<${Compared} run=${run} frames=${frames} frame=${frame} />` : html`<${Empty} title="This scenario was not evaluated at this checkpoint" />`}`;
+    <${Sideways} label="Answers by checkpoint">
+      <ol ref=${strip} class="frames">${frames.map(
+        (each, index) =>
+          html`<li key=${index}><${FrameButton} frame=${each} isNow=${index === at} choose=${() => go(index)} /></li>`,
+      )}</ol><//>
+    ${
+      frame.made.length > 0
+        ? html`<${Compared} run=${run} frames=${frames} frame=${frame} />`
+        : html`<${Empty} title="This scenario was not evaluated at this checkpoint" />`
+    }`;
 }
 
 /** @param {Checkpoint} checkpoint */
@@ -103,7 +116,10 @@ function FrameButton({ frame: { checkpoint, made }, isNow, choose }) {
     ${
       first
         ? html`<strong>${label(answerOf(first) || ending(first) || "no answer", _LONGEST_ANSWER)}</strong>
-      <span class=${first.success ? "good" : "bad-ink"}>${first.success ? "✓ right" : "✗ wrong"} <span class="muted">${[visible(ending(first)), counted(first.turns, "turn")].filter(Boolean).join(", ")}</span></span><${WhyNoSuccess} of=${first} />
+      <span class=${first.success ? "good" : "bad-ink"}>
+        ${first.success ? "✓ right" : "✗ wrong"}${" "}
+        <span class="muted">${[visible(ending(first)), counted(first.turns, "turn")].filter(Boolean).join(", ")}</span>
+        </span><${WhyNoSuccess} of=${first} />
       ${made.length > 1 && html`<span class="muted">${right} of ${counted(made.length, "sample")} right</span>`}`
         : html`<span class="muted">not evaluated</span>`
     }
@@ -116,7 +132,10 @@ function answerOf({ outcome }) {
   return typeof given === "string" ? given : "";
 }
 
-/** The first checkpoint's rollout beside the shown one's, and what training made likelier in it. @param {{run: Run, frames: Frame[], frame: Frame}} props */
+/**
+ * The first checkpoint's rollout beside the shown one's, and what training made likelier in it.
+ * @param {{run: Run, frames: Frame[], frame: Frame}} props
+ */
 function Compared({ run, frames, frame }) {
   const [sample, setSample] = useState(0);
   const shown = frame.made[Math.min(sample, frame.made.length - 1)];
@@ -134,14 +153,18 @@ function Compared({ run, frames, frame }) {
       frame.made.length > 1 &&
       html`<div class="switch" role="group" aria-label="Samples">${frame.made.map(
         (each, index) =>
-          html`<button key=${each.id} aria-pressed=${each === shown} onClick=${() => setSample(index)}>Sample ${index + 1} ${each.success ? "✓" : "✗"}</button>`,
+          html`<button key=${each.id} aria-pressed=${each === shown}
+            onClick=${() => setSample(index)}>Sample ${index + 1} ${each.success ? "✓" : "✗"}</button>`,
       )}</div>`
     }
     <${SideBySide} sides=${sides} />
     <${Likelihoods} key=${shown.id} rollout=${shown} checkpoints=${frames.map((each) => each.checkpoint)} />`;
 }
 
-/** How training changed the chance of each token of a rollout. @param {{rollout: Brief, checkpoints: Checkpoint[]}} props */
+/**
+ * How training changed the chance of each token of a rollout.
+ * @param {{rollout: Brief, checkpoints: Checkpoint[]}} props
+ */
 function Likelihoods({ rollout, checkpoints }) {
   const kept = checkpoints.filter((each) => each.is_kept);
   const [between, setBetween] = useState([kept[0]?.step, kept.at(-1)?.step]);
@@ -160,14 +183,21 @@ function Likelihoods({ rollout, checkpoints }) {
     /** @type {number} */ side,
     /** @type {string} */ name,
   ) => html`<label class="field"><span>${name}</span>
-    <select onChange=${(/** @type {any} */ event) => setBetween(between.map((each, index) => (index === side ? Number(event.target.value) : each)))}>
-      ${kept.map((each) => html`<option value=${each.step} selected=${each.step === between[side]}>${nameOf(each)}</option>`)}
+    <select onChange=${(/** @type {any} */ event) =>
+      setBetween(between.map((each, index) => (index === side ? Number(event.target.value) : each)))}>
+      ${kept.map(
+        (each) => html`<option value=${each.step} selected=${each.step === between[side]}>${nameOf(each)}</option>`,
+      )}
     </select></label>`;
   return html`<section class="likelihoods" aria-label="What training made likelier"><h3>What training made likelier</h3>
     <p class="muted small">Two checkpoints score the tokens of this rollout, each given everything before it.</p>
     <div class="filters">${step(0, "Between")}${step(1, "and")}
-      <label class="field"><span>Turns</span><select onChange=${(/** @type {any} */ event) => setTurn(event.target.value)}>
-        <option value="">all</option>${Array.from({ length: rollout.turns }, (_, index) => html`<option value=${index + 1}>${index + 1}</option>`)}
+      <label class="field"><span>Turns</span>
+        <select onChange=${(/** @type {any} */ event) => setTurn(event.target.value)}>
+        <option value="">all</option>${Array.from(
+          { length: rollout.turns },
+          (_, index) => html`<option value=${index + 1}>${index + 1}</option>`,
+        )}
       </select></label>
       <${Action} label="Score the tokens" act=${score} /></div>
     ${scored && html`<${TokenChanges} turns=${scored.turns} />`}

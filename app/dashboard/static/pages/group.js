@@ -21,11 +21,19 @@ export function GroupPage({ runId, query }) {
   const [iteration, scenario] = [query.get("iteration") ?? "", query.get("scenario") ?? ""];
   const state = useLoaded((aborted) => load(runId, iteration, scenario, aborted), [runId, iteration, scenario]);
   return html`
-    <p class="crumbs"><a href=${href(["runs", runId])}>Run</a> / <a href=${href(["runs", runId, "trajectories"], { iteration })}>Iteration ${iteration}</a> / group</p>
-    <${Loaded} state=${state} rows=${6}>${(/** @type {Trajectory[]} */ found) => html`<${Whole} runId=${runId} found=${found} query=${query} />`}<//>`;
+    <p class="crumbs"><a href=${href(["runs", runId])}>Run</a> /${" "}
+      <a href=${href(["runs", runId, "trajectories"], { iteration })}>Iteration ${iteration}</a> / group</p>
+    <${Loaded} state=${state} rows=${6}>${(/** @type {Trajectory[]} */ found) =>
+      html`<${Whole} runId=${runId} found=${found} query=${query} />`}<//>`;
 }
 
-/** @param {string} runId @param {string} iteration @param {string} scenario @param {AbortSignal} aborted @returns {Promise<Trajectory[]>} */
+/**
+ * @param {string} runId
+ * @param {string} iteration
+ * @param {string} scenario
+ * @param {AbortSignal} aborted
+ * @returns {Promise<Trajectory[]>}
+ */
 async function load(runId, iteration, scenario, aborted) {
   const query = { kind: "train", iteration, scenario_id: scenario };
   const found = /** @type {Brief[]} */ (await all(path`runs/${runId}/trajectories`, query, { aborted, most: _MOST }));
@@ -46,7 +54,11 @@ function Whole({ runId, found, query }) {
     note: count > 1 ? `${count} × the same` : undefined,
   }));
   return html`<h1><${Text} value=${taskOf(found[0])} limit=${300} /></h1>
-    <p class="muted">${counted(found.length, "rollout")}, ${different.length === 1 ? "all the same." : `${different.length} different: the best first, then those that failed, the worst first.`}
+    <p class="muted">${counted(found.length, "rollout")}, ${
+      different.length === 1
+        ? "all the same."
+        : `${different.length} different: the best first, then those that failed, the worst first.`
+    }
       <${Pages} from=${from} most=${_AT_ONCE} count=${different.length} move=${move} /></p>
     <${Columns} sides=${sides} found=${shown.map((act) => act.first)} />`;
 }

@@ -18,7 +18,16 @@ import { taskOf } from "./trajectories.js";
 /** @typedef {Scenario["trend"]} Trend */
 /** @typedef {import("../api_types").RunOut} Run */
 /** @typedef {import("../parts/verdict.js").Kind} Kind */
-/** @typedef {{run: Run, kind: Kind, film: Film, shown: Scenario[], scenario: Scenario | undefined, at: number, trend: string | null}} View `at`: index of the checkpoint */
+/**
+ * @typedef {object} View
+ * @property {Run} run
+ * @property {Kind} kind
+ * @property {Film} film
+ * @property {Scenario[]} shown
+ * @property {Scenario | undefined} scenario
+ * @property {number} at index of the checkpoint
+ * @property {string | null} trend
+ */
 
 /** Height of the table's head and foot, which stay in place. */
 const _EDGE_PX = 30;
@@ -45,12 +54,20 @@ export function HeldOut({ run, query }) {
       if (film.checkpoints.length === 0)
         return html`<${Empty} title="No held-out evaluation yet"><p>The baseline comes first.</p><//>`;
       if (film.scenarios.length === 0)
-        return html`<${Empty} title="No rollouts to watch"><p>${run.pruned.trajectories ? "They were deleted: this service keeps them for some days only." : "None of these evaluations is kept."}</p><//>`;
+        return html`<${Empty} title="No rollouts to watch">
+          <p>${
+            run.pruned.trajectories
+              ? "They were deleted: this service keeps them for some days only."
+              : "None of these evaluations is kept."
+          }</p><//>`;
       return html`<${Behaviours} film=${film} /><${FilmOf} ...${viewOf(run, kind, film, query)} />`;
     }}<//>`;
 }
 
-/** What the address shows of a film. @param {Run} run @param {Kind} kind @param {Film} film @param {URLSearchParams} query @returns {View} */
+/**
+ * What the address shows of a film.
+ * @param {Run} run @param {Kind} kind @param {Film} film @param {URLSearchParams} query @returns {View}
+ */
 function viewOf(run, kind, film, query) {
   const trend = query.get("trend");
   const shown = film.scenarios.filter((each) => !trend || each.trend === trend);
@@ -79,14 +96,19 @@ function Behaviours({ film: { behaviours, behaviours_compared: compared, checkpo
   return html`<section class="card behaviours"><h2>What it does differently</h2>
     ${
       behaviours.length === 0
-        ? html`<p class="muted">Nothing that chance could not explain: ${counted(compared, "feature")} of its tool calls and of how rollouts end ${compared === 1 ? "was" : "were"} compared between the first and the last evaluation.</p>`
+        ? html`<p class="muted">Nothing that chance could not explain: ${counted(compared, "feature")} of its tool${" "}
+          calls and of how rollouts end ${compared === 1 ? "was" : "were"} compared between${" "}
+          the first and the last evaluation.</p>`
         : html`<ul>${behaviours.map(
             (
               each,
             ) => html`<li><strong>${percent(each.before)} <span aria-label="to">→</span> ${percent(each.after)}</strong>
-            <span><${Named} text=${each.what} /> <span class="muted">${signed(each.points.mean, 0)} points, 95% interval ${signed(each.points.low, 0)} to ${signed(each.points.high, 0)}</span></span></li>`,
+            <span><${Named} text=${each.what} /> <span class="muted">
+                ${signed(each.points.mean, 0)} points, 95% interval ${signed(each.points.low, 0)} to${" "}
+                ${signed(each.points.high, 0)}</span></span></li>`,
           )}</ul>
-        <p class="muted small">Shares of rollouts in the first and in the last evaluation, paired by scenario: what changed most of ${counted(compared, "feature")} of tool calls and endings.</p>`
+        <p class="muted small">Shares of rollouts in the first and in the last evaluation, paired by scenario:${" "}
+          what changed most of ${counted(compared, "feature")} of tool calls and endings.</p>`
     }
   </section>`;
 }
@@ -120,9 +142,14 @@ function FilmOf(view) {
     <section class="card"><h2>${filmTitle(view)}</h2>
       <${Trends} ...${view} />
       ${shown.length === 0 ? html`<p class="muted">No scenario is of this kind.</p>` : html`<${Matrix} ...${view} />`}
-      <p class="muted small">The agent never trains on them. A bar is the share of a checkpoint's rollouts that were right. Choose one to watch it; ← and → go through the checkpoints, ↑ and ↓ through the scenarios.</p>
+      <p class="muted small">The agent never trains on them. A bar is the share of a checkpoint's rollouts that${" "}
+        were right. Choose one to watch it; ← and → go through the checkpoints, ↑ and ↓ through the scenarios.</p>
     </section>
-    ${scenario && html`<${Player} run=${view.run} kind=${view.kind} film=${film} scenario=${scenario} title=${taskOf(asTrajectory(scenario))} at=${at} go=${(/** @type {number} */ to) => show(view, { at: to })} />`}
+    ${
+      scenario &&
+      html`<${Player} run=${view.run} kind=${view.kind} film=${film} scenario=${scenario}
+        title=${taskOf(asTrajectory(scenario))} at=${at} go=${(/** @type {number} */ to) => show(view, { at: to })} />`
+    }
   </div>`;
 }
 
@@ -153,7 +180,8 @@ function Trends(view) {
       .filter(({ trend }) => counts.has(trend) || trend === view.trend)
       .map(
         ({ trend, title }) =>
-          html`<button key=${trend} aria-pressed=${view.trend === trend} onClick=${() => shows(trend)}>${title} ${whole(counts.get(trend)?.length ?? 0)}</button>`,
+          html`<button key=${trend} aria-pressed=${view.trend === trend}
+            onClick=${() => shows(trend)}>${title} ${whole(counts.get(trend)?.length ?? 0)}</button>`,
       )}
   </div>`;
 }
@@ -168,7 +196,8 @@ function Matrix(view) {
       /** @type {HTMLElement | null | undefined} */ (chosen.current?.closest(".film-box")),
     ];
     if (!row || !box) return;
-    if (box.contains(document.activeElement)) row.querySelector("a")?.focus({ preventScroll: true }); // an arrow key leads on from there
+    // An arrow key leads on from there.
+    if (box.contains(document.activeElement)) row.querySelector("a")?.focus({ preventScroll: true });
     const [shown, edges] = [row.getBoundingClientRect(), box.getBoundingClientRect()];
     const isCut = shown.top < edges.top + _EDGE_PX || shown.bottom > edges.bottom - _EDGE_PX;
     if (isCut) box.scrollTop += shown.top - edges.top - edges.height / 2; // only the table scrolls, not the page
@@ -184,21 +213,31 @@ function Matrix(view) {
     .map(({ trend, title }) => ({ title, rows: shown.filter((each) => each.trend === trend) }))
     .filter(({ rows }) => rows.length > 0);
   return html`<${Sideways} class="film-box" label="Scenarios by checkpoints"><table class="matrix">
-    <thead><tr><th scope="col">Scenario</th>${film.checkpoints.map((each, index) => html`<th scope="col" class=${index === at ? "now" : ""}>${headOf(each, run)}</th>`)}</tr></thead>
+    <thead><tr><th scope="col">Scenario</th>${film.checkpoints.map(
+      (each, index) => html`<th scope="col" class=${index === at ? "now" : ""}>${headOf(each, run)}</th>`,
+    )}</tr></thead>
     ${groups.map(
       ({ title, rows }) => html`<tbody key=${title}>
       <tr class="trend"><th scope="rowgroup" colspan=${film.checkpoints.length + 1}>${title}</th></tr>
       ${rows.map(
-        (
-          each,
-        ) => html`<tr key=${each.scenario_id} ref=${each === scenario ? chosen : undefined} class=${each === scenario ? "chosen" : ""}>
-        <th scope="row"><a href=${place(each)} aria-current=${each === scenario ? "true" : undefined} onClick=${(/** @type {MouseEvent} */ event) => chose(event, view, { scenario: each })}>${label(taskOf(asTrajectory(each)), 160)}</a></th>
-        ${each.rollouts.map((made, index) => html`<td class=${index === at ? "now" : ""} onClick=${(/** @type {MouseEvent} */ event) => chose(event, view, { scenario: each, at: index })}><${Share} right=${each.right[index]} made=${made} /></td>`)}
+        (each) => html`<tr key=${each.scenario_id} ref=${each === scenario ? chosen : undefined}
+          class=${each === scenario ? "chosen" : ""}>
+        <th scope="row"><a href=${place(each)} aria-current=${each === scenario ? "true" : undefined}
+            onClick=${(/** @type {MouseEvent} */ event) => chose(event, view, { scenario: each })}>
+            ${label(taskOf(asTrajectory(each)), 160)}</a></th>
+        ${each.rollouts.map(
+          (made, index) =>
+            html`<td class=${index === at ? "now" : ""}
+              onClick=${(/** @type {MouseEvent} */ event) => chose(event, view, { scenario: each, at: index })}>
+              <${Share} right=${each.right[index]} made=${made} /></td>`,
+        )}
       </tr>`,
       )}
     </tbody>`,
     )}
-    <tfoot><tr><th scope="row">All</th>${film.checkpoints.map((each) => html`<td>${percent(each.success)}</td>`)}</tr></tfoot>
+    <tfoot><tr><th scope="row">All</th>${film.checkpoints.map(
+      (each) => html`<td>${percent(each.success)}</td>`,
+    )}</tr></tfoot>
   </table><//>`;
 }
 
@@ -214,10 +253,13 @@ const asTrajectory = ({ scenario_id: id, task }) => ({ scenario_id: id, scenario
 
 /** @param {Checkpoint} checkpoint @param {Run} run */
 const headOf = ({ iteration, step }, run) =>
-  html`${iteration === 0 ? "Before" : step}${step === run.best_checkpoint?.step && html`<span title="best checkpoint" aria-label=", the best">★</span>`}`;
+  html`${iteration === 0 ? "Before" : step}${
+    step === run.best_checkpoint?.step && html`<span title="best checkpoint" aria-label=", the best">★</span>`
+  }`;
 
 /** @param {{right: number, made: number}} props */
 function Share({ right, made }) {
   if (made === 0) return html`<span class="muted">–</span>`;
-  return html`<span class="cell" role="img" aria-label=${`${right} of ${made} right`} title=${`${right} of ${made} right`} style=${{ "--share": right / made }}></span>`;
+  return html`<span class="cell" role="img" aria-label=${`${right} of ${made} right`}
+      title=${`${right} of ${made} right`} style=${{ "--share": right / made }}></span>`;
 }

@@ -25,8 +25,10 @@ export function Models() {
     <${Loaded} state=${models}>${(
       /** @type {{items: Model[]}} */ { items },
     ) => html`<section class="card"><h2>All models</h2>
-      <${Table} caption="Models" rows=${items} keyOf=${(/** @type {Model} */ each) => each.model + each.backend} columns=${modelColumns} /></section>`}<//>
-    <${Loaded} state=${promotions}>${(/** @type {{items: Promotion[]}} */ { items }) => html`<${Promoted} items=${items} reload=${promotions.reload} />`}<//>
+      <${Table} caption="Models" rows=${items} keyOf=${(/** @type {Model} */ each) => each.model + each.backend}
+        columns=${modelColumns} /></section>`}<//>
+    <${Loaded} state=${promotions}>${(/** @type {{items: Promotion[]}} */ { items }) =>
+      html`<${Promoted} items=${items} reload=${promotions.reload} />`}<//>
     <${Releases} />`;
 }
 
@@ -57,7 +59,8 @@ const modelColumns = [
 function evidence({ evidence: found }) {
   if (!found) return html`<span class="muted">none given</span>`;
   if (found.release_id)
-    return html`<a href=${href(["releases", found.release_id])}>a release</a> <span class="muted">that ${found.by === "time" ? "reached its end" : "a person ended"}</span>`;
+    return html`<a href=${href(["releases", found.release_id])}>a release</a>${" "}
+      <span class="muted">that ${found.by === "time" ? "reached its end" : "a person ended"}</span>`;
   return html`<details><summary>won a trial</summary><${JsonText} value=${found} /></details>`;
 }
 
@@ -88,7 +91,9 @@ function Promoted({ items, reload }) {
     {
       title: "Means",
       cell: (/** @type {Promotion} */ each) =>
-        html`${label(each.model)} @${each.step}${each.release && html`<br />release: <${ReleaseLine} release=${each.release} />`}`,
+        html`${label(each.model)} @${each.step}${
+          each.release && html`<br />release: <${ReleaseLine} release=${each.release} />`
+        }`,
     },
     { title: "Evidence", cell: evidence },
     {
@@ -100,12 +105,19 @@ function Promoted({ items, reload }) {
     {
       title: "",
       cell: (/** @type {Promotion} */ each) =>
-        html`<${Action} label="Check" act=${() => check(each)} /> <${Action} label="Withdraw" kind="danger" confirm="Take this name away? Requests that use it fail from then on." act=${() => withdraw(each)} />`,
+        html`<${Action} label="Check" act=${() => check(each)} /> <${Action} label="Withdraw" kind="danger"
+          confirm="Take this name away? Requests that use it fail from then on." act=${() => withdraw(each)} />`,
     },
   ];
   return html`<section class="card"><h2>Promoted names</h2>
-    <p class="muted">A stable name for clients of <code>/v1</code>; it can be moved to another checkpoint at any time.</p>
-    ${items.length === 0 ? html`<p>None yet. Promote a checkpoint on the page of its model.</p>` : html`<${Table} caption="Promoted names" class="stacked" rows=${items} keyOf=${(/** @type {Promotion} */ each) => each.name} columns=${columns} />`}
+    <p class="muted">A stable name for clients of <code>/v1</code>; it can be moved to another checkpoint${" "}
+      at any time.</p>
+    ${
+      items.length === 0
+        ? html`<p>None yet. Promote a checkpoint on the page of its model.</p>`
+        : html`<${Table} caption="Promoted names" class="stacked" rows=${items}
+          keyOf=${(/** @type {Promotion} */ each) => each.name} columns=${columns} />`
+    }
     <p role="status"><${Text} value=${said} limit=${300} /></p>
   </section>`;
 }
@@ -118,7 +130,8 @@ export function ModelPage({ project, name }) {
     <${Loaded} state=${state}>${(/** @type {{checkpoints: Checkpoint[]}} */ { checkpoints }) =>
       checkpoints.length === 0
         ? html`<${Empty} title="It has no checkpoint" />`
-        : html`<${Checkpoints} project=${project} name=${name} checkpoints=${checkpoints} reload=${state.reload} />`}<//>`;
+        : html`<${Checkpoints} project=${project} name=${name} checkpoints=${checkpoints} reload=${state.reload} />`}
+        <//>`;
 }
 
 /** @param {{project: string, name: string, checkpoints: Checkpoint[], reload: () => void}} props */
@@ -153,7 +166,8 @@ function Checkpoints({ project, name, checkpoints, reload }) {
       cell: (/** @type {Checkpoint} */ each) => html`<span class="actions">
         <button onClick=${() => setPromoting(each.step)}>Promote</button>
         <a class="button" href=${url(path`models/${project}/${name}/export`, { step: each.step })} download>Export</a>
-        <${Action} label="Delete" kind="danger" confirm="Delete this checkpoint for good?" disabled=${each.promoted_as.length > 0}
+        <${Action} label="Delete" kind="danger" confirm="Delete this checkpoint for good?"
+          disabled=${each.promoted_as.length > 0}
           act=${async () => (await remove(path`models/${project}/${name}/checkpoints/${each.step}`), reload())} />
       </span>`,
     },
@@ -162,8 +176,10 @@ function Checkpoints({ project, name, checkpoints, reload }) {
     ${
       promoted &&
       html`<section class="card narrow" aria-label="Promote"><h2>Promote step ${promoted.step}</h2>
-      <${Promote} key=${promoted.step} project=${project} name=${name} checkpoints=${[promoted]} runId=${promoted.run_id} done=${() => (setPromoting(undefined), reload())} /></section>`
+      <${Promote} key=${promoted.step} project=${project} name=${name} checkpoints=${[promoted]}
+        runId=${promoted.run_id} done=${() => (setPromoting(undefined), reload())} /></section>`
     }
     <section class="card"><h2>Checkpoints</h2>
-      <${Table} caption="Checkpoints" rows=${[...checkpoints].reverse()} keyOf=${(/** @type {Checkpoint} */ each) => each.step} columns=${columns} /></section>`;
+      <${Table} caption="Checkpoints" rows=${[...checkpoints].reverse()}
+        keyOf=${(/** @type {Checkpoint} */ each) => each.step} columns=${columns} /></section>`;
 }

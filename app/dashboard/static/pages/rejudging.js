@@ -35,11 +35,14 @@ const _MOST_HEIGHT = 560;
 /** @param {{runId: string, id: string, query: URLSearchParams}} props */
 export function RejudgingPage({ runId, id, query }) {
   const state = useEvaluation(id);
-  return html`<p class="crumbs"><a href=${href([])}>Runs</a> / <a href=${href(["runs", runId])}><code>${label(runId)}</code></a> / <a href=${href(["runs", runId, "rejudgings"])}>Judges</a> / <code>${label(id)}</code></p>
+  return html`<p class="crumbs"><a href=${href([])}>Runs</a> /${" "}
+      <a href=${href(["runs", runId])}><code>${label(runId)}</code></a> /${" "}
+      <a href=${href(["runs", runId, "rejudgings"])}>Judges</a> / <code>${label(id)}</code></p>
     <${Loaded} state=${state} rows=${6}>${(/** @type {Evaluation} */ found) =>
       found.request.rejudge
         ? html`<${Whole} runId=${runId} evaluation=${found} query=${query} reload=${state.reload} />`
-        : html`<${Empty} title="This is not a rejudging"><p>It is <a href=${href(["evaluations", id])}>another evaluation</a>.</p><//>`}<//>`;
+        : html`<${Empty} title="This is not a rejudging">
+          <p>It is <a href=${href(["evaluations", id])}>another evaluation</a>.</p><//>`}<//>`;
 }
 
 /** @param {{runId: string, evaluation: Evaluation, query: URLSearchParams, reload: () => void}} props */
@@ -48,10 +51,16 @@ function Whole({ runId, evaluation, query, reload }) {
   const report = evaluation.report?.rejudge;
   const hasFinding = report && report.conclusive !== false;
   const asked = /** @type {Asked} */ (request.rejudge);
-  return html`<${EvaluationHead} evaluation=${evaluation} title=${`Judged again by ${label(request.judge.name, 60)}`} reload=${reload} unit="scores"
-      question="Delete this rejudging with its scores? The run stays as it is." gone=${() => go(["runs", runId, "rejudgings"])} />
+  return html`<${EvaluationHead} evaluation=${evaluation}
+      title=${`Judged again by ${label(request.judge.name, 60)}`} reload=${reload} unit="scores"
+      question="Delete this rejudging with its scores? The run stays as it is."
+      gone=${() => go(["runs", runId, "rejudgings"])} />
     ${report && html`<${Said} text=${report.text} />`}
-    <p class="muted">${described(asked)}${report?.scored != null && ` ${whole(report.scored)} of ${counted(report.rollouts ?? 0, "rollout")} ${report.scored === 1 ? "was" : "were"} scored.`}${spent(evaluation)} The run and its own scores stay as they are.</p>
+    <p class="muted">${described(asked)}${
+      report?.scored != null &&
+      ` ${whole(report.scored)} of ${counted(report.rollouts ?? 0, "rollout")} ` +
+        `${report.scored === 1 ? "was" : "were"} scored.`
+    }${spent(evaluation)} The run and its own scores stay as they are.</p>
     ${
       hasFinding &&
       html`<${Figures} report=${report} />
@@ -61,7 +70,13 @@ function Whole({ runId, evaluation, query, reload }) {
       <${Noise} noise=${report.noise} repeats=${report.repeats} />
       ${report.largest.length > 0 && html`<${Largest} runId=${runId} changes=${report.largest} />`}`
     }
-    <details class="card"><summary><h2>Settings</h2></summary><${JsonText} value=${{ judge: request.judge, environment: request.environment, rejudge: asked, budget: request.budget }} /></details>`;
+    <details class="card"><summary><h2>Settings</h2></summary>
+      <${JsonText} value=${{
+        judge: request.judge,
+        environment: request.environment,
+        rejudge: asked,
+        budget: request.budget,
+      }} /></details>`;
 }
 
 /** What was judged, in words. @param {Asked} asked */
@@ -73,13 +88,15 @@ function described({ kinds, first, last, repeats }) {
         ? "Training rollouts"
         : "Held-out rollouts";
   const from = Math.max(first, kinds.includes("evaluation") ? 0 : 1); // the baseline has no training rollouts
-  return `${which} of ${from === last ? `iteration ${last}` : `iterations ${from} to ${last}`}, ${repeats === 1 ? "each judged once" : `each judged ${counted(repeats, "time")}`}.`;
+  const iterations = from === last ? `iteration ${last}` : `iterations ${from} to ${last}`;
+  return `${which} of ${iterations}, each judged ${repeats === 1 ? "once" : counted(repeats, "time")}.`;
 }
 
 /** What the judge's calls took, in words. @param {Evaluation} evaluation */
 function spent({ judge_cost: { requests, usd } }) {
   if (!requests) return "";
-  return ` The judge's model was called ${requests === 1 ? "once" : counted(requests, "time")}, for ${usd === null || usd === undefined ? "an unknown price" : dollars(usd)}.`;
+  const price = usd === null || usd === undefined ? "an unknown price" : dollars(usd);
+  return ` The judge's model was called ${requests === 1 ? "once" : counted(requests, "time")}, for ${price}.`;
 }
 
 /** Two figures with an arrow. @param {{of: Both, format?: (value: number | null) => string}} props */
@@ -92,15 +109,26 @@ function Figures({ report: { all: overall, best_step: best } }) {
   return html`<dl class="figures-row">
     ${
       overall &&
-      html`<div><dt>Advantages</dt><dd>${percent(overall.flipped)}</dd><dd class="muted">change their sign, of ${counted(overall.rollouts, "rollout")}</dd></div>
+      html`<div><dt>Advantages</dt><dd>${percent(overall.flipped)}</dd>
+        <dd class="muted">change their sign, of ${counted(overall.rollouts, "rollout")}</dd></div>
       <div><dt>Training signal</dt><${Signal} changes=${overall} /></div>
-      <div><dt>Correlation</dt><dd>${number(overall.correlation)}</dd><dd class="muted">${overall.correlation === null ? "of ranks: not defined, since one side does not vary" : "of the ranks of rewards"}</dd></div>
-      <div><dt>Mean reward</dt><dd><${BothFigures} of=${overall.reward} /></dd><dd class="muted">before and now</dd></div>
-      <div><dt>Success in training</dt><dd><${BothFigures} of=${overall.success} format=${percent} /></dd><dd class="muted">before and now</dd></div>`
+      <div><dt>Correlation</dt><dd>${number(overall.correlation)}</dd>
+        <dd class="muted">${
+          overall.correlation === null
+            ? "of ranks: not defined, since one side does not vary"
+            : "of the ranks of rewards"
+        }</dd></div>
+      <div><dt>Mean reward</dt><dd><${BothFigures} of=${overall.reward} /></dd>
+        <dd class="muted">before and now</dd></div>
+      <div><dt>Success in training</dt><dd><${BothFigures} of=${overall.success} format=${percent} /></dd>
+        <dd class="muted">before and now</dd></div>`
     }
     ${
       best &&
-      html`<div><dt>Best checkpoint</dt><dd>${best.before === best.now ? `step ${best.now}` : html`step <${BothFigures} of=${best} format=${whole} />`}</dd>
+      html`<div><dt>Best checkpoint</dt>
+        <dd>${
+          best.before === best.now ? `step ${best.now}` : html`step <${BothFigures} of=${best} format=${whole} />`
+        }</dd>
       <dd class="muted">${best.before === best.now ? "the same under both" : "would be another one"}</dd></div>`
     }
   </dl>`;
@@ -109,9 +137,11 @@ function Figures({ report: { all: overall, best_step: best } }) {
 /** @param {{changes: Changes}} props */
 function Signal({ changes: { gained, lost } }) {
   if (gained && lost)
-    return html`<dd>+${whole(gained)} / ${"\u2212"}${whole(lost)}</dd><dd class="muted">groups that gained it and that lost it</dd>`;
+    return html`<dd>+${whole(gained)} / ${"\u2212"}${whole(lost)}</dd>
+      <dd class="muted">groups that gained it and that lost it</dd>`;
   if (lost) return html`<dd>${whole(lost)} lost</dd><dd class="muted">groups that have none now</dd>`;
-  return html`<dd>${gained ? `${whole(gained)} gained` : "as before"}</dd><dd class="muted">${gained ? "groups that had none before" : "no group gained or lost it"}</dd>`;
+  return html`<dd>${gained ? `${whole(gained)} gained` : "as before"}</dd>
+    <dd class="muted">${gained ? "groups that had none before" : "no group gained or lost it"}</dd>`;
 }
 
 /** Training and held-out curves under both scores. @param {{report: Report, query: URLSearchParams}} props */
@@ -123,15 +153,23 @@ function Curves({ report, query }) {
     <div class=${isHeldOut && iterations.length > 0 ? "charts two" : "charts"}>
       ${
         iterations.length > 0 &&
-        html`<${Chart} title="Mean reward in training" note="of the same rollouts, by the run's scores and by the new ones" height=${_CHART_HEIGHT}
+        html`<${Chart} title="Mean reward in training"
+          note="of the same rollouts, by the run's scores and by the new ones" height=${_CHART_HEIGHT}
         x=${iterations.map((each) => each.iteration)} lines=${linesOf(iterations.map((each) => each.reward))}
         mark=${mattering === null ? undefined : { x: mattering, label: "matters from here" }} />`
       }
-      ${isHeldOut && html`<${HeldOutChart} rows=${/** @type {any} */ (evaluationsOf(run, kindOf(run, query)))} kind=${kindOf(run, query)} />`}
+      ${
+        isHeldOut &&
+        html`<${HeldOutChart} rows=${/** @type {any} */ (evaluationsOf(run, kindOf(run, query)))}
+          kind=${kindOf(run, query)} />`
+      }
     </div>`;
 }
 
-/** The dashed line is drawn last, so that both are seen where they are equal. @param {Both[]} figures @returns {import("../parts/chart.js").Line[]} */
+/**
+ * The dashed line is drawn last, so that both are seen where they are equal.
+ * @param {Both[]} figures @returns {import("../parts/chart.js").Line[]}
+ */
 const linesOf = (figures) => [
   { label: _NOW, values: figures.map((each) => each.now), color: "accent" },
   { label: _BEFORE, values: figures.map((each) => each.before), color: "muted", dashed: true },
@@ -139,8 +177,10 @@ const linesOf = (figures) => [
 
 /** @param {{rows: OfEvaluation[], kind: import("../parts/verdict.js").Kind}} props */
 function HeldOutChart({ rows, kind }) {
-  return html`<${Chart} title="Success on held-out scenarios" note=${`${kind.split}, ${kind.mode}: the same rollouts under both`} height=${_CHART_HEIGHT}
-    x=${rows.map((each) => each.iteration)} lines=${linesOf(rows.map((each) => each.success))} format=${percent} range=${[0, 1]} />`;
+  return html`<${Chart} title="Success on held-out scenarios"
+      note=${`${kind.split}, ${kind.mode}: the same rollouts under both`} height=${_CHART_HEIGHT}
+    x=${rows.map((each) => each.iteration)} lines=${linesOf(rows.map((each) => each.success))}
+    format=${percent} range=${[0, 1]} />`;
 }
 
 /** @param {{runId: string, report: Report}} props */
@@ -193,9 +233,15 @@ function Iterations({ runId, report: { iterations, first_mattering: mattering } 
     },
   ];
   return html`<section class="card"><h2>Iterations <span class="muted">reward and success before and now</span></h2>
-    <${LongTable} caption="Changes by iteration" rows=${iterations} keyOf=${(/** @type {OfIteration} */ each) => each.iteration} columns=${columns}
-      height=${Math.min(_MOST_HEIGHT, (iterations.length + 1) * _ROW + 4)} toneOf=${(/** @type {OfIteration} */ each) => (each.iteration === mattering ? "warn" : "")} />
-    ${mattering !== null && html`<p class="muted small">From iteration ${mattering} on, advantages differ by more than rounding or scaling, so training would have gone another way.</p>`}</section>`;
+    <${LongTable} caption="Changes by iteration" rows=${iterations}
+      keyOf=${(/** @type {OfIteration} */ each) => each.iteration} columns=${columns}
+      height=${Math.min(_MOST_HEIGHT, (iterations.length + 1) * _ROW + 4)}
+      toneOf=${(/** @type {OfIteration} */ each) => (each.iteration === mattering ? "warn" : "")} />
+    ${
+      mattering !== null &&
+      html`<p class="muted small">From iteration ${mattering} on, advantages differ by more than rounding or${" "}
+        scaling, so training would have gone another way.</p>`
+    }</section>`;
 }
 
 /** @param {{rows: OfEvaluation[]}} props */
@@ -225,21 +271,42 @@ function HeldOut({ rows }) {
       cell: (/** @type {OfEvaluation} */ each) => html`<${BothFigures} of=${each.reward} />`,
     },
   ];
-  return html`<details class="card"><summary><h2>Held-out evaluations <span class="muted">before and now, ${rows.length} in all</span></h2></summary>
-    <${Table} caption="Held-out evaluations before and now" rows=${rows} keyOf=${(/** @type {OfEvaluation} */ each) => `${each.iteration} ${each.split} ${each.mode}`} columns=${columns} /></details>`;
+  return html`<details class="card">
+    <summary><h2>Held-out evaluations <span class="muted">before and now, ${rows.length} in all</span></h2></summary>
+    <${Table} caption="Held-out evaluations before and now" rows=${rows}
+      keyOf=${(/** @type {OfEvaluation} */ each) => `${each.iteration} ${each.split} ${each.mode}`}
+      columns=${columns} /></details>`;
 }
 
 /** @param {{noise: JudgeNoise | null, repeats: number}} props */
 function Noise({ noise, repeats }) {
-  return html`<section class="card" aria-labelledby="noise"><h2 id="noise">The judge's own noise${noise && html` <span class="muted">from ${counted(repeats, "verdict")} of each rollout</span>`}</h2>
+  return html`<section class="card" aria-labelledby="noise">
+    <h2 id="noise">The judge's own noise${
+      noise && html` <span class="muted">from ${counted(repeats, "verdict")} of each rollout</span>`
+    }</h2>
     ${
       noise
         ? html`<dl class="noise">
-          <div><dt>Deviation</dt><dd>${number(noise.deviation, 3)}</dd><dd class="muted">How far the scores of one and the same rollout, from 0 to 1, differ: their standard deviation.</dd></div>
-          <div><dt>Reliability</dt><dd>${number(noise.icc)}</dd><dd class="muted">${noise.icc === null ? "Not defined, because all scores are equal." : "The intraclass correlation ICC(1): the share of the scores' variance that comes from the rollouts. The rest comes from the judge."}</dd></div>
-          <div><dt>Noise floor</dt><dd>${percent(noise.floor)}</dd><dd class="muted">${noise.floor === null ? "Not known, because no training group was judged twice." : "The share of advantages whose sign differs between two verdicts of this judge. Fewer changes than that are noise."}</dd></div>
+          <div><dt>Deviation</dt><dd>${number(noise.deviation, 3)}</dd>
+            <dd class="muted">How far the scores of one and the same rollout, from 0 to 1,${" "}
+              differ: their standard deviation.</dd></div>
+          <div><dt>Reliability</dt><dd>${number(noise.icc)}</dd>
+            <dd class="muted">${
+              noise.icc === null
+                ? "Not defined, because all scores are equal."
+                : "The intraclass correlation ICC(1): the share of the scores' variance that comes from the " +
+                  "rollouts. The rest comes from the judge."
+            }</dd></div>
+          <div><dt>Noise floor</dt><dd>${percent(noise.floor)}</dd>
+            <dd class="muted">${
+              noise.floor === null
+                ? "Not known, because no training group was judged twice."
+                : "The share of advantages whose sign differs between two verdicts of this judge. " +
+                  "Fewer changes than that are noise."
+            }</dd></div>
         </dl>`
-        : html`<p class="muted">Unknown, because each rollout was judged once. With two or more repeats, the report says how far the judge differs from itself.</p>`
+        : html`<p class="muted">Unknown, because each rollout was judged once. With two or more repeats, the${" "}
+          report says how far the judge differs from itself.</p>`
     }
   </section>`;
 }
@@ -254,10 +321,12 @@ function Largest({ runId, changes }) {
       ),
     [changes.map((each) => each.trajectory_id).join()],
   );
-  return html`<section class="card"><h2>Largest changes <span class="muted">training rollouts whose reward changes most, because the judges disagree</span></h2>
+  return html`<section class="card"><h2>Largest changes${" "}
+      <span class="muted">training rollouts whose reward changes most, because the judges disagree</span></h2>
     <ol class="changes">${changes.map(
       (each, index) => html`<li key=${each.trajectory_id}>
-      <div><p><a href=${href(["runs", runId, "trajectories", each.trajectory_id])}>${label(tasks.data?.[index] || `Rollout ${each.trajectory_id}`, 200)}</a></p>
+      <div><p><a href=${href(["runs", runId, "trajectories", each.trajectory_id])}>
+          ${label(tasks.data?.[index] || `Rollout ${each.trajectory_id}`, 200)}</a></p>
       <dl class="change">
         <div><dt>Iteration</dt><dd>${each.iteration}</dd></div>
         <div><dt>Reward</dt><dd><${BothFigures} of=${each.reward} /></dd></div>
@@ -266,9 +335,14 @@ function Largest({ runId, changes }) {
       </dl></div>
       <dl class="both-texts">${["The run's judge", "The new judge"].map(
         (title, side) => html`<div><dt>${title}</dt>
-        <dd>${each.explanations[side] ? html`<${Text} value=${each.explanations[side]} limit=${600} />` : html`<span class="muted">gave no explanation</span>`}</dd></div>`,
+        <dd>${
+          each.explanations[side]
+            ? html`<${Text} value=${each.explanations[side]} limit=${600} />`
+            : html`<span class="muted">gave no explanation</span>`
+        }</dd></div>`,
       )}</dl>
-      <div class="opine"><${Unfold} title="What do you think?">${() => html`<${RolloutOpinions} runId=${runId} id=${each.trajectory_id} />`}<//></div>
+      <div class="opine"><${Unfold} title="What do you think?">
+          ${() => html`<${RolloutOpinions} runId=${runId} id=${each.trajectory_id} />`}<//></div>
     </li>`,
     )}</ol></section>`;
 }

@@ -18,7 +18,10 @@ import { may } from "../session.js";
 /** @typedef {import("../api_types").RunOut} Run */
 /** @typedef {import("../api_types").RejudgingAccepted} Plan */
 /** @typedef {import("../api_types").RejudgingBrief} Brief */
-/** @typedef {{judge: string, settings: string, kinds: string, repeats: string, first: string, last: string, dollars: string}} Values */
+/**
+ * @typedef {{judge: string, settings: string, kinds: string, repeats: string, first: string, last: string,
+ *   dollars: string}} Values
+ */
 
 /** The rollouts that can be chosen, by their name in the form. @type {Record<string, string[]>} */
 const _KINDS = { training: ["train"], "held-out": ["evaluation"], both: ["train", "evaluation"] };
@@ -33,12 +36,14 @@ export function RunJudges({ data, run, query }) {
   );
   useReload(state, Boolean(state.data?.some(isOpen)));
   if (data.iterations.value.length === 0)
-    return html`<${Empty} title="Nothing to judge again yet"><p>The baseline comes first: it measures the agent before any training.</p><//>`;
+    return html`<${Empty} title="Nothing to judge again yet">
+      <p>The baseline comes first: it measures the agent before any training.</p><//>`;
   return html`${may("write") && html`<${JudgeAgain} run=${run} query=${query} />`}
     <${Loaded} state=${state} rows=${2}>${(/** @type {Brief[]} */ found) =>
       found.length > 0 &&
       html`<section class="card"><h2>Rejudgings of this run</h2>
-      <${Table} caption="Rejudgings, newest first" rows=${found} keyOf=${(/** @type {Brief} */ each) => each.evaluation_id} columns=${columns(run.run_id)} /></section>`}<//>`;
+      <${Table} caption="Rejudgings, newest first" rows=${found}
+        keyOf=${(/** @type {Brief} */ each) => each.evaluation_id} columns=${columns(run.run_id)} /></section>`}<//>`;
 }
 
 /** @param {string} runId @returns {import("../parts/table.js").Column[]} */
@@ -56,7 +61,9 @@ const columns = (runId) => [
     by: "done",
     isNumber: true,
     cell: (each) =>
-      html`${whole(each.done)} of ${whole(each.total)}${isOpen(each) && html`<${Progress} done=${each.done} total=${each.total} label="Progress" />`}`,
+      html`${whole(each.done)} of ${whole(each.total)}${
+        isOpen(each) && html`<${Progress} done=${each.done} total=${each.total} label="Progress" />`
+      }`,
   },
   { title: "Asked for", by: "created_at", cell: (each) => ago(each.created_at) },
 ];
@@ -109,16 +116,61 @@ function JudgeAgain({ run, query }) {
   const id = useId();
   return html`<section class="card judge-again" aria-labelledby=${id}>
     <h2 id=${id}>Judge again</h2>
-    <p class="muted">Another judge, or the same one, scores stored rollouts of this run. The report says which advantages would have changed, from which iteration that matters, and how noisy the judge is. The run and its scores stay as they are.</p>
+    <p class="muted">Another judge, or the same one, scores stored rollouts of this run. The report says which${" "}
+      advantages would have changed, from which iteration that matters, and how noisy the judge is. The${" "}
+      run and its scores stay as they are.</p>
     <div class="fields">
-      <${Field} field=${{ name: "judge.name", label: "Judge", type: "string", help: "A judge other than the run's has its default settings, unless you give some below.", choices: names, standard: `the run's: ${run.judge}` }} ...${field("judge")} />
-      <${Field} field=${{ name: "kinds", label: "Rollouts", type: "string", help: "Those that the run trained on, those on held-out scenarios, or both.", choices: Object.keys(_KINDS), standard: "training" }} ...${field("kinds")} />
-      <${Field} field=${{ name: "repeats", label: "Repeats", type: "integer", help: "How often each rollout is judged, 1 to 8. From 2 on, the report has the judge's own noise.", standard: 1 }} ...${field("repeats")} />
-      <${Field} field=${{ name: "iterations.first", label: "From iteration", type: "integer", help: "0 is the baseline, before training.", placeholder: "the first" }} ...${field("first")} />
-      <${Field} field=${{ name: "iterations.last", label: "To iteration", type: "integer", help: "Included.", placeholder: "the last one saved" }} ...${field("last")} />
-      <${Field} field=${{ name: "budget.max_usd", label: "Budget in dollars", type: "number", help: "It pauses before a call of the judge's model that could exceed this.", placeholder: "no limit" }} ...${field("dollars")} />
+      <${Field} field=${{
+        name: "judge.name",
+        label: "Judge",
+        type: "string",
+        help: "A judge other than the run's has its default settings, unless you give some below.",
+        choices: names,
+        standard: `the run's: ${run.judge}`,
+      }} ...${field("judge")} />
+      <${Field} field=${{
+        name: "kinds",
+        label: "Rollouts",
+        type: "string",
+        help: "Those that the run trained on, those on held-out scenarios, or both.",
+        choices: Object.keys(_KINDS),
+        standard: "training",
+      }} ...${field("kinds")} />
+      <${Field} field=${{
+        name: "repeats",
+        label: "Repeats",
+        type: "integer",
+        help: "How often each rollout is judged, 1 to 8. From 2 on, the report has the judge's own noise.",
+        standard: 1,
+      }} ...${field("repeats")} />
+      <${Field} field=${{
+        name: "iterations.first",
+        label: "From iteration",
+        type: "integer",
+        help: "0 is the baseline, before training.",
+        placeholder: "the first",
+      }} ...${field("first")} />
+      <${Field} field=${{
+        name: "iterations.last",
+        label: "To iteration",
+        type: "integer",
+        help: "Included.",
+        placeholder: "the last one saved",
+      }} ...${field("last")} />
+      <${Field} field=${{
+        name: "budget.max_usd",
+        label: "Budget in dollars",
+        type: "number",
+        help: "It pauses before a call of the judge's model that could exceed this.",
+        placeholder: "no limit",
+      }} ...${field("dollars")} />
     </div>
-    ${unfit.length > 0 && html`<p class="muted small">Not offered: ${unfit.map((each) => `${label(each.name, 60)} (${visible(each.unfit ?? "")})`).join("; ")}.</p>`}
+    ${
+      unfit.length > 0 &&
+      html`<p class="muted small">Not offered: ${unfit
+        .map((each) => `${label(each.name, 60)} (${visible(each.unfit ?? "")})`)
+        .join("; ")}.</p>`
+    }
     <${Settings} ...${field("settings")} wrong=${body instanceof Error ? body.message : undefined} />
     <${Planned} plan=${plan} repeats=${values.repeats} />
     <div class="actions"><${Action} label="Judge again" kind="primary" disabled=${!plan.data} act=${start} /></div>
@@ -137,14 +189,19 @@ const pageOf = (run, { evaluation_id: id }) => ["runs", run.run_id, "rejudgings"
 /** The choice of rollouts that the address names. @param {URLSearchParams} query */
 const kindsIn = (query) => Object.keys(_KINDS).find((each) => each === query.get("kinds")) ?? "training";
 
-/** The settings of the judge as JSON, such as a rubric. @param {{value: string, set: (text: string) => void, wrong: string | undefined}} props */
+/**
+ * The settings of the judge as JSON, such as a rubric.
+ * @param {{value: string, set: (text: string) => void, wrong: string | undefined}} props
+ */
 function Settings({ value, set, wrong }) {
   const id = useId();
   return html`<details><summary>Settings of the judge</summary>
     <div class="field"><label for=${id}>Settings as JSON</label>
-      <textarea id=${id} dir="auto" spellcheck=${false} placeholder=${'{"rubric": "Short answers are better."}'} value=${value} aria-invalid=${wrong !== undefined} aria-describedby=${`${id}-help`}
+      <textarea id=${id} dir="auto" spellcheck=${false} placeholder=${'{"rubric": "Short answers are better."}'}
+        value=${value} aria-invalid=${wrong !== undefined} aria-describedby=${`${id}-help`}
         onInput=${(/** @type {any} */ event) => set(event.currentTarget.value)}></textarea>
-      <span class="help" id=${`${id}-help`}>Such as the rubric and the model of <code>ruler</code>. Empty: the run's judge keeps the settings of the run, and any other judge has its defaults.
+      <span class="help" id=${`${id}-help`}>Such as the rubric and the model of${" "}
+        <code>ruler</code>. Empty: the run's judge keeps the settings of the run, and any other judge has its defaults.
         ${wrong && html`<span class="wrong">${wrong}</span>`}</span></div></details>`;
 }
 
@@ -199,8 +256,15 @@ function Planned({ plan: { data, error }, repeats }) {
   const { groups, rollouts, verdicts, cost } = data;
   return html`<div class="plan" role="group" aria-label="Plan"><dl>
     <div><dt>Groups</dt><dd>${whole(groups)}</dd><dd class="muted">with ${counted(rollouts, "rollout")}</dd></div>
-    <div><dt>Verdicts</dt><dd>${whole(verdicts)}</dd><dd class="muted">${verdicts === groups ? "one of each group" : `${whole(Number(repeats))} of each group`}</dd></div>
-    <div><dt>Expected cost</dt><dd>${cost.usd === null ? "not known" : dollars(cost.usd)}${cost.low !== null && cost.high !== null && html` <span class="muted">${dollars(cost.low)} to ${dollars(cost.high)}</span>`}</dd>
+    <div><dt>Verdicts</dt><dd>${whole(verdicts)}</dd>
+      <dd class="muted">${
+        verdicts === groups ? "one of each group" : `${whole(Number(repeats))} of each group`
+      }</dd></div>
+    <div><dt>Expected cost</dt><dd>${cost.usd === null ? "not known" : dollars(cost.usd)}${
+      cost.low !== null &&
+      cost.high !== null &&
+      html` <span class="muted">${dollars(cost.low)} to ${dollars(cost.high)}</span>`
+    }</dd>
       <dd class="muted">${visible(cost.reason)}</dd></div>
   </dl></div>`;
 }

@@ -22,7 +22,8 @@ export function ReleasePage({ id }) {
   const state = useLoaded((aborted) => load(id, aborted), [id]);
   useReload(state, state.data !== undefined && isLive(state.data.release));
   return html`<p class="crumbs"><a href=${href(["models"])}>Models</a> / <code>${label(id)}</code></p>
-    <${Loaded} state=${state} rows=${6}>${(/** @type {Awaited<ReturnType<typeof load>>} */ found) => html`<${Whole} ...${found} reload=${state.reload} />`}<//>`;
+    <${Loaded} state=${state} rows=${6}>${(/** @type {Awaited<ReturnType<typeof load>>} */ found) =>
+      html`<${Whole} ...${found} reload=${state.reload} />`}<//>`;
 }
 
 /** @param {string} id @param {AbortSignal} aborted */
@@ -36,7 +37,8 @@ async function load(id, aborted) {
 
 /** @param {{release: Release, events: Event[], reload: () => void}} props */
 function Whole({ release, events, reload }) {
-  return html`<div class="title-row"><h1>${label(release.candidate, 120)} for ${label(release.name, 120)} <${ReleaseState} release=${release} /></h1>
+  return html`<div class="title-row">
+      <h1>${label(release.candidate, 120)} for ${label(release.name, 120)} <${ReleaseState} release=${release} /></h1>
       ${may("write") && html`<${Actions} release=${release} reload=${reload} />`}</div>
     <${Headline} release=${release} events=${events} />
     <${Ramp} release=${release} events=${events} />
@@ -52,7 +54,10 @@ function Whole({ release, events, reload }) {
 
 const _TONES = /** @type {Record<string, string>} */ ({ held: "warn", promoted: "good", rolled_back: "bad" });
 
-/** What is missing for the next step, or why it is held or has ended. @param {{release: Release, events: Event[]}} props */
+/**
+ * What is missing for the next step, or why it is held or has ended.
+ * @param {{release: Release, events: Event[]}} props
+ */
 function Headline({ release, events }) {
   const { state, summary, next } = release;
   const last = events.at(-1);
@@ -72,13 +77,20 @@ function Actions({ release, reload }) {
     ${
       ["running", "held"].includes(state) &&
       html`<${Action} label="Promote" act=${() => move("promote")}
-      confirm=${`Give ${label(name, 120)} to ${label(candidate, 120)}? Every user gets it from the next request on, and the release ends. Nothing was shown about its quality; the promotion will say so.`} />`
+        confirm=${
+          `Give ${label(name, 120)} to ${label(candidate, 120)}? Every user gets it from the next request on, ` +
+          "and the release ends. Nothing was shown about its quality; the promotion will say so."
+        } />`
     }
     ${
       isLive(release) &&
-      html`<${Action} label="Roll back" kind="danger" act=${(/** @type {boolean} */ endsSessions) => move("rollback", { sessions: endsSessions ? "end" : "keep" })}
-      confirm=${`Take the candidate back for good? Every user gets ${label(stable, 120)} from the next request on. Open sessions keep the candidate to their end, unless they are ended.`}
-      option=${state === "trial" ? undefined : "End open sessions with the candidate"} />`
+      html`<${Action} label="Roll back" kind="danger"
+        act=${(/** @type {boolean} */ endsSessions) => move("rollback", { sessions: endsSessions ? "end" : "keep" })}
+        confirm=${
+          `Take the candidate back for good? Every user gets ${label(stable, 120)} from the next request on. ` +
+          "Open sessions keep the candidate to their end, unless they are ended."
+        }
+        option=${state === "trial" ? undefined : "End open sessions with the candidate"} />`
     }
   </div>`;
 }
@@ -107,7 +119,8 @@ function Ramp({ release, events }) {
   return html`<section class="loop" aria-label="Ramp">
     <ol>${steps.map(
       ({ key, title, note }) =>
-        html`<li key=${key} class=${key === now ? "now" : ""} aria-current=${key === now ? "step" : undefined}>${title}${note && html` <span class="muted">${note}</span>`}</li>`,
+        html`<li key=${key} class=${key === now ? "now" : ""} aria-current=${key === now ? "step" : undefined}>
+          ${title}${note && html` <span class="muted">${note}</span>`}</li>`,
     )}</ol>
     <p class="muted">${share > 0 && `${finePercent(share)} of the ${release.unit}s meet the candidate now.`}</p>
   </section>`;
@@ -119,7 +132,10 @@ const _ENDS = /** @type {Record<string, string>} */ ({
   overtaken: "Overtaken",
 });
 
-/** When a stage began, or will begin if the candidate is like the stable checkpoint. @param {Release} release @param {Event[]} events @param {number} stage */
+/**
+ * When a stage began, or will begin if the candidate is like the stable checkpoint.
+ * @param {Release} release @param {Event[]} events @param {number} stage
+ */
 function begun(release, events, stage) {
   const first = events.find(
     ({ type, data }) => data.stage === stage && ["release.started", "release.stage_changed"].includes(type),
@@ -140,5 +156,8 @@ function ending({ ended_at: ended, started_at: started, rules }) {
 function Forecast({ release: { forecast, unit } }) {
   return html`<section class="card"><h2>Forecast at the start</h2>
     <${Text} as="p" value=${forecast.note} limit=${600} />
-    ${forecast.units_a_day > 0 && html`<p class="muted">The name had ${number(forecast.units_a_day, 1)} ${unit}s a day in the 14 days before.</p>`}</section>`;
+    ${
+      forecast.units_a_day > 0 &&
+      html`<p class="muted">The name had ${number(forecast.units_a_day, 1)} ${unit}s a day in the 14 days before.</p>`
+    }</section>`;
 }

@@ -26,7 +26,8 @@ export function Arms({ release: { arms, unit, rules } }) {
   ];
   return html`<section class="card"><h2>Both arms</h2>
     <p class="muted">Only enrolled ${users.toLowerCase()}, each with a fair coin for the arm. ${outcome(rules)}</p>
-    <${Table} caption="Both arms" class="stacked" rows=${arms} keyOf=${(/** @type {Arm} */ each) => each.arm} columns=${columns} /></section>`;
+    <${Table} caption="Both arms" class="stacked" rows=${arms}
+      keyOf=${(/** @type {Arm} */ each) => each.arm} columns=${columns} /></section>`;
 }
 
 /** @param {Arm} arm */
@@ -45,8 +46,10 @@ function outcome({ outcome: rule, window_hours: hours }) {
 
 /** @param {Record<string, any>} rule */
 function what({ feedback, event, session_reward: range, value }) {
-  if (feedback)
-    return `The outcome is the last opinion (thumbs up ${feedback.thumbs_up}, none ${feedback.none}, thumbs down ${feedback.thumbs_down})`;
+  if (feedback) {
+    const values = `thumbs up ${feedback.thumbs_up}, none ${feedback.none}, thumbs down ${feedback.thumbs_down}`;
+    return `The outcome is the last opinion (${values})`;
+  }
   if (event) return `The outcome is 1 if “${label(event, 40)}” came, otherwise 0`;
   if (range) return `The outcome is the reward of the first session, from ${range[0]} to ${range[1]}`;
   return `The outcome is the last value of “${label(value, 64)}”, 0 without one`;

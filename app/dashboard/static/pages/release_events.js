@@ -13,7 +13,11 @@ import { label } from "../parts/text.js";
 export function ReleaseEvents({ release, events }) {
   if (events.length === 0) return null;
   return html`<h2>Events</h2>
-    <ol class="events" reversed>${[...events].reverse().map((event) => html`<${EventRow} key=${event.seq} event=${event} gist=${inWords(event, release)} tone=${_TONES[event.type] ?? ""} />`)}</ol>`;
+    <ol class="events" reversed>${[...events].reverse().map(
+      (event) =>
+        html`<${EventRow} key=${event.seq} event=${event}
+            gist=${inWords(event, release)} tone=${_TONES[event.type] ?? ""} />`,
+    )}</ol>`;
 }
 
 const _TONES = /** @type {Record<string, string>} */ ({ "release.rolled_back": "bad", "release.held": "warn" });
@@ -25,7 +29,11 @@ export function inWords({ type, actor, data }, release) {
     case "release.started":
       return `${finePercent(data.share)} of the ${release.unit}s meet the candidate, ${trialled(data.evidence)}.`;
     case "release.stage_changed":
-      return `The share rose from ${finePercent(data.before?.share)} to ${finePercent(data.share)}: ${counted(data.evidence?.met ?? 0, release.unit)} of the stage had met the candidate, and no guardrail spoke against it.`;
+      return (
+        `The share rose from ${finePercent(data.before?.share)} to ${finePercent(data.share)}: ` +
+        `${counted(data.evidence?.met ?? 0, release.unit)} of the stage had met the candidate, ` +
+        "and no guardrail spoke against it."
+      );
     case "release.held":
       return data.reason === "person"
         ? `Held by ${by} at ${finePercent(data.share)}.`
@@ -33,7 +41,10 @@ export function inWords({ type, actor, data }, release) {
     case "release.resumed":
       return `Resumed by ${by}.`;
     case "release.rolled_back":
-      return `Rolled back${because(data, by, release)}.${data.ended_sessions ? ` ${counted(data.ended_sessions, "open session")} ended with it.` : ""}`;
+      return (
+        `Rolled back${because(data, by, release)}.` +
+        (data.ended_sessions ? ` ${counted(data.ended_sessions, "open session")} ended with it.` : "")
+      );
     case "release.promoted":
       return `Promoted ${data.by === "time" ? "because its time was up" : `by ${by}`}. ${label(data.quality, 200)}`;
     case "release.ended":
@@ -52,20 +63,25 @@ function because({ reason, evidence }, by, release) {
   return reason === "time" ? ": its time was up without a promotion" : ` by ${by}`;
 }
 
-/** The guardrails that took the candidate back. @param {Record<string, any> | null} evidence @param {Release} release */
+/**
+ * The guardrails that took the candidate back.
+ * @param {Record<string, any> | null} evidence @param {Release} release
+ */
 function alarms(evidence, release) {
   return Object.entries(evidence?.guardrails ?? {})
     .filter(([, found]) => found.harm >= found.harm_threshold)
     .map(([name, found]) => {
       const called = release.guardrails.find((each) => each.guardrail === name)?.means ?? label(name, 40);
-      return `${called} ${finePercent(found.stable.mean)} → ${finePercent(found.candidate.mean)}, evidence ${evidenceText(found.harm, found.harm_threshold)}`;
+      const means = `${finePercent(found.stable.mean)} → ${finePercent(found.candidate.mean)}`;
+      return `${called} ${means}, evidence ${evidenceText(found.harm, found.harm_threshold)}`;
     });
 }
 
 /** What the breaker went by. @param {Record<string, any> | null} evidence */
 function failures(evidence) {
   const { in_a_row: row = 0, stable_failed: failed = 0, stable_units: units = 0 } = evidence?.failures ?? {};
-  return `the candidate failed ${counted(row, "time")} in a row, and the stable checkpoint ${failed} of ${counted(units, "time")} meanwhile`;
+  const ofStable = `the stable checkpoint ${failed} of ${counted(units, "time")}`;
+  return `the candidate failed ${counted(row, "time")} in a row, and ${ofStable} meanwhile`;
 }
 
 /** @param {Record<string, any> | null} evidence */

@@ -22,7 +22,8 @@ export function Guardrails({ release }) {
       title: "Guardrail",
       isHead: true,
       cell: (/** @type {Guardrail} */ each) =>
-        html`<span class="row-name">${label(each.means)}</span>${_SCALES[each.guardrail] && html`<br /><span class="muted">${_SCALES[each.guardrail]}</span>`}`,
+        html`<span class="row-name">${label(each.means)}</span>
+        ${_SCALES[each.guardrail] && html`<br /><span class="muted">${_SCALES[each.guardrail]}</span>`}`,
     },
     { title: "Candidate", isNumber: true, cell: (/** @type {Guardrail} */ each) => figure(each.candidate) },
     { title: "Stable", isNumber: true, cell: (/** @type {Guardrail} */ each) => figure(each.stable) },
@@ -35,9 +36,11 @@ export function Guardrails({ release }) {
     ...(isLive(release) && stage < stages - 1 ? [gate] : []),
   ];
   return html`<section class="card"><h2>Guardrails</h2>
-    <p class="muted">The first answers to all users of the name, enrolled or not. Evidence is the wealth of a bet that began with 1. If the candidate is no worse than is
+    <p class="muted">The first answers to all users of the name, enrolled or not. Evidence is the wealth of a bet${" "}
+      that began with 1. If the candidate is no worse than is
       tolerated, any evidence of harm becomes full in at most 1% of releases.</p>
-    <${Table} caption="Guardrails" class="stacked" rows=${guardrails} keyOf=${(/** @type {Guardrail} */ each) => each.guardrail} columns=${columns} /></section>`;
+    <${Table} caption="Guardrails" class="stacked" rows=${guardrails}
+      keyOf=${(/** @type {Guardrail} */ each) => each.guardrail} columns=${columns} /></section>`;
 }
 
 const _SCALES = /** @type {Record<string, string>} */ ({
@@ -54,5 +57,6 @@ const points = (share) => `${number(100 * share, Number.isInteger(Math.round(100
 /** That an increase above the stage's level is ruled out. @param {{guardrail: Guardrail}} props */
 function Gate({ guardrail: { level, ruled_out: log, ruled_out_threshold: threshold } }) {
   if (level === null || log === null) return "–";
-  return html`<${Evidence} log=${log} threshold=${threshold} reached="good" /><br /><span class="muted">that it is below +${points(level)}</span>`;
+  return html`<${Evidence} log=${log} threshold=${threshold} reached="good" /><br />
+    <span class="muted">that it is below +${points(level)}</span>`;
 }

@@ -20,7 +20,8 @@ export function Releases() {
     found.length > 0 &&
     html`<section class="card"><h2>Releases</h2>
       <p class="muted">A candidate meets a share of a promoted name’s users, and is taken back if it does harm.</p>
-      <${Table} caption="Releases, newest first" class="stacked" rows=${found} keyOf=${(/** @type {Brief} */ each) => each.release_id} columns=${columns} /></section>`}<//>`;
+      <${Table} caption="Releases, newest first" class="stacked" rows=${found}
+        keyOf=${(/** @type {Brief} */ each) => each.release_id} columns=${columns} /></section>`}<//>`;
 }
 
 const columns = [

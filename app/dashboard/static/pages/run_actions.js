@@ -15,7 +15,10 @@ import { Share } from "./share.js";
 
 /** @typedef {import("../api_types").CheckpointOut} Checkpoint */
 
-/** @param {{data: import("../run_data.js").RunData, run: import("../api_types").RunOut, promoted: () => void}} props `promoted` is called after a promotion */
+/**
+ * @param {{data: import("../run_data.js").RunData, run: import("../api_types").RunOut, promoted: () => void}} props
+ *   `promoted` is called after a promotion
+ */
 export function RunActions({ data, run, promoted }) {
   const id = run.run_id;
   /** @param {string} verb */
@@ -50,11 +53,18 @@ export function RunActions({ data, run, promoted }) {
   </div>`;
 }
 
-/** Promotes one of the run's checkpoints, by default the best. @param {{run: import("../api_types").RunOut, promoted: () => void}} props */
+/**
+ * Promotes one of the run's checkpoints, by default the best.
+ * @param {{run: import("../api_types").RunOut, promoted: () => void}} props
+ */
 function PromoteRun({ run, promoted }) {
   const [isOpen, setOpen] = useState(false);
   return html`<button onClick=${() => setOpen(true)}>Promote</button>
-    ${isOpen && html`<${Dialog} title="Promote a checkpoint" close=${() => (setOpen(false), promoted())}>${(/** @type {() => void} */ close) => html`<${OfRun} run=${run} done=${close} />`}<//>`}`;
+    ${
+      isOpen &&
+      html`<${Dialog} title="Promote a checkpoint" close=${() => (setOpen(false), promoted())}>
+        ${(/** @type {() => void} */ close) => html`<${OfRun} run=${run} done=${close} />`}<//>`
+    }`;
 }
 
 /** @param {{run: import("../api_types").RunOut, done: () => void}} props */
@@ -65,6 +75,7 @@ function OfRun({ run, done }) {
       .filter((each) => !each.deleted_at)
       .sort((one, other) => Number(other.is_best) - Number(one.is_best) || other.step - one.step);
     if (kept.length === 0) return html`<p>The run has no checkpoint that is kept.</p>`;
-    return html`<${Promote} project=${run.model.project} name=${run.model.name} checkpoints=${kept} runId=${run.run_id} done=${done} />`;
+    return html`<${Promote} project=${run.model.project} name=${run.model.name}
+        checkpoints=${kept} runId=${run.run_id} done=${done} />`;
   }}<//>`;
 }

@@ -1,4 +1,5 @@
-// The overview of a run: its learning curves, the most important figures, what it costs, and the health of its training.
+// The overview of a run: its learning curves, the most important figures, what it costs, and the health of its
+// training.
 
 import { useEffect, useRef } from "../vendor/hooks.js";
 import { get, path } from "../api.js";
@@ -33,16 +34,25 @@ export function RunOverview({ data, run, query, baseline }) {
     <${Loop} run=${run} remaining=${remaining(run, iterations)} />
     <${HeldOutSwitch} run=${run} query=${query} />
     <div class="charts two">
-      ${(isOpen || run.evaluations.length > 0) && html`<${HeldOutChart} run=${run} kind=${kind} baseline=${baseline} />`}
-      ${(isOpen || iterations.some((each) => each.rewards.mean !== null)) && html`<${RewardStrip} run=${run} iterations=${iterations} baseline=${baseline} />`}
+      ${
+        (isOpen || run.evaluations.length > 0) && html`<${HeldOutChart} run=${run} kind=${kind} baseline=${baseline} />`
+      }
+      ${
+        (isOpen || iterations.some((each) => each.rewards.mean !== null)) &&
+        html`<${RewardStrip} run=${run} iterations=${iterations} baseline=${baseline} />`
+      }
     </div>
     ${run.status === "running" && run.on_engine && html`<${EngineStrip} />`}
     <${Outcome} run=${run} iterations=${iterations} kind=${kind} />
     <${Rejudged} run=${run} />
-    ${iterations.some((each) => each.supervised) && html`<${ImitationChart} iterations=${iterations} baseline=${baseline} />`}
+    ${
+      iterations.some((each) => each.supervised) &&
+      html`<${ImitationChart} iterations=${iterations} baseline=${baseline} />`
+    }
     ${
       iterations.length > 0 &&
-      html`<p class="muted">Health of the training: loss, KL, entropy, gradient norm, times and any other figure as charts
+      html`<p class="muted">Health of the training: loss, KL, entropy, gradient${" "}
+        norm, times and any other figure as charts
         under <a href=${href(["runs", run.run_id, "metrics"])}>Metrics</a>.</p>`
     }
     <${Spent} run=${run} />`;
@@ -54,11 +64,20 @@ function Outcome({ run, iterations, kind }) {
   return html`<dl class="figures-row">
     <${HeldOutFigure} run=${run} kind=${kind} />
     <div><dt>Mean reward</dt>
-      <dd>${rewards.length > 0 ? html`${number(rewards[0])} <span aria-label="to">→</span> ${number(rewards[rewards.length - 1])}` : "–"}</dd>
+      <dd>${
+        rewards.length > 0
+          ? html`${number(rewards[0])} <span aria-label="to">→</span> ${number(rewards[rewards.length - 1])}`
+          : "–"
+      }</dd>
       <dd class="muted">first and latest iteration</dd></div>
     <div><dt>Best checkpoint</dt>
       <dd>${run.best_checkpoint ? html`step ${run.best_checkpoint.step}` : "–"}</dd>
-      <dd class="muted">${run.best_checkpoint ? html`validation, sampled: ${percent(run.best_checkpoint.success)} · <a href=${href(["ask"], { run: run.run_id })}>Ask it</a>` : "after the baseline"}</dd></div>
+      <dd class="muted">${
+        run.best_checkpoint
+          ? html`validation, sampled: ${percent(run.best_checkpoint.success)} ·${" "}
+            <a href=${href(["ask"], { run: run.run_id })}>Ask it</a>`
+          : "after the baseline"
+      }</dd></div>
     <div><dt>Rollouts</dt><dd>${whole(run.rollouts)}</dd>
       <dd class="muted"><a href=${href(["runs", run.run_id, "trajectories"])}>Read them</a></dd></div>
     <${Cost} run=${run} />
@@ -67,14 +86,19 @@ function Outcome({ run, iterations, kind }) {
   </dl>`;
 }
 
-/** What the run cost, what it gained for that, and the parts of the sum; how long it took if no price is known. @param {{run: Run}} props */
+/**
+ * What the run cost, what it gained for that, and the parts of the sum; how long it took if no price is known.
+ * @param {{run: Run}} props
+ */
 function Cost({ run: { cost, verdict, progress } }) {
   if (cost.total_usd === null)
-    return html`<div><dt>Working time</dt><dd>${duration(cost.seconds)}</dd><dd class="muted">${counted(progress.iterations_done, "iteration")}</dd></div>`;
+    return html`<div><dt>Working time</dt><dd>${duration(cost.seconds)}</dd>
+      <dd class="muted">${counted(progress.iterations_done, "iteration")}</dd></div>`;
   return html`<div><dt>Cost</dt><dd>${dollars(cost.total_usd)}</dd>
     <dd class="muted">${verdict.points !== null && `${signed(verdict.points, 0)} points for it; `}${[
       cost.machine_usd !== null &&
-        `${dollars(cost.machine_usd)} for ${duration(cost.seconds)} of the machine at ${dollars(cost.machine_price_per_hour)} an hour`,
+        `${dollars(cost.machine_usd)} for ${duration(cost.seconds)} of the machine ` +
+          `at ${dollars(cost.machine_price_per_hour)} an hour`,
       cost.usd !== null && `${dollars(cost.usd)} paid for calls`,
     ]
       .filter(Boolean)
@@ -88,7 +112,8 @@ function Rejudged({ run }) {
     (each) => each.text !== null,
   );
   if (!newest) return null;
-  return html`<p class="muted"><a href=${href(["runs", run.run_id, "rejudgings", newest.evaluation_id])}>Judged again by ${label(newest.judge, 60)}</a>: ${visible(newest.text)}</p>`;
+  return html`<p class="muted"><a href=${href(["runs", run.run_id, "rejudgings", newest.evaluation_id])}>
+      Judged again by ${label(newest.judge, 60)}</a>: ${visible(newest.text)}</p>`;
 }
 
 /** The first and the latest held-out success of a kind. @param {{run: Run, kind: Kind}} props */
@@ -100,8 +125,11 @@ function HeldOutFigure({ run, kind }) {
     return html`<div><dt>Held-out success</dt><dd>–</dd><dd class="muted">after the baseline</dd></div>`;
   const [low, high] = wilson(latest.success, latest.scenarios);
   return html`<div><dt>Held-out success</dt>
-    <dd>${percent(first.success)}${latest !== first && html` <span aria-label="to">→</span> ${percent(latest.success)}`}</dd>
-    <dd class="muted">${percent(low)} to ${percent(high)} of ${described(kind, latest.scenarios)} · <a href=${href(["runs", run.run_id, "held-out"], { held: kind.name })}>Watch them</a></dd></div>`;
+    <dd>${percent(first.success)}${
+      latest !== first && html` <span aria-label="to">→</span> ${percent(latest.success)}`
+    }</dd>
+    <dd class="muted">${percent(low)} to ${percent(high)} of ${described(kind, latest.scenarios)} ·${" "}
+      <a href=${href(["runs", run.run_id, "held-out"], { held: kind.name })}>Watch them</a></dd></div>`;
 }
 
 /**
@@ -130,8 +158,10 @@ function RewardStrip({ run, iterations, baseline }) {
     seen.current = done;
   }, [done]);
   return html`<${HeatStrip} rewards=${state.data} height=${_CHART_HEIGHT} total=${run.progress.iterations_total}
-    means=${new Map(iterations.map((each) => [each.iteration, each.rewards.mean]))} thin=${lineOf(baseline, (each) => each.rewards.mean)} isLoading=${!state.data && !state.error}
-    empty=${state.error?.message ?? waiting(run, "No training rollout has been judged yet.")} pick=${(/** @type {number} */ iteration) => go(["runs", run.run_id, "trajectories"], { iteration })} />`;
+    means=${new Map(iterations.map((each) => [each.iteration, each.rewards.mean]))}
+    thin=${lineOf(baseline, (each) => each.rewards.mean)} isLoading=${!state.data && !state.error}
+    empty=${state.error?.message ?? waiting(run, "No training rollout has been judged yet.")}
+    pick=${(/** @type {number} */ iteration) => go(["runs", run.run_id, "trajectories"], { iteration })} />`;
 }
 
 /** @param {{iterations: Iteration[], baseline: Baseline | undefined}} props */
@@ -153,7 +183,10 @@ function ImitationChart({ iterations, baseline }) {
   />`;
 }
 
-/** The chosen kind with its intervals and the baseline's, and the other kinds. @param {{run: Run, kind: Kind, baseline: Baseline | undefined}} props */
+/**
+ * The chosen kind with its intervals and the baseline's, and the other kinds.
+ * @param {{run: Run, kind: Kind, baseline: Baseline | undefined}} props
+ */
 function HeldOutChart({ run, kind, baseline }) {
   const made = evaluationsOf(run, kind);
   const x = [...new Set(run.evaluations.map((each) => each.iteration))].sort((one, other) => one - other);
@@ -178,7 +211,16 @@ function HeldOutChart({ run, kind, baseline }) {
   return html`<${Chart}
     title="Success on held-out scenarios"
     note=${made.length > 0 ? `${described(kind, made[made.length - 1].scenarios)}; 95% intervals` : ""}
-    x=${x} lines=${lines} thin=${baseline && { label: baseline.name, values: new Map(evaluationsOf(baseline.run, kind).map((each) => [each.iteration, each.success])) }} format=${percent} range=${[0, 1]} span=${[0, Math.max(1, run.progress.iterations_total, baseline?.run.progress.iterations_done ?? 0)]} height=${_CHART_HEIGHT}
+    x=${x} lines=${lines}
+    thin=${
+      baseline && {
+        label: baseline.name,
+        values: new Map(evaluationsOf(baseline.run, kind).map((each) => [each.iteration, each.success])),
+      }
+    }
+    format=${percent} range=${[0, 1]}
+    span=${[0, Math.max(1, run.progress.iterations_total, baseline?.run.progress.iterations_done ?? 0)]}
+    height=${_CHART_HEIGHT}
     reference=${base && { label: `before training ${percent(base.success)}`, value: base.success, low, high }}
     empty=${waiting(run, "No held-out scenario has been evaluated yet.")}
   />`;
@@ -217,12 +259,17 @@ function Spent({ run }) {
     <dl class="spent">${limits.map(
       ({ name, spent, most, format }) => html`<div><dt>${name}</dt>
         <dd>${format(spent)}${most != null ? ` of ${format(most)}` : ""}
-          ${most != null ? html`<${Progress} done=${spent} total=${most} label=${`${name} of the budget`} />` : html`<span class="muted"> no limit</span>`}</dd></div>`,
+          ${
+            most != null
+              ? html`<${Progress} done=${spent} total=${most} label=${`${name} of the budget`} />`
+              : html`<span class="muted"> no limit</span>`
+          }</dd></div>`,
     )}
       ${
         run.cost.wasted_tokens > 0 &&
         html`<div><dt>Without result</dt>
-        <dd>${compact(run.cost.wasted_tokens)} <span class="muted">tokens of groups that taught nothing, and of failed or repeated work</span></dd></div>`
+        <dd>${compact(run.cost.wasted_tokens)} <span class="muted">
+            tokens of groups that taught nothing, and of failed or repeated work</span></dd></div>`
       }
     </dl>
   </section>`;

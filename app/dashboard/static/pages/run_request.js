@@ -8,7 +8,10 @@ import { AsCode } from "../parts/as_code.js";
 /** Number of characters of the model's name that the new model's name keeps. */
 const _MOST_KEPT = 40;
 
-/** A run's request as it was sent: without what the service found out about its demonstrations. @param {Record<string, any>} stored */
+/**
+ * A run's request as it was sent: without what the service found out about its demonstrations.
+ * @param {Record<string, any>} stored
+ */
 function sent(stored) {
   const { first_scenario: _first, ...request } = stored;
   if (!request.warm_start) return request;
@@ -33,16 +36,23 @@ export function RunRequest({ run, data }) {
   };
   return html`<section class="card">
       <h2>Settings</h2>
-      <p>Environment <${Text} value=${run.environment} limit=${80} />, judge <${Text} value=${run.judge} limit=${80} />, backend
-        ${" "}<${Text} value=${run.backend} limit=${80} />, base model <${Text} value=${run.model.base_model} limit=${120} />.</p>
+      <p>Environment <${Text} value=${run.environment} limit=${80} />, judge${" "}
+        <${Text} value=${run.judge} limit=${80} />, backend
+        ${" "}<${Text} value=${run.backend} limit=${80} />, base model${" "}
+        <${Text} value=${run.model.base_model} limit=${120} />.</p>
       <${JsonText} value=${run.request} limit=${20_000} />
       ${
         run.reproducible !== null &&
-        html`<p>${run.reproducible ? "The same seed gives the same weights on this machine. " : "The same seed may give other weights. "}
+        html`<p>${
+          run.reproducible
+            ? "The same seed gives the same weights on this machine. "
+            : "The same seed may give other weights. "
+        }
         <span class="muted"><${Text} value=${run.reproducible_reason} limit=${400} /></span></p>`
       }
     </section>
     <section class="card"><h2>Start it again</h2>
-      <p>This begins the new model <code>${label(again)}</code> where this run began. Under the name of a model that exists, a run continues that model.</p>
+      <p>This begins the new model <code>${label(again)}</code> where this run began. Under the name of a model${" "}
+        that exists, a run continues that model.</p>
       <${AsCode} body=${{ ...sent(run.request), model }} /></section>`;
 }

@@ -19,7 +19,10 @@ const _MOST = 200;
 const _APART = "apart";
 
 /** @typedef {import("./run_columns.js").Run} Run */
-/** @typedef {{search: string, status: string, tag: string, starred: string, sort: string, ascending: string, seeds: string}} Asked */
+/**
+ * @typedef {{search: string, status: string, tag: string, starred: string, sort: string, ascending: string,
+ *   seeds: string}} Asked
+ */
 
 /** What the address asks for. @param {URLSearchParams} query @returns {Asked} */
 function asked(query) {
@@ -51,8 +54,13 @@ export function Runs({ query }) {
   return html`
     <div class="title-row"><h1>Runs</h1><a class="button primary" href=${href(["start"])}>Start a run</a></div>
     <${Filters} query=${query} wanted=${wanted} runs=${list.runs ?? []} shown=${shown}>
-      <button disabled=${chosen.size < 2 || chosen.size > _COMPARED} onClick=${() => go(["compare"], { runs: [...chosen].join(",") })}>
-        Compare ${chosen.size > 0 ? counted(chosen.size, [...chosen].some((key) => key.startsWith("same:")) ? "row" : "run") : "runs"}
+      <button disabled=${chosen.size < 2 || chosen.size > _COMPARED}
+        onClick=${() => go(["compare"], { runs: [...chosen].join(",") })}>
+        Compare ${
+          chosen.size > 0
+            ? counted(chosen.size, [...chosen].some((key) => key.startsWith("same:")) ? "row" : "run")
+            : "runs"
+        }
       </button>
       <span class="muted" role="status">${comparable(chosen.size)}</span>
     <//>
@@ -81,24 +89,32 @@ function Filters({ query, wanted, runs, shown, children }) {
   const [isStarred, isApart] = [wanted.starred === "true", wanted.seeds === _APART];
   return html`<div class="filters" role="search">
     <label class="field"><span>Search</span>
-      <input type="search" aria-keyshortcuts="/" value=${wanted.search} placeholder="name, model, tag, environment, judge or id"
+      <input type="search" aria-keyshortcuts="/" value=${wanted.search}
+        placeholder="name, model, tag, environment, judge or id"
         onInput=${(/** @type {any} */ event) => ask(query, { search: event.target.value })} /></label>
     <label class="field"><span>Status</span>
-      <select value=${wanted.status} onChange=${(/** @type {any} */ event) => ask(query, { status: event.target.value })}>
+      <select value=${wanted.status}
+        onChange=${(/** @type {any} */ event) => ask(query, { status: event.target.value })}>
         <option value="">all</option>
         ${_STATUSES.map((each) => html`<option value=${each}>${each}</option>`)}
       </select></label>
     <label class="field"><span>Tag</span>
-      <input class="short" list="run-tags" value=${wanted.tag} placeholder="all" autocomplete="off" onChange=${(/** @type {any} */ event) => ask(query, { tag: event.target.value.trim() })} />
+      <input class="short" list="run-tags" value=${wanted.tag} placeholder="all" autocomplete="off"
+        onChange=${(/** @type {any} */ event) => ask(query, { tag: event.target.value.trim() })} />
       <datalist id="run-tags">${tags.map((tag) => html`<option value=${tag}></option>`)}</datalist></label>
-    <button aria-pressed=${isStarred} onClick=${() => ask(query, { starred: isStarred ? "" : "true" })}>★ Starred</button>
-    <button aria-pressed=${!isApart} title="Runs that differ only in their seed as one row" onClick=${() => ask(query, { seeds: isApart ? "" : _APART })}>Seeds together</button>
+    <button aria-pressed=${isStarred}
+      onClick=${() => ask(query, { starred: isStarred ? "" : "true" })}>★ Starred</button>
+    <button aria-pressed=${!isApart} title="Runs that differ only in their seed as one row"
+      onClick=${() => ask(query, { seeds: isApart ? "" : _APART })}>Seeds together</button>
     <${Columns} query=${query} runs=${runs} shown=${shown} />
     ${children}
   </div>`;
 }
 
-/** Which columns there are: figures, and any settings. @param {{query: URLSearchParams, runs: Run[], shown: Set<string>}} props */
+/**
+ * Which columns there are: figures, and any settings.
+ * @param {{query: URLSearchParams, runs: Run[], shown: Set<string>}} props
+ */
 function Columns({ query, runs, shown }) {
   const paths = pathsOf(runs);
   const toggle = (/** @type {string} */ name) =>
@@ -116,7 +132,11 @@ function Columns({ query, runs, shown }) {
     target.value = "";
   }
   return html`<${Menu} title="Columns">
-    ${offered.map(({ name, title }) => html`<label class="check" key=${name}><input type="checkbox" checked=${shown.has(name)} onChange=${() => toggle(name)} /> ${title}</label>`)}
+    ${offered.map(
+      ({ name, title }) =>
+        html`<label class="check" key=${name}><input type="checkbox" checked=${shown.has(name)}
+            onChange=${() => toggle(name)} /> ${title}</label>`,
+    )}
     <label class="field"><span>Another setting</span>
       <input list="run-settings" placeholder="such as max_turns" autocomplete="off" onChange=${add} />
       <datalist id="run-settings">${paths.map((name) => html`<option value=${name}></option>`)}</datalist></label>
@@ -165,7 +185,8 @@ function useRuns({ search, status, tag, starred, sort, ascending, seeds }, unfol
       clearInterval(timer);
     };
   }, [asked, most, unfolded]);
-  const isLoading = state.asked !== asked && !state.error; // the rows before are shown meanwhile, so that the focus stays
+  // The rows before are shown meanwhile, so that the focus stays.
+  const isLoading = state.asked !== asked && !state.error;
   return { ...state, isLoading, more: () => setMost(most + _PAGE), reload: () => reload.current() };
 }
 
@@ -185,7 +206,10 @@ async function readRuns(query, most, aborted) {
   }
 }
 
-/** @param {{list: ReturnType<typeof useRuns>, columns: import("../parts/table.js").Column[], query: URLSearchParams, wanted: Asked}} props */
+/**
+ * @param {{list: ReturnType<typeof useRuns>, columns: import("../parts/table.js").Column[], query: URLSearchParams,
+ *   wanted: Asked}} props
+ */
 function Body({ list: { runs, isWhole, isLoading, error, more }, columns, query, wanted }) {
   if (!runs || (runs.length === 0 && isLoading))
     return error ? html`<${Failed} error=${error} />` : html`<${Loading} rows=${6} />`;
@@ -210,13 +234,15 @@ function Body({ list: { runs, isWhole, isLoading, error, more }, columns, query,
 function Welcome() {
   return html`<${Empty} title="No runs yet">
     <p>
-      A run makes an agent better at its job: it attempts tasks many times, a judge compares the rollouts of each task, and
+      A run makes an agent better at its job: it attempts tasks many times, a judge${" "}
+      compares the rollouts of each task, and
       the model is trained to do more of what went better. Everything runs on this machine.
     </p>
     <p><a class="button primary" href=${href(["start"])}>Start a run</a></p>
     ${
       may("operator") &&
-      html`<p class="muted">Say in the <a href=${href(["settings"])}>settings</a> what an hour of this machine costs, and
+      html`<p class="muted">Say in the <a href=${href(["settings"])}>settings</a>${" "}
+        what an hour of this machine costs, and
         runs show what they cost.</p>`
     }
   <//>`;

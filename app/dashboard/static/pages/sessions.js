@@ -28,16 +28,21 @@ export function Sessions({ query }) {
   const chosen = query.get("status") ?? "";
   const state = useLoaded((aborted) => all("sessions", { status: chosen }, { aborted, most: _MOST }), [chosen]);
   return html`<h1>Sessions</h1>
-    <p class="muted">Your own agent at work with a model of this service: give it the base URL and the key of a session in place of OpenAI's or Anthropic's.</p>
+    <p class="muted">Your own agent at work with a model of this service: give it the base URL and the key of a${" "}
+      session in place of OpenAI's or Anthropic's.</p>
     <${New} reload=${state.reload} />
-    <div class="filters"><label class="field"><span>Status</span><select value=${chosen} onChange=${(/** @type {any} */ event) => refine({ status: event.target.value })}>
-      <option value="">all</option>${_STATES.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>
+    <div class="filters"><label class="field"><span>Status</span>
+        <select value=${chosen} onChange=${(/** @type {any} */ event) => refine({ status: event.target.value })}>
+      <option value="">all</option>${_STATES.map(
+        (each) => html`<option value=${each}>${each}</option>`,
+      )}</select></label>
       <button onClick=${state.reload}>Refresh</button></div>
     <${Loaded} state=${state}>${(/** @type {Session[]} */ found) =>
       found.length === 0
         ? html`<${Empty} title="No session"><p>Open one above, or by <code>POST /sessions</code>.</p><//>`
         : html`<section class="card"><h2>${found.length < _MOST ? "All sessions" : `The newest ${_MOST}`}</h2>
-            <${Table} caption="Sessions, newest first" rows=${found} keyOf=${(/** @type {Session} */ each) => each.id} columns=${columns} /></section>`}<//>`;
+            <${Table} caption="Sessions, newest first" rows=${found} keyOf=${(/** @type {Session} */ each) => each.id}
+              columns=${columns} /></section>`}<//>`;
 }
 
 const columns = [
@@ -85,7 +90,8 @@ function New({ reload }) {
     placeholder: "learnloop/tiny",
     help: "A base model, `PROJECT/NAME`, `PROJECT/NAME@STEP`, a promoted name, or the id of a run.",
   };
-  return html`<details class="card" open=${Boolean(state.access || state.error)}><summary><h2>Open a session</h2></summary>
+  return html`<details class="card" open=${Boolean(state.access || state.error)}>
+    <summary><h2>Open a session</h2></summary>
     <form onSubmit=${open}>
       <${Field} field=${field} value=${model} set=${setModel} faults=${faults} />
       ${state.error && faults.length === 0 && html`<${Failed} error=${state.error} />`}
@@ -113,7 +119,8 @@ function Opened({ access, model }) {
 export function SessionPage({ id }) {
   const state = useLoaded((aborted) => load(id, aborted), [id]);
   return html`<p class="crumbs"><a href=${href(["sessions"])}>Sessions</a></p>
-    <${Loaded} state=${state} rows=${6}>${(/** @type {Awaited<ReturnType<typeof load>>} */ found) => html`<${Whole} ...${found} reload=${state.reload} />`}<//>`;
+    <${Loaded} state=${state} rows=${6}>${(/** @type {Awaited<ReturnType<typeof load>>} */ found) =>
+      html`<${Whole} ...${found} reload=${state.reload} />`}<//>`;
 }
 
 /** @param {string} id @param {AbortSignal} aborted */
@@ -132,12 +139,18 @@ async function load(id, aborted) {
 
 /** @param {{session: Session, calls: Call[], feedback: Opinion[], reload: () => void}} props */
 function Whole({ session, calls, feedback, reload }) {
-  return html`<div class="title-row"><h1>Session <code>${session.id}</code> <${Status} status=${session.status} /></h1><button onClick=${reload}>Refresh</button></div>
+  return html`<div class="title-row"><h1>Session <code>${session.id}</code> <${Status} status=${session.status} /></h1>
+      <button onClick=${reload}>Refresh</button></div>
     <div class="trajectory">
       <section class="card" aria-label="Calls"><h2>${counted(calls.length, "call")} of the model</h2>
-        ${calls.length === 0 ? html`<p class="muted">The agent has not asked its model yet.</p>` : withNews(calls).map((each) => html`<${OneCall} key=${each.call.number} ...${each} />`)}
+        ${
+          calls.length === 0
+            ? html`<p class="muted">The agent has not asked its model yet.</p>`
+            : withNews(calls).map((each) => html`<${OneCall} key=${each.call.number} ...${each} />`)
+        }
       </section>
-      <div class="trajectory-side"><${End} session=${session} reload=${reload} /><${Feedback} session=${session} feedback=${feedback} reload=${reload} /><${Details} session=${session} /></div>
+      <div class="trajectory-side"><${End} session=${session} reload=${reload} />
+        <${Feedback} session=${session} feedback=${feedback} reload=${reload} /><${Details} session=${session} /></div>
     </div>`;
 }
 
@@ -166,8 +179,12 @@ function identity({ role, content, tool_calls: calls }) {
 function OneCall({ call, messages }) {
   const usage = /** @type {any} */ (call.completion)?.usage;
   return html`<section aria-label=${`Call ${call.number}`}>
-    <p class="muted">${call.number} · ${moment(call.begun_at)} · ${call.protocol}${usage && ` · ${whole(usage.prompt_tokens)} prompt and ${whole(usage.completion_tokens)} sampled tokens`}
-      ${!call.completion && html` <span class="status live">no answer yet</span>`}${!call.used && html` <span class="status idle">of an earlier attempt: not trained</span>`}</p>
+    <p class="muted">${call.number} · ${moment(call.begun_at)} · ${call.protocol}${
+      usage && ` · ${whole(usage.prompt_tokens)} prompt and ${whole(usage.completion_tokens)} sampled tokens`
+    }
+      ${!call.completion && html` <span class="status live">no answer yet</span>`}${
+        !call.used && html` <span class="status idle">of an earlier attempt: not trained</span>`
+      }</p>
     <${Conversation} messages=${messages} /></section>`;
 }
 
@@ -184,21 +201,44 @@ function End({ session, reload }) {
     };
     const isBad = reward.trim() !== "" && !Number.isFinite(Number(reward));
     return html`<section class="card"><h2>End it</h2>
-      <${Field} field=${{ name: "reward", label: "Reward", type: "number", help: isBad ? "A number is needed." : "How good it was." }} value=${reward} set=${setReward} faults=${[]} />
-      <${Field} field=${{ name: "reason", label: "Or why there is none", type: "string", help: "A session without a reward counts for nothing, which is not zero." }} value=${reason} set=${setReason} faults=${[]} />
-      <${Action} label="End the session" kind="primary" disabled=${isBad || !(reward.trim() || reason.trim())} act=${say} /></section>`;
+      <${Field} field=${{
+        name: "reward",
+        label: "Reward",
+        type: "number",
+        help: isBad ? "A number is needed." : "How good it was.",
+      }} value=${reward} set=${setReward} faults=${[]} />
+      <${Field} field=${{
+        name: "reason",
+        label: "Or why there is none",
+        type: "string",
+        help: "A session without a reward counts for nothing, which is not zero.",
+      }} value=${reason} set=${setReason} faults=${[]} />
+      <${Action} label="End the session" kind="primary"
+        disabled=${isBad || !(reward.trim() || reason.trim())} act=${say} /></section>`;
   }
   return html`<section class="card"><h2>Outcome</h2>
     ${
       outcome
-        ? html`<dl class="pairs"><div><dt>Reward</dt><dd><strong>${number(outcome.reward)}</strong></dd></div>${outcome.reason && html`<div><dt>Reason</dt><dd><${Text} value=${outcome.reason} limit=${2000} /></dd></div>`}</dl>
+        ? html`<dl class="pairs"><div><dt>Reward</dt><dd><strong>${number(outcome.reward)}</strong></dd></div>${
+            outcome.reason && html`<div><dt>Reason</dt><dd><${Text} value=${outcome.reason} limit=${2000} /></dd></div>`
+          }</dl>
           ${outcome.parts && html`<${JsonText} value=${outcome.parts} />`}
-          ${outcome.output !== null && html`<h3>Output</h3>${typeof outcome.output === "string" ? html`<${Text} as="p" value=${outcome.output} limit=${6000} />` : html`<${JsonText} value=${outcome.output} />`}`}`
+          ${
+            outcome.output !== null &&
+            html`<h3>Output</h3>${
+              typeof outcome.output === "string"
+                ? html`<${Text} as="p" value=${outcome.output} limit=${6000} />`
+                : html`<${JsonText} value=${outcome.output} />`
+            }`
+          }`
         : html`<p class="muted">It did not end in time: it counts for nothing.</p>`
     }</section>`;
 }
 
-/** Users' feedback, for production sessions only. @param {{session: Session, feedback: Opinion[], reload: () => void}} props */
+/**
+ * Users' feedback, for production sessions only.
+ * @param {{session: Session, feedback: Opinion[], reload: () => void}} props
+ */
 function Feedback({ session, feedback, reload }) {
   return html`<section class="card"><h2>Feedback</h2>
     <p class=${session.feedback ? "" : "muted"}>${session.feedback ? opinions(session.feedback) : "None yet."}</p>
@@ -218,11 +258,20 @@ function Details({ session }) {
       <div><dt>Model</dt><dd><${Text} value=${session.model} limit=${200} /></dd></div>
       <div><dt>Checkpoint</dt><dd><${Text} value=${session.checkpoint} limit=${200} /></dd></div>
       <div><dt>Attempt</dt><dd>${session.attempt}</dd></div>
-      <div><dt>Tokens</dt><dd>${whole(session.prompt_tokens)} of prompts, ${whole(session.completion_tokens)} sampled</dd></div>
-      <div><dt>Run</dt><dd>${session.run_id ? html`<a href=${href(["runs", session.run_id])}>iteration ${session.iteration}</a>` : NONE}</dd></div>
-      ${session.warnings.length > 0 && html`<div><dt>Warnings</dt><dd>${session.warnings.map((each) => html`<${Text} key=${each} as="p" value=${each} limit=${300} />`)}</dd></div>`}
+      <div><dt>Tokens</dt>
+        <dd>${whole(session.prompt_tokens)} of prompts, ${whole(session.completion_tokens)} sampled</dd></div>
+      <div><dt>Run</dt><dd>${
+        session.run_id ? html`<a href=${href(["runs", session.run_id])}>iteration ${session.iteration}</a>` : NONE
+      }</dd></div>
+      ${
+        session.warnings.length > 0 &&
+        html`<div><dt>Warnings</dt><dd>${session.warnings.map(
+          (each) => html`<${Text} key=${each} as="p" value=${each} limit=${300} />`,
+        )}</dd></div>`
+      }
       <div><dt>Opened</dt><dd>${moment(session.opened_at)}</dd></div>
-      <div><dt>${session.ended_at ? "Ended" : "Expires"}</dt><dd>${moment(session.ended_at ?? session.expires_at)}</dd></div>
+      <div><dt>${session.ended_at ? "Ended" : "Expires"}</dt>
+        <dd>${moment(session.ended_at ?? session.expires_at)}</dd></div>
     </dl>
     <details><summary>Metadata</summary><${JsonText} value=${session.metadata} /></details>
   </section>`;

@@ -11,7 +11,8 @@ const _TABLES = ["iterations", "evaluations", "rollouts"];
 export function Share({ id }) {
   const report = path`runs/${id}/report`;
   return html`<${Menu} title="Share">
-    <p><strong>Report</strong> <span class="muted">One HTML file to read offline, print and pass on: the verdict, all figures, and five tasks before and after.</span></p>
+    <p><strong>Report</strong> <span class="muted">One HTML file to read offline, print and pass on: the verdict,${" "}
+        all figures, and five tasks before and after.</span></p>
     <${Action} label="Download the report" kind="primary" act=${() => download(url(report), `report-${id}.html`)} />
     <p><strong>Card</strong> <span class="muted">A picture of 1200 x 630 pixels.</span></p>
     <div class="actions">
@@ -20,9 +21,12 @@ export function Share({ id }) {
     </div>
     <p><strong>Tables</strong> <span class="muted">The figures of all charts, as CSV.</span></p>
     <div class="actions">
-      ${_TABLES.map((table) => html`<a class="button" href=${url(path`runs/${id}/tables/${table}`)} download>${table}</a>`)}
+      ${_TABLES.map(
+        (table) => html`<a class="button" href=${url(path`runs/${id}/tables/${table}`)} download>${table}</a>`,
+      )}
     </div>
-    <p><strong>Link</strong> <span class="muted">To what this page shows now. It asks for a key where the service needs one.</span></p>
+    <p><strong>Link</strong> <span class="muted">
+        To what this page shows now. It asks for a key where the service needs one.</span></p>
     <${Copy} text=${() => location.href} label="Copy link to this view" kind="" />
   <//>`;
 }

@@ -44,19 +44,27 @@ export function RunTrajectories({ data, run, query }) {
     <div class="filters">
       <label class="field"><span>Made for</span>
         <select value=${kind} onChange=${(/** @type {any} */ event) => refine({ kind: event.target.value })}>
-          ${Object.entries(_KINDS).map(([name, title]) => html`<option value=${name} selected=${name === kind}>${title}</option>`)}
+          ${Object.entries(_KINDS).map(
+            ([name, title]) => html`<option value=${name} selected=${name === kind}>${title}</option>`,
+          )}
         </select></label>
-      ${kind !== "ask" && html`<${IterationChoice} chosen=${chosen} last=${done} first=${kind === "train" ? 1 : 0} change=${change} />`}
+      ${
+        kind !== "ask" &&
+        html`<${IterationChoice} chosen=${chosen} last=${done} first=${kind === "train" ? 1 : 0} change=${change} />`
+      }
     </div>
-    <${RolloutFilters} filters=${filters} outcomes=${outcomes.data} change=${change} clear=${() => refine({ kind, iteration: chosen })} />
+    <${RolloutFilters} filters=${filters} outcomes=${outcomes.data} change=${change}
+      clear=${() => refine({ kind, iteration: chosen })} />
     ${!isFiltered && outcomes.data && html`<${OutcomeCharts} outcomes=${outcomes.data} />`}
     ${!ENDED.has(run.status) && html`<${FinishedRollouts} runId=${run.run_id} />`}
     ${
       isGrouped
         ? done === 0 && chosen === "0"
-          ? html`<${Empty} title="No training rollouts yet"><p>The untrained model is being evaluated first. Its rollouts are above as they finish.</p><//>`
+          ? html`<${Empty} title="No training rollouts yet">
+            <p>The untrained model is being evaluated first. Its rollouts are above as they finish.</p><//>`
           : html`<${Groups} runId=${run.run_id} iteration=${Number(chosen)} />`
-        : html`<${AllOf} runId=${run.run_id} kind=${kind} iteration=${chosen === "all" ? null : Number(chosen)} filters=${filters} />`
+        : html`<${AllOf} runId=${run.run_id} kind=${kind}
+          iteration=${chosen === "all" ? null : Number(chosen)} filters=${filters} />`
     }`;
 }
 
@@ -66,11 +74,16 @@ function IterationChoice({ chosen, first, last, change }) {
   const to = (/** @type {number} */ next) => change({ iteration: String(Math.min(last, Math.max(first, next))) });
   return html`<div class="field"><label for="iteration">Iteration</label>
     <div class="stepper">
-      <button aria-label="Previous iteration" disabled=${number <= first || chosen === "all"} onClick=${() => to(number - 1)}>‹</button>
-      <input id="iteration" type="number" min=${first} max=${last} value=${chosen === "all" ? "" : chosen} placeholder="all"
-        onChange=${(/** @type {any} */ event) => (event.target.value === "" ? change({ iteration: "all" }) : to(Number(event.target.value)))} />
-      <button aria-label="Next iteration" disabled=${number >= last || chosen === "all"} onClick=${() => to(number + 1)}>›</button>
-      <button class="quiet" aria-pressed=${chosen === "all"} onClick=${() => change({ iteration: chosen === "all" ? String(last) : "all" })}>All</button>
+      <button aria-label="Previous iteration" disabled=${number <= first || chosen === "all"}
+        onClick=${() => to(number - 1)}>‹</button>
+      <input id="iteration" type="number" min=${first} max=${last}
+        value=${chosen === "all" ? "" : chosen} placeholder="all"
+        onChange=${(/** @type {any} */ event) =>
+          event.target.value === "" ? change({ iteration: "all" }) : to(Number(event.target.value))} />
+      <button aria-label="Next iteration" disabled=${number >= last || chosen === "all"}
+        onClick=${() => to(number + 1)}>›</button>
+      <button class="quiet" aria-pressed=${chosen === "all"}
+        onClick=${() => change({ iteration: chosen === "all" ? String(last) : "all" })}>All</button>
     </div></div>`;
 }
 
@@ -86,9 +99,12 @@ function Groups({ runId, iteration }) {
     const rewards = found.map((each) => each.reward).filter((reward) => reward !== null);
     const [low, high] = [Math.min(...rewards), Math.max(...rewards)];
     const groups = [...Map.groupBy(found, (each) => each.scenario_id)];
-    return html`<p class="muted">${counted(groups.length, "group")} of ${counted(found.length / groups.length, "rollout")}. Within each group,
+    return html`<p class="muted">${counted(groups.length, "group")} of${" "}
+        ${counted(found.length / groups.length, "rollout")}. Within each group,
         what is above the mean is reinforced and what is below it is discouraged: that is the advantage.</p>
-      <div class="groups">${groups.map(([id, members]) => html`<${Group} key=${id} runId=${runId} members=${members} low=${low} high=${high} />`)}</div>`;
+      <div class="groups">${groups.map(
+        ([id, members]) => html`<${Group} key=${id} runId=${runId} members=${members} low=${low} high=${high} />`,
+      )}</div>`;
   }}<//>`;
 }
 
@@ -101,23 +117,38 @@ function Group({ runId, members, low, high }) {
     <h3><${Text} value=${taskOf(first)} limit=${240} /></h3>
     <div class="group-head">
       <${Spread} values=${members.map((each) => each.reward)} low=${low} high=${high} />
-      <a href=${href(["runs", runId, "group"], { iteration: first.iteration, scenario: first.scenario_id })}>Side by side</a>
+      <a href=${href(["runs", runId, "group"], {
+        iteration: first.iteration,
+        scenario: first.scenario_id,
+      })}>Side by side</a>
     </div>
     ${!hasSignal && html`<p class="wrong-soft">All rewards are alike: this group taught nothing.</p>`}
-    ${first.replaces && html`<p class="muted">It replaces the group of <${Text} value=${first.replaces} limit=${80} />, which taught nothing. Figures of the iteration leave it out.</p>`}
+    ${
+      first.replaces &&
+      html`<p class="muted">It replaces the group of <${Text} value=${first.replaces}
+          limit=${80} />, which taught nothing. Figures of the iteration leave it out.</p>`
+    }
     <ul class="rollouts">${[...Map.groupBy(sorted, likeness).values()].map(
       ([each, ...others]) => html`<li key=${each.id}>
       <a href=${href(["runs", runId, "trajectories", each.id])}>
-        <span class=${each.success ? "good" : "muted"} aria-label=${each.success ? "success" : "no success"}>${each.success ? "✓" : "✗"}</span>
+        <span class=${each.success ? "good" : "muted"}
+          aria-label=${each.success ? "success" : "no success"}>${each.success ? "✓" : "✗"}</span>
         <span class="num">${number(each.reward)}</span>
         <${Signed} value=${each.advantage} />
-        <span class="muted end">${others.length > 0 && html`<strong title="rollouts with the same outcome and the same number of tokens">${others.length + 1} ×</strong> `}${visible(ending(each))}, ${counted(each.turns, "turn")}</span>
+        <span class="muted end">${
+          others.length > 0 &&
+          html`<strong title="rollouts with the same outcome and the same number of tokens">
+            ${others.length + 1} ×</strong> `
+        }${visible(ending(each))}, ${counted(each.turns, "turn")}</span>
       </a></li>`,
     )}</ul>
   </section>`;
 }
 
-/** The same text for rollouts that are as good as the same; only their messages would say it for certain. @param {Brief} rollout */
+/**
+ * The same text for rollouts that are as good as the same; only their messages would say it for certain.
+ * @param {Brief} rollout
+ */
 const likeness = ({ outcome, reward, advantage, error, prompt_tokens: read, completion_tokens: written }) =>
   JSON.stringify([outcome, reward, advantage, error, read, written]);
 
@@ -142,8 +173,11 @@ function AllOf({ runId, kind, iteration, filters }) {
     return isWhole
       ? html`<${Empty} title=${Object.keys(filters).length > 0 ? "No rollout is like that" : "None yet"} />`
       : html`<${Loading} rows=${6} />`;
-  return html`<p class="muted" role="status">${rows.length === 1 ? "1 trajectory" : `${whole(rows.length)} trajectories`}, the best reward first${isWhole ? "" : " … loading more"}</p>
-    <${LongTable} caption="Trajectories, the best reward first" rows=${rows} keyOf=${(/** @type {Brief} */ each) => each.id} height=${620} columns=${columns(runId)} />`;
+  return html`<p class="muted" role="status">${
+    rows.length === 1 ? "1 trajectory" : `${whole(rows.length)} trajectories`
+  }, the best reward first${isWhole ? "" : " … loading more"}</p>
+    <${LongTable} caption="Trajectories, the best reward first" rows=${rows}
+      keyOf=${(/** @type {Brief} */ each) => each.id} height=${620} columns=${columns(runId)} />`;
 }
 
 /** @param {string} runId @returns {import("../parts/table.js").Column[]} */

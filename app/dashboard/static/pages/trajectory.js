@@ -22,11 +22,15 @@ import { turnAt, WhatIfForm } from "./what_if_form.js";
 /** @typedef {import("../api_types").TrajectoryBrief} Brief */
 /** @typedef {import("../api_types").SampledTurn} Turn */
 
-/** @param {{id: string, runId?: string, whatIf?: string}} props `whatIf`: address of the what-if that it is a continuation of */
+/**
+ * @param {{id: string, runId?: string, whatIf?: string}} props `whatIf`: address of the what-if that it is a
+ *   continuation of
+ */
 export function TrajectoryPage({ id, runId, whatIf }) {
   const state = useLoaded((aborted) => load(id, aborted), [id]);
   return html`<${Loaded} state=${state} rows=${8}>
-    ${(/** @type {Awaited<ReturnType<typeof load>>} */ found) => html`<${Whole} ...${found} runId=${runId} whatIf=${whatIf} />`}
+    ${(/** @type {Awaited<ReturnType<typeof load>>} */ found) =>
+      html`<${Whole} ...${found} runId=${runId} whatIf=${whatIf} />`}
   <//>`;
 }
 
@@ -46,26 +50,48 @@ function Whole({ trajectory, turns, runId, whatIf }) {
   const decisive = whatIfs.data?.values.decisive?.turn;
   const run = runId ?? trajectory.run_id;
   return html`
-    <p class="crumbs">${whatIf && html`<a href=${whatIf}>What if</a> / `}${run && html`<a href=${href(["runs", run])}>Run</a> / <a href=${backTo(run, trajectory)}>Trajectories</a> / `}<code>${label(trajectory.id)}</code></p>
+    <p class="crumbs">${whatIf && html`<a href=${whatIf}>What if</a> / `}${
+      run && html`<a href=${href(["runs", run])}>Run</a> / <a href=${backTo(run, trajectory)}>Trajectories</a> / `
+    }<code>${label(trajectory.id)}</code></p>
     <h1><${Text} value=${taskOf(trajectory)} limit=${300} /></h1>
     ${run && html`<${Neighbours} runId=${run} trajectory=${trajectory} />`}
     <div class="trajectory">
       <section class="card" aria-label="Conversation">
         <div class="title-row"><h2>What happened</h2>
-          ${turns.length > 0 && html`<button aria-pressed=${showsTokens} onClick=${() => setShowsTokens(!showsTokens)}>Colour tokens by likelihood</button>`}</div>
+          ${
+            turns.length > 0 &&
+            html`<button aria-pressed=${showsTokens}
+              onClick=${() => setShowsTokens(!showsTokens)}>Colour tokens by likelihood</button>`
+          }</div>
         ${showsTokens && html`<${TokensLegend} />`}
         <${Conversation} messages=${trajectory.messages} turns=${showsTokens ? turns : undefined}
-          atReply=${(/** @type {number} */ place) => html`<${AtReply} trajectory=${trajectory} place=${place} decisive=${decisive} />`} />
-        ${trajectory.additional_histories.map((each, index) => html`<details><summary>Further conversation ${index + 1}</summary><${Conversation} messages=${each.messages} /></details>`)}
-        ${trajectory.error && html`<section class="notice bad"><h3>Why it failed</h3><${Text} as="p" value=${trajectory.error} limit=${1000} /></section>`}
+          atReply=${(/** @type {number} */ place) =>
+            html`<${AtReply} trajectory=${trajectory} place=${place} decisive=${decisive} />`} />
+        ${trajectory.additional_histories.map(
+          (each, index) =>
+            html`<details><summary>Further conversation ${index + 1}</summary>
+              <${Conversation} messages=${each.messages} /></details>`,
+        )}
+        ${
+          trajectory.error &&
+          html`<section class="notice bad"><h3>Why it failed</h3>
+            <${Text} as="p" value=${trajectory.error} limit=${1000} /></section>`
+        }
       </section>
       <div class="trajectory-side"><${Verdict} trajectory=${trajectory} />
-        ${whatIfs.data && trajectory.turns > 0 && html`<${DecisiveTurn} id=${trajectory.id} known=${whatIfs.data} reload=${whatIfs.reload} />`}
+        ${
+          whatIfs.data &&
+          trajectory.turns > 0 &&
+          html`<${DecisiveTurn} id=${trajectory.id} known=${whatIfs.data} reload=${whatIfs.reload} />`
+        }
         <${Details} trajectory=${trajectory} /></div>
     </div>`;
 }
 
-/** At a reply of the agent: the way to continue from there. @param {{trajectory: Trajectory, place: number, decisive?: number}} props */
+/**
+ * At a reply of the agent: the way to continue from there.
+ * @param {{trajectory: Trajectory, place: number, decisive?: number}} props
+ */
 function AtReply({ trajectory, place, decisive }) {
   const [isOpen, setOpen] = useState(false);
   const button = useRef(/** @type {HTMLButtonElement | null} */ (null));
@@ -73,7 +99,8 @@ function AtReply({ trajectory, place, decisive }) {
   if (turn < 1) return null;
   const close = () => (setOpen(false), button.current?.focus());
   return html`<div class="at-reply">${turn === decisive && html`<span class="status warn">decisive</span>`}
-      <button ref=${button} class="quiet" title="Continue from here" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>What if <span class="unseen">at turn ${turn}</span></button></div>
+      <button ref=${button} class="quiet" title="Continue from here" aria-expanded=${isOpen}
+        onClick=${() => setOpen(!isOpen)}>What if <span class="unseen">at turn ${turn}</span></button></div>
     ${isOpen && html`<${WhatIfForm} trajectory=${trajectory} place=${place} close=${close} />`}`;
 }
 
@@ -97,10 +124,21 @@ function Neighbours({ runId, trajectory }) {
       ? html`<a class="button" rel=${rel} href=${href(["runs", runId, "trajectories", each.id])}>${text}</a>`
       : html`<button disabled>${text}</button>`;
   return html`<nav class="actions" aria-label="Other rollouts of this scenario">
-    ${link(others[place - 1], "← Better reward", "prev")}${link(place < 0 ? undefined : others[place + 1], "Worse reward →", "next")}
+    ${link(others[place - 1], "← Better reward", "prev")}
+    ${link(place < 0 ? undefined : others[place + 1], "Worse reward →", "next")}
     <span class="muted">${place >= 0 && `${place + 1} of ${others.length} by reward`}</span>
-    ${kind === "train" && html`<a href=${href(["runs", runId, "group"], { iteration, scenario })}>The group side by side</a>`}
-    ${kind === "evaluation" && html`<a href=${href(["runs", runId, "held-out"], { held: split === "test" ? "test" : mode, scenario, step })}>Through the checkpoints</a>`}
+    ${
+      kind === "train" &&
+      html`<a href=${href(["runs", runId, "group"], { iteration, scenario })}>The group side by side</a>`
+    }
+    ${
+      kind === "evaluation" &&
+      html`<a href=${href(["runs", runId, "held-out"], {
+        held: split === "test" ? "test" : mode,
+        scenario,
+        step,
+      })}>Through the checkpoints</a>`
+    }
   </nav>`;
 }
 
@@ -109,16 +147,37 @@ function Verdict({ trajectory }) {
   return html`<section class="card"><h2>Verdict</h2>
     <${Expected} scenario=${trajectory.scenario} />
     <dl class="pairs">
-      <div><dt>Success</dt><dd>${trajectory.success === null ? "not known" : trajectory.success ? html`<strong class="good">✓ yes</strong>` : html`✗ no<${WhyNoSuccess} of=${trajectory} />`}</dd></div>
+      <div><dt>Success</dt><dd>${
+        trajectory.success === null
+          ? "not known"
+          : trajectory.success
+            ? html`<strong class="good">✓ yes</strong>`
+            : html`✗ no<${WhyNoSuccess} of=${trajectory} />`
+      }</dd></div>
       <div><dt>Reward</dt><dd><strong>${number(trajectory.reward)}</strong></dd></div>
       <div><dt>Advantage</dt><dd><${Signed} value=${trajectory.advantage} /></dd></div>
       <div><dt>Score</dt><dd>${number(trajectory.score)}</dd></div>
     </dl>
-    ${trajectory.score_explanation && html`<div><h3>Why the judge gave this score</h3><${Text} as="p" value=${trajectory.score_explanation} limit=${3000} /></div>`}
+    ${
+      trajectory.score_explanation &&
+      html`<div><h3>Why the judge gave this score</h3>
+        <${Text} as="p" value=${trajectory.score_explanation} limit=${3000} /></div>`
+    }
     <${Parts} parts=${trajectory.score_parts} caption="What the score is made of" />
     <${Parts} parts=${trajectory.reward_parts} caption="What the reward is made of" />
-    ${trajectory.run_id && trajectory.score !== null && html`<${Unfold} key=${trajectory.id} title="What the judge model is asked">${() => html`<${Asked} id=${trajectory.id} />`}<//>`}
-    ${trajectory.run_id && may("write") && trajectory.score !== null && html`<p><a href=${judgeAgain(trajectory)}>Judge again</a> <span class="muted">with the others of its iteration</span></p>`}
+    ${
+      trajectory.run_id &&
+      trajectory.score !== null &&
+      html`<${Unfold} key=${trajectory.id} title="What the judge model is asked">
+        ${() => html`<${Asked} id=${trajectory.id} />`}<//>`
+    }
+    ${
+      trajectory.run_id &&
+      may("write") &&
+      trajectory.score !== null &&
+      html`<p><a href=${judgeAgain(trajectory)}>Judge again</a>${" "}
+        <span class="muted">with the others of its iteration</span></p>`
+    }
     <h3>What people think of it</h3><${RolloutOpinions} runId=${trajectory.run_id} id=${trajectory.id} />
   </section>`;
 }
@@ -133,7 +192,9 @@ function Asked({ id }) {
       ? html`<p class="muted">Nothing: its judge needs no language model here.</p>`
       : questions.map(
           (each) => html`<p class="muted small">${label(each.judge, 60)} asks ${label(each.model, 100)}:</p>
-          ${each.messages.map((message) => html`<${Text} as="pre" class="code" value=${message.content} limit=${3000} />`)}`,
+          ${each.messages.map(
+            (message) => html`<${Text} as="pre" class="code" value=${message.content} limit=${3000} />`,
+          )}`,
         )}<//>`;
 }
 
@@ -158,16 +219,20 @@ function purpose({ kind, split, mode }) {
 function Details({ trajectory }) {
   return html`<section class="card"><h2>Details</h2>
     <dl class="pairs">
-      <div><dt>Model</dt><dd><${Text} value=${trajectory.model} limit=${200} />${trajectory.step !== null && ` @${trajectory.step}`}</dd></div>
+      <div><dt>Model</dt><dd><${Text} value=${trajectory.model} limit=${200} />
+          ${trajectory.step !== null && ` @${trajectory.step}`}</dd></div>
       <div><dt>Purpose</dt><dd>${purpose(trajectory)}</dd></div>
       <div><dt>Iteration</dt><dd>${trajectory.iteration ?? "–"}</dd></div>
-      <div><dt>Length</dt><dd>${counted(trajectory.turns, "turn")}, ${counted(trajectory.completion_tokens, "token")}</dd></div>
+      <div><dt>Length</dt>
+        <dd>${counted(trajectory.turns, "turn")}, ${counted(trajectory.completion_tokens, "token")}</dd></div>
       <div><dt>Took</dt><dd>${duration(trajectory.seconds)}</dd></div>
       <div><dt>Started</dt><dd>${moment(trajectory.started_at)}</dd></div>
       <div><dt>Scenario</dt><dd><${Text} value=${trajectory.scenario_id} limit=${200} /></dd></div>
     </dl>
-    <details><summary>What only the judge sees</summary><${JsonText} value=${trajectory.scenario.reference ?? {}} /></details>
+    <details><summary>What only the judge sees</summary>
+      <${JsonText} value=${trajectory.scenario.reference ?? {}} /></details>
     <details><summary>What the environment observed</summary><${JsonText} value=${trajectory.outcome} /></details>
-    <details><summary>${counted(trajectory.tools.length, "tool")} offered</summary><${JsonText} value=${trajectory.tools} limit=${6000} /></details>
+    <details><summary>${counted(trajectory.tools.length, "tool")} offered</summary>
+      <${JsonText} value=${trajectory.tools} limit=${6000} /></details>
   </section>`;
 }

@@ -41,7 +41,8 @@ export function Webhooks() {
     <${Loaded} state=${state}>${(/** @type {Endpoint[]} */ found) =>
       found.length === 0
         ? html`<${Empty} title="No webhook yet" />`
-        : html`<section class="card"><h2>Endpoints</h2><${Table} caption="Webhook endpoints" rows=${found} keyOf=${(/** @type {Endpoint} */ each) => each.id} columns=${columns} /></section>`}<//>`;
+        : html`<section class="card"><h2>Endpoints</h2><${Table} caption="Webhook endpoints" rows=${found}
+            keyOf=${(/** @type {Endpoint} */ each) => each.id} columns=${columns} /></section>`}<//>`;
 }
 
 /** @param {Endpoint} endpoint */
@@ -66,9 +67,15 @@ function New({ reload }) {
     }
   }
   const faults = state.error instanceof ApiError ? state.error.errors : [];
-  return html`<details class="card" open=${Boolean(state.secret || state.error)}><summary><h2>New endpoint</h2></summary>
+  return html`<details class="card" open=${Boolean(state.secret || state.error)}>
+    <summary><h2>New endpoint</h2></summary>
     <form onSubmit=${create}>
-      <${Field} field=${{ name: "url", label: "Address", type: "string", help: "An http or https address that gets all events of this project." }} value=${address} set=${setAddress} faults=${faults} />
+      <${Field} field=${{
+        name: "url",
+        label: "Address",
+        type: "string",
+        help: "An http or https address that gets all events of this project.",
+      }} value=${address} set=${setAddress} faults=${faults} />
       ${state.error && faults.length === 0 && html`<${Failed} error=${state.error} />`}
       <button class="primary">Create</button>
     </form>
@@ -78,7 +85,8 @@ function New({ reload }) {
 
 /** A secret that is only shown once. @param {{secret: string, what: string}} props */
 export function Secret({ secret, what }) {
-  return html`<section class="notice" role="status"><p>${what}. It is shown only now:</p><p><code>${secret}</code> <${Copy} text=${secret} /></p></section>`;
+  return html`<section class="notice" role="status"><p>${what}. It is shown only now:</p>
+    <p><code>${secret}</code> <${Copy} text=${secret} /></p></section>`;
 }
 
 /** @param {{id: string, query: URLSearchParams}} props */
@@ -106,7 +114,8 @@ export function WebhookPage({ id, query }) {
       by: "run_id",
       cell: (/** @type {Delivery} */ each) =>
         each.run_id &&
-        html`<a href=${href(["runs", each.run_id])}>${label(each.run_id, 12)}</a>${each.iteration !== null && html` <span class="muted">iteration ${each.iteration}</span>`}`,
+        html`<a href=${href(["runs", each.run_id])}>${label(each.run_id, 12)}</a>
+        ${each.iteration !== null && html` <span class="muted">iteration ${each.iteration}</span>`}`,
     },
     { title: "State", by: "state", cell: (/** @type {Delivery} */ each) => html`<${Status} status=${each.state} />` },
     { title: "Attempts", by: "attempts", isNumber: true, cell: (/** @type {Delivery} */ each) => each.attempts },
@@ -118,15 +127,20 @@ export function WebhookPage({ id, query }) {
     },
   ];
   return html`<p class="crumbs"><a href=${href(["webhooks"])}>Webhooks</a></p>
-    <${Loaded} state=${endpoint}>${(/** @type {Endpoint} */ found) => html`<${Head} endpoint=${found} reload=${endpoint.reload} />`}<//>
-    <div class="filters"><label class="field"><span>State of the deliveries</span><select value=${chosen} onChange=${(/** @type {any} */ event) => refine({ state: event.target.value })}>
-      <option value="">all</option>${["pending", "delivered", "failed"].map((each) => html`<option value=${each}>${each}</option>`)}</select></label>
+    <${Loaded} state=${endpoint}>${(/** @type {Endpoint} */ found) =>
+      html`<${Head} endpoint=${found} reload=${endpoint.reload} />`}<//>
+    <div class="filters"><label class="field"><span>State of the deliveries</span>
+        <select value=${chosen} onChange=${(/** @type {any} */ event) => refine({ state: event.target.value })}>
+      <option value="">all</option>${["pending", "delivered", "failed"].map(
+        (each) => html`<option value=${each}>${each}</option>`,
+      )}</select></label>
       <button onClick=${deliveries.reload}>Refresh</button></div>
     ${open && html`<${OneDelivery} id=${open} />`}
     <${Loaded} state=${deliveries}>${(/** @type {{items: Delivery[]}} */ { items }) =>
       items.length === 0
         ? html`<${Empty} title="No delivery yet" />`
-        : html`<section class="card"><h2>Deliveries</h2><${Table} caption="Deliveries, newest first" rows=${items} keyOf=${(/** @type {Delivery} */ each) => each.id} columns=${columns} /></section>`}<//>`;
+        : html`<section class="card"><h2>Deliveries</h2><${Table} caption="Deliveries, newest first" rows=${items}
+            keyOf=${(/** @type {Delivery} */ each) => each.id} columns=${columns} /></section>`}<//>`;
 }
 
 /** @param {{endpoint: Endpoint, reload: () => void}} props */
@@ -143,10 +157,15 @@ function Head({ endpoint, reload }) {
   }
   const turn = async () => (await patch(path`webhooks/${endpoint.id}`, { enabled: !endpoint.enabled }), reload());
   return html`<div class="title-row"><h1><${Text} value=${endpoint.url} limit=${300} /></h1><div class="actions">
-      <${Action} label="Send a test" act=${test} /><${Action} label=${endpoint.enabled ? "Turn off" : "Turn on"} act=${turn} />
-      <${Action} label="New secret" confirm="Make a new secret? The old one stays valid for 24 hours." act=${async () => setSecret((await post(path`webhooks/${endpoint.id}/rotate-secret`)).secret)} />
-      <${Action} label="Delete" kind="danger" confirm="Delete this endpoint?" act=${async () => (await remove(path`webhooks/${endpoint.id}`), go(["webhooks"]))} /></div></div>
-    <p>${enabled(endpoint)} <span class="muted">${endpoint.events.length === 0 ? "all events" : label(endpoint.events.join(", "), 200)}</span></p>
+      <${Action} label="Send a test" act=${test} />
+      <${Action} label=${endpoint.enabled ? "Turn off" : "Turn on"} act=${turn} />
+      <${Action} label="New secret" confirm="Make a new secret? The old one stays valid for 24 hours."
+        act=${async () => setSecret((await post(path`webhooks/${endpoint.id}/rotate-secret`)).secret)} />
+      <${Action} label="Delete" kind="danger" confirm="Delete this endpoint?"
+        act=${async () => (await remove(path`webhooks/${endpoint.id}`), go(["webhooks"]))} /></div></div>
+    <p>${enabled(endpoint)} <span class="muted">${
+      endpoint.events.length === 0 ? "all events" : label(endpoint.events.join(", "), 200)
+    }</span></p>
     <p role="status"><${Text} value=${said} limit=${400} /></p>
     ${secret && html`<${Secret} secret=${secret} what="It signs the messages from now on" />`}`;
 }
@@ -156,7 +175,14 @@ function OneDelivery({ id }) {
   const state = useLoaded((aborted) => get(path`webhooks/deliveries/${id}`, {}, aborted), [id]);
   return html`<section class="card"><h2>Delivery <code>${id}</code></h2>
     <${Loaded} state=${state}>${(/** @type {WholeDelivery} */ found) => html`
-      <ul>${found.tries.map((each) => html`<li>${moment(each.started_at)}: ${each.error ? html`<span class="wrong"><${Text} value=${each.error} limit=${300} /></span>` : `status ${each.status}`} <span class="muted">${duration(each.seconds)}</span></li>`)}</ul>
+      <ul>${found.tries.map(
+        (each) =>
+          html`<li>${moment(each.started_at)}: ${
+            each.error
+              ? html`<span class="wrong"><${Text} value=${each.error} limit=${300} /></span>`
+              : `status ${each.status}`
+          } <span class="muted">${duration(each.seconds)}</span></li>`,
+      )}</ul>
       <${JsonText} value=${parsed(found.body)} />`}<//></section>`;
 }
 

@@ -41,8 +41,12 @@ export function WhatIfPage({ of, id, query }) {
     error: original.error ?? state.error,
     reload: () => (original.reload(), state.reload()),
   };
-  return html`<p class="crumbs"><a href=${original.data ? addressOf(original.data) : href(["trajectories", of])}>Trajectory</a> / what-if <code>${label(id)}</code></p>
-    <${Loaded} state=${both} rows=${6}>${() => html`<${Whole} original=${original.data} evaluation=${/** @type {Evaluation} */ (state.data)} reload=${state.reload} query=${query} />`}<//>`;
+  return html`<p class="crumbs"><a href=${original.data ? addressOf(original.data) : href(["trajectories", of])}>
+        Trajectory</a> / what-if <code>${label(id)}</code></p>
+    <${Loaded} state=${both}
+      rows=${6}>${() =>
+        html`<${Whole} original=${original.data} evaluation=${/** @type {Evaluation} */ (state.data)}
+          reload=${state.reload} query=${query} />`}<//>`;
 }
 
 /** @param {{original: Trajectory, evaluation: Evaluation, reload: () => void, query: URLSearchParams}} props */
@@ -50,14 +54,18 @@ function Whole({ original, evaluation, reload, query }) {
   const asked = /** @type {Asked} */ (evaluation.request.what_if);
   const report = evaluation.report?.what_if;
   const title = whatIfTitle({ ...asked, edited: asked.edit !== null });
-  return html`<${EvaluationHead} evaluation=${evaluation} title=${`What if: ${title[0].toLowerCase()}${title.slice(1)}`} reload=${reload} unit="continuations"
+  return html`<${EvaluationHead} evaluation=${evaluation}
+      title=${`What if: ${title[0].toLowerCase()}${title.slice(1)}`} reload=${reload} unit="continuations"
       question="Delete this what-if with its continuations?" gone=${() => go(["trajectories", original.id])} />
     <p class="task"><${Text} value=${taskOf(original)} limit=${300} /></p>
     ${report && !asked.search && html`<${Said} text=${outcome(report)} />`}
     ${asked.search && html`<${Found} id=${original.id} done=${evaluation.done} />`}
     ${asked.edit && html`<${Changed} original=${original} edit=${asked.edit} />`}
     ${report && html`<${Figures} report=${report} /><${Actions} report=${report} />`}
-    ${evaluation.done > 0 && html`<${Continuations} original=${original} evaluation=${evaluation} asked=${asked} query=${query} />`}`;
+    ${
+      evaluation.done > 0 &&
+      html`<${Continuations} original=${original} evaluation=${evaluation} asked=${asked} query=${query} />`
+    }`;
 }
 
 /** One sentence that says how continuations and the rollout ended. @param {Report} report */
@@ -66,7 +74,10 @@ function outcome({ continuations, original }) {
   const parts = continuations.map(({ label: model, count, next, success }) => {
     if (!success) return `${several ? `${label(model, 60)}: ` : ""}no continuation was judged`;
     const succeeded = next.reduce((sum, each) => sum + each.successes, 0);
-    return `${several ? `${label(model, 60)}: ` : ""}${succeeded} of ${counted(count, "continuation")} ${count === 1 ? "succeeds" : "succeed"} [${percent(success.low)}, ${percent(success.high)}]`;
+    const interval = `[${percent(success.low)}, ${percent(success.high)}]`;
+    const verb = count === 1 ? "succeeds" : "succeed";
+    const who = several ? `${label(model, 60)}: ` : "";
+    return `${who}${succeeded} of ${counted(count, "continuation")} ${verb} ${interval}`;
   });
   const own =
     original.success === null
@@ -81,16 +92,22 @@ function Found({ id, done }) {
   if (!state.data) return null;
   const { values } = state.data;
   return html`<${Said} text=${values.text} />
-    ${done > 0 && html`<section class="card"><h2>Chance of success before each turn <span class="muted">by all unedited continuations of this rollout</span></h2><${Strip} values=${values} /></section>`}`;
+    ${
+      done > 0 &&
+      html`<section class="card"><h2>Chance of success before each turn <span class="muted">
+          by all unedited continuations of this rollout</span></h2><${Strip} values=${values} /></section>`
+    }`;
 }
 
 /** @param {{original: Trajectory, edit: NonNullable<Asked["edit"]>}} props */
 function Changed({ original, edit: { message, content } }) {
   if (message === null)
-    return html`<section class="card"><h2>Added: a message of the user</h2><${Text} as="p" value=${content} limit=${1500} /></section>`;
+    return html`<section class="card"><h2>Added: a message of the user</h2>
+      <${Text} as="p" value=${content} limit=${1500} /></section>`;
   const isTool = original.messages[message]?.role === "tool";
   return html`<section class="card"><h2>Changed: ${messageTitle(original, message)}</h2>
-    <${BothTexts} titles=${["Recorded", "Shown to the model"]} texts=${[original.messages[message]?.content ?? null, content]} />
+    <${BothTexts} titles=${["Recorded", "Shown to the model"]}
+      texts=${[original.messages[message]?.content ?? null, content]} />
     ${isTool && html`<p class="muted">This changes what the model reads, and not the world.</p>`}</section>`;
 }
 
@@ -118,9 +135,16 @@ function Figures({ report }) {
   ].filter((each) => each !== false);
   const { original, prefix } = report;
   return html`<section class="card"><h2>Figures <span class="muted">means, with 95% intervals of success</span></h2>
-    <${Table} caption="Figures by turn and model" rows=${report.continuations} keyOf=${(/** @type {Continued} */ each) => `${each.turn} ${each.label}`} columns=${columns} />
-    <p class="muted">The rollout itself: ${original.success === null ? "success not known" : original.success ? "success" : "no success"}, reward ${number(original.reward)}, ${counted(original.turns, "turn")}.
-      ${prefix === "exact" ? " Models continue the exact tokens that were recorded." : " Models continue tokens made from the recorded text, because the recorded tokens are not kept."}</p>
+    <${Table} caption="Figures by turn and model" rows=${report.continuations}
+      keyOf=${(/** @type {Continued} */ each) => `${each.turn} ${each.label}`} columns=${columns} />
+    <p class="muted">The rollout itself: ${
+      original.success === null ? "success not known" : original.success ? "success" : "no success"
+    }, reward ${number(original.reward)}, ${counted(original.turns, "turn")}.
+      ${
+        prefix === "exact"
+          ? " Models continue the exact tokens that were recorded."
+          : " Models continue tokens made from the recorded text, because the recorded tokens are not kept."
+      }</p>
   </section>`;
 }
 
@@ -135,9 +159,15 @@ function Actions({ report: { continuations, original } }) {
     ${continuations.map(
       ({ turn, label: model, next, count }, index) => html`<div key=${`${turn} ${model}`} class="next">
       ${continuations.length > 1 && html`<h3>${[turns[index], models[index]].filter(Boolean).join(", ")}</h3>`}
-      <ul aria-label=${`Next actions of turn ${turn} by ${label(model, 80)}`}>${next.map((each) => html`<${Next} next=${each} of=${count} />`)}</ul></div>`,
+      <ul aria-label=${`Next actions of turn ${turn} by ${label(model, 80)}`}>
+        ${next.map((each) => html`<${Next} next=${each} of=${count} />`)}</ul></div>`,
     )}
-    ${!isOriginalSeen && original.next && html`<p class="muted">The rollout itself did something else: <code><${Text} value=${original.next} limit=${300} /></code></p>`}
+    ${
+      !isOriginalSeen &&
+      original.next &&
+      html`<p class="muted">The rollout itself did something else:${" "}
+        <code><${Text} value=${original.next} limit=${300} /></code></p>`
+    }
   </section>`;
 }
 
@@ -145,8 +175,10 @@ function Actions({ report: { continuations, original } }) {
 function Next({ next: { action, count, successes, is_original: isOriginal }, of }) {
   const wide = (/** @type {number} */ part) => ({ width: `${(100 * part) / of}%` });
   return html`<li><p class="call"><${Text} value=${action} limit=${300} /></p>
-    <span class="next-bar" aria-hidden="true"><span class="did" style=${wide(successes)}></span><span class="failed" style=${wide(count - successes)}></span></span>
-    <span><strong>${count === 1 ? "Once" : counted(count, "time")}</strong>, ${ended(successes, count)}${isOriginal && "; as the rollout did"}</span></li>`;
+    <span class="next-bar" aria-hidden="true"><span class="did" style=${wide(successes)}></span>
+      <span class="failed" style=${wide(count - successes)}></span></span>
+    <span><strong>${count === 1 ? "Once" : counted(count, "time")}</strong>,${" "}
+      ${ended(successes, count)}${isOriginal && "; as the rollout did"}</span></li>`;
 }
 
 /** How many of several continuations succeed, in words. @param {number} successes @param {number} of */
@@ -167,17 +199,29 @@ function Continuations({ original, evaluation, asked, query }) {
   const rows = /** @type {Brief[]} */ (listed.data);
   const to = (/** @type {{id: string}} */ each) => href(["trajectories", original.id, "what-if", id, each.id]);
   return html`
-    ${!asked.search && !isOpen(evaluation) && html`<${Beside} original=${original} evaluation=${evaluation} rows=${rows} turn=${asked.turns[0]} to=${to} query=${query} />`}
-    <details class="card" open=${isOpen(evaluation) || asked.search !== null}><summary><h2>All continuations <span class="muted">${rows.length}</span></h2></summary>
-      <${LongTable} caption="Continuations" rows=${rows} keyOf=${(/** @type {Brief} */ each) => each.id} height=${420} columns=${columns(evaluation, to)} /></details>`;
+    ${
+      !asked.search &&
+      !isOpen(evaluation) &&
+      html`<${Beside} original=${original} evaluation=${evaluation} rows=${rows}
+        turn=${asked.turns[0]} to=${to} query=${query} />`
+    }
+    <details class="card" open=${isOpen(evaluation) || asked.search !== null}>
+      <summary><h2>All continuations <span class="muted">${rows.length}</span></h2></summary>
+      <${LongTable} caption="Continuations" rows=${rows} keyOf=${(/** @type {Brief} */ each) => each.id} height=${420}
+        columns=${columns(evaluation, to)} /></details>`;
 }
 
-/** The name of a continuation's model in the what-if. @param {Evaluation} evaluation @param {{model: string, step: number | null}} made */
+/**
+ * The name of a continuation's model in the what-if.
+ * @param {Evaluation} evaluation @param {{model: string, step: number | null}} made
+ */
 const modelOf = ({ report, models }, { model, step }) =>
   report?.models.find((each) => each.model === model && each.step === step)?.label ??
   (models.length === 1 ? models[0] : `${model}${step === null ? "" : `@${step}`}`);
 
-/** @param {Evaluation} evaluation @param {(each: Brief) => string} to @returns {import("../parts/table.js").Column[]} */
+/**
+ * @param {Evaluation} evaluation @param {(each: Brief) => string} to @returns {import("../parts/table.js").Column[]}
+ */
 const columns = (evaluation, to) => [
   {
     title: "Ended",
@@ -201,7 +245,10 @@ const columns = (evaluation, to) => [
   },
 ];
 
-/** @param {{original: Trajectory, evaluation: Evaluation, rows: Brief[], turn: number, to: (each: {id: string}) => string, query: URLSearchParams}} props */
+/**
+ * @param {{original: Trajectory, evaluation: Evaluation, rows: Brief[], turn: number,
+ *   to: (each: {id: string}) => string, query: URLSearchParams}} props
+ */
 function Beside({ original, evaluation, rows, turn, to, query }) {
   const state = useLoaded(
     (aborted) =>
@@ -227,7 +274,11 @@ function Beside({ original, evaluation, rows, turn, to, query }) {
         .join(", ") || undefined,
   }));
   return html`<section class="card"><h2>The rollout and its continuations</h2>
-    <p class="muted">${counted(state.data.length, "continuation")}, ${acts.length === 1 ? "all the same." : `${acts.length} different.`}${rows.length > _MOST && ` The first ${_MOST} are compared.`}
-      <${Pages} from=${from} most=${_AT_ONCE} count=${acts.length} move=${(/** @type {number} */ next) => refine({ from: String(next) })} /></p>
-    <${Columns} sides=${[{ id: original.id, title: "The rollout", href: addressOf(original) }, ...sides]} found=${[original, ...shown.map((act) => act.first)]} replayed=${turn - 1} /></section>`;
+    <p class="muted">${counted(state.data.length, "continuation")}, ${
+      acts.length === 1 ? "all the same." : `${acts.length} different.`
+    }${rows.length > _MOST && ` The first ${_MOST} are compared.`}
+      <${Pages} from=${from} most=${_AT_ONCE} count=${acts.length}
+        move=${(/** @type {number} */ next) => refine({ from: String(next) })} /></p>
+    <${Columns} sides=${[{ id: original.id, title: "The rollout", href: addressOf(original) }, ...sides]}
+      found=${[original, ...shown.map((act) => act.first)]} replayed=${turn - 1} /></section>`;
 }

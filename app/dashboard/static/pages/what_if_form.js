@@ -1,4 +1,5 @@
-// The form at a turn of a trajectory that continues the rollout from there: how often, by which models, and what is changed before.
+// The form at a turn of a trajectory that continues the rollout from there: how often, by which models, and what is
+// changed before.
 
 import { useEffect, useId, useRef, useState } from "../vendor/hooks.js";
 import { all, ApiError, get, path, post } from "../api.js";
@@ -18,7 +19,8 @@ const _APPEND = "append";
 const _SAMPLES = 8;
 
 /**
- * The number of a reply of the agent among its turns, from 1. Replies that the environment gave as examples are before the first.
+ * The number of a reply of the agent among its turns, from 1. Replies that the environment gave as examples are before
+ * the first.
  * @param {Trajectory} trajectory @param {number} place
  */
 export function turnAt({ messages, turns }, place) {
@@ -51,7 +53,10 @@ export function messageTitle(trajectory, place) {
   return `Result of ${label(calls.findLast((each) => each.id === call)?.function?.name ?? "a tool", 60)}, turn ${turn}`;
 }
 
-/** The checkpoint that made a rollout, and its run's base, best and newest ones. @param {Trajectory} trajectory @param {AbortSignal} aborted @returns {Promise<Model[]>} */
+/**
+ * The checkpoint that made a rollout, and its run's base, best and newest ones.
+ * @param {Trajectory} trajectory @param {AbortSignal} aborted @returns {Promise<Model[]>}
+ */
 async function modelsFor({ run_id: run, model, step }, aborted) {
   const own = step === null ? model : `${model}@${step}`;
   const made = {
@@ -97,7 +102,10 @@ async function modelsFor({ run_id: run, model, step }, aborted) {
   return [made, ...others.filter((each) => each.name !== own)];
 }
 
-/** @param {{trajectory: Trajectory, place: number, close: () => void}} props `place`: that of the reply which is sampled anew */
+/**
+ * @param {{trajectory: Trajectory, place: number, close: () => void}} props `place`: that of the reply which is sampled
+ *   anew
+ */
 export function WhatIfForm({ trajectory, place, close }) {
   const turn = turnAt(trajectory, place);
   const models = useLoaded((aborted) => modelsFor(trajectory, aborted), [trajectory.id]);
@@ -124,9 +132,15 @@ export function WhatIfForm({ trajectory, place, close }) {
       : isSame
         ? `The text is not changed yet. ${several}`
         : several;
+  /** @param {string} which */
+  function choose(which) {
+    setChanged(which);
+    setText(which === "" || which === _APPEND ? "" : trajectory.messages[Number(which)].content);
+  }
   async function start() {
     setError(undefined);
-    // Without models the service takes the checkpoint that made the rollout, and counts the continuations for the turn's value.
+    // Without models the service takes the checkpoint that made the rollout, and counts the continuations for the
+    // turn's value.
     const isDefault = isOwn && others.length === 0;
     const more = isDefault ? {} : { models: chosen.map(({ name, label: known }) => ({ model: name, label: known })) };
     const count = Number(samples || Number.NaN); // what is no number is refused by the service
@@ -141,12 +155,25 @@ export function WhatIfForm({ trajectory, place, close }) {
   }
   return html`<section ref=${box} class="what-if-form" tabindex="-1" aria-labelledby=${id}>
     <h3 id=${id}>Continue from here, turn ${turn}</h3>
-    <p class="muted">${turn === 1 ? "The rollout begins again." : `The rollout is replayed up to here: its tool calls are made again, and their results must be the recorded ones.`} Turn ${turn} and what follows are sampled anew.</p>
-    <${Field} field=${{ name: "samples", label: "Continuations", type: "integer", standard: _SAMPLES, help: "By each model, 1 to 64." }} value=${samples} set=${setSamples} faults=${error instanceof ApiError ? error.errors : []} />
-    <${Loaded} state=${models} rows=${1}>${(/** @type {Model[]} */ each) => html`<${Models} models=${each} isOwn=${isOwn} setOwn=${setOwn} others=${others} setOthers=${setOthers} />`}<//>
+    <p class="muted">${
+      turn === 1
+        ? "The rollout begins again."
+        : "The rollout is replayed up to here: its tool calls are made again, " +
+          "and their results must be the recorded ones."
+    } Turn ${turn} and what follows are sampled anew.</p>
+    <${Field} field=${{
+      name: "samples",
+      label: "Continuations",
+      type: "integer",
+      standard: _SAMPLES,
+      help: "By each model, 1 to 64.",
+    }} value=${samples} set=${setSamples} faults=${error instanceof ApiError ? error.errors : []} />
+    <${Loaded} state=${models} rows=${1}>${(/** @type {Model[]} */ each) =>
+      html`<${Models} models=${each} isOwn=${isOwn} setOwn=${setOwn} others=${others} setOthers=${setOthers} />`}<//>
     <${Edit} trajectory=${trajectory} place=${place} changed=${changed} text=${text}
-      set=${(/** @type {string} */ which) => (setChanged(which), setText(which === "" || which === _APPEND ? "" : trajectory.messages[Number(which)].content))} setText=${setText} />
-    <div class="actions"><${Action} label="Continue from here" kind="primary" disabled=${isEmpty || isMissing} act=${start} />
+      set=${choose} setText=${setText} />
+    <div class="actions"><${Action} label="Continue from here" kind="primary"
+        disabled=${isEmpty || isMissing} act=${start} />
       <button onClick=${close}>Close</button>
       <span class="muted">${hint}</span></div>
   </section>`;
@@ -161,7 +188,8 @@ function editOf(trajectory, changed, text) {
 }
 
 /**
- * @param {{models: Model[], isOwn: boolean, setOwn: (is: boolean) => void, others: string[], setOthers: (names: string[]) => void}} props
+ * @param {{models: Model[], isOwn: boolean, setOwn: (is: boolean) => void, others: string[],
+ *   setOthers: (names: string[]) => void}} props
  *   the first of `models` made the rollout
  */
 function Models({ models: [own, ...more], isOwn, setOwn, others, setOthers }) {
@@ -170,11 +198,18 @@ function Models({ models: [own, ...more], isOwn, setOwn, others, setOthers }) {
     setOthers(others.includes(name) ? others.filter((each) => each !== name) : [...others, name]);
   return html`<fieldset class="scopes"><legend>Continued by</legend>
     <label><input type="checkbox" checked=${isOwn} onChange=${() => setOwn(!isOwn)} /> ${own.title}</label>
-    ${more.map(({ name, title }) => html`<label key=${name}><input type="checkbox" checked=${others.includes(name)} onChange=${() => flip(name)} /> ${title}</label>`)}
+    ${more.map(
+      ({ name, title }) =>
+        html`<label key=${name}><input type="checkbox" checked=${others.includes(name)}
+            onChange=${() => flip(name)} /> ${title}</label>`,
+    )}
   </fieldset>`;
 }
 
-/** @param {{trajectory: Trajectory, place: number, changed: string, text: string, set: (changed: string) => void, setText: (text: string) => void}} props */
+/**
+ * @param {{trajectory: Trajectory, place: number, changed: string, text: string, set: (changed: string) => void,
+ *   setText: (text: string) => void}} props
+ */
 function Edit({ trajectory, place, changed, text, set, setText }) {
   const id = useId();
   const places = trajectory.messages
@@ -187,10 +222,21 @@ function Edit({ trajectory, place, changed, text, set, setText }) {
     <label for=${id}>Change before this turn</label>
     <select id=${id} value=${changed} onChange=${(/** @type {any} */ event) => set(event.currentTarget.value)}>
       <option value="">nothing</option>
-      ${places.map((/** @type {number} */ each) => html`<option value=${each}>${messageTitle(trajectory, each)}</option>`)}
+      ${places.map(
+        (/** @type {number} */ each) => html`<option value=${each}>${messageTitle(trajectory, each)}</option>`,
+      )}
       <option value=${_APPEND}>add a message of the user</option>
     </select>
-    ${changed !== "" && html`<textarea aria-label=${changed === _APPEND ? "Message of the user" : "New text"} dir="auto" maxlength="100000" value=${text} onInput=${(/** @type {any} */ event) => setText(event.currentTarget.value)}></textarea>`}
-    ${isTool && html`<span class="help">The model reads this text instead of the result. The world stays as it is: later tool calls act on what really happened.</span>`}
+    ${
+      changed !== "" &&
+      html`<textarea aria-label=${changed === _APPEND ? "Message of the user" : "New text"} dir="auto"
+        maxlength="100000" value=${text}
+        onInput=${(/** @type {any} */ event) => setText(event.currentTarget.value)}></textarea>`
+    }
+    ${
+      isTool &&
+      html`<span class="help">The model reads this text instead of the result. The world stays as it is: later${" "}
+        tool calls act on what really happened.</span>`
+    }
   </div>`;
 }

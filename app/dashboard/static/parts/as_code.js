@@ -27,7 +27,8 @@ export function AsCode({ body, target = "learn-loop" }) {
 /** A request as a shell command, for copying. @param {{body: unknown, target: string}} props */
 export function AsCurl({ body, target }) {
   const text = curl(body, url(target), session.value?.key_required ?? false);
-  return html`<div class="as-code"><${Copy} text=${text} /><${Text} as="pre" class="code" value=${text} limit=${2000} /></div>`;
+  return html`<div class="as-code"><${Copy} text=${text} />
+    <${Text} as="pre" class="code" value=${text} limit=${2000} /></div>`;
 }
 
 /** @param {unknown} body @param {string} address @param {boolean} keyed whether the service requires a key */
@@ -41,7 +42,8 @@ function curl(body, address, keyed) {
 function python(body, address, keyed) {
   const key = keyed ? `, headers={"Authorization": f"Bearer {os.environ['LEARNLOOP_API_KEY']}"}` : "";
   const send = `reply = httpx.post("${address}", json=body${key})`;
-  return `${keyed ? "import os\n\n" : ""}import httpx\n\nbody = ${literal(body)}\n${send}\nprint(reply.raise_for_status().json()["run_id"])`;
+  const imports = `${keyed ? "import os\n\n" : ""}import httpx`;
+  return `${imports}\n\nbody = ${literal(body)}\n${send}\nprint(reply.raise_for_status().json()["run_id"])`;
 }
 
 /** A JSON value as a Python literal. @param {unknown} value @param {string} [indent] @returns {string} */

@@ -11,7 +11,10 @@ import { useLoaded } from "./states.js";
 
 export const TAG = "baseline";
 
-/** The runs with the tag, newest first. @param {string} environment @param {AbortSignal} [aborted] @returns {Promise<Listed[]>} */
+/**
+ * The runs with the tag, newest first.
+ * @param {string} environment @param {AbortSignal} [aborted] @returns {Promise<Listed[]>}
+ */
 const tagged = async (environment, aborted) =>
   (await all("runs", { tag: TAG }, { aborted })).filter(
     (/** @type {Listed} */ each) => each.environment === environment,

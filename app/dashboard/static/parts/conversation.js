@@ -20,7 +20,8 @@ const _WHO = /** @type {Record<string, string>} */ ({
 });
 
 /**
- * @param {{messages: Message[], turns?: Turn[], atReply?: (place: number) => any}} props `turns`: show these tokens instead
+ * @param {{messages: Message[], turns?: Turn[], atReply?: (place: number) => any}} props `turns`: show these tokens
+ *   instead
  *   of the text parsed from them; `atReply`: what is shown in addition at a reply of the agent, by its place
  */
 export function Conversation({ messages, turns, atReply }) {
@@ -40,19 +41,24 @@ function MessageBody({ message, turn }) {
   const who = _WHO[message.role] ?? label(message.role, 40);
   if (message.role === "system")
     return html`<details><summary>${who}</summary><${Text} as="p" value=${message.content} /></details>`;
-  return html`<h3 class="who">${who}</h3>${turn ? html`<${Tokens} turn=${turn} />` : html`<${Said} message=${message} />`}`;
+  return html`<h3 class="who">${who}</h3>${
+    turn ? html`<${Tokens} turn=${turn} />` : html`<${Said} message=${message} />`
+  }`;
 }
 
 /** @param {{message: Message}} props */
 export function Said({ message }) {
   return html`
     ${message.content && html`<${Text} as="p" value=${message.content} />`}
-    ${(message.tool_calls ?? []).map((call) => html`<${Call} name=${call.function?.name} given=${call.function?.arguments} />`)}`;
+    ${(message.tool_calls ?? []).map(
+      (call) => html`<${Call} name=${call.function?.name} given=${call.function?.arguments} />`,
+    )}`;
 }
 
 /** A tool call, written like a function call. @param {{name: string, given: string}} props */
 function Call({ name, given }) {
-  return html`<p class="call"><strong>${label(name, 120)}</strong>(<${Text} value=${inner(given)} limit=${2000} />)</p>`;
+  return html`<p class="call"><strong>${label(name, 120)}</strong>(
+    <${Text} value=${inner(given)} limit=${2000} />)</p>`;
 }
 
 /** @param {string} given the arguments as JSON */

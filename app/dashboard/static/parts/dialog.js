@@ -3,7 +3,10 @@
 import { useEffect, useId, useRef } from "../vendor/hooks.js";
 import { html } from "./html.js";
 
-/** @param {{title: string, close: () => void, children: (close: () => void) => any}} props `children` is given what closes it */
+/**
+ * @param {{title: string, close: () => void, children: (close: () => void) => any}} props `children` is given what
+ *   closes it
+ */
 export function Dialog({ title, close, children }) {
   const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
   const id = useId();

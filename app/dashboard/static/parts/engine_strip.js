@@ -41,7 +41,10 @@ export function EngineStrip() {
   const answers = useEngine();
   const [first, now] = [answers[0], answers.at(-1)];
   if (!now) return html`<div class="engine"></div>`; // keeps the place
-  /** How much a counter grew in a second. @param {"sampled_tokens" | "prefilled_tokens" | "sampling_s" | "training_s"} name */
+  /**
+   * How much a counter grew in a second.
+   * @param {"sampled_tokens" | "prefilled_tokens" | "sampling_s" | "training_s"} name
+   */
   const rate = (name) => {
     const [before, after, seconds] = [first[name], now[name], (now.uptime_s ?? 0) - (first.uptime_s ?? 0)];
     return before === null || after === null || seconds <= 0 ? null : (after - before) / seconds;
@@ -55,7 +58,8 @@ export function EngineStrip() {
     ${now.devices.map((each) => html`<div><dt>${label(each.name, 40)}</dt><dd>${memoryOf(each)}</dd></div>`)}
     <div><dt>Sampled</dt><dd>${compact(rate("sampled_tokens"))} tokens/s</dd></div>
     <div><dt>Prompts</dt><dd>${compact(rate("prefilled_tokens"))} tokens/s</dd></div>
-    <div><dt>Batch</dt><dd>${whole(now.batch_size)} <span class="muted">+ ${whole(now.requests_waiting)} waiting</span></dd></div>
+    <div><dt>Batch</dt><dd>${whole(now.batch_size)}${" "}
+        <span class="muted">+ ${whole(now.requests_waiting)} waiting</span></dd></div>
     <div><dt>Busy</dt><dd>${busy}</dd></div>
     ${!["ready", "shared"].includes(now.state) && html`<div><dt>Engine</dt><dd>${now.state}</dd></div>`}
   </dl>`;

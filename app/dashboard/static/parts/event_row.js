@@ -5,7 +5,10 @@ import { exactMoment } from "../format.js";
 import { html } from "./html.js";
 import { JsonText, Text } from "./text.js";
 
-/** @typedef {{seq: number, type: string, iteration?: number | null, actor: string, occurred_at: string, data: Record<string, any>}} Event */
+/**
+ * @typedef {{seq: number, type: string, iteration?: number | null, actor: string, occurred_at: string,
+ *   data: Record<string, any>}} Event
+ */
 
 /** @param {{event: Event, gist: string, tone: string}} props `gist`: what happened, as text */
 export function EventRow({ event, gist, tone }) {
@@ -17,7 +20,10 @@ export function EventRow({ event, gist, tone }) {
         ${iteration !== null && html` <span class="muted">iteration ${iteration}</span>`}
         ${" "}<span>${gist}</span>
         <time class="muted" datetime=${event.occurred_at}>${exactMoment(event.occurred_at)}</time></summary>
-      ${isOpen && html`<p class="muted">by <${Text} value=${event.actor} limit=${200} /></p><${JsonText} value=${data} />`}
+      ${
+        isOpen &&
+        html`<p class="muted">by <${Text} value=${event.actor} limit=${200} /></p><${JsonText} value=${data} />`
+      }
     </details>
   </li>`;
 }

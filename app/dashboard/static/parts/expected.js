@@ -11,6 +11,9 @@ export function Expected({ scenario }) {
     : null;
 }
 
-/** The environment's clause about a rollout or an answer that is not a success. @param {{of: {why_no_success?: string | null}}} props */
+/**
+ * The environment's clause about a rollout or an answer that is not a success.
+ * @param {{of: {why_no_success?: string | null}}} props
+ */
 export const WhyNoSuccess = ({ of: { why_no_success: why } }) =>
   why ? html`<span class="why-no-success" dir="auto">${label(why, 300)}</span>` : null;

@@ -27,8 +27,18 @@ export function Field({ field, value, set, faults }) {
     ${
       choices
         ? html`<select ...${given}>
-          ${!choices.includes(String(standard)) && value !== undefined && (standard !== undefined || value === "") && html`<option value="">${label(fallback, 60)}</option>`}
-          ${choices.map((each) => html`<option value=${each} selected=${each === value || (value === "" && each === String(standard))}>${label(each, 60)}</option>`)}
+          ${
+            !choices.includes(String(standard)) &&
+            value !== undefined &&
+            (standard !== undefined || value === "") &&
+            html`<option value="">${label(fallback, 60)}</option>`
+          }
+          ${choices.map(
+            (each) =>
+              html`<option value=${each} selected=${
+                each === value || (value === "" && each === String(standard))
+              }>${label(each, 60)}</option>`,
+          )}
         </select>`
         : html`<input ...${given} type="text" inputmode=${type === "string" ? "text" : "decimal"} autocomplete="off"
           placeholder=${standard === undefined ? (field.placeholder ?? "") : fallback} />`

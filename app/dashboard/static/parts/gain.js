@@ -3,7 +3,10 @@
 import { percent } from "../format.js";
 import { html } from "./html.js";
 
-/** @typedef {{first: number | null, latest: number | null, points: number | null, low?: number | null, high?: number | null}} Gain */
+/**
+ * @typedef {{first: number | null, latest: number | null, points: number | null, low?: number | null,
+ *   high?: number | null}} Gain
+ */
 
 /** @param {{gain: Gain}} props shares from 0 to 1, and percentage points */
 export function GainBar({ gain: { first, latest, points, low, high } }) {
@@ -16,7 +19,9 @@ export function GainBar({ gain: { first, latest, points, low, high } }) {
       <span class=${`rise ${tone}`} style=${span(first, latest)}></span>
       <span class="base" style=${{ left: `${100 * first}%` }}></span>
     </span>
-    <span class="gain-text">${percent(first)}${points !== null && html` <span aria-label="to">→</span> <strong>${percent(latest)}</strong>`}</span>
+    <span class="gain-text">${percent(first)}${
+      points !== null && html` <span aria-label="to">→</span> <strong>${percent(latest)}</strong>`
+    }</span>
   </span>`;
 }
 

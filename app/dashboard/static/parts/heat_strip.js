@@ -1,4 +1,5 @@
-// All rewards of a run: a column for each iteration, darker where more rollouts have that reward, and their mean as a line.
+// All rewards of a run: a column for each iteration, darker where more rollouts have that reward, and their mean as a
+// line.
 
 import { counted, number } from "../format.js";
 import { Axes, Drawing, nearest } from "./chart.js";
@@ -14,7 +15,8 @@ const _MOST_COLUMNS = 120;
 const _MARGIN = { top: 8, right: 14, bottom: 22, left: 52 };
 
 /**
- * @param {{rewards: Rewards | undefined, means: Map<number, number | null>, total: number, height: number, isLoading: boolean, empty: string, pick: (iteration: number) => void, thin?: import("./chart.js").Thin}} props
+ * @param {{rewards: Rewards | undefined, means: Map<number, number | null>, total: number, height: number,
+ *   isLoading: boolean, empty: string, pick: (iteration: number) => void, thin?: import("./chart.js").Thin}} props
  *   `total` is the number of iterations that the run will have; `thin` the mean of another run
  */
 export function HeatStrip({ rewards, means, total, height, isLoading, empty, pick, thin }) {
@@ -24,8 +26,11 @@ export function HeatStrip({ rewards, means, total, height, isLoading, empty, pic
   return html`<figure class="chart">
     <figcaption><strong>${rollouts > 0 ? `All ${counted(rollouts, "training reward")}` : "Training rewards"}</strong>
       <span class="muted">darker: more rollouts; line: mean; click to read</span></figcaption>
-    <${Drawing} height=${height} label=${summary(columns)} isLoading=${isLoading} empty=${columns.length === 0 ? empty : undefined}>
-      ${(/** @type {number} */ width) => html`<${Strip} rewards=${rewards} columns=${columns} total=${total} thin=${thin} width=${width} height=${height} hover=${setUnder} pick=${pick} />`}
+    <${Drawing} height=${height} label=${summary(columns)} isLoading=${isLoading}
+      empty=${columns.length === 0 ? empty : undefined}>
+      ${(/** @type {number} */ width) =>
+        html`<${Strip} rewards=${rewards} columns=${columns} total=${total} thin=${thin} width=${width}
+          height=${height} hover=${setUnder} pick=${pick} />`}
     <//>
     ${
       columns.length > 0 &&
@@ -41,16 +46,21 @@ const summed = (counts) => counts.reduce((sum, count) => sum + count, 0);
 /** @param {Column} column */
 function described({ from, to, counts, mean }) {
   const name = from === to ? `iteration ${from}` : `iterations ${from} to ${to}`;
-  return html`<span>${name}</span><span>${counted(summed(counts), "rollout")}</span><span>mean <b>${number(mean)}</b></span>`;
+  return html`<span>${name}</span><span>${counted(summed(counts), "rollout")}</span>
+    <span>mean <b>${number(mean)}</b></span>`;
 }
 
 /** @param {Column[]} columns */
 function summary(columns) {
   if (columns.length === 0) return "Training rewards. No figures yet.";
-  return `Training rewards. Mean from ${number(columns[0].mean)} to ${number(columns[columns.length - 1].mean)}. The page Iterations has all figures.`;
+  const latest = number(columns[columns.length - 1].mean);
+  return `Training rewards. Mean from ${number(columns[0].mean)} to ${latest}. The page Iterations has all figures.`;
 }
 
-/** Columns of as many iterations as fit. @param {Rewards} rewards @param {Map<number, number | null>} means @returns {Column[]} */
+/**
+ * Columns of as many iterations as fit.
+ * @param {Rewards} rewards @param {Map<number, number | null>} means @returns {Column[]}
+ */
 function columnsOf({ iterations }, means) {
   const each = Math.ceil(iterations.length / _MOST_COLUMNS);
   return Array.from({ length: Math.ceil(iterations.length / each) }, (_, index) => {
@@ -65,7 +75,10 @@ function columnsOf({ iterations }, means) {
   });
 }
 
-/** @param {{rewards: Rewards, columns: Column[], total: number, thin: import("./chart.js").Thin | undefined, width: number, height: number, hover: (column: Column | null) => void, pick: (iteration: number) => void}} props */
+/**
+ * @param {{rewards: Rewards, columns: Column[], total: number, thin: import("./chart.js").Thin | undefined,
+ *   width: number, height: number, hover: (column: Column | null) => void, pick: (iteration: number) => void}} props
+ */
 function Strip({ rewards, columns, total, thin, width, height, hover, pick }) {
   const [low, high] = [/** @type {number} */ (rewards.low), /** @type {number} */ (rewards.high)];
   const bins = columns[0].counts.length;
@@ -106,11 +119,25 @@ function Strip({ rewards, columns, total, thin, width, height, hover, pick }) {
         (count, bin) =>
           count > 0 &&
           html`<rect key=${`${from}/${bin}`} class="heat" x=${x} width=${Math.max(1, wide - (wide > 6 ? 2 : 0))}
-        y=${up.start - (bin + 1) * tall} height=${Math.max(1, tall - 1)} style=${{ fillOpacity: 0.15 + 0.85 * Math.sqrt(count / whole) }} />`,
+        y=${up.start - (bin + 1) * tall} height=${Math.max(1, tall - 1)}
+        style=${{ fillOpacity: 0.15 + 0.85 * Math.sqrt(count / whole) }} />`,
       );
     })}
-    ${line.length > 1 ? html`<polyline class="line" points=${line.join(" ")} style=${{ stroke: "var(--series-2)" }} />` : line.map((point) => html`<circle cx=${point.split(",")[0]} cy=${point.split(",")[1]} r="3" style=${{ fill: "var(--series-2)" }} />`)}
-    ${other.length > 1 && html`<polyline class="line thin" points=${other.join(" ")} style=${{ stroke: "var(--ink)" }} />`}
-    <rect class="hit pickable" x=${across.start} y=${up.end} width=${across.end - across.start} height=${up.start - up.end}
-      onPointerMove=${(/** @type {any} */ event) => hover(columnAt(event))} onPointerLeave=${() => hover(null)} onClick=${chosen} />`;
+    ${
+      line.length > 1
+        ? html`<polyline class="line" points=${line.join(" ")} style=${{ stroke: "var(--series-2)" }} />`
+        : line.map(
+            (point) =>
+              html`<circle cx=${point.split(",")[0]} cy=${point.split(",")[1]} r="3"
+                style=${{ fill: "var(--series-2)" }} />`,
+          )
+    }
+    ${
+      other.length > 1 &&
+      html`<polyline class="line thin" points=${other.join(" ")} style=${{ stroke: "var(--ink)" }} />`
+    }
+    <rect class="hit pickable" x=${across.start} y=${up.end}
+      width=${across.end - across.start} height=${up.start - up.end}
+      onPointerMove=${(/** @type {any} */ event) => hover(columnAt(event))}
+      onPointerLeave=${() => hover(null)} onClick=${chosen} />`;
 }

@@ -57,20 +57,29 @@ export function ImportFile({ done }) {
   const act = async () => (file && (await send(file, options, false)), done());
   /** @param {string} key @param {string} title @param {string} type @param {string} help */
   const option = (key, title, type, help) => html`<label class="field"><span>${title}</span>
-    <input type=${type} step="any" value=${options[key] ?? ""} onChange=${(/** @type {any} */ event) => look(file, { ...options, [key]: event.target.value })} /><span class="help">${help}</span></label>`;
+    <input type=${type} step="any" value=${options[key] ?? ""}
+      onChange=${(/** @type {any} */ event) => look(file, { ...options, [key]: event.target.value })} />
+      <span class="help">${help}</span></label>`;
   /** @param {string} key @param {string} title @param {string[]} choices @param {string} chosen */
   const choice = (key, title, choices, chosen) => html`<label class="field"><span>${title}</span>
     <select onChange=${(/** @type {any} */ event) => look(file, { ...options, [key]: event.target.value })}>
-      ${["", ...choices].map((each) => html`<option value=${each} selected=${each === chosen}>${label(each || "none", 60)}</option>`)}</select></label>`;
+      ${["", ...choices].map(
+        (each) => html`<option value=${each} selected=${each === chosen}>${label(each || "none", 60)}</option>`,
+      )}</select></label>`;
   const questions = found?.questions;
   const isStored = found?.tasks?.version || found?.demonstrations?.version;
   return html`<label class="field upload" onDragOver=${(/** @type {DragEvent} */ event) => event.preventDefault()}
-      onDrop=${(/** @type {DragEvent} */ event) => (event.preventDefault(), look(event.dataTransfer?.files[0], {}))}><span>Import a file</span>
-      <input type="file" accept=".csv,.tsv,.xlsx,.jsonl,.json,.ndjson,.txt" onChange=${(/** @type {any} */ event) => look(event.target.files?.[0], {})} />
-      <span class="help">Choose it or drop it here: questions with expected answers as CSV, TSV, XLSX or JSON, or conversations with thumbs as JSON Lines.</span></label>
+      onDrop=${(/** @type {DragEvent} */ event) => (event.preventDefault(), look(event.dataTransfer?.files[0], {}))}>
+      <span>Import a file</span>
+      <input type="file" accept=".csv,.tsv,.xlsx,.jsonl,.json,.ndjson,.txt"
+        onChange=${(/** @type {any} */ event) => look(event.target.files?.[0], {})} />
+      <span class="help">Choose it or drop it here: questions with expected answers as CSV, TSV, XLSX or JSON, or${" "}
+        conversations with thumbs as JSON Lines.</span></label>
     ${
       questions &&
-      html`<div class="filters">${Object.entries(_PARTS).map(([part, title]) => choice(part, title, questions.columns, /** @type {any} */ (questions)[part] ?? ""))}
+      html`<div class="filters">${Object.entries(_PARTS).map(([part, title]) =>
+        choice(part, title, questions.columns, /** @type {any} */ (questions)[part] ?? ""),
+      )}
       ${choice("header", "The first row", ["true", "false"], options.header ?? "true")}
       ${option("encoding", "Encoding", "text", "Such as gb18030; empty: by the content.")}</div>`
     }
@@ -91,14 +100,44 @@ function Result({ made }) {
   const version = (/** @type {{version: number | null}} */ each) =>
     each.version ? `, version ${each.version}` : " (preview)";
   return html`<div role="status">
-      ${conversations && html`<p>${counted(conversations.conversations, "conversation")} of ${counted(conversations.users, "user")}${conversations.without_user > 0 && `, ${whole(conversations.without_user)} without a user`}: ${whole(conversations.liked)} liked, ${whole(conversations.disliked)} disliked, ${whole(conversations.unrated)} without a clear opinion.</p>`}
-      ${questions && html`<p>${counted(made.lines, "row")} (${label(questions.form, 100)}).${tasks && ` ${whole(questions.different)} different questions, ${whole(questions.near_duplicates)} nearly the same as another, which are in one split; ${whole(questions.answers)} different answers.`}</p>`}
+      ${
+        conversations &&
+        html`<p>${counted(conversations.conversations, "conversation")} of ${counted(conversations.users, "user")}${
+          conversations.without_user > 0 && `, ${whole(conversations.without_user)} without a user`
+        }: ${whole(conversations.liked)} liked, ${whole(conversations.disliked)} disliked,${" "}
+        ${whole(conversations.unrated)} without a clear opinion.</p>`
+      }
+      ${
+        questions &&
+        html`<p>${counted(made.lines, "row")} (${label(questions.form, 100)}).${
+          tasks &&
+          ` ${whole(questions.different)} different questions, ${whole(questions.near_duplicates)} nearly the same ` +
+            `as another, which are in one split; ${whole(questions.answers)} different answers.`
+        }</p>`
+      }
       ${made.problem && html`<p class="wrong">${label(made.problem, 400)}</p>`}
-      ${demonstrations && html`<p>${counted(demonstrations.count, "demonstration")} as ${label(demonstrations.name)}${version(demonstrations)}.</p>`}
-      ${tasks && html`<p>${counted(tasks.count, "task")} as ${label(tasks.name)}${version(tasks)}: ${whole(tasks.train)} for training, ${whole(tasks.validation)} for validation, ${whole(tasks.test)} for the test. The judge that fits is ${label(tasks.judge)}.</p>`}
+      ${
+        demonstrations &&
+        html`<p>${counted(demonstrations.count, "demonstration")} as${" "}
+          ${label(demonstrations.name)}${version(demonstrations)}.</p>`
+      }
+      ${
+        tasks &&
+        html`<p>${counted(tasks.count, "task")} as ${label(tasks.name)}${version(tasks)}: ${whole(tasks.train)}${" "}
+          for training, ${whole(tasks.validation)} for validation, ${whole(tasks.test)} for the test. The judge${" "}
+          that fits is ${label(tasks.judge)}.</p>`
+      }
       ${questions && html`<p class="muted">${label(questions.base, 400)}</p>`}</div>
-    ${questions && html`<${Table} caption="First rows" rows=${questions.rows} keyOf=${(/** @type {{line: number}} */ row) => String(row.line)} columns=${columnsOf(questions)} />`}
-    ${made.left_out.length > 0 && html`<${Table} caption="What was left out" rows=${made.left_out} keyOf=${(/** @type {LeftOut} */ each) => each.reason} columns=${_LEFT_OUT} />`}`;
+    ${
+      questions &&
+      html`<${Table} caption="First rows" rows=${questions.rows}
+        keyOf=${(/** @type {{line: number}} */ row) => String(row.line)} columns=${columnsOf(questions)} />`
+    }
+    ${
+      made.left_out.length > 0 &&
+      html`<${Table} caption="What was left out" rows=${made.left_out}
+        keyOf=${(/** @type {LeftOut} */ each) => each.reason} columns=${_LEFT_OUT} />`
+    }`;
 }
 
 /** @param {Questions} questions @returns {import("./table.js").Column[]} */

@@ -10,8 +10,11 @@ export function KeyHelp() {
     ${
       isShown.value &&
       html`<${Dialog} title="Keyboard shortcuts" close=${close}>${(/** @type {() => void} */ leave) => html`
-      <dl class="keys">${KEYS.map(([keys, does]) => html`<div><dt>${keys.map((key) => html`<kbd>${key}</kbd> `)}</dt><dd>${does}</dd></div>`)}</dl>
-      <label class="check"><input type="checkbox" checked=${isOn.value} onChange=${(/** @type {any} */ event) => turnKeys(event.target.checked)} /> Use these shortcuts</label>
+      <dl class="keys">${KEYS.map(
+        ([keys, does]) => html`<div><dt>${keys.map((key) => html`<kbd>${key}</kbd> `)}</dt><dd>${does}</dd></div>`,
+      )}</dl>
+      <label class="check"><input type="checkbox" checked=${isOn.value}
+          onChange=${(/** @type {any} */ event) => turnKeys(event.target.checked)} /> Use these shortcuts</label>
       <div class="answers"><button onClick=${leave}>Close</button></div>`}<//>`
     }`;
 }

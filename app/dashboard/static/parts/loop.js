@@ -15,20 +15,26 @@ export function Loop({ run, remaining }) {
   const left = usePhaseLeft(run);
   return html`<section class="loop" aria-label="How this run learns">
     <ol>${phasesOf(run).map(
-      (
-        { phase, title, text },
-        index,
-      ) => html`<li key=${phase} class=${phase === now ? "now" : ""} aria-current=${phase === now ? "step" : undefined} title=${text}>
+      ({ phase, title, text }, index) => html`<li key=${phase} class=${phase === now ? "now" : ""}
+        aria-current=${phase === now ? "step" : undefined} title=${text}>
         ${index > 0 && html`<span class="step-number" aria-hidden="true">${index}</span>`}${title}
-        ${phase === now && progress.total !== null && html` <span class="muted">${whole(progress.done)} of ${whole(progress.total)}</span>`}
+        ${
+          phase === now &&
+          progress.total !== null &&
+          html` <span class="muted">${whole(progress.done)} of ${whole(progress.total)}</span>`
+        }
       </li>`,
     )}</ol>
     <div class="loop-whole">${
       now === "baseline" && progress.total
         ? html`<${Progress} done=${progress.done} total=${progress.total} label="Baseline done" />
-        <span class="muted">${percent((progress.done ?? 0) / progress.total)} of the baseline${left !== undefined && `, about ${duration(left)} left`}</span>`
-        : html`<${Progress} done=${progress.iterations_done} total=${progress.iterations_total} label="Iterations done" />
-        <span class="muted">${progress.iterations_done} of ${counted(progress.iterations_total, "iteration")}${remaining && `, ${remaining}`}</span>`
+        <span class="muted">${percent((progress.done ?? 0) / progress.total)} of the baseline${
+          left !== undefined && `, about ${duration(left)} left`
+        }</span>`
+        : html`<${Progress} done=${progress.iterations_done}
+          total=${progress.iterations_total} label="Iterations done" />
+        <span class="muted">${progress.iterations_done} of${" "}
+          ${counted(progress.iterations_total, "iteration")}${remaining && `, ${remaining}`}</span>`
     }
     </div>
   </section>`;
@@ -62,21 +68,27 @@ function phaseOf({ status, progress }) {
 function phasesOf(run) {
   const { groups_per_iteration: groups, rollouts_per_group: rollouts, evaluation, pipeline } = run.request;
   const ahead = pipeline?.max_staleness ?? 0; // not stored by earlier versions
+  const heldOut = `${counted(evaluation.scenarios, "scenario")} that the agent never trains on`;
   return [
     {
       phase: "baseline",
       title: "Baseline",
-      text: `The untrained model is evaluated on ${counted(evaluation.scenarios, "scenario")} that the agent never trains on.`,
+      text: `The untrained model is evaluated on ${heldOut}.`,
     },
     {
       phase: "rollout",
       title: "Roll out",
-      text: `The agent attempts ${counted(groups, "scenario")}, each ${counted(rollouts, "time")}: ${counted(groups * rollouts, "rollout")}.${ahead ? ` They begin up to ${counted(ahead, "iteration")} ahead.` : ""}`,
+      text:
+        `The agent attempts ${counted(groups, "scenario")}, each ${counted(rollouts, "time")}: ` +
+        `${counted(groups * rollouts, "rollout")}.` +
+        (ahead ? ` They begin up to ${counted(ahead, "iteration")} ahead.` : ""),
     },
     {
       phase: "judge",
       title: "Judge",
-      text: `The judge “${label(run.judge, 40)}” scores every rollout. Those of one scenario are compared with each other.`,
+      text:
+        `The judge “${label(run.judge, 40)}” scores every rollout. ` +
+        "Those of one scenario are compared with each other.",
     },
     {
       phase: "train",
@@ -86,7 +98,7 @@ function phasesOf(run) {
     {
       phase: "evaluate",
       title: "Evaluate",
-      text: `Every ${evaluation.every === 1 ? "iteration" : `${evaluation.every} iterations`}, on ${counted(evaluation.scenarios, "scenario")} that the agent never trains on.`,
+      text: `Every ${evaluation.every === 1 ? "iteration" : `${evaluation.every} iterations`}, on ${heldOut}.`,
     },
   ];
 }

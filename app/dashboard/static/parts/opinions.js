@@ -9,7 +9,10 @@ import { Rate } from "./rate.js";
 import { useLoaded } from "./states.js";
 import { label, Text } from "./text.js";
 
-/** @typedef {{event_id: string, type: string, name: string | null, value: number | null, comment: string | null, source: string, occurred_at: string}} Opinion */
+/**
+ * @typedef {{event_id: string, type: string, name: string | null, value: number | null, comment: string | null,
+ *   source: string, occurred_at: string}} Opinion
+ */
 
 const _TYPES = /** @type {Record<string, string>} */ ({
   thumbs_up: "Good",
@@ -32,7 +35,10 @@ export const Opinions = ({ found }) =>
     ${each.comment && html`<${Text} as="p" value=${each.comment} limit=${2000} />`}</li>`,
   )}</ul>`;
 
-/** @param {{about: {trajectory_id: string} | {session_id: string}, rated: () => void}} props `rated` is called once the opinion is stored */
+/**
+ * @param {{about: {trajectory_id: string} | {session_id: string}, rated: () => void}} props `rated` is called once the
+ *   opinion is stored
+ */
 export function Opine({ about, rated }) {
   const [comment, setComment] = useState("");
   const stored = () => {
@@ -41,14 +47,19 @@ export function Opine({ about, rated }) {
   };
   const [subject] = Object.values(about); // several forms can be on a page
   const field = { name: `comment-${subject}`, label: "Comment", type: "string", help: "What was said; not required." };
-  return html`<${Field} field=${field} value=${comment} set=${setComment} faults=${[]} /><${Rate} about=${about} comment=${comment} rated=${stored} />`;
+  return html`<${Field} field=${field} value=${comment} set=${setComment} faults=${[]} />
+    <${Rate} about=${about} comment=${comment} rated=${stored} />`;
 }
 
-/** What people thought of a rollout; `runId` is null if it belongs to no run. @param {{runId: string | null, id: string}} props */
+/**
+ * What people thought of a rollout; `runId` is null if it belongs to no run.
+ * @param {{runId: string | null, id: string}} props
+ */
 export function RolloutOpinions({ runId, id }) {
   const state = useLoaded(
     async (aborted) => (runId ? all(path`runs/${runId}/feedback`, { trajectory_id: id }, { aborted, most: 200 }) : []),
     [id],
   );
-  return html`<${Opinions} found=${state.data ?? []} /><${Opine} about=${{ trajectory_id: id }} rated=${state.reload} />`;
+  return html`<${Opinions} found=${state.data ?? []} />
+    <${Opine} about=${{ trajectory_id: id }} rated=${state.reload} />`;
 }

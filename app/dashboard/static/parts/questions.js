@@ -22,7 +22,8 @@ export function MakeQuestions({ inbox, done }) {
 }
 
 /** What making questions needs. */
-export const HOW_MADE = html`“Make questions” asks who sent an email, on which day, and for values in its sentences. It needs no model and no key.
+export const HOW_MADE = html`“Make questions” asks who sent an email, on which day, and for values in its${" "}
+  sentences. It needs no model and no key.
   A language model writes freer ones: <code>learnloop data prepare --questions llm</code> on this machine.`;
 
 /** The next step, if the chosen inbox has no questions. @param {{inbox: string}} props */
@@ -40,9 +41,11 @@ export function QuestionsNeeded({ inbox }) {
   if (!state.data?.newest) return null;
   const made = questionsOf(state.data.newest, state.data.sets);
   if (made)
-    return html`<p class="muted" role="status">The agent learns from ${counted(made.count, "question")} about this inbox.</p>`;
+    return html`<p class="muted" role="status">
+      The agent learns from ${counted(made.count, "question")} about this inbox.</p>`;
   return html`<section class="notice warn">
-    <p><strong>${label(inbox)} has no questions yet.</strong> The agent learns by answering questions about the mail.</p>
+    <p><strong>${label(inbox)} has no questions yet.</strong> The agent learns by${" "}
+      answering questions about the mail.</p>
     <p><${MakeQuestions} inbox=${inbox} done=${state.reload} /></p>
     <p class="muted">${HOW_MADE}</p>
     <${Upload} kind=${questionsAbout(inbox)} done=${state.reload} />
@@ -57,7 +60,10 @@ export const questionsAbout = (inbox) => ({
   count: (stored) => counted(stored.count, "question"),
 });
 
-/** Scenarios for an environment, about an inbox if one is given. @param {string} environment @param {string} [inbox] @returns {import("./upload.js").Kind} */
+/**
+ * Scenarios for an environment, about an inbox if one is given.
+ * @param {string} environment @param {string} [inbox] @returns {import("./upload.js").Kind}
+ */
 export function scenariosFor(environment, inbox) {
   return {
     where: "scenarios",

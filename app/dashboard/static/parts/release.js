@@ -17,10 +17,15 @@ export const isLive = ({ state }) => _LIVE.has(state);
 /** @param {{release: {state: string}}} props */
 export const ReleaseState = ({ release }) => html`<${Status} status=${inWords(release.state)} />`;
 
-/** The candidate of a live release against the stable checkpoint, its share and state. @param {{release: Brief}} props */
+/**
+ * The candidate of a live release against the stable checkpoint, its share and state.
+ * @param {{release: Brief}} props
+ */
 export function ReleaseLine({ release }) {
-  return html`<a href=${href(["releases", release.release_id])}>${label(release.candidate, 120)} against ${label(release.stable, 120)}</a>${" "}
-    <span class="muted">${release.state === "trial" ? "no users yet" : `${finePercent(release.share)} of users`}</span> <${ReleaseState} release=${release} />`;
+  return html`<a href=${href(["releases", release.release_id])}>
+      ${label(release.candidate, 120)} against ${label(release.stable, 120)}</a>${" "}
+    <span class="muted">${release.state === "trial" ? "no users yet" : `${finePercent(release.share)} of users`}
+      </span> <${ReleaseState} release=${release} />`;
 }
 
 /**
@@ -38,10 +43,12 @@ function odds(log) {
 
 /**
  * Evidence as a bar towards its threshold, on a logarithmic scale.
- * @param {{log: number, threshold: number, reached: "good" | "bad"}} props `reached`: what it means to reach the threshold
+ * @param {{log: number, threshold: number, reached: "good" | "bad"}} props `reached`: what it means to reach the
+ *   threshold
  */
 export function Evidence({ log, threshold, reached }) {
   const width = `${100 * Math.min(1, Math.max(0, log / threshold))}%`;
-  return html`<span class="share"><span class="track" aria-hidden="true"><span class=${`fill ${log >= threshold ? reached : ""}`} style=${{ width }}></span></span>
+  return html`<span class="share"><span class="track"
+      aria-hidden="true"><span class=${`fill ${log >= threshold ? reached : ""}`} style=${{ width }}></span></span>
     <span>${evidenceText(log, threshold)}</span></span>`;
 }

@@ -10,7 +10,8 @@ export function Signed({ value, most = 2, name = "" }) {
   const share = Math.min(1, Math.abs(value) / most) * 50;
   const where = value < 0 ? { right: "50%", width: `${share}%` } : { left: "50%", width: `${share}%` };
   return html`<span class="signed"><span class="figure">${name}${signed(value)}</span>
-    <span class="bar" aria-hidden="true"><span class=${value < 0 ? "less" : "more"} style=${where}></span></span></span>`;
+    <span class="bar" aria-hidden="true"><span class=${value < 0 ? "less" : "more"}
+        style=${where}></span></span></span>`;
 }
 
 /** The named parts of a score or reward. @param {{parts: Record<string, number>, caption: string}} props */
@@ -19,7 +20,11 @@ export function Parts({ parts, caption }) {
   if (rows.length === 0) return null;
   const most = Math.max(...rows.map(([, value]) => Math.abs(value)), 0.01);
   return html`<table class="parts"><caption>${caption}</caption>
-    <tbody>${rows.map(([name, value]) => html`<tr><th scope="row">${label(inWords(name), 60)}</th><td><${Signed} value=${value} most=${most} /></td></tr>`)}</tbody>
+    <tbody>${rows.map(
+      ([name, value]) =>
+        html`<tr><th scope="row">${label(inWords(name), 60)}</th>
+          <td><${Signed} value=${value} most=${most} /></td></tr>`,
+    )}</tbody>
   </table>`;
 }
 
@@ -28,7 +33,9 @@ export function Spread({ values, low, high }) {
   const known = values.filter((value) => value !== null);
   const at = (/** @type {number} */ value) => 4 + ((value - low) / (high - low || 1)) * 152;
   return html`<svg class="spread" width="160" height="20" role="img"
-      aria-label=${known.length ? `Rewards from ${number(Math.min(...known))} to ${number(Math.max(...known))}` : "No rewards"}>
+      aria-label=${
+        known.length ? `Rewards from ${number(Math.min(...known))} to ${number(Math.max(...known))}` : "No rewards"
+      }>
     <line x1="4" x2="156" y1="10" y2="10" />
     ${known.map((value) => html`<circle cx=${at(value)} cy="10" r="4" />`)}
   </svg>`;

@@ -1,4 +1,5 @@
-// What the owner of a run says about it: its star, its tags, whether it is the baseline, and a form for all but the star.
+// What the owner of a run says about it: its star, its tags, whether it is the baseline, and a form for all but the
+// star.
 
 import { useState } from "../vendor/hooks.js";
 import { all, patch, path } from "../api.js";
@@ -10,7 +11,10 @@ import { Refusal } from "./refusal.js";
 import { nameOf } from "./run_name.js";
 import { label } from "./text.js";
 
-/** @typedef {Pick<import("../api_types").RunListed, "run_id" | "environment" | "name" | "model" | "tags" | "notes" | "starred">} Edited */
+/**
+ * @typedef {Pick<import("../api_types").RunListed, "run_id" | "environment" | "name" | "model" | "tags" | "notes" |
+ *   "starred">} Edited
+ */
 
 /** @param {{run: Edited, changed: () => unknown}} props */
 export function Star({ run, changed }) {
@@ -20,7 +24,10 @@ export function Star({ run, changed }) {
     disabled=${!may("write")} onClick=${star}>${run.starred ? "★" : "☆"}</button>`;
 }
 
-/** Stars all runs of the same settings, or none if all are. @param {{run: import("../api_types").RunListed, changed: () => unknown}} props */
+/**
+ * Stars all runs of the same settings, or none if all are.
+ * @param {{run: import("../api_types").RunListed, changed: () => unknown}} props
+ */
 export function StarAll({ run: { settings_hash, same_settings: same, ...newest }, changed }) {
   const isStarred = same !== null && same.starred === same.runs;
   async function star() {
@@ -28,7 +35,8 @@ export function StarAll({ run: { settings_hash, same_settings: same, ...newest }
     await Promise.all(runs.map((each) => patch(path`runs/${each.run_id}`, { starred: !isStarred })));
     changed();
   }
-  return html`<button class="star quiet" aria-pressed=${isStarred} aria-label=${`Star all like ${nameOf(newest)}`} title=${isStarred ? "All are starred" : "Star all of them"}
+  return html`<button class="star quiet" aria-pressed=${isStarred} aria-label=${`Star all like ${nameOf(newest)}`}
+      title=${isStarred ? "All are starred" : "Star all of them"}
     disabled=${!may("write")} onClick=${star}>${isStarred ? "★" : "☆"}</button>`;
 }
 
@@ -40,7 +48,8 @@ export const Tags = ({ tags }) =>
 export function EditRun({ run, changed, children = "✎" }) {
   const [isOpen, setOpen] = useState(false);
   if (!may("write")) return null;
-  return html`<button class="quiet" aria-label=${`Edit ${nameOf(run)}`} title="Name, tags and notes" onClick=${() => setOpen(true)}>${children}</button>
+  return html`<button class="quiet" aria-label=${`Edit ${nameOf(run)}`} title="Name, tags and notes"
+      onClick=${() => setOpen(true)}>${children}</button>
     ${isOpen && html`<${Form} run=${run} changed=${changed} close=${() => setOpen(false)} />`}`;
 }
 
@@ -67,11 +76,14 @@ function Form({ run, changed, close }) {
   return html`<${Dialog} title="Name, tags and notes" close=${close}>${(/** @type {() => void} */ leave) => html`
     <form onSubmit=${(/** @type {any} */ event) => submit(event, leave)}>
       <label class="field"><span>Name</span>
-        <input name="name" defaultValue=${run.name ?? ""} maxlength="100" autocomplete="off" placeholder=${nameOf({ ...run, name: null })} /></label>
+        <input name="name" defaultValue=${run.name ?? ""} maxlength="100" autocomplete="off"
+          placeholder=${nameOf({ ...run, name: null })} /></label>
       <label class="field"><span>Tags</span>
-        <input name="tags" defaultValue=${run.tags.filter((tag) => tag !== TAG).join(" ")} autocomplete="off" placeholder="separated by spaces" /></label>
+        <input name="tags" defaultValue=${run.tags.filter((tag) => tag !== TAG).join(" ")} autocomplete="off"
+          placeholder="separated by spaces" /></label>
       <label class="field"><span>Notes</span><textarea name="notes" maxlength="10000">${run.notes}</textarea></label>
-      <label class="check"><input type="checkbox" name="baseline" defaultChecked=${run.tags.includes(TAG)} /> Baseline: a thin line in the charts of other runs</label>
+      <label class="check"><input type="checkbox" name="baseline"
+          defaultChecked=${run.tags.includes(TAG)} /> Baseline: a thin line in the charts of other runs</label>
       ${state.error && html`<${Refusal} error=${state.error} />`}
       <div class="answers"><button type="button" onClick=${leave}>Cancel</button>
         <button class="primary" disabled=${state.isBusy}>Save</button></div>

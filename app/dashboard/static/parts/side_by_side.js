@@ -63,7 +63,10 @@ function firstDifference(one, other) {
   return -1;
 }
 
-/** While others are loaded, those before stay, so that a reader who goes through many sees no gap. @param {{sides: Side[]}} props */
+/**
+ * While others are loaded, those before stay, so that a reader who goes through many sees no gap.
+ * @param {{sides: Side[]}} props
+ */
 export function SideBySide({ sides }) {
   const last = useRef(/** @type {{sides: Side[], found: Trajectory[]} | undefined} */ (undefined));
   const state = useLoaded(
@@ -75,19 +78,32 @@ export function SideBySide({ sides }) {
   );
   last.current = state.data ?? last.current;
   if (state.error || !last.current) return html`<${Loaded} state=${state} rows=${6}>${() => null}<//>`;
-  return html`<${Columns} ...${last.current} />${!state.data && html`<span class="loading unseen" role="status">Loading …</span>`}`;
+  return html`<${Columns} ...${last.current} />
+    ${!state.data && html`<span class="loading unseen" role="status">Loading …</span>`}`;
 }
 
-/** @param {{sides: Side[], found: Trajectory[], replayed?: number}} props `replayed`: number of first turns that were not sampled */
+/**
+ * @param {{sides: Side[], found: Trajectory[], replayed?: number}} props `replayed`: number of first turns that were
+ *   not sampled
+ */
 export function Columns({ sides, found, replayed = 0 }) {
   const all = found.map((each) => turnsOf(/** @type {Message[]} */ (each.messages)));
   const differs = all.map((turns) => firstDifference(all[0], turns));
   const longest = Math.max(0, ...all.map((turns) => turns.length));
   return html`
-    <p class="muted">${differs.every((turn) => turn === -1) ? "All did the same." : "Marked: the first turn in which a rollout differs from the leftmost one."}</p>
+    <p class="muted">${
+      differs.every((turn) => turn === -1)
+        ? "All did the same."
+        : "Marked: the first turn in which a rollout differs from the leftmost one."
+    }</p>
     <${Sideways} class="side-by-side" label="Rollouts side by side"><table>
       <thead><tr><th scope="col">Turn</th>
-        ${sides.map((side, index) => html`<th scope="col"><a href=${side.href}>${label(side.title, 60)}</a>${side.note && html` <span class="muted">${side.note}</span>`}<${Verdict} trajectory=${found[index]} /></th>`)}
+        ${sides.map(
+          (side, index) =>
+            html`<th scope="col"><a href=${side.href}>${label(side.title, 60)}</a>
+              ${side.note && html` <span class="muted">${side.note}</span>`}
+              <${Verdict} trajectory=${found[index]} /></th>`,
+        )}
       </tr></thead>
       <tbody>${Array.from(
         { length: longest },
@@ -116,7 +132,8 @@ export function Pages({ from, most, count, move }) {
 /** @param {{trajectory: Trajectory}} props */
 function Verdict({ trajectory }) {
   return html`<span class="verdict">
-    <span class=${trajectory.success ? "good" : "muted"}>${trajectory.success === null ? "" : trajectory.success ? "✓ success" : "✗ no success"}</span>
+    <span class=${trajectory.success ? "good" : "muted"}>
+      ${trajectory.success === null ? "" : trajectory.success ? "✓ success" : "✗ no success"}</span>
     <${WhyNoSuccess} of=${trajectory} />
     <span>reward ${number(trajectory.reward)}</span>
     ${trajectory.kind === "train" && html`<${Signed} value=${trajectory.advantage} name="advantage " />`}
@@ -126,5 +143,7 @@ function Verdict({ trajectory }) {
 /** @param {{said: Message, results: Message[]}} props */
 function Turn({ said, results }) {
   return html`<${Said} message=${said} />
-    ${results.map((result) => html`<details class="result"><summary>Result</summary><${Said} message=${result} /></details>`)}`;
+    ${results.map(
+      (result) => html`<details class="result"><summary>Result</summary><${Said} message=${result} /></details>`,
+    )}`;
 }

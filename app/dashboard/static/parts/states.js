@@ -39,7 +39,10 @@ export function useLoaded(load, dependencies) {
   return { data: state.data, error: state.error, reload, set };
 }
 
-/** Load again after a while, as long as something has not ended. @param {{data: unknown, reload: () => void}} state @param {boolean} isDue */
+/**
+ * Load again after a while, as long as something has not ended.
+ * @param {{data: unknown, reload: () => void}} state @param {boolean} isDue
+ */
 export function useReload(state, isDue) {
   useEffect(() => {
     if (!isDue) return undefined;
@@ -75,7 +78,8 @@ export function Empty({ title, children }) {
 
 /**
  * Shows loading, failure, or what `children` renders from the data.
- * @param {{state: {data: any, error: Error | undefined, reload: () => void}, rows?: number, children: (data: any) => any}} props
+ * @param {{state: {data: any, error: Error | undefined, reload: () => void}, rows?: number,
+ *   children: (data: any) => any}} props
  */
 export function Loaded({ state, rows, children }) {
   if (state.error) return html`<${Failed} error=${state.error} retry=${state.reload} />`;

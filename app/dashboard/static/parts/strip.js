@@ -28,9 +28,13 @@ export function useOverflowHint() {
   return box;
 }
 
-/** What scrolls sideways where it is too wide, such as a table. @param {{label: string, class?: string, children?: any}} props */
+/**
+ * What scrolls sideways where it is too wide, such as a table.
+ * @param {{label: string, class?: string, children?: any}} props
+ */
 export function Sideways({ label, class: name = "", children }) {
-  return html`<div ref=${useOverflowHint()} class=${`scroll ${name}`} tabindex="0" role="region" aria-label=${label}>${children}</div>`;
+  return html`<div ref=${useOverflowHint()} class=${`scroll ${name}`} tabindex="0" role="region"
+      aria-label=${label}>${children}</div>`;
 }
 
 /** A row of links, scrolled to the current one. @param {{label: string, class?: string, children?: any}} props */

@@ -6,7 +6,8 @@ import { html } from "./html.js";
 
 // C0 without tab and newline, DEL, C1; characters that change the direction or have no width; lone surrogates.
 const _UNSEEN = new RegExp(
-  "[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]" +
+  "[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u180e" +
+    "\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]" +
     "|[\\ud800-\\udbff](?![\\udc00-\\udfff])|(?<![\\ud800-\\udbff])[\\udc00-\\udfff]",
   "g",
 );
@@ -37,7 +38,10 @@ export function Text({ value, limit = _SHOWN, as = "span", class: name = "" }) {
   const isCut = text.length > limit && !isWhole;
   return html`<${as} class=${`text ${name}`} dir="auto" tabindex=${as === "pre" ? 0 : undefined}>
     ${visible(isCut ? text.slice(0, limit) : text)}${isCut && "… "}
-    ${isCut && html`<button class="quiet" onClick=${() => setWhole(true)}>Show all ${counted(text.length, "character")}</button>`}
+    ${
+      isCut &&
+      html`<button class="quiet" onClick=${() => setWhole(true)}>Show all ${counted(text.length, "character")}</button>`
+    }
   <//>`;
 }
 

@@ -11,7 +11,10 @@ import { visible } from "./text.js";
 const _STEPS = [0.05, 0.2, 0.5];
 const _LISTED = 5;
 
-/** @param {ScoredTurn} turn @returns {Token[]} what a checkpoint does not list among its likeliest counts as never sampled */
+/**
+ * @param {ScoredTurn} turn
+ * @returns {Token[]} what a checkpoint does not list among its likeliest counts as never sampled
+ */
 const tokensOf = ({ texts, logprobs: [before, after] }) =>
   texts.map((text, index) => ({ text, before: probability(before[index]), after: probability(after[index]) }));
 
@@ -40,16 +43,24 @@ export function TokenChanges({ turns }) {
   return html`<div class="token-changes">
     <p class="muted small legend">Chance of each token: ${["likelier", "less-likely"].map(
       (way) => html`<span class="legend-group">${way === "likelier" ? "likelier" : "less likely"} by
-      ${_STEPS.map((least, index) => html` <span class=${`tokens ${way} by-${index + 1}`}>${percent(least)}</span>`)}</span>`,
+      ${_STEPS.map(
+        (least, index) => html` <span class=${`tokens ${way} by-${index + 1}`}>${percent(least)}</span>`,
+      )}</span>`,
     )}</p>
     ${all.map(
       ({ turn, tokens }) => html`<h4>Turn ${turn.turn}</h4>
-      <p class="tokens text">${tokens.map((token) => html`<span class=${tone(token)} title=${said(token)}>${visible(token.text)}</span>`)}</p>`,
+      <p class="tokens text">${tokens.map(
+        (token) => html`<span class=${tone(token)} title=${said(token)}>${visible(token.text)}</span>`,
+      )}</p>`,
     )}
     ${
       most.length === 0
         ? html`<p class="muted small">No token changed by ${percent(_STEPS[0])} or more.</p>`
-        : html`<p class="muted small">Changed most: ${most.map(({ token, number }, index) => html`${index > 0 && ", "}<code>${visible(token.text).trim() || "space"}</code> ${said(token)} (turn ${number})`)}</p>`
+        : html`<p class="muted small">Changed most: ${most.map(
+            ({ token, number }, index) =>
+              html`${index > 0 && ", "}
+              <code>${visible(token.text).trim() || "space"}</code> ${said(token)} (turn ${number})`,
+          )}</p>`
     }
   </div>`;
 }

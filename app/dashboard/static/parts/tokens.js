@@ -21,12 +21,11 @@ export function Tokens({ turn }) {
     .map((logprob, index) => ({ logprob, text: texts[index] }))
     .sort((one, other) => one.logprob - other.logprob)
     .slice(0, 3);
-  return html`<p class="tokens text">${texts
-    .slice(0, _SHOWN)
-    .map(
-      (text, index) =>
-        html`<span class=${tone(logprobs[index])} title=${`${percent(Math.exp(logprobs[index]))} likely`}>${visible(text)}</span>`,
-    )}${texts.length > _SHOWN && ` … and ${texts.length - _SHOWN} more`}</p>
+  return html`<p class="tokens text">${texts.slice(0, _SHOWN).map(
+    (text, index) =>
+      html`<span class=${tone(logprobs[index])}
+          title=${`${percent(Math.exp(logprobs[index]))} likely`}>${visible(text)}</span>`,
+  )}${texts.length > _SHOWN && ` … and ${texts.length - _SHOWN} more`}</p>
     <p class="muted small">Least likely: ${least.map(
       ({ text, logprob }, index) =>
         html`${index > 0 && ", "}<code>${visible(text).trim() || "space"}</code> ${percent(Math.exp(logprob))}`,
@@ -35,5 +34,7 @@ export function Tokens({ turn }) {
 
 export function TokensLegend() {
   return html`<p class="muted small legend">How likely each token was:
-    ${["over 95%", "80%", "50%", "20%", "5%", "less"].map((each, step) => html` <span class=${`tokens t${step}`}>${each}</span>`)}</p>`;
+    ${["over 95%", "80%", "50%", "20%", "5%", "less"].map(
+      (each, step) => html` <span class=${`tokens t${step}`}>${each}</span>`,
+    )}</p>`;
 }

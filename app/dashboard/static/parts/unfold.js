@@ -6,5 +6,6 @@ import { html } from "./html.js";
 /** @param {{title: string, children: () => any}} props */
 export function Unfold({ title, children }) {
   const [isOpen, setOpen] = useState(false);
-  return html`<details onToggle=${(/** @type {any} */ event) => setOpen(event.target.open)}><summary>${title}</summary>${isOpen && children()}</details>`;
+  return html`<details onToggle=${(/** @type {any} */ event) => setOpen(event.target.open)}>
+    <summary>${title}</summary>${isOpen && children()}</details>`;
 }

@@ -16,7 +16,10 @@ import { label } from "./text.js";
  * @property {(file: File, name: string) => Promise<any>} [send] stores the file, if its content alone is not the body
  */
 
-/** What an installed package stores at that path of the API, if there is one. @param {string} where @param {AbortSignal} aborted @returns {Promise<Kind | undefined>} */
+/**
+ * What an installed package stores at that path of the API, if there is one.
+ * @param {string} where @param {AbortSignal} aborted @returns {Promise<Kind | undefined>}
+ */
 export async function uploadTo(where, aborted) {
   const { items } = await get("uploads", {}, aborted);
   const found = /** @type {import("../api_types").UploadOut[]} */ (items).find((each) => each.path === `/${where}`);
@@ -39,7 +42,10 @@ export const DEMONSTRATIONS = {
   count: (stored) => counted(stored.count, "demonstration"),
 };
 
-/** Upload a file as a new version of the data set with its name. @param {{kind: Kind, done: (name: string) => void}} props */
+/**
+ * Upload a file as a new version of the data set with its name.
+ * @param {{kind: Kind, done: (name: string) => void}} props
+ */
 export function Upload({ kind, done }) {
   const [state, setState] = useState(/** @type {{isBusy?: boolean, error?: Error, said?: string}} */ ({}));
   /** @param {Event & {currentTarget: HTMLInputElement}} event */

@@ -30,7 +30,8 @@ export const Verdict = ({ verdict: { state, sentence, details } }) =>
 export function Said({ text, details, tone = "" }) {
   const [sentence, ...others] = details === undefined ? text.split(/(?<=[.?!]) (?=[A-Z])/) : [text];
   const small = details ?? others.join(" ");
-  return html`<div class=${`verdict ${tone}`}><p>${visible(sentence)}</p>${small && html` <p class="small-print">${visible(small)}</p>`}</div>`;
+  return html`<div class=${`verdict ${tone}`}><p>${visible(sentence)}</p>
+    ${small && html` <p class="small-print">${visible(small)}</p>`}</div>`;
 }
 
 const _WORDS = /** @type {Record<string, string>} */ ({
@@ -49,7 +50,9 @@ export const VerdictMark = ({ state, text }) =>
 /** The headline figure before and now. @param {{verdict: VerdictOut}} props */
 export function Headline({ verdict: { on } }) {
   if (!on) return "–";
-  return html`${percent(on.first.success)}${on.latest && html` <span aria-label="to">→</span> ${percent(on.latest.success)}`}`;
+  return html`${percent(on.first.success)}${
+    on.latest && html` <span aria-label="to">→</span> ${percent(on.latest.success)}`
+  }`;
 }
 
 /** The kinds of held-out figures; the first one that a run has is the headline. @type {Kind[]} */
@@ -92,6 +95,10 @@ export function HeldOutSwitch({ run, query }) {
   if (evaluated.length < 2) return null;
   return html`<div class="switch" role="group" aria-label="Held-out figures">
     <span class="muted">Held-out figures:</span>
-    ${evaluated.map((kind) => html`<button key=${kind.name} aria-pressed=${kind === shown} onClick=${() => refine({ held: kind.name })}>${kind.title}</button>`)}
+    ${evaluated.map(
+      (kind) =>
+        html`<button key=${kind.name} aria-pressed=${kind === shown}
+          onClick=${() => refine({ held: kind.name })}>${kind.title}</button>`,
+    )}
   </div>`;
 }

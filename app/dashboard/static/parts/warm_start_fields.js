@@ -9,7 +9,10 @@ const _FROM = "warm_start.demonstrations";
 const _COUNT = `${_FROM}.oracle`;
 const _ORACLE = "the environment's own oracle";
 
-/** The source of the demonstrations in the request's form; null without a warm start. @param {Record<string, string>} values */
+/**
+ * The source of the demonstrations in the request's form; null without a warm start.
+ * @param {Record<string, string>} values
+ */
 export function demonstrationsOf(values) {
   const from = values[_FROM];
   if (!from) return null;
@@ -32,10 +35,33 @@ export function WarmStartFields({ values, set, faults, names, stored }) {
   return html`<details class="card" open=${isWrong || Boolean(values[_FROM])}>
     <summary><h2>${WARM_START.title}</h2></summary>
     <div class="fields">
-      <${Field} field=${{ name: _FROM, label: "Demonstrations", type: "string", standard: "no warm start", choices: [...names, _ORACLE], help: "Conversations that the model learns from before reinforcement learning, if it cannot do the task at all." }}
+      <${Field} field=${{
+        name: _FROM,
+        label: "Demonstrations",
+        type: "string",
+        standard: "no warm start",
+        choices: [...names, _ORACLE],
+        help:
+          "Conversations that the model learns from before reinforcement learning, " +
+          "if it cannot do the task at all.",
+      }}
         ...${shared(_FROM)} faults=${isOracle ? [] : faults} />
-      ${isOracle && html`<${Field} field=${{ name: _COUNT, label: "Scenarios that it solves", type: "integer", placeholder: "such as 200", help: "Training scenarios." }} ...${shared(_COUNT)} />`}
-      ${values[_FROM] && Object.keys(WARM_START.fields).map((name) => html`<${Field} key=${name} field=${fields[name]} ...${shared(name)} />`)}
+      ${
+        isOracle &&
+        html`<${Field} field=${{
+          name: _COUNT,
+          label: "Scenarios that it solves",
+          type: "integer",
+          placeholder: "such as 200",
+          help: "Training scenarios.",
+        }} ...${shared(_COUNT)} />`
+      }
+      ${
+        values[_FROM] &&
+        Object.keys(WARM_START.fields).map(
+          (name) => html`<${Field} key=${name} field=${fields[name]} ...${shared(name)} />`,
+        )
+      }
     </div>
     <${Upload} kind=${DEMONSTRATIONS} done=${stored} />
   </details>`;

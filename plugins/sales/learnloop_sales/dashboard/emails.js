@@ -22,19 +22,22 @@ export function Page({ data, run, query }) {
   const emails = data.iterations.value.flatMap((each) => (each.email ? [each.email] : []));
   const graph = useLoaded((aborted) => readGraph(run.run_id, aborted), [run.run_id, emails.length > 0]);
   if (emails.length === 0)
-    return html`<${Empty} title="No sample email yet"><p>After the baseline and after every iteration, the agent writes one for the same prospect.</p><//>`;
+    return html`<${Empty} title="No sample email yet">
+      <p>After the baseline and after every iteration, the agent writes one for the same prospect.</p><//>`;
   const last = emails.at(-1)?.iteration ?? 0;
   const iteration = Math.min(last, Number(query.get("iteration") ?? last));
   const email = emails.findLast((each) => each.iteration <= iteration) ?? emails[0];
   const cited = (graph.data ?? []).filter((/** @type {GraphNode} */ node) => email.citations.includes(node.id));
   return html`
-    <section class="card"><label class="field"><span>After iteration ${iteration} of ${last}${iteration === 0 ? " (before training)" : ""}</span>
+    <section class="card"><label class="field">
+        <span>After iteration ${iteration} of ${last}${iteration === 0 ? " (before training)" : ""}</span>
       <input type="range" min="0" max=${last} value=${iteration} aria-valuetext=${`iteration ${iteration}`}
         onInput=${(/** @type {any} */ event) => refine({ iteration: event.target.value })} /></label></section>
     <div class="columns">
       <${Written} run=${run} email=${email} cited=${cited} choose=${setChosen} />
       <${Loaded} state=${graph} rows=${8}>${(/** @type {GraphNode[]} */ nodes) =>
-        html`<${Scored} runId=${run.run_id} nodes=${nodes} iteration=${iteration} email=${email} chosen=${chosen} choose=${setChosen} />`}<//>
+        html`<${Scored} runId=${run.run_id} nodes=${nodes} iteration=${iteration} email=${email}
+          chosen=${chosen} choose=${setChosen} />`}<//>
     </div>`;
 }
 
@@ -52,20 +55,33 @@ async function readGraph(runId, aborted) {
   }));
 }
 
-/** @param {{run: import("learnloop/api_types").RunOut, email: Email, cited: GraphNode[], choose: (id: string) => void}} props */
+/**
+ * @param {{run: import("learnloop/api_types").RunOut, email: Email, cited: GraphNode[], choose: (id: string) => void}}
+ *   props
+ */
 function Written({ run, email, cited, choose }) {
   const task = /** @type {Record<string, any>} */ (email.scenario.task);
   return html`<section class="card email">
-    <h2>The email <span class="muted">to ${label(task.prospect, 80)}, ${label(task.role ?? "", 60)} at ${label(task.company, 80)}</span></h2>
+    <h2>The email <span class="muted">to ${label(task.prospect, 80)}, ${label(task.role ?? "", 60)} at${" "}
+        ${label(task.company, 80)}</span></h2>
     ${
       email.email_written
-        ? html`<p class="subject"><${Text} value=${email.subject} limit=${300} /></p><${Grounded} body=${email.body} cited=${cited} />`
+        ? html`<p class="subject"><${Text} value=${email.subject} limit=${300} /></p>
+          <${Grounded} body=${email.body} cited=${cited} />`
         : html`<p class="muted">The agent wrote no email.</p>`
     }
-    <p>${email.success === null ? "" : email.success ? html`<strong class="good">✓ grounded</strong>` : html`<span class="bad-ink">✗ not grounded</span>`}
+    <p>${
+      email.success === null
+        ? ""
+        : email.success
+          ? html`<strong class="good">✓ grounded</strong>`
+          : html`<span class="bad-ink">✗ not grounded</span>`
+    }
       ${" "}<span class="muted">reward ${number(email.reward)}</span></p>
     <h3>What it rests on</h3>
-    <ul class="citations">${email.citations.map((id) => html`<li key=${id}><button class="citation" onClick=${() => choose(id)}>${label(id, 120)}</button></li>`)}</ul>
+    <ul class="citations">${email.citations.map(
+      (id) => html`<li key=${id}><button class="citation" onClick=${() => choose(id)}>${label(id, 120)}</button></li>`,
+    )}</ul>
     <p><a href=${href(["runs", run.run_id, "trajectories", email.trajectory_id])}>How the agent came to it</a></p>
     <${Rate} key=${email.trajectory_id} about=${{ trajectory_id: email.trajectory_id }} />
   </section>`;
@@ -92,16 +108,21 @@ function marked(text, said, id) {
     .flatMap((part, index) => (index === 0 ? [{ text: part }] : [{ text: said, id }, { text: part }]));
 }
 
-/** @param {{runId: string, nodes: GraphNode[], iteration: number, email: Email, chosen?: string, choose: (id: string) => void}} props */
+/**
+ * @param {{runId: string, nodes: GraphNode[], iteration: number, email: Email, chosen?: string,
+ *   choose: (id: string) => void}} props
+ */
 function Scored({ runId, nodes, iteration, email, chosen, choose }) {
   const scores = useScores(runId, iteration);
   const cited = useMemo(() => new Set(email.citations), [email]);
   const node = nodes.find((each) => each.id === chosen);
-  return html`<section class="card"><h2>The knowledge graph <span class="muted">larger: higher score; ringed: cited; grey: customer job; green: product</span></h2>
+  return html`<section class="card"><h2>The knowledge graph${" "}
+      <span class="muted">larger: higher score; ringed: cited; grey: customer job; green: product</span></h2>
     <${KnowledgeGraph} nodes=${nodes} scores=${scores} cited=${cited} chosen=${chosen} choose=${choose} />
     ${
       node
-        ? html`<div class="chosen"><h3><${Text} value=${node.id} limit=${200} /> <span class="muted">score ${number(scores[node.id], 3)}</span></h3><${Text} as="p" value=${node.content} limit=${1500} /></div>`
+        ? html`<div class="chosen"><h3><${Text} value=${node.id} limit=${200} /> <span class="muted">
+            score ${number(scores[node.id], 3)}</span></h3><${Text} as="p" value=${node.content} limit=${1500} /></div>`
         : html`<p class="muted">Choose a node to read it.</p>`
     }
     <details><summary>Nodes by score</summary><ol class="ranked">${[...nodes]
@@ -109,12 +130,16 @@ function Scored({ runId, nodes, iteration, email, chosen, choose }) {
       .slice(0, 100)
       .map(
         (each) =>
-          html`<li key=${each.id}><${Text} value=${each.id} limit=${120} /> <span class="muted">${number(scores[each.id], 3)}${cited.has(each.id) ? ", cited" : ""}</span></li>`,
+          html`<li key=${each.id}><${Text} value=${each.id} limit=${120} />${" "}
+            <span class="muted">${number(scores[each.id], 3)}${cited.has(each.id) ? ", cited" : ""}</span></li>`,
       )}</ol></details>
   </section>`;
 }
 
-/** The node scores after an iteration. The previous ones are shown until they have loaded. @param {string} runId @param {number} iteration */
+/**
+ * The node scores after an iteration. The previous ones are shown until they have loaded.
+ * @param {string} runId @param {number} iteration
+ */
 function useScores(runId, iteration) {
   const kept = useRef(/** @type {Map<number, Record<string, number>>} */ (new Map()));
   const [scores, setScores] = useState(/** @type {Record<string, number>} */ ({}));

@@ -31,18 +31,31 @@ export function KnowledgeGraph({ nodes, scores, cited, chosen, choose }) {
   );
   const size = (/** @type {string} */ id) => 6 + 12 * (((scores[id] ?? low) - low) / Math.max(high - low, _SPREAD));
   return html`
-    ${nodes.length > _DRAWN && html`<p class="muted">The ${_DRAWN} of ${nodes.length} nodes with the highest scores.</p>`}
-    <svg class="graph" viewBox=${`0 0 ${_WIDTH} ${_HEIGHT}`} role="group" aria-label=${`Knowledge graph of ${nodes.length} nodes`}>
-      <defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6" orient="auto"><path d="M0 0 8 4 0 8z" /></marker></defs>
-      ${links.map(({ source, target }) => html`<line class=${cited.has(source) && cited.has(target) ? "cited" : ""} ...${ends(places, source, target, size(target))} marker-end="url(#arrow)" />`)}
+    ${
+      nodes.length > _DRAWN &&
+      html`<p class="muted">The ${_DRAWN} of ${nodes.length} nodes with the highest scores.</p>`
+    }
+    <svg class="graph" viewBox=${`0 0 ${_WIDTH} ${_HEIGHT}`} role="group"
+      aria-label=${`Knowledge graph of ${nodes.length} nodes`}>
+      <defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6"
+          orient="auto"><path d="M0 0 8 4 0 8z" /></marker></defs>
+      ${links.map(
+        ({ source, target }) =>
+          html`<line class=${cited.has(source) && cited.has(target) ? "cited" : ""}
+            ...${ends(places, source, target, size(target))} marker-end="url(#arrow)" />`,
+      )}
       ${drawn.map((node) => {
         const place = /** @type {Placed} */ (places.get(node.id));
         const names = [cited.has(node.id) && "cited", node.id === chosen && "chosen", kindOf(node)]
           .filter(Boolean)
           .join(" ");
-        return html`<g key=${node.id} class=${names} transform=${`translate(${place.x} ${place.y})`} role="button" tabindex="0"
-            aria-pressed=${node.id === chosen} aria-label=${`${label(node.id)}, score ${number(scores[node.id], 3)}${cited.has(node.id) ? ", cited" : ""}`}
-            onClick=${() => choose(node.id)} onKeyDown=${(/** @type {KeyboardEvent} */ event) => ["Enter", " "].includes(event.key) && ((event.preventDefault(), choose(node.id)))}>
+        const text = `${label(node.id)}, score ${number(scores[node.id], 3)}${cited.has(node.id) ? ", cited" : ""}`;
+        return html`<g key=${node.id} class=${names}
+            transform=${`translate(${place.x} ${place.y})`} role="button" tabindex="0"
+            aria-pressed=${node.id === chosen} aria-label=${text}
+            onClick=${() => choose(node.id)}
+            onKeyDown=${(/** @type {KeyboardEvent} */ event) =>
+              ["Enter", " "].includes(event.key) && ((event.preventDefault(), choose(node.id)))}>
           <circle r=${size(node.id)} />
         </g>`;
       })}
@@ -50,7 +63,8 @@ export function KnowledgeGraph({ nodes, scores, cited, chosen, choose }) {
         .filter((node) => cited.has(node.id) || node.id === chosen || drawn.length <= _NAMED)
         .map((node) => {
           const place = /** @type {Placed} */ (places.get(node.id));
-          return html`<text key=${node.id} class=${cited.has(node.id) || node.id === chosen ? "strong" : ""} x=${place.x} y=${place.y + size(node.id) + 12}>${label(node.id, 14)}</text>`;
+          return html`<text key=${node.id} class=${cited.has(node.id) || node.id === chosen ? "strong" : ""}
+              x=${place.x} y=${place.y + size(node.id) + 12}>${label(node.id, 14)}</text>`;
         })}</g>
     </svg>`;
 }
@@ -109,7 +123,10 @@ function fitted(values, size) {
     high === low ? size / 2 : _RIM + ((value - low) / (high - low)) * (size - 2 * _RIM);
 }
 
-/** The ends of a line between two nodes; it stops at the rim of its target. @param {Map<string, Placed>} places @param {string} from @param {string} to @param {number} radius */
+/**
+ * The ends of a line between two nodes; it stops at the rim of its target.
+ * @param {Map<string, Placed>} places @param {string} from @param {string} to @param {number} radius
+ */
 function ends(places, from, to, radius) {
   const [one, other] = [/** @type {Placed} */ (places.get(from)), /** @type {Placed} */ (places.get(to))];
   const length = Math.hypot(other.x - one.x, other.y - one.y) || 1;
