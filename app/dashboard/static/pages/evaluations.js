@@ -112,6 +112,17 @@ function WhereItFails({ evaluation: { evaluation_id: evaluation, models } }) {
   }<${Failures} asked=${{ evaluation, model }} />`;
 }
 
+/**
+ * What a gate decided about two models.
+ * @param {{label: string}[]} models @param {{decision: string, error: number}} gate
+ */
+function decision([first, second], gate) {
+  const [before, after] = [label(first.label, 100), label(second.label, 100)];
+  return gate.decision === "better"
+    ? `${after} is better than ${before}, with an error of at most ${percent(gate.error)}.`
+    : `${after} was not shown to be better than ${before}.`;
+}
+
 /** @param {{report: NonNullable<Evaluation["report"]>}} props */
 function Report({ report }) {
   const columns = [
@@ -160,11 +171,16 @@ function Report({ report }) {
           .join(", "),
     },
   ];
-  const { scenarios, method, trial } = report;
+  const { scenarios, method, trial, gate, models } = report;
   const means = `means with ${percent(method.level)} intervals (${label(method.name, 60)})`;
   return html`<section class="card">
     <h2>Figures <span class="muted">${counted(scenarios, "scenario")}, ${means}</span></h2>
     ${trial && html`<p><strong>The trial: ${trial.decision}</strong> after ${counted(trial.pairs, "scenario")}.</p>`}
+    ${
+      gate &&
+      html`<p><strong>${decision(models, gate)}</strong> ${gate.won} won and ${gate.lost} lost of${" "}
+      ${counted(gate.tasks, "scenario")}.</p>`
+    }
     <${Table} caption="Figures of each model" rows=${report.models}
       keyOf=${(/** @type {Model} */ each) => each.label} columns=${columns} /></section>`;
 }
