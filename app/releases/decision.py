@@ -121,7 +121,7 @@ def _verdict(
     if tripped is ReleaseReason.BREAKER:
         return ReleaseVerdict.ROLL_BACK, tripped
     biased = is_biased(facts.counts)
-    if any(each.alarms for each in guardrails.values()):
+    if any(evidence.alarms for evidence in guardrails.values()):
         return ReleaseVerdict.ROLL_BACK, ReleaseReason.ASSIGNMENT if biased else ReleaseReason.GUARDRAIL
     if not running:
         return ReleaseVerdict.KEEP, None
