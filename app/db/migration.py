@@ -83,8 +83,9 @@ def _require_right(fitness: Any) -> None:
         raise SchemaError(f"no schema of the search_path exists in the database {fitness.name}: CREATE SCHEMA public")
     if not fitness.may_create:
         raise SchemaError(
-            f"the user {fitness.role} may not make tables in the schema {fitness.schema} of the database {fitness.name}: "
-            f'its owner can allow it with GRANT USAGE, CREATE ON SCHEMA "{fitness.schema}" TO "{fitness.role}"'
+            f"the user {fitness.role} may not make tables in the schema {fitness.schema} of the database "
+            f"{fitness.name}: its owner can allow it with "
+            f'GRANT USAGE, CREATE ON SCHEMA "{fitness.schema}" TO "{fitness.role}"'
         )
 
 

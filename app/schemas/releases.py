@@ -206,9 +206,9 @@ class ArmOut(ResponseModel):
     units: int
     """Enrolled users (or sessions) that have met it."""
     open_windows: int
-    """Those whose outcome is not frozen yet."""
+    """Units whose outcome is not frozen yet."""
     closed_windows: int
-    """Those whose outcome is frozen."""
+    """Units whose outcome is frozen."""
     mean_outcome: float | None
     """Mean of the frozen outcomes, from 0 to 1; null without any."""
     late_events: int
