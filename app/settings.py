@@ -561,7 +561,7 @@ def _typos(variables: Mapping[str, str]) -> Iterator[str]:
 
 
 def variable_of(field: str) -> str:
-    """Return the environment variable of a field; a name that is none stands for itself."""
+    """Return the environment variable of a field. A name that is not a field's becomes upper case."""
     setting = Settings.model_fields.get(field)
     return f"{_PREFIX}{field.upper()}" if setting and setting.validation_alias is None else field.upper()
 

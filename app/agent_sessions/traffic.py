@@ -71,7 +71,7 @@ class SessionScenarios:
     users: Mapping[str, str]
     """Hash of the user by scenario id, for those whose user is known."""
     refused: int
-    """Number of sessions that the filter fits, and that may not be trained on."""
+    """Number of sessions that fit the filter but may not be trained on."""
 
     @property
     def notes(self) -> list[str]:

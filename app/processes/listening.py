@@ -16,9 +16,9 @@ class CannotListen(Exception):
 
 @contextmanager
 def taken_port(host: str, port: int) -> Iterator[list[socket.socket]]:
-    """Yield a bound socket for each address of `host`. They do not listen yet, so connections are refused. All IPv6
-    addresses stand for those of IPv4, too, with a socket for them: one for both would show IPv4 clients under addresses
-    of IPv6, by which limits of clients and networks do not know them.
+    """Yield a bound socket for each address of `host`. They do not listen yet, so connections are refused. The host
+    `::` also means all IPv4 addresses, which have a socket of their own: a shared one would show IPv4 clients under
+    IPv6 addresses, which the limits of clients and networks do not recognize.
 
     The sockets are closed at the end. Raises CannotListen.
     """

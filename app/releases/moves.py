@@ -59,7 +59,7 @@ async def hold(
 
 
 async def resume(tx: AsyncSession, row: Release, actor: str) -> EventType:
-    """Let a held release go on."""
+    """Resume a held release."""
     return await _move(tx, row, EventType.RELEASE_RESUMED, actor, {}, state=ReleaseState.RUNNING, reason=None)
 
 

@@ -67,7 +67,7 @@ class UnitEvent:
 
 
 def outcome_of(rule: Mapping[str, Any], events: Iterable[UnitEvent]) -> float:
-    """Return the outcome, in [0, 1], of a unit with these events. It has a value without any event, too.
+    """Return the outcome, in [0, 1], of a unit with these events. It also has a value without any event.
 
     The last opinion or value by the time at which it happened counts; the furthest stage of a funnel; and the reward of
     the first session that ended with one. Of two at the same time, the lower one counts.
