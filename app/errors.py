@@ -22,7 +22,7 @@ from learnloop_service.training.protocol.meant_path import meant_path
 from learnloop_service.training.protocol.validation_message import message_of
 from learnloop_service.training.rollout.fork import ReplayDiffers
 
-Found = TypeVar("Found")
+Resource = TypeVar("Resource")
 
 MEDIA_TYPE = "application/problem+json"
 DATABASE_DOWN = (
@@ -83,11 +83,11 @@ class NotFound(ServiceError):
     title = "Not found"
 
 
-def existing(found: Found | None, what: str, id: str) -> Found:
-    """Return what was found. Raises NotFound if that is None."""
-    if found is None:
+def existing(resource: Resource | None, what: str, id: str) -> Resource:
+    """Return the resource. Raises NotFound if it is None."""
+    if resource is None:
         raise NotFound(f"There is no {what} {id!r}.")
-    return found
+    return resource
 
 
 class Conflict(ServiceError):
@@ -254,13 +254,13 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
 def _nothing_at(request: Request) -> str:
     path, root = request.url.path, request.scope.get("root_path", "").rstrip("/")
 
-    def exists(meant: str) -> bool:
-        scope = {**request.scope, "path": f"{root}{meant}"}
+    def exists(candidate: str) -> bool:
+        scope = {**request.scope, "path": f"{root}{candidate}"}
         return any(route.matches(scope)[0] is not Match.NONE for route in request.app.routes)
 
     text = f"Nothing exists at {path}."
-    if (meant := meant_path(path.removeprefix(root), exists)) is not None:
-        text += f" Did you mean {meant}?"
+    if (similar_path := meant_path(path.removeprefix(root), exists)) is not None:
+        text += f" Did you mean {similar_path}?"
     if path.strip("/") in ("chat/completions", "responses"):
         text += " Clients of OpenAI need the base URL with `/v1` at its end."
     return text + _of_missing_package(request)
@@ -284,11 +284,11 @@ def _methods(request: Request) -> list[str]:
 
 def _validation_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    sent = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if request.method == "POST" and not sent.endswith("json"):
-        return problem(415, "Unsupported media type", f"Send the body as application/json, not {sent}.")
+    content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if request.method == "POST" and not content_type.endswith("json"):
+        return problem(415, "Unsupported media type", f"Send the body as application/json, not {content_type}.")
     faults = error.errors()
-    problems = [{"loc": _fields(each), "msg": message_of(each), "type": each["type"]} for each in faults]
+    problems = [{"loc": _fields(fault), "msg": message_of(fault), "type": fault["type"]} for fault in faults]
     return problem(422, "Invalid request", _detail(faults[0]), errors=problems)
 
 
@@ -303,8 +303,8 @@ def _detail(fault: Mapping[str, Any]) -> str:
 def _fields(error: Mapping[str, Any]) -> list[str | int]:
     """Return the path of the invalid field. Pydantic adds tags of unions to it; ours all contain a space."""
     *parents, last = error["loc"]
-    found = [part for part in parents if not _is_tag(part)]
-    return found if _is_tag(last) and error["type"] != "extra_forbidden" else [*found, last]
+    path = [part for part in parents if not _is_tag(part)]
+    return path if _is_tag(last) and error["type"] != "extra_forbidden" else [*path, last]
 
 
 def _is_tag(part: str | int) -> bool:

@@ -26,7 +26,7 @@ class ListedModels:
     def __init__(self, settings: Settings, rate: RateLimit | None = None) -> None:
         self._settings = settings
         self._rate = rate or NoRateLimit()
-        self._listed = {each.name: each for each in _entries(settings)}
+        self._listed = {entry.name: entry for entry in _entries(settings)}
 
     @property
     def names(self) -> list[str]:
@@ -41,19 +41,19 @@ class ListedModels:
             raise UnknownModel(
                 "no model is named, and none is listed: set LEARNLOOP_JUDGE_MODEL or LEARNLOOP_MODELS, or name one"
             )
-        found = self._listed.get(name) or self._unlisted(name)
-        provider = provider_of(found.model)
-        if found.base_url is None and found.key is None:  # all providers require keys
+        entry = self._listed.get(name) or self._unlisted(name)
+        provider = provider_of(entry.model)
+        if entry.base_url is None and entry.key is None:  # all providers require keys
             raise UnknownModel(f"The model {name!r} needs a key: set {provider.key_variable}. {self._available}")
-        address = found.base_url or provider.base_url
+        address = entry.base_url or provider.base_url
         # An address configured by the operator can be private. A provider's own address must be public.
-        guard = AddressGuard([httpx.URL(address).host] if found.base_url else [])
+        guard = AddressGuard([httpx.URL(address).host] if entry.base_url else [])
         return JudgeModel(
-            name=found.model,
+            name=entry.model,
             base_url=address,
-            api_key=found.key.get_secret_value() if found.key else None,
+            api_key=entry.key.get_secret_value() if entry.key else None,
             transport=partial(guarded_transport, guard),
-            price=found.price,
+            price=entry.price,
             concurrency=self._settings.judge_concurrency,
             rate=self._rate,
         )
@@ -90,12 +90,12 @@ class NotedModels:
 
     def model(self, name: str | None) -> JudgeModel:
         """Return the model. Raises UnknownModel."""
-        found = self._models.model(name)
-        if found.price is None and (asked := name or found.name) not in self._without_price:
-            self._without_price.append(asked)
-        if found.api_key is None and (asked := name or found.name) not in self._without_key:
-            self._without_key.append(asked)
-        return found
+        model = self._models.model(name)
+        if model.price is None and (label := name or model.name) not in self._without_price:
+            self._without_price.append(label)
+        if model.api_key is None and (label := name or model.name) not in self._without_key:
+            self._without_key.append(label)
+        return model
 
     def check_budget(self, max_usd: float | None) -> None:
         """Raise InvalidRequest if a budget in dollars would not see what the models cost."""
@@ -132,8 +132,8 @@ def _entries(settings: Settings) -> list[ListedModel]:
     judge = settings.judge_model
     if judge is None:
         return list(settings.models)
-    first = [each for each in settings.models if each.name == judge] or [_judge_model(settings, judge)]
-    return first + [each for each in settings.models if each.name != judge]
+    first = [entry for entry in settings.models if entry.name == judge] or [_judge_model(settings, judge)]
+    return first + [entry for entry in settings.models if entry.name != judge]
 
 
 def _judge_model(settings: Settings, model: str) -> ListedModel:

@@ -183,11 +183,11 @@ def create_app(
     app.state.known_runs = KnownRuns()
     app.state.known_jobs = KnownJobs()
     added = list(added_routes())
-    app.state.uploads = {path: upload for each in added for path, upload in each.uploads.items()}
-    _add_middleware(app, settings, {path: each.max_bytes(settings) for path, each in app.state.uploads.items()})
+    app.state.uploads = {path: upload for routes in added for path, upload in routes.uploads.items()}
+    _add_middleware(app, settings, {path: upload.max_bytes(settings) for path, upload in app.state.uploads.items()})
     errors.install(app)
     api_file.install(app)
-    for router in (*(part.router for part in _PARTS), *(each.router for each in added)):
+    for router in (*(part.router for part in _PARTS), *(routes.router for routes in added)):
         app.router.routes.extend(router.routes)
     return app
 

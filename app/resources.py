@@ -116,14 +116,14 @@ async def _engine_name(settings: Settings, database: Database) -> str:
 async def _own_engine_name(settings: Settings, database: Database) -> str:
     file, usual = settings.data_dir / "engine-name", f"{socket.gethostname()}:{settings.data_dir}"
     try:
-        known = read_line(file, r"[^\x00-\x1f]+:/[^\x00-\x1f]+", "the name of an engine, HOST:DIRECTORY")
+        recorded = read_line(file, r"[^\x00-\x1f]+:/[^\x00-\x1f]+", "the name of an engine, HOST:DIRECTORY")
     except DamagedFile as error:
-        known = await _recovered_name(settings, database, usual, error)
-        log.warning("the name of the engine was restored", error=str(error), name=known)
-        write_line(file, known)
-    if known is None:
+        recorded = await _recovered_name(settings, database, usual, error)
+        log.warning("the name of the engine was restored", error=str(error), name=recorded)
+        write_line(file, recorded)
+    if recorded is None:
         write_line(file, usual)
-    return known or usual
+    return recorded or usual
 
 
 async def _recovered_name(settings: Settings, database: Database, usual: str, damage: DamagedFile) -> str:

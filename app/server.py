@@ -133,8 +133,8 @@ async def _serve_http(
     begin_to_stop = server.shutdown
 
     async def shutdown(sockets: list[socket] | None = None) -> None:
-        for each in (limit.begin, *leave):
-            each()
+        for callback in (limit.begin, *leave):
+            callback()
         await begin_to_stop(sockets)
 
     server.shutdown = shutdown  # type: ignore[method-assign]
@@ -161,8 +161,8 @@ def _import(module: str) -> Any:
 
 def _on_stop_signals(*acts: Callable[[], object]) -> None:
     def act() -> None:
-        for each in acts:
-            each()
+        for callback in acts:
+            callback()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, act)

@@ -146,8 +146,8 @@ async def _running_jobs(resources: Resources, learn: LearnLoop, price_per_hour: 
     """Drive runs and evaluations in this process, and watch releases. The work of the data directory's previous worker
     is taken over without waiting for its leases to expire. `price_per_hour` is as for RunClaims."""
     settings = resources.settings
-    held = make_engine(resources.database_engine.url, _HELD_CONNECTIONS)
-    leases = make_database(held)
+    lease_engine = make_engine(resources.database_engine.url, _HELD_CONNECTIONS)
+    leases = make_database(lease_engine)
     worker = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
     store = EvaluationStore(resources.database)
     publisher = EvaluationPublisher(store, Publications(resources.database), settings)
@@ -168,7 +168,7 @@ async def _running_jobs(resources: Resources, learn: LearnLoop, price_per_hour: 
             yield runner
     finally:
         await asyncio.gather(runner.close(), publisher.close())
-        await held.dispose()
+        await lease_engine.dispose()
 
 
 def _runs(
@@ -212,8 +212,8 @@ async def _release_predecessor(claims: Sequence[Claims[Any]], worker: str, name_
     """Expire the leases of the previous worker. It must be dead, because this process holds its data directory."""
     try:
         if (previous := read_line(name_file, r"\S+:\d+:[0-9a-f]{6}", "the name of a worker")) is not None:
-            for each in claims:
-                await each.expire(previous)
+            for table_claims in claims:
+                await table_claims.expire(previous)
     except DamagedFile as error:  # nothing is lost: the leases expire by themselves
         log.warning("work of the previous worker is taken over when its leases lapse", error=str(error))
     write_line(name_file, worker)

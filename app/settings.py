@@ -297,8 +297,8 @@ class Settings(BaseSettings):
     def agents_url(self) -> str:
         """URL at which agents outside this process reach the service, without a trailing slash."""
         host = "127.0.0.1" if is_any(self.host) else self.host
-        shown = f"[{host.replace('%', '%25')}]" if ":" in host else host  # RFC 3986, and RFC 6874 for zones
-        return str(self.public_url or f"http://{shown}:{self.port}").rstrip("/")
+        url_host = f"[{host.replace('%', '%25')}]" if ":" in host else host  # RFC 3986, and RFC 6874 for zones
+        return str(self.public_url or f"http://{url_host}:{self.port}").rstrip("/")
 
     @property
     def session_lifetime(self) -> timedelta:
@@ -324,7 +324,7 @@ class Settings(BaseSettings):
 
     @field_validator("backend")
     @classmethod
-    def _known(cls, value: str) -> str:
+    def _check_backend(cls, value: str) -> str:
         if value not in backends.names():
             raise ValueError(f"there is no backend {value!r}; expected one of {', '.join(backends.names())}")
         return value
@@ -391,12 +391,12 @@ class Settings(BaseSettings):
 
     @_from_text("models")
     def _listed(cls, value: str) -> object:
-        return [_with_key(each) for each in _json_list(value)]
+        return [_with_key(entry) for entry in _json_list(value)]
 
     @field_validator("models")
     @classmethod
     def _names_differ(cls, value: tuple[ListedModel, ...]) -> tuple[ListedModel, ...]:
-        names = [each.name for each in value]
+        names = [entry.name for entry in value]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"each model needs a name that no other has; twice: {', '.join(twice)}")
         return value
@@ -404,7 +404,7 @@ class Settings(BaseSettings):
     @field_validator("judge_model")
     @classmethod
     def _check_provider(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is not None and value not in [each.name for each in info.data.get("models", ())]:
+        if value is not None and value not in [entry.name for entry in info.data.get("models", ())]:
             provider_of(value)
         return value
 
@@ -415,7 +415,7 @@ class Settings(BaseSettings):
             return value
         if info.data["judge_model"] is None:
             raise ValueError("this is for the model that LEARNLOOP_JUDGE_MODEL names, which is missing")
-        if info.data["judge_model"] in [each.name for each in info.data.get("models", ())]:
+        if info.data["judge_model"] in [entry.name for entry in info.data.get("models", ())]:
             raise ValueError("LEARNLOOP_JUDGE_MODEL is on the list of LEARNLOOP_MODELS, which has its address and key")
         if info.field_name == "judge_base_url":
             server_url(str(value))
@@ -471,12 +471,12 @@ def _json_list(text: str) -> list[dict[str, Any]]:
     """Parse a JSON list of objects. Raises ValueError."""
     expected = 'expected a JSON list such as [{"model": "openai/gpt-4.1-mini", "key_variable": "OPENAI_API_KEY"}]'
     try:
-        found = json.loads(text)
+        entries = json.loads(text)
     except ValueError as error:
         raise ValueError(f"{expected}; {error}") from error
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(expected)
-    return found
+    return entries
 
 
 def _with_key(entry: dict[str, Any]) -> dict[str, Any]:
@@ -510,8 +510,8 @@ def is_any(host: str) -> bool:
 def load_settings(**overrides: Any) -> Settings:
     """Return the settings of this process. Keyword arguments take precedence. Raises SettingsError."""
     env_file = overrides.get("_env_file", Settings.model_config["env_file"])
-    given = _our_variables(env_file)
-    if refused := [*_renamed_settings(given), *_typos(given)]:
+    variables = _our_variables(env_file)
+    if refused := [*_renamed_settings(variables), *_typos(variables)]:
         raise SettingsError(f"bad settings: {'; '.join(refused)}")
     try:
         settings = Settings(**overrides)
@@ -537,33 +537,33 @@ def _our_variables(env_file: Any) -> dict[str, str]:
     return {name: value or "" for name, value in sorted(variables.items()) if name.startswith(_PREFIX)}
 
 
-def _renamed_settings(given: Mapping[str, str]) -> Iterator[str]:
+def _renamed_settings(variables: Mapping[str, str]) -> Iterator[str]:
     """Yield an error message for each setting that another one has replaced."""
-    if given.get(f"{_PREFIX}PROMPTED_SERVERS"):
+    if variables.get(f"{_PREFIX}PROMPTED_SERVERS"):
         yield f"{_PREFIX}PROMPTED_SERVERS is gone: name the models and their servers in {_PREFIX}MODELS"
     for name in _ENGINE_FLAGS:
         variable, flag = f"{_PREFIX}ENGINE_{name}", f"--{name.lower().replace('_', '-')}"
-        if value := given.get(variable):
-            said = f"{flag}={shlex.quote(value)}" if value.startswith("-") or " " in value else f"{flag} {value}"
-            yield f'{variable} is gone: use {_PREFIX}ENGINE_ARGS="{said}"'
+        if value := variables.get(variable):
+            option = f"{flag}={shlex.quote(value)}" if value.startswith("-") or " " in value else f"{flag} {value}"
+            yield f'{variable} is gone: use {_PREFIX}ENGINE_ARGS="{option}"'
 
 
-def _typos(given: Mapping[str, str]) -> Iterator[str]:
+def _typos(variables: Mapping[str, str]) -> Iterator[str]:
     """Yield an error message for each variable that is almost the name of a setting. Other variables with our prefix
     can belong to other programs, so they are not errors."""
-    known = {name.upper() for name in Settings.model_fields} | {
+    names = {name.upper() for name in Settings.model_fields} | {
         name.removeprefix(_PREFIX) for name in (*_CLIENT_VARIABLES, *backends.variables())
     }
     moved = {f"ENGINE_{name}" for name in _ENGINE_FLAGS}
-    for name in (each.removeprefix(_PREFIX) for each in given):
-        if name not in known | moved and (meant := similar(name, sorted(known), _SIMILARITY)) is not None:
-            yield f"{_PREFIX}{name}: Unknown setting. Did you mean {_PREFIX}{meant}?"
+    for name in (variable.removeprefix(_PREFIX) for variable in variables):
+        if name not in names | moved and (closest := similar(name, sorted(names), _SIMILARITY)) is not None:
+            yield f"{_PREFIX}{name}: Unknown setting. Did you mean {_PREFIX}{closest}?"
 
 
 def variable_of(field: str) -> str:
-    """Return the environment variable of a field; a name that is none stands for itself."""
-    known = Settings.model_fields.get(field)
-    return f"{_PREFIX}{field.upper()}" if known and known.validation_alias is None else field.upper()
+    """Return the environment variable of a field. A name that is not a field's becomes upper case."""
+    setting = Settings.model_fields.get(field)
+    return f"{_PREFIX}{field.upper()}" if setting and setting.validation_alias is None else field.upper()
 
 
 def _error_message(error: ValidationError) -> str:

@@ -182,7 +182,7 @@ class BegunCall:
     seed: int
     recorded: dict[str, Json] | None = None
     """The recorded answer; None if this process is to sample it."""
-    taken: NewCall | None = None
+    claimed: NewCall | None = None
     """The call as claimed by the fast path, whose commit a crash of the database can lose."""
 
     @property
@@ -213,7 +213,7 @@ class SessionCalls:
         asker: SessionCaller,
         request: CanonicalRequest,
         protocol: str,
-        asked: Repetition,
+        repetition: Repetition,
         seeds: CallSeeds | None = None,
     ) -> BegunCall:
         """Claim the call that the request is, or find its answer. The caller must `finish` it. With `seeds`, which are
@@ -225,15 +225,15 @@ class SessionCalls:
         """
         packed = pack_request(request)
         if self._batched is not None and seeds is not None:
-            who, key = (asker.session_id, asker.key_sha256), asked.idempotency_key
+            who, key = (asker.session_id, asker.key_sha256), repetition.idempotency_key
             new = NewCall(*who, request.digest, protocol, key, packed, self._holder, *seeds)
             if (call := await self._claim_batched(self._batched, new)) is not None:
                 return call
         pause_s = _POLL_S
-        while (found := await self._claim(asker, request, packed, protocol, asked)) is None:
+        while (begun := await self._claim(asker, request, packed, protocol, repetition)) is None:
             await asyncio.sleep(pause_s)
             pause_s = min(1.2 * pause_s, _LONGEST_POLL_S)
-        return found
+        return begun
 
     async def require_open(self, asker: SessionCaller) -> None:
         """Check that the session is open. Raises SessionOver, SessionRestarted."""
@@ -245,7 +245,7 @@ class SessionCalls:
         key = new.session_id, new.digest, 0
         self._claiming[key] += 1
         try:
-            taken = await batched.take(new)
+            claim = await batched.take(new)
         except asyncio.CancelledError:
             if key not in self._replying:  # otherwise another request of this process has claimed it
                 await self._release(key)
@@ -253,24 +253,24 @@ class SessionCalls:
         finally:
             self._claiming[key] -= 1
             self._claiming += Counter()  # drops zero counts
-        if taken is None:
+        if claim is None:
             return None
         self._replying[key] += 1
         self._sampling.add(key)
-        return BegunCall(new.session_id, taken.attempt, new.digest, 0, taken.seed, taken=new)
+        return BegunCall(new.session_id, claim.attempt, new.digest, 0, claim.seed, claimed=new)
 
     async def _claim(
-        self, asker: SessionCaller, request: CanonicalRequest, packed: bytes, protocol: str, asked: Repetition
+        self, asker: SessionCaller, request: CanonicalRequest, packed: bytes, protocol: str, repetition: Repetition
     ) -> BegunCall | None:
         async with AsyncExitStack() as unless_begun:
             async with self.database.begin() as tx:
                 row = await _open_row(tx, asker)
                 calls = await self._same(tx, asker.session_id, row.attempt, request.digest)
                 attempt, uses = row.attempt, row.uses
-                if not row.explicit_restart and request.digest == row.opening_digest and restarts(calls, asked):
+                if not row.explicit_restart and request.digest == row.opening_digest and restarts(calls, repetition):
                     attempt, uses = attempt + 1, 0
                     calls = await self._same(tx, asker.session_id, attempt, request.digest)
-                decision = decide(calls, asked)
+                decision = decide(calls, repetition)
                 if isinstance(decision, CallInProgress):
                     return None
                 use = calls[decision.occurrence].use if decision.occurrence < len(calls) else None
@@ -291,7 +291,7 @@ class SessionCalls:
                     "calls": max(row.calls, number),
                     "digest": request.digest,
                     "occurrence": decision.occurrence,
-                    "idempotency_key": asked.idempotency_key,
+                    "idempotency_key": repetition.idempotency_key,
                 }
                 # Count the call before the commit, so that other requests see that this process works on it.
                 self._replying[call.key] += 1
@@ -302,9 +302,9 @@ class SessionCalls:
                 elif not await _has_tokens(tx, call.session_id, row):
                     return None
                 else:
-                    held = {"number": number, "seed": seed, "holder": self._holder, "held": HELD}
+                    claim = {"number": number, "seed": seed, "holder": self._holder, "held": HELD}
                     what = {"protocol": protocol, "request": packed, "expected": _expected_tokens(request)}
-                    await tx.execute(_TAKEN, values | held | what)
+                    await tx.execute(_TAKEN, values | claim | what)
                     self._sampling.add(call.key)
             unless_begun.pop_all()
         return call
@@ -365,17 +365,17 @@ class SessionCalls:
                 raise SessionOver("The session ended before its model had answered.")
             if await answer_in(tx, answer):
                 return completion
-            found = await _answer_of(tx, call)
-            if found is None:
+            recorded = await _answer_of(tx, call)
+            if recorded is None:
                 await self._reinsert(tx, call, row)
                 await answer_in(tx, answer)
         # It can be our own answer, if the connection broke after the commit.
-        return completion if found in (None, completion) else found
+        return completion if recorded in (None, completion) else recorded
 
     async def _reinsert(self, tx: AsyncSession, call: BegunCall, row: Any) -> None:
         """Insert the call again, because the database lost it in a crash."""
         log.warning("a database that crashed had forgotten a call", session_id=call.session_id)
-        assert call.taken is not None
+        assert call.claimed is not None
         await tx.execute(
             _TAKEN,
             {
@@ -387,9 +387,9 @@ class SessionCalls:
                 "number": row.calls + 1,
                 "digest": call.digest,
                 "occurrence": call.occurrence,
-                "idempotency_key": call.taken.idempotency_key,
-                "protocol": call.taken.protocol,
-                "request": call.taken.request,
+                "idempotency_key": call.claimed.idempotency_key,
+                "protocol": call.claimed.protocol,
+                "request": call.claimed.request,
                 "seed": call.seed,
                 "holder": self._holder,
                 "held": HELD,
@@ -473,7 +473,7 @@ class SessionCalls:
         async with self.database.begin() as tx:
             await tx.execute(_RENEW, values)
 
-    async def kept(self, session_id: str, *, after: int = 0, limit: int | None = None) -> list[KeptCall]:
+    async def listed(self, session_id: str, *, after: int = 0, limit: int | None = None) -> list[KeptCall]:
         """Return the calls of a session, including unanswered ones, in the order in which they began."""
         used = (
             select(SessionUse.number)
@@ -540,14 +540,14 @@ async def _open_row(tx: AsyncSession, asker: SessionCaller) -> Any:
 
 async def _answer_of(tx: AsyncSession, call: BegunCall) -> dict[str, Json] | None:
     values = {"id": call.session_id, "digest": call.digest, "occurrence": call.occurrence}
-    found = (await tx.execute(_RECORDED, values)).scalar_one_or_none()
-    return None if found is None else unpack_answer(found)
+    packed = (await tx.execute(_RECORDED, values)).scalar_one_or_none()
+    return None if packed is None else unpack_answer(packed)
 
 
 def _new_answer(call: BegunCall, completion: Mapping[str, Json]) -> NewAnswer:
     used, model = usage_of(completion), completion.get("model")
-    said = storable_text(model) if isinstance(model, str) else None
-    return NewAnswer(*call.key, pack_answer(completion), said, used.prompt_tokens, used.completion_tokens)
+    name = storable_text(model) if isinstance(model, str) else None
+    return NewAnswer(*call.key, pack_answer(completion), name, used.prompt_tokens, used.completion_tokens)
 
 
 async def _has_tokens(tx: AsyncSession, session_id: str, row: Any) -> bool:
@@ -555,17 +555,17 @@ async def _has_tokens(tx: AsyncSession, session_id: str, row: Any) -> bool:
     _check_limit("tokens", row.tokens, row.max_tokens)
     if row.max_tokens is None:
         return True
-    left: int = row.max_tokens - row.tokens - (await tx.execute(_EXPECTED, {"id": session_id})).scalar_one()
-    return left > 0
+    remaining: int = row.max_tokens - row.tokens - (await tx.execute(_EXPECTED, {"id": session_id})).scalar_one()
+    return remaining > 0
 
 
 def _expected_tokens(request: CanonicalRequest) -> int:
     """Estimate the tokens of a call, which count toward its session's limit until it is answered."""
-    given = request.parameters
-    limit = given.get("max_completion_tokens") or given.get("max_tokens")
+    parameters = request.parameters
+    limit = parameters.get("max_completion_tokens") or parameters.get("max_tokens")
     reply = limit if isinstance(limit, int) and limit > 0 else _USUAL_TOKENS
-    asked = sum(len(str(each.get("content") or "").encode(errors="replace")) for each in request.messages)
-    return min(asked // _BYTES_OF_TOKEN + reply, 2**31 - 1)
+    prompt_bytes = sum(len(str(message.get("content") or "").encode(errors="replace")) for message in request.messages)
+    return min(prompt_bytes // _BYTES_OF_TOKEN + reply, 2**31 - 1)
 
 
 def _check_limit(of: str, count: int, most: int | None) -> None:

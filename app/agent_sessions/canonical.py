@@ -61,11 +61,11 @@ class CanonicalRequest:
 
 def conversations(messages: Sequence[Message], tools: Sequence[Json]) -> Sequence[bytes]:
     """Return a digest of the conversation up to and including each message, as the model sees it."""
-    digest, found = blake2b(json.dumps(tools, sort_keys=True).encode(), digest_size=16).digest(), []
+    digest, digests = blake2b(json.dumps(tools, sort_keys=True).encode(), digest_size=16).digest(), []
     for message in messages:
         digest = conversation_with(digest, message)
-        found.append(digest)
-    return found
+        digests.append(digest)
+    return digests
 
 
 def conversation_with(before: bytes, message: Message) -> bytes:
@@ -81,16 +81,16 @@ def canonical(body: Mapping[str, Json], sampling: Sampling | None) -> CanonicalR
     if (why := flaw(dict(body))) is not None:
         raise BadRequestBody(("body",), f"The body cannot be stored: {why}.")
     messages, tools = body.get("messages"), body.get("tools") or []
-    if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
+    if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
         raise BadRequestBody(("body", "messages"), "messages must be a list of objects, and not empty.")
-    if not isinstance(tools, list) or not all(isinstance(each, dict) for each in tools):
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise BadRequestBody(("body", "tools"), "tools must be a list of objects.")
     try:
         plain, parameters = tuple(map(_message, read_messages(messages))), _parameters(body, sampling)
     except ValueError as error:
         raise BadRequestBody(("body", "messages"), f"messages: {error}.") from None
-    asked = [[_digest_form(each) for each in plain], tools, parameters]
-    return CanonicalRequest(plain, tuple(tools), parameters, sha256(_encode(asked).encode()).hexdigest())
+    digest_input = [[_digest_form(message) for message in plain], tools, parameters]
+    return CanonicalRequest(plain, tuple(tools), parameters, sha256(_encode(digest_input).encode()).hexdigest())
 
 
 class CallSeeds(NamedTuple):
@@ -114,27 +114,27 @@ class CallSeeds(NamedTuple):
 def seeds_of_call(session_seed: int, request: CanonicalRequest, occurrence: int) -> CallSeeds:
     """Return the seeds for the given occurrence of the request's digest. A seed from the client takes precedence."""
     turn = 1 + sum(message["role"] == "assistant" for message in request.messages)
-    given = request.parameters.get("seed")
-    if isinstance(given, int):
-        return CallSeeds(turn, given, given)
+    client_seed = request.parameters.get("seed")
+    if isinstance(client_seed, int):
+        return CallSeeds(turn, client_seed, client_seed)
     by_content = Random(f"{session_seed}:{request.digest}:{occurrence}").getrandbits(53)
     return CallSeeds(turn, seed_of_call(session_seed, turn), by_content)
 
 
 def _parameters(body: Mapping[str, Json], sampling: Sampling | None) -> dict[str, Json]:
-    given = {name: value for name, value in body.items() if value is not None and name not in _IGNORED_PARAMETERS}
-    if "tool_choice" in given:
-        given["tool_choice"] = read_tool_choice(given["tool_choice"])
-    seed = given.get("seed", 0)
+    parameters = {name: value for name, value in body.items() if value is not None and name not in _IGNORED_PARAMETERS}
+    if "tool_choice" in parameters:
+        parameters["tool_choice"] = read_tool_choice(parameters["tool_choice"])
+    seed = parameters.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool) or not _LEAST_SEED <= seed < -_LEAST_SEED:
         raise BadRequestBody(("body", "seed"), "seed must be a whole number from -2**63 to 2**63 - 1.")
     if sampling is None:
-        return given
-    limit = given.get("max_completion_tokens") or given.get("max_tokens") or sampling.max_tokens
+        return parameters
+    limit = parameters.get("max_completion_tokens") or parameters.get("max_tokens") or sampling.max_tokens
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         raise BadRequestBody(("body", "max_tokens"), "max_tokens must be a positive whole number.")
-    kept = {name: given[name] for name in _AGENT_PARAMETERS if name in given}
-    return {**kept, "max_tokens": min(limit, sampling.max_tokens), "temperature": sampling.temperature}
+    agent_parameters = {name: parameters[name] for name in _AGENT_PARAMETERS if name in parameters}
+    return {**agent_parameters, "max_tokens": min(limit, sampling.max_tokens), "temperature": sampling.temperature}
 
 
 def _message(message: Message) -> Message:

@@ -21,12 +21,12 @@ def refused_sessions(project: str) -> ColumnElement[bool]:
 
 def consented_asks(project: str) -> ColumnElement[bool]:
     """Select the project's answered questions that may be trained on, in a query that joins `Run` if there is one."""
-    mine = Trajectory
-    of_project = func.coalesce(Run.model_project, mine.project, func.split_part(mine.asked_as, "/", 1))
-    answered = and_(mine.kind == "ask", mine.error.is_(None), mine.turns > 0)
-    return and_(of_project == project, mine.may_train, answered)
+    row = Trajectory
+    of_project = func.coalesce(Run.model_project, row.project, func.split_part(row.asked_as, "/", 1))
+    answered = and_(row.kind == "ask", row.error.is_(None), row.turns > 0)
+    return and_(of_project == project, row.may_train, answered)
 
 
 def _over(project: str) -> ColumnElement[bool]:
-    mine = AgentSession
-    return and_(mine.project == project, mine.entry.is_(None), mine.state != AgentSessionState.OPEN)
+    row = AgentSession
+    return and_(row.project == project, row.entry.is_(None), row.state != AgentSessionState.OPEN)

@@ -68,9 +68,9 @@ async def consented_pool(
     if since is not None:
         query = query.where(both.c.ended_at > since)
     async with database() as tx:
-        found = (await tx.execute(query)).all()
-    new = sum(new_since is None or row.ended_at > new_since for row in found)
-    return Pool([DrawableTask(row.id, row.user_hash, row.arm, row.selected) for row in found], new)
+        rows = (await tx.execute(query)).all()
+    new = sum(new_since is None or row.ended_at > new_since for row in rows)
+    return Pool([DrawableTask(row.id, row.user_hash, row.arm, row.selected) for row in rows], new)
 
 
 async def draw_scenarios(database: Database, pool: Pool, which: SessionFilter, seed: str) -> Drawn:
@@ -80,14 +80,14 @@ async def draw_scenarios(database: Database, pool: Pool, which: SessionFilter, s
     could otherwise be in two splits.
     """
     drawn = draw_tasks(pool.tasks, which.limit, seed, selecting=_selects(which))
-    users = {each.id: each.user for each in pool.tasks}
-    rows, seen = list[dict[str, Json]](), set[str]()
+    users = {drawable.id: drawable.user for drawable in pool.tasks}
+    rows, texts = list[dict[str, Json]](), set[str]()
     for id, probability in drawn.items():
-        found = await _task(database, id)
-        if found is None or (text := json.dumps(found[0], sort_keys=True)) in seen:
+        scenario = await _task(database, id)
+        if scenario is None or (text := json.dumps(scenario[0], sort_keys=True)) in texts:
             continue
-        seen.add(text)
-        task, reference = found
+        texts.add(text)
+        task, reference = scenario
         reference["inclusion_probability"] = probability
         rows.append({"id": id, "split": split_of(users[id]), "task": task, "reference": reference})
     return Drawn(rows, {row["id"]: users[row["id"]] for row in rows})
@@ -98,35 +98,35 @@ def _selects(which: SessionFilter) -> bool:
 
 
 def _sessions(project: str, which: SessionFilter) -> Select[*tuple[Any, ...]]:
-    mine, summed = AgentSession, summed_opinions(Feedback.project == project)
+    row, summed = AgentSession, summed_opinions(Feedback.project == project)
     query = select(
-        (f"{_SESSION}." + mine.id).label("id"),
-        mine.user_hash,
-        mine.arm,
-        mine.ended_at,
+        (f"{_SESSION}." + row.id).label("id"),
+        row.user_hash,
+        row.arm,
+        row.ended_at,
         _selected(which, REWARD, have(which.feedback, summed) if which.feedback else None).label("selected"),
-    ).where(consented_sessions(project), mine.user_hash.is_not(None), mine.calls > 0)
+    ).where(consented_sessions(project), row.user_hash.is_not(None), row.calls > 0)
     if which.model is not None:
-        query = query.where(mine.asked_model.in_(_names(project, which.model)))
-    return query.outerjoin(summed, summed.c.subject == mine.id) if which.feedback else query
+        query = query.where(row.asked_model.in_(_names(project, which.model)))
+    return query.outerjoin(summed, summed.c.subject == row.id) if which.feedback else query
 
 
 def _asks(project: str, which: SessionFilter) -> Select[*tuple[Any, ...]]:
-    mine, summed = Trajectory, summed_opinions(Feedback.project == project, of_trajectories=True)
+    row, summed = Trajectory, summed_opinions(Feedback.project == project, of_trajectories=True)
     query = (
         select(
-            (f"{_ASK}." + mine.id).label("id"),
-            mine.user_hash,
-            mine.arm,
-            (mine.started_at + cast(func.make_interval(0, 0, 0, 0, 0, 0, mine.seconds), Interval)).label("ended_at"),
-            _selected(which, mine.reward, have(which.feedback, summed) if which.feedback else None).label("selected"),
+            (f"{_ASK}." + row.id).label("id"),
+            row.user_hash,
+            row.arm,
+            (row.started_at + cast(func.make_interval(0, 0, 0, 0, 0, 0, row.seconds), Interval)).label("ended_at"),
+            _selected(which, row.reward, have(which.feedback, summed) if which.feedback else None).label("selected"),
         )
-        .outerjoin(Run, Run.id == mine.run_id)
-        .where(consented_asks(project), mine.user_hash.is_not(None))
+        .outerjoin(Run, Run.id == row.run_id)
+        .where(consented_asks(project), row.user_hash.is_not(None))
     )
     if which.model is not None:
-        query = query.where(mine.asked_as.in_(_names(project, which.model)))
-    return query.outerjoin(summed, summed.c.subject == mine.id) if which.feedback else query
+        query = query.where(row.asked_as.in_(_names(project, which.model)))
+    return query.outerjoin(summed, summed.c.subject == row.id) if which.feedback else query
 
 
 def _selected(which: SessionFilter, reward: Any, opinions: ColumnElement[bool] | None) -> ColumnElement[bool]:
@@ -159,7 +159,7 @@ async def _task(database: Database, id: str) -> tuple[Json, dict[str, Json]] | N
 async def _task_of_session(database: Database, id: str) -> tuple[Json, dict[str, Json]] | None:
     async with database() as tx:
         row = await tx.get(AgentSession, id)
-    calls = [call for call in await SessionCalls(database).kept(id) if call.completion is not None]
+    calls = [call for call in await SessionCalls(database).listed(id) if call.completion is not None]
     if row is None or not calls:
         return None
     return task_of_calls(calls), {"session_id": id, "outcome": row.outcome}

@@ -71,8 +71,8 @@ def unpack_answer(value: bytes) -> dict[str, Json]:
 
 def usage_of(completion: Mapping[str, Json]) -> Usage:
     """Return the token usage that the server reported."""
-    said = completion.get("usage") or {}
-    return Usage(_count(said.get("prompt_tokens")), _count(said.get("completion_tokens")))
+    usage = completion.get("usage") or {}
+    return Usage(_count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")))
 
 
 def answered_call(request: KeptRequest, completion: Mapping[str, Json]) -> AnsweredCall:
@@ -84,9 +84,9 @@ def answered_call(request: KeptRequest, completion: Mapping[str, Json]) -> Answe
     )
 
 
-def _count(said: Json) -> int:
+def _count(count: Json) -> int:
     """Return a reported token count, or 0 if it is invalid. Other servers can report anything."""
-    return said if isinstance(said, int) and not isinstance(said, bool) and 0 <= said <= _MOST_TOKENS else 0
+    return count if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= _MOST_TOKENS else 0
 
 
 def _pack(value: Json) -> bytes:

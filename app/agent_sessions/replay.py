@@ -75,12 +75,12 @@ class CallInProgress:
 Decision = Answered | Begun | CallInProgress
 
 
-def decide(calls: Sequence[RecordedCall], asked: Repetition) -> Decision:
+def decide(calls: Sequence[RecordedCall], repetition: Repetition) -> Decision:
     """Decide which call the request is. `calls` are the session's calls with the request's digest, ordered by
     occurrence."""
     used = [call for call in calls if call.use is not None]
-    repeated = _repeated(used, asked)
-    if repeated is None and any(_might_repeat(call, asked) for call in used):
+    repeated = _repeated(used, repetition)
+    if repeated is None and any(_might_repeat(call, repetition) for call in used):
         return CallInProgress()
     occurrence = len(used) if repeated is None else repeated.occurrence
     call = calls[occurrence] if occurrence < len(calls) else None
@@ -91,23 +91,23 @@ def decide(calls: Sequence[RecordedCall], asked: Repetition) -> Decision:
     return Begun(occurrence, call.number) if call.holder is Holder.NONE else CallInProgress()
 
 
-def restarts(calls: Sequence[RecordedCall], asked: Repetition) -> bool:
+def restarts(calls: Sequence[RecordedCall], repetition: Repetition) -> bool:
     """Whether repeating the session's very first request begins a new attempt. It does if all replies to it arrived and
     the client does not mark it as a repetition."""
     used = [call for call in calls if call.use is not None]
-    return bool(used) and all(call.answered and call.delivered for call in used) and asked == Repetition()
+    return bool(used) and all(call.answered and call.delivered for call in used) and repetition == Repetition()
 
 
-def _repeated(used: Sequence[RecordedCall], asked: Repetition) -> RecordedCall | None:
+def _repeated(used: Sequence[RecordedCall], repetition: Repetition) -> RecordedCall | None:
     """Return the call of this attempt that the request repeats, or None if it is a further one."""
-    if asked.idempotency_key is not None:
-        return next((call for call in used if call.idempotency_key == asked.idempotency_key), None)
+    if repetition.idempotency_key is not None:
+        return next((call for call in used if call.idempotency_key == repetition.idempotency_key), None)
     plain = [call for call in used if call.idempotency_key is None]
     if (abandoned := next((call for call in plain if call.is_abandoned), None)) is not None:
         return abandoned
-    return plain[-1] if asked.is_retry and plain else None
+    return plain[-1] if repetition.is_retry and plain else None
 
 
-def _might_repeat(call: RecordedCall, asked: Repetition) -> bool:
+def _might_repeat(call: RecordedCall, repetition: Repetition) -> bool:
     """Whether the request might repeat a call of a process that died, which will be known soon."""
-    return asked.idempotency_key is None and not call.answered and call.holder is Holder.OTHER
+    return repetition.idempotency_key is None and not call.answered and call.holder is Holder.OTHER

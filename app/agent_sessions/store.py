@@ -57,7 +57,7 @@ class AttemptMissing(InvalidRequest):
 class PinnedModel:
     """The checkpoint that a session samples from."""
 
-    asked: str
+    requested: str
     name: str
     """Name of the model on its server."""
     step: int | None
@@ -159,7 +159,7 @@ class AgentSessions:
         values: dict[Any, Json] = {
             "id": spec.id or str(ULID()),
             "project": spec.project,
-            "asked_model": spec.model.asked,
+            "asked_model": spec.model.requested,
             "model": spec.model.name,
             "step": spec.model.step,
             "backend": spec.model.backend,
@@ -196,8 +196,8 @@ class AgentSessions:
         if row.attempt > 1 or not first_unused:
             row.attempt += 1
             row.uses = 0
-        mine = (AgentSessionKey.session_id == row.id, AgentSessionKey.replaced_at.is_(None))
-        await tx.execute(update(AgentSessionKey).where(*mine).values(replaced_at=func.clock_timestamp()))
+        conditions = (AgentSessionKey.session_id == row.id, AgentSessionKey.replaced_at.is_(None))
+        await tx.execute(update(AgentSessionKey).where(*conditions).values(replaced_at=func.clock_timestamp()))
         key = await _new_key(tx, row.id)
         await tx.flush()
         return OpenedSession(row, key)
@@ -245,10 +245,10 @@ class AgentSessions:
             await self._expire(tx, AgentSession.id.in_(listed))
             query = select(AgentSession).where(AgentSession.id.in_(listed))
             rows = {row.id: row for row in (await tx.execute(query)).scalars()}
-        found = {id: rows.get(id) for id in listed}
+        by_id = {id: rows.get(id) for id in listed}
         return {
             id: None if row is None else outcome_of(row)
-            for id, row in found.items()
+            for id, row in by_id.items()
             if row is None or row.state != AgentSessionState.OPEN
         }
 
@@ -256,10 +256,10 @@ class AgentSessions:
         """Add the warnings that the session does not have yet."""
         async with self._database.begin() as tx:
             query = select(AgentSession.warnings).where(AgentSession.id == session_id).with_for_update()
-            known = (await tx.execute(query)).scalar_one_or_none()
-            if known is None:
+            stored = (await tx.execute(query)).scalar_one_or_none()
+            if stored is None:
                 return
-            every = [*known, *(each for each in warnings if each not in known)]
+            every = [*stored, *(warning for warning in warnings if warning not in stored)]
             await tx.execute(update(AgentSession).where(AgentSession.id == session_id).values(warnings=every))
 
     async def expire(self) -> None:
@@ -308,8 +308,8 @@ async def _check_attempt(tx: AsyncSession, row: AgentSession, agent: SessionKey 
 
 async def end_row(tx: AsyncSession, row: AgentSession, outcome: SessionOutcome) -> None:
     """End an open session whose row is locked."""
-    found = asdict(outcome) | {"lost": outcome.lost or None}
-    row.outcome = {name: value for name, value in found.items() if value is not None}
+    fields = asdict(outcome) | {"lost": outcome.lost or None}
+    row.outcome = {name: value for name, value in fields.items() if value is not None}
     row.state = AgentSessionState.ENDED
     row.ended_at = (await tx.execute(select(func.clock_timestamp()))).scalar_one()
     await tx.flush()
@@ -324,8 +324,8 @@ async def _new_key(tx: AsyncSession, session_id: str) -> str:
 
 async def _check_room(tx: AsyncSession, project: str, most_open: int) -> None:
     await tx.execute(select(func.pg_advisory_xact_lock(func.hashtext(f"agent_session/{project}"))))
-    mine = (AgentSession.project == project, AgentSession.state == AgentSessionState.OPEN)
-    query = select(func.count()).where(*mine, AgentSession.entry.is_(None))
+    conditions = (AgentSession.project == project, AgentSession.state == AgentSessionState.OPEN)
+    query = select(func.count()).where(*conditions, AgentSession.entry.is_(None))
     if (await tx.execute(query)).scalar_one() >= most_open:
         raise TooManyRequests(
             f"Project {project} has {most_open} open sessions, the most that are allowed. "

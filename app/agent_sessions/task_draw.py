@@ -39,30 +39,30 @@ def draw_tasks(pool: Sequence[DrawableTask], count: int, seed: str, *, selecting
     the selected tasks. There each arm of a release gets its share of the pool's users, because otherwise the arm that
     serves its users worse would decide what is learned. The same seed and pool draw the same tasks.
     """
-    ordered = sorted(pool, key=lambda each: each.id)
-    random, by_user = Random(seed), _grouped(ordered, lambda each: each.user)
+    ordered = sorted(pool, key=lambda task: task.id)
+    random, by_user = Random(seed), _grouped(ordered, lambda task: task.user)
     uniform = math.ceil(count / 2) if selecting else count
     users = sorted(by_user)
     drawn = [random.choice(by_user[random.choice(users)]) for _ in range(uniform)] if users else []
-    quotas, by_arm = dict[str, float](), _grouped([each for each in ordered if each.selected], _arm)
+    quotas, by_arm = dict[str, float](), _grouped([task for task in ordered if task.selected], _arm)
     if selecting:
-        of_arm = {arm: len({each.user for each in tasks}) for arm, tasks in _grouped(ordered, _arm).items()}
+        of_arm = {arm: len({task.user for task in tasks}) for arm, tasks in _grouped(ordered, _arm).items()}
         shares = {arm: of_arm[arm] for arm in sorted(by_arm)}
         for arm, quota in _apportioned(count - uniform, shares).items():
             drawn += random.sample(by_arm[arm], min(quota, len(by_arm[arm])))
             quotas[arm] = quota / len(by_arm[arm])
     return {
-        each.id: 1
-        - (1 - 1 / (len(users) * len(by_user[each.user]))) ** uniform
-        * (1 - (min(1.0, quotas.get(_arm(each), 0.0)) if each.selected else 0.0))
-        for each in drawn
+        task.id: 1
+        - (1 - 1 / (len(users) * len(by_user[task.user]))) ** uniform
+        * (1 - (min(1.0, quotas.get(_arm(task), 0.0)) if task.selected else 0.0))
+        for task in drawn
     }
 
 
 def split_of(user: str) -> Split:
     """Return the split of all tasks of a user, which is the same in every draw."""
-    place = int.from_bytes(sha256(f"split:{user}".encode()).digest()[:8]) / 2**64
-    return "test" if place < _HELD_OUT else "validation" if place < 2 * _HELD_OUT else "train"
+    fraction = int.from_bytes(sha256(f"split:{user}".encode()).digest()[:8]) / 2**64
+    return "test" if fraction < _HELD_OUT else "validation" if fraction < 2 * _HELD_OUT else "train"
 
 
 def _arm(task: DrawableTask) -> str:
@@ -71,8 +71,8 @@ def _arm(task: DrawableTask) -> str:
 
 def _grouped(tasks: Sequence[DrawableTask], key: Callable[[DrawableTask], str]) -> Mapping[str, list[DrawableTask]]:
     groups = defaultdict[str, list[DrawableTask]](list)
-    for each in tasks:
-        groups[key(each)].append(each)
+    for task in tasks:
+        groups[key(task)].append(task)
     return groups
 
 

@@ -84,19 +84,19 @@ class AgentTasks:
 
     async def claim(self, of: Caller, run_id: str | None, worker: str, lease_s: float) -> ClaimedTask | None:
         """Claim the oldest free task, or return None if there is none."""
-        mine = [] if of.project is None else [OpenAgentTask.project == of.project]
+        conditions = [] if of.project is None else [OpenAgentTask.project == of.project]
         if run_id is not None:
-            mine.append(OpenAgentTask.run_id == run_id)
+            conditions.append(OpenAgentTask.run_id == run_id)
         async with self._database.begin() as tx:
-            await self._give_up(tx, *mine)
-            task = await self._next(tx, *mine)
+            await self._give_up(tx, *conditions)
+            task = await self._next(tx, *conditions)
             return None if task is None else await self._claimed(tx, task, worker, lease_s)
 
-    async def _next(self, tx: AsyncSession, *mine: ColumnElement[bool]) -> OpenAgentTask | None:
+    async def _next(self, tx: AsyncSession, *conditions: ColumnElement[bool]) -> OpenAgentTask | None:
         query = (
             select(OpenAgentTask)
             .join(AgentSession, AgentSession.id == OpenAgentTask.session_id)
-            .where(*mine, _OPEN, AgentSession.expires_at > func.clock_timestamp(), ~_is_held())
+            .where(*conditions, _OPEN, AgentSession.expires_at > func.clock_timestamp(), ~_is_held())
             .order_by(OpenAgentTask.session_id)
             .limit(1)
             .with_for_update(of=OpenAgentTask, skip_locked=True)
@@ -106,16 +106,16 @@ class AgentTasks:
     async def _claimed(self, tx: AsyncSession, task: OpenAgentTask, worker: str, lease_s: float) -> ClaimedTask:
         losses = task.losses if task.lease_until is None else await _losses(tx, task)
         values = {"worker": worker, "lease_until": until(lease_s), "deadline": until(task.timeout_s)}
-        mine, unclaimed = AgentSession.id == task.session_id, task.deadline is None
-        opened = await self._store.restart_in(tx, mine, first_unused=unclaimed)
+        of_task, unclaimed = AgentSession.id == task.session_id, task.deadline is None
+        opened = await self._store.restart_in(tx, of_task, first_unused=unclaimed)
         assert opened.key is not None
-        taken = (
+        claim = (
             update(OpenAgentTask)
             .where(OpenAgentTask.session_id == task.session_id)
             .values(losses=losses, **values)
             .returning(OpenAgentTask.deadline, OpenAgentTask.lease_until)
         )
-        deadline, lease_until = (await tx.execute(taken)).one()
+        deadline, lease_until = (await tx.execute(claim)).one()
         assert deadline is not None
         assert lease_until is not None
         opened.row.expires_at = deadline
@@ -131,13 +131,13 @@ class AgentTasks:
             lease_until,
         )
 
-    async def _give_up(self, tx: AsyncSession, *mine: ColumnElement[bool]) -> None:
+    async def _give_up(self, tx: AsyncSession, *conditions: ColumnElement[bool]) -> None:
         """End the sessions of tasks that were lost too often. They get a reason instead of a result."""
         query = (
             select(OpenAgentTask)
             .join(AgentSession, AgentSession.id == OpenAgentTask.session_id)
             .where(
-                *mine,
+                *conditions,
                 _OPEN,
                 ~_is_held(),
                 OpenAgentTask.lease_until.is_not(None),
@@ -198,8 +198,8 @@ def _is_held() -> ColumnElement[bool]:
 async def _held_task(tx: AsyncSession, of: Caller, session_id: str, attempt: int) -> OpenAgentTask:
     """Return the task if this attempt holds it. It does so even after its lease has expired, until the task is claimed
     again. Raises NotFound, ClaimLost."""
-    mine = [] if of.project is None else [AgentSession.project == of.project]
-    if (await tx.execute(select(AgentSession.id).where(AgentSession.id == session_id, *mine))).first() is None:
+    conditions = [] if of.project is None else [AgentSession.project == of.project]
+    if (await tx.execute(select(AgentSession.id).where(AgentSession.id == session_id, *conditions))).first() is None:
         raise NotFound("There is no such session.")
     query = (
         select(OpenAgentTask)

@@ -71,7 +71,7 @@ class SessionScenarios:
     users: Mapping[str, str]
     """Hash of the user by scenario id, for those whose user is known."""
     refused: int
-    """Number of sessions that the filter fits, and that may not be trained on."""
+    """Number of sessions that fit the filter but may not be trained on."""
 
     @property
     def notes(self) -> list[str]:
@@ -87,11 +87,11 @@ class SessionScenarios:
 async def scenarios_of_sessions(database: Database, project: str, which: SessionFilter) -> SessionScenarios:
     """Make scenarios from the selected sessions. Raises ValueError if there are too few."""
     calls, rows, unanswered, repeated = SessionCalls(database), dict[str, Json](), 0, 0
-    found, refused = await _found(database, project, which)
-    opinions = await opinions_of(database, [session.id for session in found])
+    sessions, refused = await _selected_sessions(database, project, which)
+    opinions = await opinions_of(database, [session.id for session in sessions])
     comments = await comments_on(database, opinions)
-    for session in found:
-        answered = [call for call in await calls.kept(session.id) if call.completion is not None]
+    for session in sessions:
+        answered = [call for call in await calls.listed(session.id) if call.completion is not None]
         if not answered:
             unanswered += 1
             continue
@@ -101,14 +101,15 @@ async def scenarios_of_sessions(database: Database, project: str, which: Session
         rows.setdefault(text, _row(session, task, opinions.get(session.id), comments.get(session.id, ())))
     if len(rows) < _LEAST:
         raise ValueError(
-            f"the filter finds {counted(len(found), 'session')} outside of runs with consent to training, and "
+            f"the filter finds {counted(len(sessions), 'session')} outside of runs with consent to training, and "
             f"{counted(len(rows), 'different task')} with an answer; at least {_LEAST} are needed"
             + (f". {_unused(refused)}" if refused else "")
         )
     rated = sum("feedback" in row["reference"] for row in rows.values())
-    kept = {row["id"] for row in rows.values()}
-    users = {_id(each): each.user_hash for each in found if each.user_hash is not None and _id(each) in kept}
-    return SessionScenarios(list(rows.values()), len(found), unanswered, repeated, rated, users, refused)
+    row_ids = {row["id"] for row in rows.values()}
+    hashes = {_id(session): session.user_hash for session in sessions if session.user_hash is not None}
+    users = {id: user for id, user in hashes.items() if id in row_ids}
+    return SessionScenarios(list(rows.values()), len(sessions), unanswered, repeated, rated, users, refused)
 
 
 def _unused(refused: int) -> str:
@@ -132,7 +133,9 @@ def fits_rewards(which: SessionFilter, reward: ColumnElement[float]) -> list[Col
     return conditions
 
 
-async def _found(database: Database, project: str, which: SessionFilter) -> tuple[Sequence[AgentSession], int]:
+async def _selected_sessions(
+    database: Database, project: str, which: SessionFilter
+) -> tuple[Sequence[AgentSession], int]:
     """Return the selected sessions, newest first, and how many more there are without consent to train on them.
 
     Only sessions that are over are selected.
@@ -140,8 +143,8 @@ async def _found(database: Database, project: str, which: SessionFilter) -> tupl
     newest = select(AgentSession).where(consented_sessions(project)).order_by(AgentSession.id.desc())
     refused = select(func.count()).select_from(AgentSession).where(refused_sessions(project))
     async with database() as tx:
-        found = (await tx.execute(_fitting(newest, project, which).limit(which.limit))).scalars().all()
-        return found, (await tx.execute(_fitting(refused, project, which))).scalar_one()
+        sessions = (await tx.execute(_fitting(newest, project, which).limit(which.limit))).scalars().all()
+        return sessions, (await tx.execute(_fitting(refused, project, which))).scalar_one()
 
 
 def _fitting(query: Select[Any], project: str, which: SessionFilter) -> Select[Any]:
@@ -170,17 +173,19 @@ def _id(session: AgentSession) -> str:
 def task_of_calls(calls: Sequence[KeptCall]) -> Json:
     """Return the task that a session began with: its first request, and what its tools answered."""
     first = calls[0].request
-    results = {json.dumps(each, sort_keys=True): each for call in calls for each in tool_results(call.request.messages)}
+    results = {
+        json.dumps(result, sort_keys=True): result for call in calls for result in tool_results(call.request.messages)
+    }
     return {"messages": list(first.messages), "tools": list(first.tools), "tool_results": list(results.values())}
 
 
 def tool_results(messages: Sequence[Mapping[str, Json]]) -> Iterator[Json]:
     """Yield each answered tool call in a conversation, with its result."""
-    asked: dict[str, Json] = {}
+    functions: dict[str, Json] = {}
     for message in messages:
         for call in message.get("tool_calls") or ():
-            asked[call["id"]] = call.get("function") or {}
-        if message.get("role") == "tool" and (function := asked.get(str(message.get("tool_call_id")))) is not None:
+            functions[call["id"]] = call.get("function") or {}
+        if message.get("role") == "tool" and (function := functions.get(str(message.get("tool_call_id")))) is not None:
             yield {
                 "name": function.get("name"),
                 "arguments": function.get("arguments"),

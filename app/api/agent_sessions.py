@@ -118,7 +118,7 @@ async def list_agent_session_calls(
     With messages, answers, token ids and log-probabilities, as far as the model's server returns them.
     """
     await store.get(caller, id)
-    found = await calls.kept(id, after=paging.after(), limit=paging.fetched)
+    found = await calls.listed(id, after=paging.after(), limit=paging.fetched)
     return paging.page(found, _call, lambda call: call.number)
 
 

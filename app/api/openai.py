@@ -110,7 +110,7 @@ async def create_message(
     Parameters that are not supported and would change the response are refused by name.
     """
     body = json_object(await request.body())
-    asked = anthropic_messages.asked(body)
+    asked = anthropic_messages.read_request(body)
     model = await models.resolve(caller, _model_of(body), users.of_anthropic(body))
     if model.exposure is not None:
         return await _observed(models, model, model.exposure, gateway, request, asked)

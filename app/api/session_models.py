@@ -56,13 +56,13 @@ async def chat_in_session(request: Request, gateway: SessionGateway, caller: Cal
 async def response_in_session(request: Request, gateway: SessionGateway, caller: Caller, session_id: str) -> Response:
     """Return the reply to a request of OpenAI's Responses API."""
     body = json_object(await request.body())
-    asked = responses.asked(body, await gateway.items(session_id, responses.references_in(body)))
+    asked = responses.read_request(body, await gateway.items(session_id, responses.references_in(body)))
     return await _in_session(request, gateway, caller, session_id, responses.NAME, asked)
 
 
 async def message_in_session(request: Request, gateway: SessionGateway, caller: Caller, session_id: str) -> Response:
     """Return the reply to a request for a message."""
-    asked = anthropic_messages.asked(json_object(await request.body()))
+    asked = anthropic_messages.read_request(json_object(await request.body()))
     return await _in_session(request, gateway, caller, session_id, anthropic_messages.NAME, asked)
 
 

@@ -29,7 +29,7 @@ class Guard:
     """ASGI middleware: 401 without a valid key or sign-in, 403 if it lacks the scope, 429 above the rate limit.
 
     Admitted requests have a Caller in their state. If keys are not required, it is the local caller. The dashboard's
-    pages are served without one, too: they show who has none how to sign in.
+    pages are served without a key: they show how to sign in.
     """
 
     def __init__(

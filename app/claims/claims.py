@@ -59,10 +59,10 @@ class Claims(Generic[Row]):
         """Claim the next row in turn. Returns None if there is none."""
         async with self._database.begin() as tx:
             await tx.execute(select(func.pg_advisory_xact_lock(_CLAIMING)))
-            while (found := await self._next(tx)) is not None:
-                if found.claims < MAX_CLAIMS or self._lost_it(found):
-                    return await self._take(tx, found)
-                await self._give_up(tx, found)
+            while (row := await self._next(tx)) is not None:
+                if row.claims < MAX_CLAIMS or self._lost_it(row):
+                    return await self._take(tx, row)
+                await self._give_up(tx, row)
         return None
 
     async def _next(self, tx: AsyncSession) -> Row | None:
@@ -87,25 +87,25 @@ class Claims(Generic[Row]):
         each worker process has a name of its own."""
         return row.owner == self.worker
 
-    async def _take(self, tx: AsyncSession, found: Row) -> tuple[Row, Lease[Row]]:
-        table, previous = self.table, found.owner
+    async def _take(self, tx: AsyncSession, row: Row) -> tuple[Row, Lease[Row]]:
+        table, previous = self.table, row.owner
         values = {
             "owner": self.worker,
             "epoch": table.epoch + 1,
-            "claims": table.claims + (0 if self._lost_it(found) else 1),
+            "claims": table.claims + (0 if self._lost_it(row) else 1),
             "claimed_at": func.clock_timestamp(),
             "lease_until": until(self.ttl_s),
             "started_at": func.coalesce(table.started_at, func.now()),
             "wait_reason": None,
             **self._extra_columns(),
         }
-        await move_locked(tx, found, Move.CLAIM, **values)
-        lease = Lease(table, found.id, found.epoch, self.worker)
-        data = {"worker": self.worker, "epoch": found.epoch, "attempt": found.claims, "after": previous}
-        await self.append(tx, found.id, self.started, lease.actor, data)
-        await tx.refresh(found)
-        tx.expunge(found)
-        return found, lease
+        await move_locked(tx, row, Move.CLAIM, **values)
+        lease = Lease(table, row.id, row.epoch, self.worker)
+        data = {"worker": self.worker, "epoch": row.epoch, "attempt": row.claims, "after": previous}
+        await self.append(tx, row.id, self.started, lease.actor, data)
+        await tx.refresh(row)
+        tx.expunge(row)
+        return row, lease
 
     async def _give_up(self, tx: AsyncSession, row: Row) -> None:
         reason = (

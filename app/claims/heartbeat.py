@@ -70,17 +70,17 @@ class Heartbeat:
                 self._beat(leases)
 
     def _beat(self, leases: Sequence[Lease[Any]]) -> None:
-        sent = time.monotonic()
+        sent_at = time.monotonic()
         try:
-            held = self._renew(leases)
+            renewed = self._renew(leases)
         except Exception as error:  # any: if the thread ended, every lease would expire unnoticed
             unexpected = None if isinstance(error, DATABASE_DOWN) else error
             self._repeated.warning("leases not renewed", error=first_line(error), exc_info=unexpected)
-            self._lose_overdue(leases, sent - _GIVE_UP_FRACTION * self._ttl_s)
+            self._lose_overdue(leases, sent_at - _GIVE_UP_FRACTION * self._ttl_s)
             return
         for lease in leases:
-            if lease in held:
-                self._renewed[lease] = sent
+            if lease in renewed:
+                self._renewed[lease] = sent_at
             else:
                 self._lost(lease)
 
@@ -91,15 +91,15 @@ class Heartbeat:
 
     def _renew(self, leases: Sequence[Lease[Any]]) -> set[Lease[Any]]:
         """Renew the leases, and return those that we still hold."""
-        held: set[Lease[Any]] = set()
+        renewed: set[Lease[Any]] = set()
         with self._engine.connect() as connection:
             for table in {lease.table for lease in leases}:
-                mine = {(lease.id, lease.epoch): lease for lease in leases if lease.table is table}
+                by_key = {(lease.id, lease.epoch): lease for lease in leases if lease.table is table}
                 renew = (
                     update(table)
-                    .where(tuple_(table.id, table.epoch).in_(mine), table.status == RunStatus.RUNNING)
+                    .where(tuple_(table.id, table.epoch).in_(by_key), table.status == RunStatus.RUNNING)
                     .values(lease_until=until(self._ttl_s))
                     .returning(table.id, table.epoch)
                 )
-                held |= {mine[id, epoch] for id, epoch in connection.execute(renew)}
-        return held
+                renewed |= {by_key[id, epoch] for id, epoch in connection.execute(renew)}
+        return renewed

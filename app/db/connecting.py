@@ -51,8 +51,8 @@ async def connect(
         except psycopg.OperationalError as error:
             _require_refusal(url, has_settings, error)
         else:
-            found = await (await connection.execute(_SERVER_PROCESS)).fetchone()
-            _prepare_unless_pooled(connection, found, prepare_threshold)
+            server_process = await (await connection.execute(_SERVER_PROCESS)).fetchone()
+            _prepare_unless_pooled(connection, server_process, prepare_threshold)
             return connection
     raise AssertionError("the last try returns or raises")
 
@@ -90,11 +90,11 @@ def settings_of_transaction(settings: Mapping[str, str] = SERVER_SETTINGS) -> st
 def _tries(url: URL, settings: Mapping[str, str], more: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
     """Yield the parameters to connect with, and whether they have the settings: at first they do, unless the database
     is known to refuse them."""
-    given = _CLIENT | connection_parameters(url) | dict(more, autocommit=True, prepare_threshold=None)
+    parameters = _CLIENT | connection_parameters(url) | dict(more, autocommit=True, prepare_threshold=None)
     if url not in _refusing:
         ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        yield given | {"options": f"{given.get('options', '')} {ours}".strip()}, True
-    yield given, False
+        yield parameters | {"options": f"{parameters.get('options', '')} {ours}".strip()}, True
+    yield parameters, False
 
 
 def _require_refusal(url: URL, has_settings: bool, error: Exception) -> None:
@@ -104,6 +104,6 @@ def _require_refusal(url: URL, has_settings: bool, error: Exception) -> None:
     _refusing.add(url)
 
 
-def _prepare_unless_pooled(connection: Any, found: Any, prepare_threshold: int) -> None:
-    if found[0] == connection.info.backend_pid:
+def _prepare_unless_pooled(connection: Any, server_process: Any, prepare_threshold: int) -> None:
+    if server_process[0] == connection.info.backend_pid:
         connection.prepare_threshold = prepare_threshold

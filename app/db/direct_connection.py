@@ -102,16 +102,16 @@ class GroupedStatement:
 
         A cancellation takes effect when the statement has ended.
         """
-        made: asyncio.Future[Row | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((values, made))
+        future: asyncio.Future[Row | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((values, future))
         self._more.set()
         if self._running is None:
             # An empty context, because what the task logs belongs to all callers rather than to the first.
             self._running = asyncio.create_task(self._run(), name="grouped statements", context=Context())
         try:
-            return await asyncio.shield(made)
+            return await asyncio.shield(future)
         except asyncio.CancelledError:
-            await asyncio.wait({made})
+            await asyncio.wait({future})
             raise
 
     async def end(self) -> None:
@@ -130,26 +130,26 @@ class GroupedStatement:
 
     async def _execute(self, group: Sequence[tuple[Row, "asyncio.Future[Row | None]"]]) -> None:
         columns = arrays(self._columns, [values for values, _ in group])
-        found: dict[Any, Row] = {}
+        rows: dict[Any, Row] = {}
         try:
-            found = {row[0]: row for row in await self._connection.execute(self._statement, columns) or ()}
+            rows = {row[0]: row for row in await self._connection.execute(self._statement, columns) or ()}
         except Exception:
             log.exception("a statement failed")
         finally:  # after any failure callers try the pool, which reports the cause
-            for values, made in group:
-                made.set_result(found.get(values[0]))
+            for values, future in group:
+                future.set_result(rows.get(values[0]))
 
     def _next_group(self) -> list[tuple[Row, "asyncio.Future[Row | None]"]]:
         """Take the oldest waiting rows, at most one for each value of the first column."""
         group: dict[Any, tuple[Row, asyncio.Future[Row | None]]] = {}
         later, size = [], 0
-        for each in self._waiting:
-            values, _ = each
+        for waiter in self._waiting:
+            values, _ = waiter
             size += sum(len(value) for value in values if isinstance(value, bytes))
             if values[0] in group or len(group) == _MAX_GROUP_ROWS or (group and size > _MAX_GROUP_BYTES):
-                later.append(each)
+                later.append(waiter)
             else:
-                group[values[0]] = each
+                group[values[0]] = waiter
         self._waiting = later
         return list(group.values())
 

@@ -52,9 +52,9 @@ async def migrate_when_up(database: AsyncEngine) -> None:
             with attempt:
                 await migrate(database)
     except DATABASE_DOWN as error:
-        said = first_line(error.__cause__ or error)
-        said = f"the database was unreachable for {_START_S:.0f} s: {said}; start it, or correct DATABASE_URL"
-        raise DatabaseUrlError(said) from error
+        message = first_line(error.__cause__ or error)
+        message = f"the database was unreachable for {_START_S:.0f} s: {message}; start it, or correct DATABASE_URL"
+        raise DatabaseUrlError(message) from error
 
 
 async def migrate(engine: AsyncEngine) -> None:
@@ -68,32 +68,33 @@ async def migrate(engine: AsyncEngine) -> None:
         await connection.run_sync(_upgrade)
 
 
-def _require_fit(found: Any) -> None:
+def _require_fit(fitness: Any) -> None:
     """Raise SchemaError, with what to do, if the database cannot hold every text."""
-    if found.encoding != "UTF8":
+    if fitness.encoding != "UTF8":
         raise SchemaError(
-            f"the database {found.name} has the encoding {found.encoding}, which cannot hold every text: make another "
-            "with CREATE DATABASE learnloop TEMPLATE template0 ENCODING 'UTF8', and name it in DATABASE_URL"
+            f"the database {fitness.name} has the encoding {fitness.encoding}, which cannot hold every text: make "
+            "another with CREATE DATABASE learnloop TEMPLATE template0 ENCODING 'UTF8', and name it in DATABASE_URL"
         )
 
 
-def _require_right(found: Any) -> None:
+def _require_right(fitness: Any) -> None:
     """Raise SchemaError, with what to do, if the database's user cannot make tables."""
-    if found.schema is None:
-        raise SchemaError(f"no schema of the search_path exists in the database {found.name}: CREATE SCHEMA public")
-    if not found.may_create:
+    if fitness.schema is None:
+        raise SchemaError(f"no schema of the search_path exists in the database {fitness.name}: CREATE SCHEMA public")
+    if not fitness.may_create:
         raise SchemaError(
-            f"the user {found.role} may not make tables in the schema {found.schema} of the database {found.name}: its "
-            f'owner can allow it with GRANT USAGE, CREATE ON SCHEMA "{found.schema}" TO "{found.role}"'
+            f"the user {fitness.role} may not make tables in the schema {fitness.schema} of the database "
+            f"{fitness.name}: its owner can allow it with "
+            f'GRANT USAGE, CREATE ON SCHEMA "{fitness.schema}" TO "{fitness.role}"'
         )
 
 
 def _upgrade(connection: Connection) -> None:
-    found = connection.execute(_FITNESS).one()
-    _require_fit(found)
+    fitness = connection.execute(_FITNESS).one()
+    _require_fit(fitness)
     if _current_revision(connection) == newest():
         return
-    _require_right(found)
+    _require_right(fitness)
     # imported late: it takes a quarter of a second, which a restart with an up-to-date schema should not pay
     from alembic import command
     from alembic.util import CommandError
@@ -118,8 +119,8 @@ def _current_revision(connection: Connection) -> str | None:
     """Return the database's revision, or None before the first migration."""
     if connection.scalar(text("SELECT to_regclass('alembic_version')")) is None:
         return None
-    found: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
-    return found
+    revision: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return revision
 
 
 def newest() -> str:

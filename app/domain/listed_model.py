@@ -20,7 +20,7 @@ class ListedModel(BaseModel):
 
     model: str = Field(pattern=MODEL_PATTERN, max_length=256)
     """The model, as PROVIDER/MODEL."""
-    name: str = Field(default_factory=lambda given: given.get("model", ""), pattern=MODEL_PATTERN, max_length=256)
+    name: str = Field(default_factory=lambda fields: fields.get("model", ""), pattern=MODEL_PATTERN, max_length=256)
     """Name in requests; `model` by default."""
     base_url: str | None = Field(default=None, max_length=1_000)
     """Address of an OpenAI-compatible server; None for the provider's own address."""

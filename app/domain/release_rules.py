@@ -35,7 +35,7 @@ class GuardrailKind:
     """Probabilities of the values that are usual. The better their mean fits the stable arm, the fewer users a verdict
     needs; the verdict is valid anyway."""
     called: str
-    """What there is more of when it is worse, for sentences."""
+    """What increases as the guardrail gets worse, as a noun in sentences."""
 
     @property
     def mean(self) -> float:

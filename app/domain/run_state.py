@@ -50,7 +50,7 @@ class Move(Enum):
     RETRY = {RunStatus.FAILED}, RunStatus.QUEUED
     """The run continues after the last saved iteration."""
     REOPEN = {RunStatus.CANCELLED}, RunStatus.QUEUED
-    """For evaluations only: saved results are kept, and the rest is still to be done."""
+    """A move of evaluations only: saved results are kept, and the rest is done now."""
 
     def __init__(self, sources: set[RunStatus], target: RunStatus) -> None:
         self.sources = frozenset(sources)

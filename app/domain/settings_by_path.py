@@ -7,10 +7,10 @@ from learnloop_service.environment.json_type import Json
 
 def by_path(settings: Mapping[str, Json]) -> dict[str, Json]:
     """Return the values in the document that are not objects, by their paths."""
-    found: dict[str, Json] = {}
+    values: dict[str, Json] = {}
     for name, value in settings.items():
         if isinstance(value, dict):
-            found |= {f"{name}.{path}": each for path, each in by_path(value).items()}
+            values |= {f"{name}.{path}": nested for path, nested in by_path(value).items()}
         else:
-            found[name] = value
-    return found
+            values[name] = value
+    return values

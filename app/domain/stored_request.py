@@ -48,10 +48,10 @@ class StoredModel(Stored):
 
     def as_json(self) -> dict[str, Json]:
         """Return the model as requests name it."""
-        found: dict[str, Json] = {"project": self.project, "name": self.name, "base_model": self.base_model}
+        document: dict[str, Json] = {"project": self.project, "name": self.name, "base_model": self.base_model}
         if self.enable_thinking is not None:
-            found["enable_thinking"] = self.enable_thinking
-        return found if self.tuning is None else found | {"tuning": self.tuning.as_json()}
+            document["enable_thinking"] = self.enable_thinking
+        return document if self.tuning is None else document | {"tuning": self.tuning.as_json()}
 
 
 @dataclass(frozen=True, slots=True)

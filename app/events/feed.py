@@ -118,7 +118,7 @@ class EventFeed:
         """Return events of a run after that sequence number, in order."""
         query = select(Event).where(Event.run_id == run_id, Event.seq > after).order_by(Event.seq).limit(limit)
         async with self._database() as tx:
-            return [_shown(row) for row in (await tx.execute(query)).scalars()]
+            return [_presented(row) for row in (await tx.execute(query)).scalars()]
 
     async def watch(self, run_id: str, after: int) -> AsyncIterator[list[Shown] | Moved]:
         """Yield new events after that sequence number, and the run's progress whenever it changes.
@@ -220,8 +220,8 @@ class EventFeed:
             try:
                 await self._listen()
             except (psycopg.Error, OSError) as error:
-                said = first_line(error)
-                repeated.warning("event listener reconnects", error=said)
+                cause = first_line(error)
+                repeated.warning("event listener reconnects", error=cause)
             lasted_s = asyncio.get_running_loop().time() - began
             pause_s = first_s if lasted_s > longest_s else min(2 * pause_s, longest_s)
             await asyncio.sleep(pause_s)
@@ -248,7 +248,7 @@ async def _changed_in_time(changed: asyncio.Event) -> bool:
         return False
 
 
-def _shown(row: Event) -> Shown:
+def _presented(row: Event) -> Shown:
     document = {
         "seq": row.seq,
         "type": row.type,

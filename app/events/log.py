@@ -30,10 +30,10 @@ def _appending() -> Insert:
     )
     table = Event.metadata.tables[Event.__tablename__]
     event = table.c
-    given = [bindparam(f"new_{name}", type_=event[name].type) for name in _EVENT_COLUMNS]
+    parameters = [bindparam(f"new_{name}", type_=event[name].type) for name in _EVENT_COLUMNS]
     return (
         insert(table)
-        .from_select(["run_id", "seq", *_EVENT_COLUMNS], select(numbered.c.id, numbered.c.event_seq, *given))
+        .from_select(["run_id", "seq", *_EVENT_COLUMNS], select(numbered.c.id, numbered.c.event_seq, *parameters))
         .returning(event.seq, event.occurred_at, func.pg_notify(CHANNEL, event.run_id))
     )
 

@@ -54,35 +54,35 @@ class MessagesAsked:
 
     async def events(self, chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[str]:
         """Yield the message as server-sent events."""
-        made = _Events(self.stops)
+        message_events = _Events(self.stops)
         try:
             async with aclosing(chunks):
                 async for chunk in chunks:
-                    for event in made.of(chunk):
-                        yield _sent(event)
-            for event in made.closing():
-                yield _sent(event)
+                    for event in message_events.of(chunk):
+                        yield _server_sent(event)
+            for event in message_events.closing():
+                yield _server_sent(event)
         except STREAM_ERRORS as error:
-            yield _sent(error_document(status_of(error), str(error)))
+            yield _server_sent(error_document(status_of(error), str(error)))
 
 
 def counted(body: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the parts of a chat completion request that determine its prompt. Raises BadRequestBody like `asked`."""
+    """Return the parts of a chat completion request that determine its prompt. Raises BadRequestBody."""
     chat = _translated({**body, "max_tokens": 1, "stream": False}).chat_body
     return {name: value for name, value in chat.items() if name in _OF_THE_PROMPT}
 
 
-def asked(body: Mapping[str, Json]) -> MessagesAsked:
+def read_request(body: Mapping[str, Json]) -> MessagesAsked:
     """Translate the request to a chat completion. Raises BadRequestBody, also for unsupported parameters that would
     change the reply, and for a beginning of the reply."""
-    made = _translated(body)
-    messages = made.chat_body["messages"]
+    request = _translated(body)
+    messages = request.chat_body["messages"]
     if messages and messages[-1]["role"] == "assistant":
         if messages[-1]["content"] or "tool_calls" in messages[-1]:
             last = len(body["messages"]) - 1
             raise _bad("messages", f"messages.{last}: a reply cannot continue a message; end with one of the user")
         messages.pop()
-    return made
+    return request
 
 
 def _translated(body: Mapping[str, Json]) -> MessagesAsked:
@@ -106,24 +106,24 @@ def _translated(body: Mapping[str, Json]) -> MessagesAsked:
     return MessagesAsked(chat | response_format, bool(body.get("stream")), warnings)
 
 
-def _output_config(given: Json) -> tuple[list[str], dict[str, Json]]:
+def _output_config(config: Json) -> tuple[list[str], dict[str, Json]]:
     """Return the warnings about hints in output_config, and its format as a chat completion has it."""
-    if not isinstance(given, dict):
+    if not isinstance(config, dict):
         raise _bad("output_config", "output_config must be an object")
     response_format: dict[str, Json] = {}
-    for name, value in given.items():
+    for name, value in config.items():
         if name == "format" and value is not None:
             response_format = {"response_format": _response_format(value)}
         elif name not in _OUTPUT_HINTS and value is not None:
             raise _bad("output_config", f"output_config.{name} is not supported")
-    hints = {f"output_config.{name}": given.get(name) for name in _OUTPUT_HINTS}
+    hints = {f"output_config.{name}": config.get(name) for name in _OUTPUT_HINTS}
     return hint_warnings(hints, hints), response_format
 
 
-def _response_format(given: Json) -> dict[str, Json]:
-    if not isinstance(given, dict) or given.get("type") != "json_schema" or not isinstance(given.get("schema"), dict):
+def _response_format(form: Json) -> dict[str, Json]:
+    if not isinstance(form, dict) or form.get("type") != "json_schema" or not isinstance(form.get("schema"), dict):
         raise _bad("output_config", "output_config.format must have the type json_schema, and a schema")
-    return {"type": "json_schema", "json_schema": {"name": "output", "schema": given["schema"], "strict": True}}
+    return {"type": "json_schema", "json_schema": {"name": "output", "schema": form["schema"], "strict": True}}
 
 
 def _is_hosted(tool: Block) -> bool:
@@ -141,16 +141,16 @@ def _messages(messages: Json) -> Iterator[dict[str, Json]]:
         role, content = message.get("role"), message.get("content")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else _list(content, where)
         if role == "assistant":
-            yield _said(blocks, where)
+            yield _assistant_message(blocks, where)
         elif role == "user":
-            yield from _given(blocks, where)
+            yield from _user_messages(blocks, where)
         elif role == "system":
             yield {"role": "system", "content": _text(blocks, where)}
         else:
             raise _bad("messages", f"{where}: the role must be user, assistant or system")
 
 
-def _said(blocks: Sequence[Block], where: str) -> dict[str, Json]:
+def _assistant_message(blocks: Sequence[Block], where: str) -> dict[str, Json]:
     """Return the assistant's message. Thinking is left out, because the models here write none."""
     text, calls = "", []
     for block in blocks:
@@ -168,7 +168,7 @@ def _said(blocks: Sequence[Block], where: str) -> dict[str, Json]:
     return {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
 
 
-def _given(blocks: Sequence[Block], where: str) -> Iterator[dict[str, Json]]:
+def _user_messages(blocks: Sequence[Block], where: str) -> Iterator[dict[str, Json]]:
     """Yield the messages of a user turn. Tool results become separate messages."""
     text: list[str] = []
     for block in blocks:
@@ -224,7 +224,7 @@ def _text(content: Json, where: str) -> str:
 
 
 def _list(value: Json, where: str) -> list[dict[str, Json]]:
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+    if not isinstance(value, list) or not all(isinstance(element, dict) for element in value):
         raise _bad("messages", f"{where} must be a list of objects")
     return value
 
@@ -249,14 +249,14 @@ def _tool_use(call: Mapping[str, Json]) -> dict[str, Json]:
     """Convert a tool call. Those of other servers can lack anything, which the client sees as it does in a stream."""
     function = call.get("function") or {}
     try:
-        given = json.loads(function.get("arguments") or "{}")
+        arguments = json.loads(function.get("arguments") or "{}")
     except ValueError:
-        given = None
+        arguments = None
     return {
         "type": "tool_use",
         "id": call.get("id"),
         "name": function.get("name"),
-        "input": given if isinstance(given, dict) else {},
+        "input": arguments if isinstance(arguments, dict) else {},
     }
 
 
@@ -354,5 +354,5 @@ class _Events:
         return {"type": "content_block_delta", "index": self.index, "delta": delta}
 
 
-def _sent(event: Mapping[str, Json]) -> str:
+def _server_sent(event: Mapping[str, Json]) -> str:
     return f"event: {event['type']}\ndata: {orjson.dumps(event).decode()}\n\n"

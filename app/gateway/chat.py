@@ -31,9 +31,9 @@ class ChatAsked:
     def document(self, completion: Mapping[str, Json]) -> dict[str, Json]:
         """Return the completion with the fields that the client asked for."""
         hidden = self._hidden
-        shown = self._shown(completion)
-        shown["choices"] = [_without(choice, hidden) for choice in completion["choices"]]
-        return shown
+        document = self._visible(completion)
+        document["choices"] = [_without(choice, hidden) for choice in completion["choices"]]
+        return document
 
     async def events(self, chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[str]:
         """Yield the completion as server-sent events."""
@@ -42,27 +42,27 @@ class ChatAsked:
         try:
             async with aclosing(chunks):
                 async for chunk in chunks:
-                    shown = self._shown(chunk)
+                    event = self._visible(chunk)
                     choices = [_without(choice, hidden) for choice in chunk.get("choices") or ()]
-                    shown["choices"] = [choice for choice in choices if _says_something(choice)]
+                    event["choices"] = [choice for choice in choices if _says_something(choice)]
                     if not with_usage:
-                        shown.pop("usage", None)
-                    if shown["choices"] or shown.get("usage"):
-                        yield f"data: {orjson.dumps(shown).decode()}\n\n"
+                        event.pop("usage", None)
+                    if event["choices"] or event.get("usage"):
+                        yield f"data: {orjson.dumps(event).decode()}\n\n"
         except STREAM_ERRORS as error:
             yield f"data: {bytes(openai_error(status_of(error), str(error)).body).decode()}\n\n"
         else:
             yield "data: [DONE]\n\n"
 
-    def _shown(self, reply: Mapping[str, Json]) -> dict[str, Json]:
+    def _visible(self, reply: Mapping[str, Json]) -> dict[str, Json]:
         exact = bool(self.chat_body.get("return_token_ids"))
         return {name: value for name, value in reply.items() if exact or name != "prompt_token_ids"}
 
     @property
     def _hidden(self) -> frozenset[str]:
         """Fields of a choice that the client did not ask for."""
-        asked = {"token_ids": "return_token_ids", "logprobs": "logprobs"}
-        return frozenset(name for name, parameter in asked.items() if not self.chat_body.get(parameter))
+        parameters = {"token_ids": "return_token_ids", "logprobs": "logprobs"}
+        return frozenset(name for name, parameter in parameters.items() if not self.chat_body.get(parameter))
 
 
 def _without(choice: Mapping[str, Json], hidden: frozenset[str]) -> dict[str, Json]:
@@ -71,5 +71,5 @@ def _without(choice: Mapping[str, Json], hidden: frozenset[str]) -> dict[str, Js
 
 def _says_something(choice: Mapping[str, Json]) -> bool:
     delta = choice.get("delta") or {}
-    said = any(value for name, value in delta.items() if name != "content") or bool(delta.get("content"))
-    return said or bool(choice.get("finish_reason") or choice.get("logprobs"))
+    has_delta = any(value for name, value in delta.items() if name != "content") or bool(delta.get("content"))
+    return has_delta or bool(choice.get("finish_reason") or choice.get("logprobs"))

@@ -29,23 +29,23 @@ class _Choice:
     def text(self) -> str:
         return "".join(self.content)
 
-    def add(self, made: Mapping[str, Json]) -> None:
-        delta = made.get("delta") or {}
+    def add(self, choice: Mapping[str, Json]) -> None:
+        delta = choice.get("delta") or {}
         self.content.append(delta.get("content") or "")
         for call in delta.get("tool_calls") or ():
             self._add_call(call)
-        if made.get("logprobs"):
+        if choice.get("logprobs"):
             self.logprobs = self.logprobs if self.logprobs is not None else []
-            self.logprobs += made["logprobs"].get("content") or ()
-        self.finish_reason = made.get("finish_reason") or self.finish_reason
-        self.about_end |= _about_end(made)
+            self.logprobs += choice["logprobs"].get("content") or ()
+        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        self.about_end |= _about_end(choice)
 
     def _add_call(self, call: Mapping[str, Json]) -> None:
         empty = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
-        known = self.tool_calls.setdefault(call.get("index", len(self.tool_calls)), empty)
-        known["id"] = call.get("id") or known["id"]
+        assembled = self.tool_calls.setdefault(call.get("index", len(self.tool_calls)), empty)
+        assembled["id"] = call.get("id") or assembled["id"]
         for name in ("name", "arguments"):
-            known["function"][name] += (call.get("function") or {}).get(name) or ""
+            assembled["function"][name] += (call.get("function") or {}).get(name) or ""
 
     def whole(self, index: int) -> dict[str, Json]:
         message: dict[str, Json] = {"role": "assistant", "content": self.text, "refusal": None}
@@ -53,8 +53,8 @@ class _Choice:
             message["content"] = self.text or None
             message["tool_calls"] = [self.tool_calls[number] for number in sorted(self.tool_calls)]
         logprobs = None if self.logprobs is None else {"content": self.logprobs, "refusal": None}
-        made = {"index": index, "message": message, "finish_reason": self.finish_reason, "logprobs": logprobs}
-        return made | self.about_end
+        choice = {"index": index, "message": message, "finish_reason": self.finish_reason, "logprobs": logprobs}
+        return choice | self.about_end
 
 
 class Assembly:
@@ -71,13 +71,13 @@ class Assembly:
         for name in ("usage", _EXACT):
             if chunk.get(name) is not None:
                 self._more[name] = chunk[name]
-        for made in chunk.get("choices") or ():
-            self._choices.setdefault(made.get("index", 0), _Choice()).add(made)
+        for choice in chunk.get("choices") or ():
+            self._choices.setdefault(choice.get("index", 0), _Choice()).add(choice)
 
     @property
     def is_whole(self) -> bool:
         """Whether at least one choice began and all have ended."""
-        return bool(self._choices) and all(each.finish_reason for each in self._choices.values())
+        return bool(self._choices) and all(choice.finish_reason for choice in self._choices.values())
 
     def completion(self) -> dict[str, Json]:
         """Return the completion assembled so far."""
@@ -92,8 +92,8 @@ class Assembly:
             return
         rest = []
         for choice in completion["choices"]:
-            seen = self._choices.get(choice["index"], _Choice())
-            rest.append(_remainder(choice, seen))
+            partial = self._choices.get(choice["index"], _Choice())
+            rest.append(_remainder(choice, partial))
         yield from chunks_of({**completion, "choices": rest})
 
     def with_header(self, completion: Mapping[str, Json]) -> dict[str, Json]:
@@ -111,8 +111,8 @@ def chunks_of(completion: Mapping[str, Json]) -> Iterator[Chunk]:
         delta = {"role": "assistant", "content": message.get("content") or ""}
         if calls := message.get("tool_calls"):
             delta["tool_calls"] = [{"index": number, **call} for number, call in enumerate(calls)]
-        made = {"index": choice["index"], "delta": delta, "logprobs": choice.get("logprobs"), "finish_reason": None}
-        yield {**header, "choices": [made], **exact}
+        start = {"index": choice["index"], "delta": delta, "logprobs": choice.get("logprobs"), "finish_reason": None}
+        yield {**header, "choices": [start], **exact}
         exact = {}
     for choice in completion["choices"]:
         end = {"index": choice["index"], "delta": {}, "logprobs": None, "finish_reason": choice["finish_reason"]}
@@ -125,15 +125,16 @@ def _about_end(choice: Mapping[str, Json]) -> dict[str, Json]:
     return {name: choice[name] for name in _ABOUT_END if choice.get(name)}
 
 
-def _remainder(choice: Mapping[str, Json], seen: _Choice) -> dict[str, Json]:
+def _remainder(choice: Mapping[str, Json], partial: _Choice) -> dict[str, Json]:
     message = choice["message"]
     content, calls = message.get("content") or "", message.get("tool_calls") or []
-    if not content.startswith(seen.text) or [seen.tool_calls[n] for n in sorted(seen.tool_calls)] not in ([], calls):
+    begun_calls = [partial.tool_calls[index] for index in sorted(partial.tool_calls)]
+    if not content.startswith(partial.text) or begun_calls not in ([], calls):
         raise AnotherReply("The model's server broke off and gave another reply when it was asked again.")
-    left = {"role": "assistant", "content": content[len(seen.text) :]}
-    if calls and not seen.tool_calls:
-        left["tool_calls"] = calls
+    rest = {"role": "assistant", "content": content[len(partial.text) :]}
+    if calls and not partial.tool_calls:
+        rest["tool_calls"] = calls
     logprobs = choice.get("logprobs")
     if logprobs and logprobs.get("content"):
-        logprobs = {**logprobs, "content": logprobs["content"][len(seen.logprobs or ()) :]}
-    return {**choice, "message": left, "logprobs": logprobs}
+        logprobs = {**logprobs, "content": logprobs["content"][len(partial.logprobs or ()) :]}
+    return {**choice, "message": rest, "logprobs": logprobs}

@@ -25,7 +25,7 @@ class GatewayRequest(Protocol):
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What of the request has no effect, apart from parameters of `chat_body`; one sentence each."""
+        """Parts of the request without an effect, a sentence for each; parameters of `chat_body` are not among them."""
 
     @property
     def is_streamed(self) -> bool:
@@ -55,37 +55,37 @@ class AgentRequest:
         return Repetition(count.isdecimal() and int(count) > 0, headers.get("idempotency-key"))
 
 
-async def reply(gateway: SessionGateway, request: AgentRequest, asked: GatewayRequest) -> Response:
+async def reply(gateway: SessionGateway, request: AgentRequest, gateway_request: GatewayRequest) -> Response:
     """Reply to an agent. Sampling ends if the client disconnects. Raises the errors of SessionGateway.begin and
     Exchange."""
 
     async def answered() -> Response:
-        who, body, streamed = request.asker, asked.chat_body, asked.is_streamed
+        who, body, streamed = request.asker, gateway_request.chat_body, gateway_request.is_streamed
         exchange = await gateway.begin(
-            who, body, request.protocol, request.repetition, is_streamed=streamed, warnings=asked.warnings
+            who, body, request.protocol, request.repetition, is_streamed=streamed, warnings=gateway_request.warnings
         )
-        return await _make_reply(exchange, asked)
+        return await _make_reply(exchange, gateway_request)
 
     return await _until_disconnect(request.http, answered())
 
 
-async def begun(exchange: Exchange, http: Request, asked: GatewayRequest) -> Response:
+async def begun(exchange: Exchange, http: Request, gateway_request: GatewayRequest) -> Response:
     """Send the reply of an exchange and finish it. Raises the errors of Exchange."""
-    return await _until_disconnect(http, _make_reply(exchange, asked))
+    return await _until_disconnect(http, _make_reply(exchange, gateway_request))
 
 
 async def _until_disconnect(http: Request, answered: Coroutine[Any, Any, Response]) -> Response:
-    made = await unless_disconnected(http, answered)
-    return Response(status_code=CLIENT_DISCONNECTED) if made is None else made
+    response = await unless_disconnected(http, answered)
+    return Response(status_code=CLIENT_DISCONNECTED) if response is None else response
 
 
-async def _make_reply(exchange: Exchange, asked: GatewayRequest) -> Response:
+async def _make_reply(exchange: Exchange, gateway_request: GatewayRequest) -> Response:
     try:
-        if not asked.is_streamed:
-            return WholeReply(exchange, asked.document(await exchange.completion()))
+        if not gateway_request.is_streamed:
+            return WholeReply(exchange, gateway_request.document(await exchange.completion()))
         chunks = exchange.chunks()
         # An error before the first chunk becomes an ordinary error reply.
-        return StreamedReply(exchange, asked.events(_with_first(await anext(chunks), chunks)))
+        return StreamedReply(exchange, gateway_request.events(_with_first(await anext(chunks), chunks)))
     except BaseException:
         await shielded(exchange.finish(delivered=False))
         raise

@@ -113,7 +113,7 @@ class SessionGateway:
         asker: SessionCaller,
         body: dict[str, Json],
         protocol: str,
-        asked: Repetition,
+        repetition: Repetition,
         *,
         is_streamed: bool,
         warnings: Sequence[str] = (),
@@ -129,7 +129,7 @@ class SessionGateway:
             ask = self.begun_stream if is_streamed else self.sampled
             early = asyncio.create_task(ask(session, request, seeds.in_turn), name="ask early")
         try:
-            call = await self.calls.begin(asker, request, protocol, asked, seeds)
+            call = await self.calls.begin(asker, request, protocol, repetition, seeds)
             exchange = SessionExchange(self, session, request, call, early)
             if call.recorded is None and call.seed == seeds.in_turn:
                 session.turn = seeds.turn
@@ -141,8 +141,8 @@ class SessionGateway:
         return exchange
 
     async def _session(self, id: str) -> KnownSession:
-        if (kept := self._known.get(id)) is not None:
-            return kept
+        if (cached := self._known.get(id)) is not None:
+            return cached
         async with self.database() as tx:
             row = await tx.get(AgentSession, id)
             run = None if row is None or row.model_run_id is None else await tx.get(Run, row.model_run_id)
@@ -151,7 +151,7 @@ class SessionGateway:
             raise NotFound(f"There is no session {id!r}.")
         if run is None and not is_on_engine(row.backend):
             raise NotFound(f"The run that trained {row.model} was deleted; only with it the model can be found.")
-        known = KnownSession(
+        session = KnownSession(
             id,
             ResolvedModel(row.model, row.step, run),
             None if row.sampling is None else Sampling(**row.sampling),
@@ -159,13 +159,13 @@ class SessionGateway:
             set(row.warnings),
             exposure=None if release is None else _exposure(row, release),
         )
-        self._known[id] = known
+        self._known[id] = session
         if len(self._known) > _MOST_KNOWN:
             self._known.popitem(last=False)
-        return known
+        return session
 
     async def _warn(self, session: KnownSession, warnings: Sequence[str]) -> None:
-        new = [each for each in dict.fromkeys(warnings) if each not in session.warnings]
+        new = [warning for warning in dict.fromkeys(warnings) if warning not in session.warnings]
         if new:
             await AgentSessions(self.database).warn(session.id, new)
             session.warnings.update(new)
@@ -188,7 +188,7 @@ class SessionGateway:
             return {}
         session = await self._session(session_id)
         if not session.items.keys() >= set(ids):
-            for call in await self.calls.kept(session_id, after=session.itemized):
+            for call in await self.calls.listed(session_id, after=session.itemized):
                 if call.completion is not None:
                     session.items |= responses.items_of(call.completion) if call.protocol == responses.NAME else {}
                     session.itemized += call.number == session.itemized + 1
@@ -201,12 +201,12 @@ class SessionGateway:
         if is_on_engine(model.backend):
             return await self._models.endpoint(model)
         which = (model.backend, model.name, model.step)
-        known, until = self._endpoints.get(which, (None, 0.0))
-        if known is None or until < now:
-            known = await self._models.endpoint(model)
-            self._endpoints[which] = (known, now + _ENDPOINT_CACHE_S)
-            self._endpoints = {each: kept for each, kept in self._endpoints.items() if kept[1] >= now}
-        return known
+        endpoint, until = self._endpoints.get(which, (None, 0.0))
+        if endpoint is None or until < now:
+            endpoint = await self._models.endpoint(model)
+            self._endpoints[which] = (endpoint, now + _ENDPOINT_CACHE_S)
+            self._endpoints = {checkpoint: cached for checkpoint, cached in self._endpoints.items() if cached[1] >= now}
+        return endpoint
 
     async def sampled(self, session: KnownSession, request: CanonicalRequest, seed: int) -> dict[str, Json]:
         """Sample a completion. Raises the errors of Upstream."""
@@ -234,13 +234,13 @@ class SessionGateway:
         more: dict[str, Json] = {"return_token_ids": True} if endpoint.tells_token_ids else {}
         return endpoint, {**body, "seed": seed, "logprobs": True, **more}
 
-    async def _request_body(self, session: KnownSession, asked: CanonicalRequest) -> tuple[Endpoint, dict[str, Json]]:
+    async def _request_body(self, session: KnownSession, request: CanonicalRequest) -> tuple[Endpoint, dict[str, Json]]:
         """Return the endpoint and the body of the request. For the engine, earlier replies include their token ids."""
         endpoint = await self.endpoint(session)
         on_engine = is_on_engine(session.model.backend)
-        messages = await self._replies.messages(session.id, asked) if on_engine else list(asked.messages)
-        tools: dict[str, Json] = {"tools": list(asked.tools)} if asked.tools else {}
-        return endpoint, {**asked.parameters, "model": endpoint.model, "messages": messages, **tools}
+        messages = await self._replies.messages(session.id, request) if on_engine else list(request.messages)
+        tools: dict[str, Json] = {"tools": list(request.tools)} if request.tools else {}
+        return endpoint, {**request.parameters, "model": endpoint.model, "messages": messages, **tools}
 
     async def record(self, exchange: "SessionExchange", completion: dict[str, Json]) -> dict[str, Json]:
         """Record the answer durably and return the one that counts. Raises SessionOver."""
@@ -252,9 +252,9 @@ class SessionGateway:
             )
             await record(self.database, exposure, observed)
             exchange.session.exposure = None
-        asked = exchange.request
-        which = asked.digest, exchange.call.occurrence
-        self._replies.add(exchange.session.id, which, asked.conversations[-1], recorded)
+        request = exchange.request
+        which = request.digest, exchange.call.occurrence
+        self._replies.add(exchange.session.id, which, request.conversations[-1], recorded)
         return recorded
 
     async def finish(self, exchange: "SessionExchange", *, delivered: bool) -> None:
@@ -324,13 +324,13 @@ class SessionExchange:
                 yield chunk
 
     async def _sampled_chunks(self) -> AsyncGenerator[Chunk]:
-        assembly, held = Assembly(), list[Chunk]()
+        assembly, unsent = Assembly(), list[Chunk]()
         try:
             async with aclosing((await self._reply(self.gateway.begun_stream)).chunks()) as stream:
                 async for chunk in stream:
                     assembly.add(chunk)
-                    if held or _ends(chunk):
-                        held.append(chunk)
+                    if unsent or _ends(chunk):
+                        unsent.append(chunk)
                     else:
                         yield chunk
             if not assembly.is_whole:
@@ -339,10 +339,10 @@ class SessionExchange:
         except ServerAway as error:
             log.info("a stream broke off and is sampled again", session_id=self.session.id, error=str(error))
             sampled = assembly.with_header(await self.gateway.sampled(self.session, self.request, self.call.seed))
-            held = list(assembly.rest_of(sampled))
+            unsent = list(assembly.rest_of(sampled))
         if await self.gateway.record(self, sampled) is not sampled:
             raise AnotherReply("Another process has answered this request meanwhile; repeat it.")
-        for chunk in held:
+        for chunk in unsent:
             yield chunk
 
     async def finish(self, *, delivered: bool) -> None:

@@ -42,17 +42,17 @@ class KnownReplies:
 
     async def messages(self, session_id: str, request: CanonicalRequest) -> list[dict[str, Json]]:
         """Return the request's messages, with `token_ids` in those that are known replies."""
-        replies = [index for index, message in enumerate(request.messages) if message["role"] == "assistant"]
-        if not replies:
+        indexes = [index for index, message in enumerate(request.messages) if message["role"] == "assistant"]
+        if not indexes:
             return list(request.messages)
         digests = request.conversations
-        known = self._of(session_id)
-        if any(digests[index] not in known.ids for index in replies):
-            await self._load(session_id, known)
-            known = self._of(session_id)  # it can have been evicted in the meantime
+        replies = self._of(session_id)
+        if any(digests[index] not in replies.ids for index in indexes):
+            await self._load(session_id, replies)
+            replies = self._of(session_id)  # it can have been evicted in the meantime
         messages = list(request.messages)
-        for index in replies:
-            if (ids := known.ids.get(digests[index])) is not None:
+        for index in indexes:
+            if (ids := replies.ids.get(digests[index])) is not None:
                 messages[index] = {**messages[index], "token_ids": ids.tolist()}
         return messages
 
@@ -65,20 +65,20 @@ class KnownReplies:
     ) -> None:
         """Remember the answer of a call. `call` is its digest and occurrence, `conversation` the digest of the
         conversation that it continues."""
-        known = self._of(session_id)
-        known.calls.add(call)
+        replies = self._of(session_id)
+        replies.calls.add(call)
         for choice in completion["choices"]:
             if (ids := _ids(choice)) is not None:
                 reply = conversation_with(conversation, choice["message"])
-                self._ids += len(ids) - len(known.ids.get(reply, ()))
-                known.ids[reply] = ids
+                self._ids += len(ids) - len(replies.ids.get(reply, ()))
+                replies.ids[reply] = ids
         self._forget_oldest()
 
     def _of(self, session_id: str) -> _Replies:
-        known = self._known.setdefault(session_id, _Replies())
+        replies = self._known.setdefault(session_id, _Replies())
         self._known.move_to_end(session_id)
         self._forget_oldest()
-        return known
+        return replies
 
     def _forget_oldest(self) -> None:
         """Evict the oldest sessions, which are loaded again when needed. The newest one stays, whatever its size."""
@@ -86,20 +86,20 @@ class KnownReplies:
             _, forgotten = self._known.popitem(last=False)
             self._ids -= sum(map(len, forgotten.ids.values()))
 
-    async def _load(self, session_id: str, known: _Replies) -> None:
+    async def _load(self, session_id: str, replies: _Replies) -> None:
         """Load what other processes recorded, or this one before a restart."""
         row = SessionCall
         query = select(row.digest, row.occurrence, row.request, row.answer).where(
             row.session_id == session_id,
             row.answer.is_not(None),
-            tuple_(row.digest, row.occurrence).not_in(sorted(known.calls)),
+            tuple_(row.digest, row.occurrence).not_in(sorted(replies.calls)),
         )
         async with self._database() as tx:
             rows = (await tx.execute(query)).all()
-        for digest, occurrence, request, answer in rows:
-            asked = unpack_request(request)
+        for digest, occurrence, packed, answer in rows:
+            request = unpack_request(packed)
             assert answer is not None
-            conversation = conversations(asked.messages, asked.tools)[-1]
+            conversation = conversations(request.messages, request.tools)[-1]
             self.add(session_id, (digest, occurrence), conversation, unpack_answer(answer))
 
 

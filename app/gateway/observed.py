@@ -114,8 +114,8 @@ def _response_in(body: bytes) -> Mapping[str, Json]:
     """Return the response in a reply: the reply itself, or the one in the last event of a stream; empty if there is
     none, as in an error's event."""
     try:
-        said = json.loads(body.strip().rpartition(b"\n")[2].removeprefix(b"data: "))
+        document = json.loads(body.strip().rpartition(b"\n")[2].removeprefix(b"data: "))
     except ValueError:
         return {}
-    found = said.get("response", said) if isinstance(said, dict) else {}
-    return found if isinstance(found, dict) else {}
+    response = document.get("response", document) if isinstance(document, dict) else {}
+    return response if isinstance(response, dict) else {}

@@ -22,31 +22,31 @@ async def pinned(
     Raises UnknownModelName (also if the checkpoint is gone), Conflict if the run has no checkpoint yet, and
     Unavailable.
     """
-    found = await models.resolve(caller, name, requester)
-    async with failure_recorded(models.database, found.exposure):
-        return replace(await _pinned(models, engine, found, name), exposure=found.exposure)
+    resolved = await models.resolve(caller, name, requester)
+    async with failure_recorded(models.database, resolved.exposure):
+        return replace(await _pinned(models, engine, resolved, name), exposure=resolved.exposure)
 
 
-async def _pinned(models: ModelResolver, engine: EngineClient, found: ResolvedModel, name: str) -> PinnedModel:
-    run_id = None if found.run is None else found.run.id
-    if found.name in models.base_models:
-        return PinnedModel(name, found.name, None, found.backend, run_id)
-    if is_on_engine(found.backend):
-        return await _on_engine(found, engine, name, run_id)
-    assert found.run is not None
-    step = found.run.step if found.step is None else found.step
+async def _pinned(models: ModelResolver, engine: EngineClient, resolved: ResolvedModel, name: str) -> PinnedModel:
+    run_id = None if resolved.run is None else resolved.run.id
+    if resolved.name in models.base_models:
+        return PinnedModel(name, resolved.name, None, resolved.backend, run_id)
+    if is_on_engine(resolved.backend):
+        return await _on_engine(resolved, engine, name, run_id)
+    assert resolved.run is not None
+    step = resolved.run.step if resolved.step is None else resolved.step
     if step is None:  # without a step, the server would always use the newest checkpoint
         raise Conflict(f"Run {run_id} has no checkpoint yet; retry after its baseline evaluation.")
-    return PinnedModel(name, found.name, step, found.backend, run_id)
+    return PinnedModel(name, resolved.name, step, resolved.backend, run_id)
 
 
-async def _on_engine(found: ResolvedModel, engine: EngineClient, name: str, run_id: str | None) -> PinnedModel:
+async def _on_engine(resolved: ResolvedModel, engine: EngineClient, name: str, run_id: str | None) -> PinnedModel:
     try:
-        model = ModelName.parse(found.name)
-        known = await engine.described(f"/models/{model.project}/{model.name}")
+        model = ModelName.parse(resolved.name)
+        description = await engine.described(f"/models/{model.project}/{model.name}")
     except (ValueError, NotFound):
         raise UnknownModelName(name) from None
-    step = known["step"] if found.step is None else found.step
-    if step not in known["steps"]:
+    step = description["step"] if resolved.step is None else resolved.step
+    if step not in description["steps"]:
         raise UnknownModelName(name)
-    return PinnedModel(name, str(model.at(step)), step, found.backend, run_id)
+    return PinnedModel(name, str(model.at(step)), step, resolved.backend, run_id)

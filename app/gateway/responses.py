@@ -48,12 +48,12 @@ class ResponsesAsked:
         """Yield the response as server-sent events."""
         async with aclosing(chunks):
             first = await anext(chunks)
-            made = ResponseEvents(self._reply(first))
+            response_events = ResponseEvents(self._reply(first))
             try:
-                async for event in made.of(self._plain(first, chunks)):
-                    yield _sent(event)
+                async for event in response_events.of(self._plain(first, chunks)):
+                    yield _server_sent(event)
             except STREAM_ERRORS as error:
-                yield _sent(made.failed(str(error)))
+                yield _server_sent(response_events.failed(str(error)))
 
     def _reply(self, begun: Mapping[str, Json]) -> ResponseFields:
         """Return the constant fields of the response."""
@@ -63,16 +63,16 @@ class ResponsesAsked:
         """Yield the chunks, with each tool call held back and sent whole in the last one."""
         whole = Assembly()
         whole.add(first)
-        yield {**first, "choices": [self._plain_choice(each, whole) for each in first.get("choices") or ()]}
+        yield {**first, "choices": [self._plain_choice(choice, whole) for choice in first.get("choices") or ()]}
         async for chunk in rest:
             whole.add(chunk)
-            yield {**chunk, "choices": [self._plain_choice(each, whole) for each in chunk.get("choices") or ()]}
+            yield {**chunk, "choices": [self._plain_choice(choice, whole) for choice in chunk.get("choices") or ()]}
 
     def _plain_choice(self, choice: Mapping[str, Json], whole: Assembly) -> dict[str, Json]:
         delta = {name: value for name, value in (choice.get("delta") or {}).items() if name != "tool_calls"}
         if choice.get("finish_reason"):
-            [made] = whole.completion()["choices"]
-            delta |= {name: value for name, value in made["message"].items() if name == "tool_calls"}
+            [whole_choice] = whole.completion()["choices"]
+            delta |= {name: value for name, value in whole_choice["message"].items() if name == "tool_calls"}
         logprobs = choice.get("logprobs") if self.request.logprobs else None
         plain = {"delta": delta, "logprobs": logprobs, "finish_reason": choice.get("finish_reason")}
         return plain | ({MALFORMED: choice[MALFORMED]} if MALFORMED in choice else {})
@@ -85,7 +85,7 @@ def _id_of(completion: Mapping[str, Json]) -> str:
 
 def references_in(body: Mapping[str, Json]) -> set[str]:
     """Return the ids of earlier items to which the body refers."""
-    items = given if isinstance(given := body.get("input"), list) else ()
+    items = conversation if isinstance(conversation := body.get("input"), list) else ()
     return {id for item in items if isinstance(item, dict) and (id := reference_in(item)) is not None}
 
 
@@ -97,15 +97,15 @@ def items_of(completion: Mapping[str, Json]) -> dict[str, Item]:
     }
 
 
-def asked(body: Mapping[str, Json], known: Mapping[str, Item]) -> ResponsesAsked:
-    """Translate the request to a chat completion. `known` are the items to which it refers. Raises BadRequestBody."""
+def read_request(body: Mapping[str, Json], items: Mapping[str, Item]) -> ResponsesAsked:
+    """Translate the request to a chat completion. `items` are those to which it refers. Raises BadRequestBody."""
     try:
         request = ResponsesRequest.model_validate({"model": "", **body})
         if request.previous_response_id is not None:
             raise BadParameter(
                 "previous_response_id: in a session, send the items of the conversation", param="previous_response_id"
             )
-        chat_body = request.chat_body([_whole(item, known) for item in request.items])
+        chat_body = request.chat_body([_whole(item, items) for item in request.items])
         return ResponsesAsked(request, chat_body, [*hint_warnings(body), *request.warnings])
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
@@ -115,15 +115,15 @@ def asked(body: Mapping[str, Json], known: Mapping[str, Item]) -> ResponsesAsked
         raise BadRequestBody(("body", error.param), str(error)) from None
 
 
-def _whole(item: Item, known: Mapping[str, Item]) -> Item:
-    if (id := reference_in(item)) is not None and id not in known:
+def _whole(item: Item, items: Mapping[str, Item]) -> Item:
+    if (id := reference_in(item)) is not None and id not in items:
         raise BadParameter(
             f"input: the session has no item {id!r}; refer to items of its replies, or send them whole",
             param="input",
             code="item_not_found",
         )
-    return item if id is None else known[id]
+    return item if id is None else items[id]
 
 
-def _sent(event: Event) -> str:
+def _server_sent(event: Event) -> str:
     return f"event: {event['type']}\ndata: {orjson.dumps(event).decode()}\n\n"

@@ -47,8 +47,8 @@ class ModelRefused(ServiceError):
         self._error = error
 
     def members(self) -> Mapping[str, Any]:
-        given = {name: self._error[name] for name in ("code", "param") if self._error.get(name) is not None}
-        return given if read_full_context(str(self)) is None else given | {"code": FULL_CONTEXT}
+        fields = {name: self._error[name] for name in ("code", "param") if self._error.get(name) is not None}
+        return fields if read_full_context(str(self)) is None else fields | {"code": FULL_CONTEXT}
 
 
 class NoTokenCount(InvalidRequest):
@@ -134,18 +134,18 @@ def _completions(endpoint: Endpoint) -> str:
 
 
 def _completion(body: bytes) -> dict[str, Json]:
-    made = _object(body)
-    choices = _dicts(made.get("choices"))
+    completion = _object(body)
+    choices = _dicts(completion.get("choices"))
     if not choices or not all(isinstance(choice.get("message"), dict) for choice in choices):
         raise BadGateway("The server of the model answered with no completion.")
-    return made
+    return completion
 
 
 def _chunk(data: bytes) -> dict[str, Json]:
     chunk = _object(data)
     if error := chunk.get("error"):
-        said = error.get("message") if isinstance(error, dict) else error
-        raise ServerAway(f"The server of the model broke off: {said}")
+        message = error.get("message") if isinstance(error, dict) else error
+        raise ServerAway(f"The server of the model broke off: {message}")
     choices = _dicts(chunk.get("choices"))
     if not all(isinstance(choice.get("index", 0), int) and _is_object(choice.get("delta")) for choice in choices):
         raise BadGateway("The server of the model sent a malformed stream.")
@@ -154,16 +154,16 @@ def _chunk(data: bytes) -> dict[str, Json]:
 
 def _object(text: bytes) -> dict[str, Json]:
     try:
-        made = strict_json.loads(text)
+        document = strict_json.loads(text)
     except ValueError:
         raise BadGateway("The server of the model answered with no JSON.") from None
-    if not isinstance(made, dict) or not _is_object(made.get("usage")):
+    if not isinstance(document, dict) or not _is_object(document.get("usage")):
         raise BadGateway("The server of the model answered with no completion.")
-    return made
+    return document
 
 
 def _dicts(value: Json) -> list[dict[str, Json]]:
-    if not isinstance(value or [], list) or not all(isinstance(each, dict) for each in value or ()):
+    if not isinstance(value or [], list) or not all(isinstance(choice, dict) for choice in value or ()):
         raise BadGateway("The server of the model sent malformed choices.")
     return value or []
 

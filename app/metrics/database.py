@@ -88,8 +88,8 @@ async def read(database: Database) -> DatabaseFigures:
 
 
 async def _counts(tx: AsyncSession, column: InstrumentedAttribute[str], states: Iterable[StrEnum]) -> dict[str, int]:
-    found = await tx.execute(select(column, func.count()).group_by(column))
-    return {str(state): 0 for state in states} | {status: count for status, count in found.all()}  # noqa: C416 - rows are no tuples to mypy
+    counts = await tx.execute(select(column, func.count()).group_by(column))
+    return {str(state): 0 for state in states} | {status: count for status, count in counts.all()}  # noqa: C416 - rows are no tuples to mypy
 
 
 _RUNNING = select(

@@ -50,23 +50,25 @@ class Checkpoints:
     async def listed(self) -> list[dict[str, Json]]:
         """Return each checkpoint with its metrics (if the backend keeps them), runs' figures, and promoted names."""
         if is_on_engine(self.backend):
-            found = {each["step"]: each for each in await self.engine.checkpoints(await self._model_id())}
+            by_step = {
+                checkpoint["step"]: checkpoint for checkpoint in await self.engine.checkpoints(await self._model_id())
+            }
         else:
-            found = {step: {} for step in await self.steps()}
+            by_step = {step: {} for step in await self.steps()}
         runs = await self._of_runs()
         promoted = await self._promoted()
         return [
             {
                 "step": step,
-                "created_at": runs[step].created_at if step in runs else each.get("created"),
-                "metrics": each.get("metrics", {}),
+                "created_at": runs[step].created_at if step in runs else checkpoint.get("created"),
+                "metrics": checkpoint.get("metrics", {}),
                 "run_id": runs[step].run_id if step in runs else None,
                 "iteration": runs[step].iteration if step in runs else None,
                 "success": runs[step].success if step in runs else None,
                 "is_best": runs[step].is_best if step in runs else False,
                 "promoted_as": [name for name, at in promoted.items() if at == step],
             }
-            for step, each in sorted(found.items())
+            for step, checkpoint in sorted(by_step.items())
         ]
 
     async def promote(
@@ -114,7 +116,9 @@ class Checkpoints:
         promoted = {
             step: f"is promoted as {self.model.project}/{name}" for name, step in (await self._promoted()).items()
         }
-        released = {each.step: each.why for each in await needed_checkpoints(self.database, self.model)}
+        released = {
+            checkpoint.step: checkpoint.why for checkpoint in await needed_checkpoints(self.database, self.model)
+        }
         best = select(Run.best_step, Run.id).where(*self._run_conditions())
         forks = select(Run.parent_step, Run.id).where(
             Run.parent_run_id.in_(select(Run.id).where(*self._run_conditions())), Run.status.in_(LIVE)
@@ -126,12 +130,12 @@ class Checkpoints:
                 for id in (await tx.execute(live)).scalars().all()
                 for step in await sampled_steps(tx, id)
             ]
-            found = [
+            reasons = [
                 *sampled,
                 *((step, f"is what run {id} starts from") for step, id in await tx.execute(forks)),
                 *((step, f"is the best of run {id}") for step, id in await tx.execute(best)),
             ]
-        return {step: why for step, why in found if step is not None} | promoted | released
+        return {step: why for step, why in reasons if step is not None} | promoted | released
 
     async def note_deleted(self, steps: Sequence[int]) -> None:
         """Mark the checkpoints as deleted in the records of runs."""
@@ -156,16 +160,16 @@ class Checkpoints:
     async def exported_step(self, step: int | None) -> int:
         """Return `step`, or the newest one for None. Raises NotFound, or Conflict if the engine lacks the files."""
         self._require_engine()
-        found = await self.steps()
-        if not found or (step is not None and step not in found):
+        steps = await self.steps()
+        if not steps or (step is not None and step not in steps):
             raise NotFound(f"{self.model} has no checkpoint {step}.")
-        return max(found) if step is None else step
+        return max(steps) if step is None else step
 
     async def export_path(self, step: int) -> str:
         """Return the engine's path for downloading a checkpoint that `exported_step` returned."""
         return f"/preview/models/{await self._model_id()}/checkpoints/{step}/export"
 
-    async def push(self, step: int, place: PushDestination, caller: Caller, settings: Settings) -> Pushed:
+    async def push(self, step: int, destination: PushDestination, caller: Caller, settings: Settings) -> Pushed:
         """Push a checkpoint that `exported_step` returned, and log an event for the run that produced it.
 
         Raises NotFound or the errors of `pushes.push`.
@@ -173,17 +177,17 @@ class Checkpoints:
         path = await self.export_path(step)
         address = await self.engine.engine.address()
         source = Source(str(self.model.at(step)), f"{address.url}/v1{path}", address.key)
-        pushed = await push(settings, source, place)
+        pushed = await push(settings, source, destination)
         log.info("checkpoint pushed", checkpoint=source.checkpoint, url=pushed.url, actor=caller.actor)
         await self._note_pushed(step, pushed, caller)
         return pushed
 
     async def _note_pushed(self, step: int, pushed: Pushed, caller: Caller) -> None:
-        made = (await self._of_runs()).get(step)
+        origin = (await self._of_runs()).get(step)
         data = {"step": step, "url": pushed.url, "revision": pushed.revision}
         async with self.database.begin() as tx:
-            if made is not None and await tx.get(Run, made.run_id, with_for_update=True) is not None:
-                await append(tx, made.run_id, EventType.CHECKPOINT_PUSHED, caller.actor, data)
+            if origin is not None and await tx.get(Run, origin.run_id, with_for_update=True) is not None:
+                await append(tx, origin.run_id, EventType.CHECKPOINT_PUSHED, caller.actor, data)
 
     def _require_engine(self) -> None:
         if not is_on_engine(self.backend):
@@ -198,7 +202,7 @@ class Checkpoints:
 
     async def _promoted(self) -> dict[str, int]:
         current = await Promotions(self.database).all(self.model.project, model=self.model.name)
-        return {each.name: each.step for each in current}
+        return {promotion.name: promotion.step for promotion in current}
 
     async def _is_model(self, name: ModelName) -> bool:
         query = select(Run.id).where(*_trained(name)).limit(1)

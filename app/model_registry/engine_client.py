@@ -31,7 +31,7 @@ class EngineClient:
 
     async def steps(self) -> dict[str, frozenset[int]]:
         """Return the steps of each trained model's checkpoints, by PROJECT/NAME."""
-        return {each["id"]: frozenset(each["steps"]) for each in await self.models() if "steps" in each}
+        return {model["id"]: frozenset(model["steps"]) for model in await self.models() if "steps" in model}
 
     async def trainable_models(self) -> list[dict[str, Json]]:
         """Return all models of the training protocol, with `id`, `project` and `name`."""
@@ -40,25 +40,25 @@ class EngineClient:
 
     async def described(self, path: str) -> dict[str, Json]:
         """Return the engine's description of a model or a training job."""
-        found: dict[str, Json] = await self._call("GET", path)
-        return found
+        description: dict[str, Json] = await self._call("GET", path)
+        return description
 
     async def model_id(self, model: ModelName) -> str:
         """Return the model's id in the training protocol."""
-        for each in await self.trainable_models():
-            if (each["project"], each["name"]) == (model.project, model.name):
-                return str(each["id"])
+        for description in await self.trainable_models():
+            if (description["project"], description["name"]) == (model.project, model.name):
+                return str(description["id"])
         raise NotFound(f"There is no model '{model}'.")
 
     async def checkpoints(self, model_id: str) -> list[dict[str, Json]]:
         """Return `{step, metrics, created}` of each checkpoint, oldest first."""
-        found: list[dict[str, Json]] = []
+        checkpoints: list[dict[str, Json]] = []
         while True:
-            after = {"after": found[-1]["id"]} if found else {}
+            after = {"after": checkpoints[-1]["id"]} if checkpoints else {}
             page = await self._call("GET", f"/preview/models/{model_id}/checkpoints", params=after)
-            found += page["data"]
+            checkpoints += page["data"]
             if not page["has_more"]:
-                return found
+                return checkpoints
 
     async def delete_checkpoints(self, model_id: str, steps: list[int]) -> Json:
         """Delete checkpoints. The engine refuses to delete the newest one."""

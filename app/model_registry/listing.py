@@ -20,22 +20,22 @@ async def listed(
     database: Database, base_models: Collection[str], engine: EngineClient, caller: Caller
 ) -> list[dict[str, Json]]:
     """Return base models, then models, then promoted names. Raises Unavailable."""
-    found = [
-        {**each, "backend": engine_backend()}
-        for each in await engine.models()
-        if each["id"] in base_models or _is_visible(caller, each["id"])
+    models = [
+        {**model, "backend": engine_backend()}
+        for model in await engine.models()
+        if model["id"] in base_models or _is_visible(caller, model["id"])
     ]
-    found += await _other_backends(database, caller)
-    return found + [
+    models += await _other_backends(database, caller)
+    return models + [
         {
-            "id": str(ModelName(each.project, each.name)),
+            "id": str(ModelName(promotion.project, promotion.name)),
             "object": "model",
-            "created": int(each.created_at.timestamp()),
-            "owned_by": each.project,
-            "backend": each.backend,
-            "promoted": str(ModelName(each.project, each.model_name, each.step)),
+            "created": int(promotion.created_at.timestamp()),
+            "owned_by": promotion.project,
+            "backend": promotion.backend,
+            "promoted": str(ModelName(promotion.project, promotion.model_name, promotion.step)),
         }
-        for each in await Promotions(database).all(caller.project)
+        for promotion in await Promotions(database).all(caller.project)
     ]
 
 
@@ -46,18 +46,18 @@ async def one(
 
     Raises UnknownModelName, Unavailable, or Conflict for a run that has no checkpoint yet.
     """
-    found = await listed(database, models.base_models, engine, caller)
-    for each in reversed(found):  # promoted names come last and take precedence over models of the same name
-        if each["id"] == name:
-            return each
+    catalogue = await listed(database, models.base_models, engine, caller)
+    for model in reversed(catalogue):  # promoted names come last and take precedence over models of the same name
+        if model["id"] == name:
+            return model
     try:
         checkpoint = ModelName.parse((await models.resolve(caller, name)).name)
     except ValueError:
         raise UnknownModelName(name) from None
-    for each in found:
-        steps = each.get("steps", (checkpoint.step,))  # other backends do not list their steps
-        if each["id"] == str(checkpoint.at(None)) and "promoted" not in each and checkpoint.step in steps:
-            return {**each, "id": name, "step": checkpoint.step}
+    for model in catalogue:
+        steps = model.get("steps", (checkpoint.step,))  # other backends do not list their steps
+        if model["id"] == str(checkpoint.at(None)) and "promoted" not in model and checkpoint.step in steps:
+            return {**model, "id": name, "step": checkpoint.step}
     raise UnknownModelName(name)
 
 

@@ -63,14 +63,14 @@ class Promotions:
         is_its = and_(Release.promotion_id == newest.id, Release.state.in_(sorted(SPLITTING)))
         query = select(newest, Release).outerjoin(Release, is_its).where(newest.withdrawn_at.is_(None))
         async with self.database() as tx:
-            found = (await tx.execute(query.options(load_only(*_OF_SPLIT)))).one_or_none()
-        return None if found is None else (found[0], None if found[1] is None else Split.of(found[1]))
+            row = (await tx.execute(query.options(load_only(*_OF_SPLIT)))).one_or_none()
+        return None if row is None else (row[0], None if row[1] is None else Split.of(row[1]))
 
     async def history(self, project: str, name: str, *, limit: int) -> Sequence[Promotion]:
         """Return all promotions of the name, newest first, or none if the name is withdrawn."""
         async with self.database() as tx:
-            found = (await tx.execute(_of(project, name).limit(limit))).scalars().all()
-        return [] if found and found[0].withdrawn_at is not None else found
+            promotions = (await tx.execute(_of(project, name).limit(limit))).scalars().all()
+        return [] if promotions and promotions[0].withdrawn_at is not None else promotions
 
     async def all(self, project: str | None, *, model: str | None = None) -> Sequence[Promotion]:
         """Return the current promotions of a project (None: of all projects), optionally only those of `model`."""
@@ -98,8 +98,8 @@ class Promotions:
         if project is not None:
             query = query.where(newest.project == project)
         async with self.database() as tx:
-            found = (await tx.execute(query)).one_or_none()
-        return None if found is None else (found[0], found[1])
+            row = (await tx.execute(query)).one_or_none()
+        return None if row is None else (row[0], row[1])
 
 
 _NAME = (Promotion.project, Promotion.name)

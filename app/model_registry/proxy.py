@@ -74,7 +74,7 @@ class ChatProxy:
         """
         deadline_s = deadline_s or self.deadline_s
         deadline = asyncio.get_running_loop().time() + deadline_s
-        sent = self.http.build_request(
+        outgoing = self.http.build_request(
             request.method,
             f"{endpoint.base_url}{path}",
             headers={
@@ -87,7 +87,7 @@ class ChatProxy:
         )
         try:
             async with asyncio.timeout_at(deadline):
-                reply = await unless_disconnected(request, self.http.send(sent, stream=True))
+                reply = await unless_disconnected(request, self.http.send(outgoing, stream=True))
         except TimeoutError:
             raise NoAnswerInTime(f"{endpoint.model} gave no answer within {deadline_s:.0f} s.") from None
         except httpx.TransportError as error:

@@ -94,8 +94,8 @@ class ModelResolver:
             return _of_any_project(caller, name)
         if not caller.sees(model.project):
             raise UnknownModelName(name)
-        if model.step is None and (found := await Promotions(self.database).current_split(model.project, model.name)):
-            return await self._promoted(str(model), *found, requester)
+        if model.step is None and (current := await Promotions(self.database).current_split(model.project, model.name)):
+            return await self._promoted(str(model), *current, requester)
         return ResolvedModel(str(model), model.step, await self._newest_run(model))
 
     async def _promoted(
@@ -131,12 +131,12 @@ class ModelResolver:
 
     async def _of_artifact(self, caller: Caller, name: str, model: str, step: str | None) -> ResolvedModel:
         try:
-            found = ModelName.parse(model).at(None if step is None else int(step))
+            checkpoint = ModelName.parse(model).at(None if step is None else int(step))
         except ValueError:
             raise UnknownModelName(name) from None
-        if not caller.sees(found.project):
+        if not caller.sees(checkpoint.project):
             raise UnknownModelName(name)
-        return ResolvedModel(name, found.step, await self._newest_run(found))
+        return ResolvedModel(name, checkpoint.step, await self._newest_run(checkpoint))
 
     async def _of_run_id(self, caller: Caller, run_id: str, step: str | None) -> ResolvedModel:
         async with self.database() as tx:

@@ -70,22 +70,22 @@ class TrainableModels:
 
     async def listed(self) -> list[dict[str, Json]]:
         """Return the engine's descriptions of the models."""
-        return [each for each in await self.engine.trainable_models() if self.caller.sees(each["project"])]
+        return [model for model in await self.engine.trainable_models() if self.caller.sees(model["project"])]
 
     async def name(self, model_id: str) -> ModelName:
         """Return the name of the model with that id."""
-        found = await self._found(f"/preview/models/{model_id}") if _ID.fullmatch(model_id) else None
-        if found is None or not self.caller.sees(found["project"]):
+        description = await self._described(f"/preview/models/{model_id}") if _ID.fullmatch(model_id) else None
+        if description is None or not self.caller.sees(description["project"]):
             raise UnknownTrainable("model", model_id)
-        return ModelName(found["project"], found["name"])
+        return ModelName(description["project"], description["name"])
 
     async def require_job(self, job_id: str) -> None:
         """Raise UnknownTrainable unless the training job belongs to a model that the caller can see."""
         model_id = self.known_jobs.get(job_id)
         if model_id is None and _ID.fullmatch(job_id):
-            found = await self._found(f"/preview/training-jobs/{job_id}")
-            if found is not None:
-                model_id = str(found["model_id"])
+            description = await self._described(f"/preview/training-jobs/{job_id}")
+            if description is not None:
+                model_id = str(description["model_id"])
                 self.known_jobs.add(job_id, model_id)
         try:
             if model_id is not None and (self.caller.project is None or await self.name(model_id)):
@@ -135,7 +135,7 @@ class TrainableModels:
             yield
         await checkpoints.note_deleted(list(steps))
 
-    async def _found(self, path: str) -> dict[str, Json] | None:
+    async def _described(self, path: str) -> dict[str, Json] | None:
         try:
             return await self.engine.described(path)
         except NotFound:

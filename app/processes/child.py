@@ -120,9 +120,9 @@ def remember(path: Path, pid: int) -> None:
 def read(path: Path) -> psutil.Process | None:
     """Return the recorded child if it is still alive."""
     try:
-        known = json.loads(path.read_text())
-        process = psutil.Process(known["pid"])
-        alive = _started(process.pid) == known["started"] and process.status() != psutil.STATUS_ZOMBIE
+        record = json.loads(path.read_text())
+        process = psutil.Process(record["pid"])
+        alive = _started(process.pid) == record["started"] and process.status() != psutil.STATUS_ZOMBIE
     except (OSError, ValueError, KeyError, TypeError, psutil.Error):
         return None
     return process if alive else None

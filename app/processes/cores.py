@@ -19,12 +19,12 @@ def _quota() -> float:
     """Return the smallest quota of the control group and those around it, in cores; infinite without one."""
     if not _OWN_GROUP.is_file():  # not Linux
         return math.inf
-    own = next((line[3:] for line in _OWN_GROUP.read_text().splitlines() if line.startswith("0::")), "/")
-    group = _GROUPS / own.lstrip("/")
+    own_group = next((line[3:] for line in _OWN_GROUP.read_text().splitlines() if line.startswith("0::")), "/")
+    group = _GROUPS / own_group.lstrip("/")
     quotas = [math.inf]
-    for each in (group, *group.parents):
-        limit = each / "cpu.max"
-        if each.is_relative_to(_GROUPS) and limit.is_file():
+    for ancestor in (group, *group.parents):
+        limit = ancestor / "cpu.max"
+        if ancestor.is_relative_to(_GROUPS) and limit.is_file():
             quota, period = limit.read_text().split()
             quotas.append(math.inf if quota == "max" else int(quota) / int(period))
     return min(quotas)

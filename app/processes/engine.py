@@ -57,7 +57,7 @@ _VARIABLES = (
 )  # fmt: skip
 """How variables begin that the engine and its libraries read."""
 _OF_STORE = ("AWS_", "ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "all_proxy", "https_proxy", "no_proxy")
-"""Those that a checkpoint store needs, which can be behind a proxy."""
+"""The variables that a checkpoint store needs, which can be behind a proxy."""
 
 log = structlog.get_logger(__name__)
 engine_log = structlog.get_logger("engine")

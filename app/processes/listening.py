@@ -16,17 +16,17 @@ class CannotListen(Exception):
 
 @contextmanager
 def taken_port(host: str, port: int) -> Iterator[list[socket.socket]]:
-    """Yield a bound socket for each address of `host`. They do not listen yet, so connections are refused. All IPv6
-    addresses stand for those of IPv4, too, with a socket for them: one for both would show IPv4 clients under addresses
-    of IPv6, by which limits of clients and networks do not know them.
+    """Yield a bound socket for each address of `host`. They do not listen yet, so connections are refused. The host
+    `::` also means all IPv4 addresses, which have a socket of their own: a shared one would show IPv4 clients under
+    IPv6 addresses, which the limits of clients and networks do not recognize.
 
     The sockets are closed at the end. Raises CannotListen.
     """
     with ExitStack() as stack:
         try:
-            found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
-            sockets = [stack.enter_context(_bound(*each)) for each in addresses]
+            resolved = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in resolved))
+            sockets = [stack.enter_context(_bound(family, address)) for family, address in addresses]
             if is_any(host) and [family for family, _ in addresses] == [socket.AF_INET6]:
                 port = sockets[0].getsockname()[1]
                 sockets.append(stack.enter_context(_bound(socket.AF_INET, ("0.0.0.0", port))))
@@ -36,17 +36,17 @@ def taken_port(host: str, port: int) -> Iterator[list[socket.socket]]:
 
 
 def _bound(family: socket.AddressFamily, address: tuple[Any, ...]) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
+    bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         if os.name == "posix":  # on other systems it would take the port from its owner
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        made.bind(address)
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(address)
     except OSError:
-        made.close()
+        bound.close()
         raise
-    return made
+    return bound
 
 
 def _why(error: OSError) -> str:

@@ -183,7 +183,7 @@ class EmbeddedPostgres:
                 await self._check_connection()
                 return self._note_accepted(process)
             await asyncio.sleep(0.03)
-        raise EmbeddedPostgresError(f"Postgres exited immediately. {self._said()}")
+        raise EmbeddedPostgresError(f"Postgres exited immediately. {self._last_log_lines()}")
 
     def _note_accepted(self, process: asyncio.subprocess.Process) -> None:
         if not self._accepted:
@@ -194,7 +194,7 @@ class EmbeddedPostgres:
         conninfo = f"host='{self._socket_dir}' user=postgres dbname=postgres connect_timeout=5"
         return await psycopg.AsyncConnection.connect(conninfo)
 
-    def _said(self) -> str:
+    def _last_log_lines(self) -> str:
         text = ""
         with suppress(OSError):  # the log was moved, or the disk fails
             text = self._log_file.read_text(errors="replace")
@@ -212,7 +212,7 @@ class EmbeddedPostgres:
                 watch.cancel()
             if self._leaving:
                 return
-            repeated.error("embedded postgres died, starting it again", exit_status=status, said=self._said())
+            repeated.error("embedded postgres died, starting it again", exit_status=status, said=self._last_log_lines())
             await self._start_again(repeated)
 
     async def _start_again(self, repeated: RepeatedLog) -> None:
@@ -282,8 +282,8 @@ def _make_cluster(binaries: Path, pgdata: Path, user: tuple[int, int] | None) ->
     """Run `initdb` in a temporary directory and rename it, so that `pgdata` is either complete or absent."""
     if pgdata.exists():
         raise EmbeddedPostgresError(f"{pgdata} is not a Postgres data directory; move it elsewhere")
-    for left in pgdata.parent.glob("postgres.unfinished-*"):
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in pgdata.parent.glob("postgres.unfinished-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
     # The name is new each time, because the initdb of a killed service may still be writing.
     unfinished = Path(tempfile.mkdtemp(prefix="postgres.unfinished-", dir=pgdata.parent))
     if user is not None:
@@ -293,7 +293,7 @@ def _make_cluster(binaries: Path, pgdata: Path, user: tuple[int, int] | None) ->
         environment |= _name_for_initdb(pgdata.parent)
     command = ["initdb", "--auth=trust", "--encoding=utf8", "--locale=C.UTF-8", "-U", "postgres", "-D", str(unfinished)]
     uid, gid = user or (None, None)
-    done = subprocess.run(  # initdb fsyncs all its files before it ends
+    initdb = subprocess.run(  # initdb fsyncs all its files before it ends
         [str(binaries / command[0]), *command[1:]],
         user=uid,
         group=gid,
@@ -303,14 +303,14 @@ def _make_cluster(binaries: Path, pgdata: Path, user: tuple[int, int] | None) ->
         text=True,
         check=False,
     )
-    if done.returncode != 0:
+    if initdb.returncode != 0:
         shutil.rmtree(unfinished, ignore_errors=True)  # frees 39 MB, which matters if the disk is full
-        if nameless and "look up effective user ID" in done.stderr:
+        if nameless and "look up effective user ID" in initdb.stderr:
             raise EmbeddedPostgresError(
                 f"Postgres needs a name for the user ID {os.geteuid()}, and this machine knows none: install "
                 "nss_wrapper (libnss-wrapper of Debian), run as a user with a name, or set DATABASE_URL"
             )
-        raise EmbeddedPostgresError(f"initdb failed in {unfinished}: {_tail(done.stderr)}")
+        raise EmbeddedPostgresError(f"initdb failed in {unfinished}: {_tail(initdb.stderr)}")
     unfinished.rename(pgdata)
     directory = os.open(pgdata.parent, os.O_RDONLY)
     os.fsync(directory)
@@ -326,9 +326,9 @@ def _has_name(uid: int) -> bool:
 def _name_for_initdb(directory: Path) -> dict[str, str]:
     """Return the variables by which nss_wrapper, if it is installed, gives this process's user a name. OpenShift runs
     containers as users without one, and only `initdb` asks for it."""
-    known = directory / "postgres.passwd"
-    known.write_text(f"{SERVER_USER}:x:{os.geteuid()}:{os.getegid()}::{directory}:/usr/sbin/nologin\n")
-    return {"LD_PRELOAD": "libnss_wrapper.so", "NSS_WRAPPER_PASSWD": str(known), "NSS_WRAPPER_GROUP": "/etc/group"}
+    accounts = directory / "postgres.passwd"
+    accounts.write_text(f"{SERVER_USER}:x:{os.geteuid()}:{os.getegid()}::{directory}:/usr/sbin/nologin\n")
+    return {"LD_PRELOAD": "libnss_wrapper.so", "NSS_WRAPPER_PASSWD": str(accounts), "NSS_WRAPPER_GROUP": "/etc/group"}
 
 
 def _clear_leftover(pgdata: Path, socket_dir: Path) -> None:
@@ -340,12 +340,12 @@ def _clear_leftover(pgdata: Path, socket_dir: Path) -> None:
 
     Raises EmbeddedPostgresError.
     """
-    if left := _processes(pgdata):
-        log.warning("ending the Postgres that an earlier start left", pids=[each.pid for each in left])
-        if (postmaster := _postmaster(left)) is not None:
+    if leftover := _processes(pgdata):
+        log.warning("ending the Postgres that an earlier start left", pids=[process.pid for process in leftover])
+        if (postmaster := _postmaster(leftover)) is not None:
             postmaster.send_signal(signal.SIGINT)
-            _wait_until_gone(left, _STOP_TIMEOUT_S)
-        _kill(left)
+            _wait_until_gone(leftover, _STOP_TIMEOUT_S)
+        _kill(leftover)
     for lock_file in (pgdata / "postmaster.pid", socket_dir / f"{_SOCKET}.lock"):
         lock_file.unlink(missing_ok=True)
 
@@ -353,34 +353,34 @@ def _clear_leftover(pgdata: Path, socket_dir: Path) -> None:
 def _processes(pgdata: Path) -> list[psutil.Process]:
     """Return all processes of that cluster's server, including those that other services started. Each works in the
     data directory of its server."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         # Skip processes that have just ended, and those of other users, which we cannot inspect.
         with suppress(psutil.Error, OSError):
             if process.name() == "postgres" and Path(process.cwd()).samefile(pgdata):
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def kill_server(pgdata: Path) -> list[psutil.Process]:
     """SIGKILL all processes of that cluster's server, and return them without waiting for their end. They are found by
     their directory: once a postmaster is dead, its frozen backends are no longer our descendants."""
     killed: dict[int, psutil.Process] = {}
-    while found := [each for each in _processes(pgdata) if each.pid not in killed and _is_alive(each)]:
-        for each in found:
+    while alive := [process for process in _processes(pgdata) if process.pid not in killed and _is_alive(process)]:
+        for process in alive:
             with suppress(psutil.NoSuchProcess):
-                each.kill()
-        killed |= {each.pid: each for each in found}
+                process.kill()
+        killed |= {process.pid: process for process in alive}
     return list(killed.values())
 
 
 def _postmaster(processes: Sequence[psutil.Process]) -> psutil.Process | None:
     """Return the parent of the other processes, if it exists and is able to stop."""
-    pids = {each.pid for each in processes}
-    for each in processes:
+    pids = {process.pid for process in processes}
+    for process in processes:
         with suppress(psutil.NoSuchProcess):
-            if each.ppid() not in pids and len(each.children()) > 0 and each.status() != psutil.STATUS_STOPPED:
-                return each
+            if process.ppid() not in pids and len(process.children()) > 0 and process.status() != psutil.STATUS_STOPPED:
+                return process
     return None
 
 
@@ -397,22 +397,22 @@ def _has_frozen(postmaster: int) -> bool:
 
 def _kill(processes: Sequence[psutil.Process]) -> None:
     """SIGKILL the processes, including frozen ones. Committed data is not lost. Raises EmbeddedPostgresError."""
-    for each in processes:
+    for process in processes:
         with suppress(psutil.NoSuchProcess):
-            each.kill()  # psutil checks that the pid was not reused
+            process.kill()  # psutil checks that the pid was not reused
     if stuck := _wait_until_gone(processes, _KILL_TIMEOUT_S):
-        pids = ", ".join(str(each.pid) for each in stuck)
+        pids = ", ".join(str(process.pid) for process in stuck)
         raise EmbeddedPostgresError(f"processes of the Postgres server cannot be ended: {pids}")
 
 
 def _wait_until_gone(processes: Sequence[psutil.Process], timeout_s: float) -> list[psutil.Process]:
     """Wait, and return the processes that remain. (psutil's wait would also wait until they are reaped.)"""
     deadline = time.monotonic() + timeout_s
-    while left := [each for each in processes if _is_alive(each)]:
+    while alive := [process for process in processes if _is_alive(process)]:
         if time.monotonic() > deadline:
             break
         time.sleep(0.01)
-    return left
+    return alive
 
 
 def _is_alive(process: psutil.Process) -> bool:
@@ -434,10 +434,10 @@ def _socket_dir(pgdata: Path, user: tuple[int, int] | None) -> Path:
         path.mkdir(mode=0o700)
         if user is not None:
             os.chown(path, *user)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (owner, 0) or found.st_mode & 0o077:
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (owner, 0) or status.st_mode & 0o077:
         raise EmbeddedPostgresError(f"{path} is not a private directory of this user; remove it")
-    if found.st_uid != owner:  # a service was killed between mkdir and chown
+    if status.st_uid != owner:  # a service was killed between mkdir and chown
         os.chown(path, *(user or (owner, -1)))
     return path
 
@@ -470,7 +470,7 @@ def _account() -> tuple[int, int]:
 
 
 def _grant_access(path: Path) -> None:
-    """As root, let the server's account pass through the directories above `path` and run the programs in it."""
+    """Let the server's account pass through the directories above `path` and run the programs in it, if we are root."""
     for directory in path.parents:
         mode = directory.stat().st_mode
         if not mode & stat.S_IXOTH:

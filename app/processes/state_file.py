@@ -15,14 +15,14 @@ class DamagedFile(DataDirectoryError):
 def read_line(path: Path, pattern: str, expected: str) -> str | None:
     """Return the line, or None if the file is missing. Raises DamagedFile; its message names what was `expected`."""
     try:
-        found = path.read_bytes()
+        content = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise DamagedFile(f"{path} cannot be read: {error.strerror}") from error
-    text = found.decode(errors="replace").strip()
+    text = content.decode(errors="replace").strip()
     if not re.fullmatch(pattern, text) or "\ufffd" in text:
-        raise DamagedFile(f"{path} is damaged: it holds {found[:40]!r} instead of {expected}")
+        raise DamagedFile(f"{path} is damaged: it holds {content[:40]!r} instead of {expected}")
     return text
 
 

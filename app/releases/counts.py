@@ -68,18 +68,18 @@ async def count_again(tx: AsyncSession, release_id: str, look: int) -> CellCount
 
 
 def _by_guardrail(rows: Iterable[Any]) -> CellCounts:
-    found: dict[Guardrail, dict[Cell, int]] = {}
+    counts: dict[Guardrail, dict[Cell, int]] = {}
     for name, probability, arm, value, count in rows:
         if name in _NAMES:
-            found.setdefault(Guardrail(name), {})[Cell(probability, arm == Arm.CANDIDATE, value)] = count
-    return found
+            counts.setdefault(Guardrail(name), {})[Cell(probability, arm == Arm.CANDIDATE, value)] = count
+    return counts
 
 
 async def met(tx: AsyncSession, release_id: str, stage: int, look: int) -> int:
     """Return how many units met the candidate in that stage, as of that look."""
     row = ReleaseObservation
-    mine = (row.release_id == release_id, row.stage == stage, row.arm == Arm.CANDIDATE, row.look <= look)
-    return (await tx.execute(select(func.count()).where(*mine))).scalar_one()
+    conditions = (row.release_id == release_id, row.stage == stage, row.arm == Arm.CANDIDATE, row.look <= look)
+    return (await tx.execute(select(func.count()).where(*conditions))).scalar_one()
 
 
 async def failures(tx: AsyncSession, release_id: str) -> Failures:
@@ -90,8 +90,8 @@ async def failures(tx: AsyncSession, release_id: str) -> Failures:
     )
     failed = func.greatest(_value(Guardrail.ERROR), _value(Guardrail.MALFORMED)) >= 1.0
     after = func.coalesce(resumed.scalar_subquery(), text("'-infinity'::timestamptz"))
-    mine = (row.release_id == release_id, row.observed_at > after)
-    of_candidate = (*mine, row.arm == Arm.CANDIDATE)
+    conditions = (row.release_id == release_id, row.observed_at > after)
+    of_candidate = (*conditions, row.arm == Arm.CANDIDATE)
     fine = select(row.observed_at).where(*of_candidate, ~failed).order_by(row.observed_at.desc()).limit(1)
     last_fine = (await tx.execute(fine)).scalar_one_or_none()
     since = () if last_fine is None else (row.observed_at > last_fine,)
@@ -101,7 +101,7 @@ async def failures(tx: AsyncSession, release_id: str) -> Failures:
     if not in_a_row:
         return Failures()
     stable = select(func.count(), func.count().filter(failed)).where(
-        *mine, row.arm == Arm.STABLE, row.observed_at >= first
+        *conditions, row.arm == Arm.STABLE, row.observed_at >= first
     )
     return Failures(in_a_row, *(await tx.execute(stable)).one())
 
@@ -123,7 +123,7 @@ def cells_json(counts: CellCounts) -> dict[str, list[Json]]:
 
 def parse_cells(cells: Mapping[str, Iterable[Json]]) -> CellCounts:
     """Return the counts of `cells_json`."""
-    return _by_guardrail((name, *cell) for name, each in cells.items() for cell in each)
+    return _by_guardrail((name, *cell) for name, rows in cells.items() for cell in rows)
 
 
 def added(before: CellCounts, new: CellCounts) -> CellCounts:

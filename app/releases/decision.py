@@ -46,14 +46,14 @@ class ReleaseVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """What the breaker goes by: the newest failures of the candidate, and the stable arm in the same time."""
+    """What the breaker decides by: the newest failures of the candidate, and the stable arm's in the same time."""
 
     in_a_row: int = 0
     """Number of the candidate's newest units that all failed: an error, or a malformed reply."""
     stable_units: int = 0
-    """Number of units with the stable checkpoint since the first of these."""
+    """Number of units with the stable checkpoint since the first of these failures."""
     stable_failed: int = 0
-    """Number of those that failed, too."""
+    """Number of those units that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def _verdict(
     if tripped is ReleaseReason.BREAKER:
         return ReleaseVerdict.ROLL_BACK, tripped
     biased = is_biased(facts.counts)
-    if any(each.alarms for each in guardrails.values()):
+    if any(evidence.alarms for evidence in guardrails.values()):
         return ReleaseVerdict.ROLL_BACK, ReleaseReason.ASSIGNMENT if biased else ReleaseReason.GUARDRAIL
     if not running:
         return ReleaseVerdict.KEEP, None

@@ -35,15 +35,15 @@ class ReleaseEvidence:
         return cls(0, 0, 0, {}, {name: weigh(rules, 0, name, {}) for name in rules.guardrails}, Failures())
 
     @classmethod
-    def parse(cls, found: Mapping[str, Any]) -> Self:
+    def parse(cls, document: Mapping[str, Any]) -> Self:
         """Parse the JSON form."""
         return cls(
-            found["look"],
-            found["stage"],
-            found["met"],
-            parse_cells(found["cells"]),
-            {Guardrail(name): _guardrail(each) for name, each in found["guardrails"].items()},
-            Failures(**found["failures"]),
+            document["look"],
+            document["stage"],
+            document["met"],
+            parse_cells(document["cells"]),
+            {Guardrail(name): _guardrail(guardrail) for name, guardrail in document["guardrails"].items()},
+            Failures(**document["failures"]),
         )
 
     def json(self) -> dict[str, Json]:
@@ -53,23 +53,23 @@ class ReleaseEvidence:
             "stage": self.stage,
             "met": self.met,
             "cells": cells_json(self.cells),
-            "guardrails": {str(name): asdict(each) for name, each in self.guardrails.items()},
+            "guardrails": {str(name): asdict(guardrail) for name, guardrail in self.guardrails.items()},
             "failures": asdict(self.failures),
         }
 
     def differences(self, rules: ReleaseRules, cells: CellCounts, met: int) -> list[str]:
         """Return what is different if the evidence is computed again from these counts, a sentence each."""
-        found = []
+        differences = []
         if cells_json(cells) != cells_json(self.cells):
-            found.append(f"The counts of look {self.look} are not those of the observations.")
+            differences.append(f"The counts of look {self.look} are not those of the observations.")
         if met != self.met:
-            found.append(f"At look {self.look}, {met} units had met the candidate in the stage, not {self.met}.")
+            differences.append(f"At look {self.look}, {met} units had met the candidate in the stage, not {self.met}.")
         for name, stored in self.guardrails.items():
             if weigh(rules, self.stage, name, cells.get(name, {})) != stored:
-                found.append(f"The evidence of look {self.look} on {name} does not follow from the counts.")
-        return found
+                differences.append(f"The evidence of look {self.look} on {name} does not follow from the counts.")
+        return differences
 
 
-def _guardrail(found: Mapping[str, Any]) -> GuardrailEvidence:
-    arms = {arm: ArmMean(**found[arm]) for arm in ("candidate", "stable")}
-    return GuardrailEvidence(**{**found, **arms})
+def _guardrail(document: Mapping[str, Any]) -> GuardrailEvidence:
+    arms = {arm: ArmMean(**document[arm]) for arm in ("candidate", "stable")}
+    return GuardrailEvidence(**{**document, **arms})

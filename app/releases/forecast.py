@@ -36,8 +36,8 @@ def forecast(rules: ReleaseRules, units_a_day: float) -> Forecast:
         began = days[-1]
         at = None if began is None or units is None or not units_a_day else began + units / units_a_day
         days.append(at if at is not None and at <= rules.max_days else None)
-        for name, mine in counts.items():
-            mine |= expected_counts(share, KINDS[name].usual, units or 0.0)
+        for name, cells in counts.items():
+            cells |= expected_counts(share, KINDS[name].usual, units or 0.0)
     return Forecast(units_a_day, enrolled_a_week, days, enrolled_a_week < FEW_A_WEEK)
 
 

@@ -50,18 +50,18 @@ class NeededCheckpoint:
 async def needed_checkpoints(database: Database, model: ModelName) -> Sequence[NeededCheckpoint]:
     """Return the checkpoints of the model that live releases need."""
     return [
-        NeededCheckpoint(row, arm, each.step)
+        NeededCheckpoint(row, arm, promoted.step)
         for row, stable in await ReleaseStore(database).live(model.project)
-        for arm, each in ((Arm.STABLE, stable), (Arm.CANDIDATE, row))
-        if each.model_name == model.name
+        for arm, promoted in ((Arm.STABLE, stable), (Arm.CANDIDATE, row))
+        if promoted.model_name == model.name
     ]
 
 
 async def require_unneeded(database: Database, model: ModelName) -> None:
     """Raise LiveRelease if a live release needs a checkpoint of the model."""
-    for each in await needed_checkpoints(database, model):
-        name = str(ModelName(each.release.project, each.release.name))
-        raise LiveRelease(name, each.release.id, f"It needs {model}. Wait for its end, or roll it back first.")
+    for checkpoint in await needed_checkpoints(database, model):
+        name = str(ModelName(checkpoint.release.project, checkpoint.release.name))
+        raise LiveRelease(name, checkpoint.release.id, f"It needs {model}. Wait for its end, or roll it back first.")
 
 
 async def give_way(tx: AsyncSession, project: str, name: str, actor: str, *, end_release: bool) -> Release | None:

@@ -71,14 +71,14 @@ async def _after_trial(tx: AsyncSession, row: Release) -> EventType | None:
 
 async def _decide(tx: AsyncSession, row: Release, now: datetime) -> EventType | None:
     rules = ReleaseRules.parse(row.rules)
-    known = ReleaseEvidence.none(rules) if row.evidence is None else ReleaseEvidence.parse(row.evidence)
+    previous = ReleaseEvidence.none(rules) if row.evidence is None else ReleaseEvidence.parse(row.evidence)
     new = await counts.count_new(tx, row.id, row.looks + 1)
     row.looks += 1 if new else 0
     facts = ReleaseFacts(
         state=ReleaseState(row.state),
         stage=row.stage,
         met=await counts.met(tx, row.id, row.stage, row.looks),
-        counts=counts.added(known.cells, new),
+        counts=counts.added(previous.cells, new),
         failures=await counts.failures(tx, row.id),
         days=(now - (row.started_at or now)) / timedelta(days=1),
     )

@@ -59,7 +59,7 @@ async def hold(
 
 
 async def resume(tx: AsyncSession, row: Release, actor: str) -> EventType:
-    """Let a held release go on."""
+    """Resume a held release."""
     return await _move(tx, row, EventType.RELEASE_RESUMED, actor, {}, state=ReleaseState.RUNNING, reason=None)
 
 
@@ -114,8 +114,8 @@ async def means_stable(tx: AsyncSession, row: Release) -> bool:
         .order_by(Promotion.id.desc())
         .limit(1)
     )
-    found = (await tx.execute(newest)).one_or_none()
-    return found is not None and found.id == row.promotion_id and found.withdrawn_at is None
+    promotion = (await tx.execute(newest)).one_or_none()
+    return promotion is not None and promotion.id == row.promotion_id and promotion.withdrawn_at is None
 
 
 async def _end(
@@ -139,7 +139,7 @@ async def _move(
     await tx.flush()
     await tx.refresh(row)
     stable = await tx.get_one(Promotion, row.promotion_id)
-    known: dict[str, Json] = {
+    release: dict[str, Json] = {
         "name": str(ModelName(row.project, row.name)),
         "state": row.state,
         "reason": row.reason,
@@ -149,7 +149,7 @@ async def _move(
         "candidate": str(ModelName(row.project, row.model_name, row.step)),
         "stable": str(ModelName(stable.project, stable.model_name, stable.step)),
     }
-    await append_to_release(tx, row.id, event, actor, {**known, **data})
+    await append_to_release(tx, row.id, event, actor, {**release, **data})
     return event
 
 
@@ -157,5 +157,5 @@ async def _end_sessions(tx: AsyncSession, release_id: str) -> int:
     """Let the open sessions with the candidate expire now, and return how many there are."""
     theirs = (AgentSession.release_id == release_id, AgentSession.arm == Arm.CANDIDATE)
     ending = update(AgentSession).where(*theirs, AgentSession.state == AgentSessionState.OPEN)
-    found = await tx.execute(ending.values(expires_at=func.clock_timestamp()).returning(AgentSession.id))
-    return len(found.all())
+    sessions = await tx.execute(ending.values(expires_at=func.clock_timestamp()).returning(AgentSession.id))
+    return len(sessions.all())

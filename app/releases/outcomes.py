@@ -67,28 +67,32 @@ class UnitEvent:
 
 
 def outcome_of(rule: Mapping[str, Any], events: Iterable[UnitEvent]) -> float:
-    """Return the outcome, in [0, 1], of a unit with these events. It has a value without any event, too.
+    """Return the outcome, in [0, 1], of a unit with these events. It also has a value without any event.
 
     The last opinion or value by the time at which it happened counts; the furthest stage of a funnel; and the reward of
     the first session that ended with one. Of two at the same time, the lower one counts.
     """
-    [(form, given)] = rule.items()
-    found = set(events)
+    [(form, parameter)] = rule.items()
+    distinct = set(events)
     if form == "feedback":
-        opinions = [(each.occurred_at, float(given[each.type])) for each in found if each.type in _THUMBS]
-        return _last(opinions, float(given["none"]))
+        opinions = [(event.occurred_at, float(parameter[event.type])) for event in distinct if event.type in _THUMBS]
+        return _last(opinions, float(parameter["none"]))
     if form == "event":
-        return float(any(ONLINE.get(each.type, -1.0) >= ONLINE[given] for each in found))
+        return float(any(ONLINE.get(event.type, -1.0) >= ONLINE[parameter] for event in distinct))
     if form == "value":
-        reported = [(each.occurred_at, each.value) for each in found if (each.type, each.name) == (OUTCOME, given)]
+        reported = [
+            (event.occurred_at, event.value) for event in distinct if (event.type, event.name) == (OUTCOME, parameter)
+        ]
         return _last([(at, value) for at, value in reported if value is not None], 0.0)
-    low, high = given
-    rewards = [(each.occurred_at, each.value) for each in found if each.type == _REWARD and each.value is not None]
+    low, high = parameter
+    rewards = [
+        (event.occurred_at, event.value) for event in distinct if event.type == _REWARD and event.value is not None
+    ]
     return min(max((min(rewards)[1] - low) / (high - low), 0.0), 1.0) if rewards else 0.0
 
 
 def _last(timed: Collection[tuple[datetime, float]], otherwise: float) -> float:
-    return max(timed, key=lambda each: (each[0], -each[1]))[1] if timed else otherwise
+    return max(timed, key=lambda observation: (observation[0], -observation[1]))[1] if timed else otherwise
 
 
 _THUMBS = ("thumbs_up", "thumbs_down")
@@ -149,11 +153,11 @@ async def late_events(tx: AsyncSession, release: Release) -> Mapping[Arm, int]:
     """Return for each arm how many events on its units were received after their window. They are never counted."""
     rules = ReleaseRules.parse(release.rules)
     deadline = ReleaseUnit.exposed_at + timedelta(hours=rules.window_hours)
-    found = _received(release, rules.outcome)
+    received = _received(release, rules.outcome)
     query = (
         select(ReleaseUnit.arm, func.count())
-        .join(found, and_(ReleaseUnit.release_id == release.id, ReleaseUnit.unit == found.c.unit))
-        .where(found.c.received_at > deadline)
+        .join(received, and_(ReleaseUnit.release_id == release.id, ReleaseUnit.unit == received.c.unit))
+        .where(received.c.received_at > deadline)
         .group_by(ReleaseUnit.arm)
     )
     return {Arm(arm): count for arm, count in (await tx.execute(query)).all()}
@@ -163,15 +167,15 @@ async def _events(
     tx: AsyncSession, release: Release, units: Sequence[str], window: timedelta, rule: Mapping[str, Json]
 ) -> Mapping[str, list[UnitEvent]]:
     """Return the events of these units that were received within their windows and count."""
-    found: dict[str, list[UnitEvent]] = {}
+    by_unit: dict[str, list[UnitEvent]] = {}
     deadline = ReleaseUnit.exposed_at + window
     owned = _feedback_of(release)
-    mine = (ReleaseUnit.release_id == release.id, ReleaseUnit.unit.in_(units))
+    conditions = (ReleaseUnit.release_id == release.id, ReleaseUnit.unit.in_(units))
     reported = (
         select(ReleaseUnit.unit, Feedback.type, Feedback.occurred_at, Feedback.outcome_name, Feedback.value)
         .join(owned, owned.c.unit == ReleaseUnit.unit)
         .join(Feedback, Feedback.id == owned.c.id)
-        .where(*mine, Feedback.source == "api", in_force(until=deadline))
+        .where(*conditions, Feedback.source == "api", in_force(until=deadline))
         .where(Feedback.received_at > ReleaseUnit.exposed_at, Feedback.received_at <= deadline)
     )
     rows: list[Any] = list((await tx.execute(reported)).all())
@@ -180,12 +184,12 @@ async def _events(
         of_units = (
             select(ended.c.unit, literal(_REWARD), ended.c.received_at, null(), ended.c.reward)
             .join(ReleaseUnit, ReleaseUnit.unit == ended.c.unit)
-            .where(*mine, ended.c.received_at > ReleaseUnit.exposed_at, ended.c.received_at <= deadline)
+            .where(*conditions, ended.c.received_at > ReleaseUnit.exposed_at, ended.c.received_at <= deadline)
         )
         rows += (await tx.execute(of_units)).all()
     for row in rows:
-        found.setdefault(row[0], []).append(UnitEvent(*row[1:]))
-    return found
+        by_unit.setdefault(row[0], []).append(UnitEvent(*row[1:]))
+    return by_unit
 
 
 def _feedback_of(release: Release) -> Subquery:

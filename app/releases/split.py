@@ -55,7 +55,7 @@ class Split:
     def when_met(self, arm: Arm, probability: float) -> Self:
         """Return the split in the stage in which a unit met `arm` with that probability."""
         share = probability if arm == Arm.CANDIDATE else 1.0 - probability
-        stage = min(range(len(self.ramp)), key=lambda each: abs(self.ramp[each] - share))
+        stage = min(range(len(self.ramp)), key=lambda index: abs(self.ramp[index] - share))
         return replace(self, stage=stage, share=self.ramp[stage])
 
     def exposure(self, requester: Requester) -> "Exposure":

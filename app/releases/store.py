@@ -83,14 +83,14 @@ class ReleaseStore:
         )
         async with self._database() as tx:
             checkpoints = {Arm.CANDIDATE: (row.model_name, row.step), Arm.STABLE: (stable.model_name, stable.step)}
-            made = {arm: await _made(tx, row.project, *of) for arm, of in checkpoints.items()}
+            records = {arm: await _record_of(tx, row.project, *of) for arm, of in checkpoints.items()}
             late = await late_events(tx, row)
             arms = {
                 Arm(arm): ArmFigures(units, open_windows, mean, late.get(Arm(arm), 0))
                 for arm, units, open_windows, mean in (await tx.execute(of_arm)).all()
             }
             met = await counts.met(tx, id, row.stage, row.looks)
-        return WholeRelease(row, stable, arms, made, met)
+        return WholeRelease(row, stable, arms, records, met)
 
     async def listed(
         self, *, project: str | None, before: str | None, limit: int, name: str | None = None
@@ -121,9 +121,9 @@ class ReleaseStore:
 
     async def events(self, id: str, *, after: int, limit: int) -> Sequence[ReleaseEvent]:
         """Return the release's events in order, from the one after `after`."""
-        mine = select(ReleaseEvent).where(ReleaseEvent.release_id == id, ReleaseEvent.seq > after)
+        query = select(ReleaseEvent).where(ReleaseEvent.release_id == id, ReleaseEvent.seq > after)
         async with self._database() as tx:
-            return (await tx.execute(mine.order_by(ReleaseEvent.seq).limit(limit))).scalars().all()
+            return (await tx.execute(query.order_by(ReleaseEvent.seq).limit(limit))).scalars().all()
 
     async def act(self, id: str, verb: Verb, actor: str, *, end_sessions: bool = False) -> None:
         """Do what a person asks of a live release. Raises NotFound, or NotAllowed if its state does not permit it."""
@@ -146,7 +146,7 @@ class ReleaseStore:
         """Compute the evidence of the newest look and of every event again, from the observations. Raises NotFound."""
         row, _ = await self.get(id)
         rules = ReleaseRules.parse(row.rules)
-        events = [each.data["evidence"] for each in await self.events(id, after=0, limit=1_000) if _is_look(each)]
+        events = [event.data["evidence"] for event in await self.events(id, after=0, limit=1_000) if _is_look(event)]
         stored = events if row.evidence is None else [*events, row.evidence]
         differences: dict[str, None] = {}
         async with self._database() as tx:
@@ -163,7 +163,7 @@ class ReleaseStore:
         )
 
 
-async def _made(tx: AsyncSession, project: str, model_name: str, step: int) -> Checkpoint | None:
+async def _record_of(tx: AsyncSession, project: str, model_name: str, step: int) -> Checkpoint | None:
     """Return a checkpoint's record by the newest run that made it."""
     of_model = (Run.model_project == project, Run.model_name == model_name, Checkpoint.step == step)
     query = select(Checkpoint).join(Run, Run.id == Checkpoint.run_id).where(*of_model)

@@ -67,9 +67,9 @@ def lacks(
     missing = LEAST_UNITS - met
     needs = [f"{missing} more {unit}{' has' if missing == 1 else 's have'} met the candidate"] if missing > 0 else []
     levels: dict[float, list[Guardrail]] = {}
-    for name, found in guardrails.items():
-        if found.level is not None and not found.passes:
-            levels.setdefault(found.level, []).append(name)
+    for name, evidence in guardrails.items():
+        if evidence.level is not None and not evidence.passes:
+            levels.setdefault(evidence.level, []).append(name)
     for level, names in sorted(levels.items()):
         called = _listed([KINDS[name].called for name in names])
         needs.append(f"an increase of {called} above {100 * level:.3g} points is ruled out")
@@ -91,19 +91,21 @@ def ends_at(rules: ReleaseRules, started_at: datetime | None) -> datetime | None
     return None if started_at is None else started_at + timedelta(days=rules.max_days)
 
 
-def forecast_note(found: Forecast, unit: str) -> str:
+def forecast_note(forecast: Forecast, unit: str) -> str:
     """Return what the forecast number of users can show."""
-    if not found.units_a_day:
+    if not forecast.units_a_day:
         return f"No {unit} of the name is known from the last 14 days, so nothing can be forecast."
-    enrolled = f"About {found.enrolled_a_week:.0f} {unit}s a week would be enrolled in the last stage"
-    if found.guardrails_only:
+    enrolled = f"About {forecast.enrolled_a_week:.0f} {unit}s a week would be enrolled in the last stage"
+    if forecast.guardrails_only:
         return (
             f"{enrolled}, fewer than {FEW_A_WEEK}: guardrails are all that traffic can show, and nothing will be known "
             "about quality."
         )
-    if found.days[-1] is None:
+    if forecast.days[-1] is None:
         return f"{enrolled}, but at this pace it is not reached in time."
-    return f"{enrolled}, which begins after {found.days[-1]:.1f} days if the candidate is like the stable checkpoint."
+    return (
+        f"{enrolled}, which begins after {forecast.days[-1]:.1f} days if the candidate is like the stable checkpoint."
+    )
 
 
 def percent(share: float) -> str:

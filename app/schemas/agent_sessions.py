@@ -167,7 +167,7 @@ class AgentSessionOut(ResponseModel):
     max_tokens: int | None
     """Maximum number of tokens; null for no limit."""
     warnings: list[str]
-    """What of the agent's requests had no effect: hints, and hosted tools that the model was not offered."""
+    """Parts of the agent's requests that had no effect: hints, and hosted tools that the model was not offered."""
     restart: Literal["auto", "explicit"]
     """What means that the agent was started again."""
     metadata: dict[str, Json]
@@ -175,7 +175,7 @@ class AgentSessionOut(ResponseModel):
     run_id: str | None
     """The run that it is a rollout of; null for none."""
     iteration: int | None
-    """Of the run."""
+    """The run's iteration that the rollout belongs to; null for none."""
     opened_at: datetime
     """When it was opened."""
     expires_at: datetime
@@ -194,7 +194,7 @@ class AgentSessionCallOut(ResponseModel):
     occurrence: int
     """How many requests of the same digest came before it in an attempt."""
     protocol: str
-    """Of the client that made it first: `chat`, `responses` or `messages`."""
+    """Protocol of the client that made it first: `chat`, `responses` or `messages`."""
     used: bool
     """Whether the last attempt made this request: others are not trained."""
     messages: list[dict[str, Json]]

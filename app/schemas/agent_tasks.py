@@ -14,7 +14,7 @@ class ClaimRequest(RequestBody):
     model_config = ConfigDict(json_schema_extra={"examples": [{"worker": "gpu-box-1", "wait_s": 20}]})
 
     run_id: str | None = Field(default=None, min_length=1, max_length=26)
-    """Only tasks of this run. Default: all of the caller's project."""
+    """Run whose tasks are claimed. Default: all of the caller's project."""
     worker: str = Field(default="agent", min_length=1, max_length=200, pattern=r"^[^\x00]+$")
     """Your own name for who claims, for messages."""
     wait_s: float = Field(default=0, ge=0, le=30)
@@ -61,7 +61,7 @@ class ClaimOut(ResponseModel):
     deadline: datetime
     """The outcome counts until then."""
     renew_by: datetime
-    """Until then no other worker is given the task; each heartbeat renews it."""
+    """Time before which no other worker is given the task; each heartbeat renews it."""
 
 
 class HeartbeatRequest(RequestBody):
@@ -79,7 +79,7 @@ class HeartbeatOut(ResponseModel):
     """The renewed lease."""
 
     renew_by: datetime
-    """Until then no other worker is given the task."""
+    """Time before which no other worker is given the task."""
 
 
 class ReleaseRequest(RequestBody):

@@ -58,8 +58,8 @@ class AskRequest(RequestBody):
         if (why := flaw(value)) is not None:
             raise ValueError(why)
         names = task_fields() - cls.model_fields.keys()
-        request = validate({name: each for name, each in value.items() if name not in names})
-        request._named = {name: each for name, each in value.items() if name in names and each is not None}
+        request = validate({name: content for name, content in value.items() if name not in names})
+        request._named = {name: content for name, content in value.items() if name in names and content is not None}
         if request.input is not None and request._named:
             raise ValueError(f"input is the whole task: put {', '.join(request._named)} into it")
         return request

@@ -67,13 +67,13 @@ class Page(ResponseModel, Generic[Item]):
     next_cursor: str | None = Field(description="Pass it as `cursor` to get the next page; null on the last page.")
 
 
-def _lines(error: ValidationError, known: list[str]) -> list[InitErrorDetails]:
+def _lines(error: ValidationError, fields: list[str]) -> list[InitErrorDetails]:
     """Return the errors, with more helpful messages for the first unknown fields of this object."""
     lines, explained = [], 0
-    for each in error.errors(include_url=False):
-        kind, message, loc = each["type"], message_of(each), each["loc"]
+    for fault in error.errors(include_url=False):
+        kind, message, loc = fault["type"], message_of(fault), fault["loc"]
         if kind == _UNKNOWN_FIELD and len(loc) == 1 and explained < _EXPLAINED:
-            message = unknown("field", str(loc[0]), known)
+            message = unknown("field", str(loc[0]), fields)
             explained += 1
-        lines.append(InitErrorDetails(type=PydanticCustomError(kind, message), loc=loc, input=each["input"]))
+        lines.append(InitErrorDetails(type=PydanticCustomError(kind, message), loc=loc, input=fault["input"]))
     return lines

@@ -94,7 +94,7 @@ class BestRollouts(RequestBody):
     name: str = Field(pattern=DATASET_PATTERN)
     """Name of the demonstrations: letters, digits, `-` and `_`."""
     min_reward: float = Field(allow_inf_nan=False)
-    """Only rollouts with at least this reward. What a good one is, the environment says."""
+    """Least reward of the rollouts that are taken. The environment's description says what a good one is."""
     per_scenario: int = Field(default=1, ge=1, le=1_000)
     """Maximum number of rollouts of the same scenario: those with the highest reward, of equal ones the earliest."""
     rejudging: str | None = Field(default=None, min_length=1, max_length=64, pattern=r"^[^\x00]+$")
@@ -107,11 +107,11 @@ class BestRolloutsStored(DemonstrationsOut):
     rollouts: int
     """Finished training rollouts of the run."""
     kept: int
-    """Those that became demonstrations."""
+    """Rollouts that became demonstrations."""
     scenarios: int
     """Training scenarios that they are of."""
     unfit: int
-    """Those that have the reward and were left out: a reply was cut off, or calls what is not one of its tools."""
+    """Rollouts that have the reward and were left out: a reply was cut off, or calls what is not one of its tools."""
 
 
 class DemonstrationsDeleted(ResponseModel):

@@ -88,7 +88,7 @@ class ScenariosRequest(RequestBody):
     name: DatasetName | None = None
     """Name under which learn-loops find them, in versions, as `NAME` or `NAME@VERSION`. Default: only their hash."""
     inbox: InboxSource = None
-    """For `email_search`: the inbox that the questions are about, as `NAME`, `NAME@VERSION` or `{"sha256"}`."""
+    """The inbox that questions of `email_search` are about, as `NAME`, `NAME@VERSION` or `{"sha256"}`."""
     graph: GraphSource = None
     """Nodes of a graph to check the scenarios on, or `{"sha256"}` of a stored one; it is not stored. Default: none."""
 

@@ -19,7 +19,7 @@ from learnloop_service.training.types import RunConfig
 _DEFAULTS = RunConfig()
 MAX_ROLLOUTS = 20_000
 FEWEST_TASKS = 8
-"""Of a gate. Even eight wins of eight are only just enough for an error of 5%."""
+"""Fewest scenarios of a gate. Even eight wins of eight are only just enough for an error of 5%."""
 
 
 class ModelToEvaluate(RequestPart):
@@ -140,13 +140,13 @@ class Differences(ResponseModel):
     figure."""
 
     success: IntervalOut | None
-    """Of the success."""
+    """Difference of the success."""
     reward: IntervalOut | None
-    """Of the reward."""
+    """Difference of the reward."""
     sources: IntervalOut | None
-    """Of the share of right sources."""
+    """Difference of the share of right sources."""
     turns: IntervalOut | None
-    """Of the turns per rollout."""
+    """Difference of the turns per rollout."""
 
 
 class EvaluatedModel(ResponseModel):

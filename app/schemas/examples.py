@@ -11,8 +11,8 @@ def examples_with_graph(*others: Json, **rest: Json) -> Callable[[dict[str, Json
     environment whose graphs have an example."""
 
     def add(schema: dict[str, Json]) -> None:
-        found = documents().get("graph")
-        with_graph = [{"graph": list(found[1].example), **rest}] if found and found[1].example else []
+        graph_type = documents().get("graph")
+        with_graph = [{"graph": list(graph_type[1].example), **rest}] if graph_type and graph_type[1].example else []
         schema["examples"] = [*others, *with_graph]
 
     return add

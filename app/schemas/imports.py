@@ -22,23 +22,23 @@ class ImportParameters(BaseModel):
     preview: bool = False
     """Whether to store nothing, and only say what it would become, with its first rows."""
     question: _Text | None = None
-    """Of a table: the column of the questions. Default: one with a usual name."""
+    """Column of a table with the questions. Default: one with a usual name."""
     answer: _Text | None = None
-    """Of a table: the column of the expected answers. Default: one with a usual name."""
+    """Column of a table with the expected answers. Default: one with a usual name."""
     facts: _Text | None = None
-    """Of a table: the column of what the agent reads. Default: one with a usual name, or none."""
+    """Column of a table with what the agent reads. Default: one with a usual name, or none."""
     header: bool = True
-    """Of a table: whether the first row has the names of the columns."""
+    """Whether the first row of a table has the names of the columns."""
     encoding: _Text | None = None
-    """Of a table: its encoding, such as `gb18030`. Default: by its content."""
+    """Encoding of a table, such as `gb18030`. Default: by its content."""
     opinion: _Text | None = None
-    """Of conversations: the field or score that counts. Default: all known."""
+    """Field or score of conversations that counts as the opinion. Default: all known."""
     threshold: float | None = Field(default=None, allow_inf_nan=False)
-    """Of conversations: the least number of one that was liked. Default: thumbs only."""
+    """Least number of a conversation that was liked. Default: thumbs only."""
     user: _Text | None = None
-    """Of conversations: the field with the user's key. Default: the usual ones."""
+    """Field of conversations with the user's key. Default: the usual ones."""
     unrated: Literal["leave_out", "demonstrations", "tasks"] = "leave_out"
-    """Of conversations: what becomes of those without an opinion."""
+    """What becomes of conversations without an opinion."""
 
 
 class LeftOut(ResponseModel):

@@ -18,7 +18,7 @@ class LikelihoodRequest(RequestBody):
     checkpoints: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(min_length=2, max_length=2)
     """Steps of two checkpoints of the rollout's run that are kept."""
     turn: int | None = Field(default=None, ge=1, le=1_000)
-    """Only this turn, from 1. Default: all turns. One request scores at most 1,024 tokens."""
+    """The turn to score, from 1. Default: all turns. One request scores at most 1,024 tokens."""
 
 
 class ScoredTurn(ResponseModel):
@@ -31,8 +31,8 @@ class ScoredTurn(ResponseModel):
     texts: list[str]
     """The tokens as text, as in `GET /trajectories/{trajectory_id}/tokens`."""
     logprobs: list[list[float | None]] = Field(min_length=2, max_length=2)
-    """For each checkpoint the natural log-probability of each token, given everything before it; null for a token that
-    is not among the likeliest ones that the backend reports."""
+    """The natural log-probabilities that each checkpoint gives the tokens after everything before; null for one that is
+    not among the likeliest ones that the backend reports."""
 
 
 class Likelihood(ResponseModel):

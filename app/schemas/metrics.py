@@ -27,7 +27,7 @@ class RunMetrics(ResponseModel):
     names: list[str]
     """Names of all metrics that the run has."""
     metrics: list[MetricSeries]
-    """Those that the request named, in its order."""
+    """The metrics that the request named, in its order."""
 
 
 class LogLevel(StrEnum):

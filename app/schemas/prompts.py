@@ -31,7 +31,7 @@ class PromptToStore(RequestBody):
     environment can have further placeholders: `{inbox_address}`, `{query_date}` and `{max_turns}` in `email_search`.
     `{{name}}` stands for `{name}` itself."""
     replaces: dict[str, str] = Field(default_factory=dict)
-    """Texts of an agent that nobody can change, by the part that stands for them. Default: none."""
+    """Fixed texts of an agent, by the part that replaces them. Default: none."""
 
 
 class PromptOut(ResponseModel):

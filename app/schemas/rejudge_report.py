@@ -7,9 +7,9 @@ class BeforeAndNow(ResponseModel):
     """A figure by the run's own scores and by the new ones."""
 
     before: float | None
-    """By the run's own scores; null if there is none."""
+    """The value by the run's own scores; null if there is none."""
     now: float | None
-    """By the new ones."""
+    """The value by the new scores."""
 
 
 class RewardChanges(ResponseModel):

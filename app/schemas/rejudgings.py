@@ -43,7 +43,7 @@ class RejudgeRequest(RequestBody):
     budget: EvaluationBudget | None = None
     """Limits of what it may use. It pauses before a call that could exceed one of them. Null: none."""
     dry_run: bool = False
-    """Only say what it would judge and cost."""
+    """Whether to judge nothing, and only say what it would judge and cost."""
 
 
 class ExpectedCost(ResponseModel):

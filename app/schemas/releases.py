@@ -112,10 +112,10 @@ class NewReleaseRequest(RequestBody):
 
     @field_validator("guardrails")
     @classmethod
-    def _watches_something(cls, given: dict[Guardrail, float | None]) -> dict[Guardrail, float | None]:
-        if set(given) == set(KINDS) and not any(each is not None for each in given.values()):
+    def _watches_something(cls, guardrails: dict[Guardrail, float | None]) -> dict[Guardrail, float | None]:
+        if set(guardrails) == set(KINDS) and not any(limit is not None for limit in guardrails.values()):
             raise ValueError("at least one guardrail must be watched")
-        return given
+        return guardrails
 
 
 class RollbackRequest(RequestBody):
@@ -206,9 +206,9 @@ class ArmOut(ResponseModel):
     units: int
     """Enrolled users (or sessions) that have met it."""
     open_windows: int
-    """Those whose outcome is not frozen yet."""
+    """Units whose outcome is not frozen yet."""
     closed_windows: int
-    """Those whose outcome is frozen."""
+    """Units whose outcome is frozen."""
     mean_outcome: float | None
     """Mean of the frozen outcomes, from 0 to 1; null without any."""
     late_events: int

@@ -237,7 +237,7 @@ class Verification(ResponseModel):
     trajectories: int
     """Number of trajectories read."""
     rejudgings: int
-    """Number of completed rejudgings of the run whose figures were compared, too."""
+    """Number of completed rejudgings of the run, whose figures were also compared."""
     figures: int
     """Number of figures compared."""
     node_scores: int

@@ -341,7 +341,7 @@ class LearnLoopRequest(RequestBody):
     environment: EnvironmentChoice = Field(default_factory=EnvironmentChoice)
     """What the agent acts in: an environment and its settings. Default: `email_search` with synthetic inboxes."""
     source: SourceChoice | None = None
-    """For the environment `agent`: scenarios from sessions in production, in place of `environment.config.scenarios`.
+    """Scenarios of the environment `agent` from sessions in production, in place of `environment.config.scenarios`.
     Each has the session's first request and the answers of its tools. Default: none."""
     agent: AgentChoice | None = None
     """The agent that makes the rollouts, if it is to own its loop. Default: the built-in loop, which executes the tool

@@ -26,8 +26,8 @@ def wrong_field(environment: str, task: Mapping[str, Json], others: list[str]) -
     fields: dict[str, dict[str, Json]] = schema["properties"]
     for name, value in task.items():
         if (about := fields.get(name)) is None:
-            meant = similar(name, [*others, *fields])
-            hint = f" Did you mean {meant}?" if meant else ""
+            closest = similar(name, [*others, *fields])
+            hint = f" Did you mean {closest}?" if closest else ""
             return name, f"Unknown field.{hint} A task of the environment {environment} has: {', '.join(fields)}."
         if about.get("type") == "string":
             if not isinstance(value, str):
@@ -46,24 +46,24 @@ def describe_tasks(request: dict[str, Json]) -> None:
         # A field of a task with the name of one of the request's can only be a part of `input`.
         fields = {name: about for name, about in schema["properties"].items() if name not in own_fields}
         for name, about in fields.items():
-            said = f"{environment}: {about.get('description') or about.get('title', name)}"
+            description = f"{environment}: {about.get('description') or about.get('title', name)}"
             if name in request["properties"]:
-                request["properties"][name]["description"] += f"; {said}"
+                request["properties"][name]["description"] += f"; {description}"
             else:
-                said_of = {"title": about.get("title", name), "description": said}
-                request["properties"][name] = {"anyOf": [*_kinds(about), {"type": "null"}], **said_of}
-        task = {name: each["examples"][0] for name, each in fields.items() if each.get("examples")}
+                annotations = {"title": about.get("title", name), "description": description}
+                request["properties"][name] = {"anyOf": [*_kinds(about), {"type": "null"}], **annotations}
+        task = {name: about["examples"][0] for name, about in fields.items() if about.get("examples")}
         if task:
             request["examples"].append({"model": _EXAMPLE_MODEL, "environment": {"name": environment}, **task})
 
 
 def _kinds(about: Mapping[str, Json]) -> list[dict[str, Json]]:
     """Return the schema of a field, one for each type that it can have."""
-    own = {key: about[key] for key in _TAKEN if key in about}
-    several = own.get("type")
+    schema = {key: about[key] for key in _TAKEN if key in about}
+    several = schema.get("type")
     if not isinstance(several, list):
-        return [own]
-    return [{"type": each} | ({"items": own["items"]} if each == "array" else {}) for each in several]
+        return [schema]
+    return [{"type": kind} | ({"items": schema["items"]} if kind == "array" else {}) for kind in several]
 
 
 def _schemas() -> Iterator[tuple[str, dict[str, Json]]]:

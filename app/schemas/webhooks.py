@@ -57,7 +57,7 @@ class RotateRequest(RequestBody):
     model_config = ConfigDict(json_schema_extra={"examples": [{"overlap_hours": 24}]})
 
     overlap_hours: float = Field(default=24, ge=0, le=MAX_OVERLAP_HOURS)
-    """For this many hours messages carry the signatures of both the new and the old secret."""
+    """Number of hours for which messages carry the signatures of both the new and the old secret."""
 
 
 class ReplayRequest(RequestBody):
@@ -89,7 +89,7 @@ class EndpointOut(ResponseModel):
     signed: bool
     """Whether messages are signed. Only an endpoint from the settings can be without a secret."""
     previous_secret_until: datetime | None
-    """Until this time messages also carry a signature of the previous secret."""
+    """Time until which messages also carry a signature of the previous secret; null without one."""
     enabled: bool
     """Whether events are sent."""
     disabled_at: datetime | None

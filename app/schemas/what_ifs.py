@@ -35,14 +35,14 @@ class MessageEdit(RequestPart):
 
 
 class WhatIfRequest(RequestBody):
-    """From which turn of a recorded rollout to go on, what to change before it, and which models continue."""
+    """The turn of a recorded rollout to continue from, what to change before it, and the models that continue."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"turn": 2, "samples": 8}, {"search": "bisect", "samples": 16}]}
     )
 
     turn: int | None = Field(default=None, ge=1, le=1_000)
-    """The first turn that is sampled anew, from 1. The turns before it are replayed. Give this or `search`."""
+    """The first turn that is sampled again, from 1. The turns before it are replayed. Give this or `search`."""
     search: Literal["bisect", "all"] | None = None
     """Look for the turn that decided the rollout: continue from the turns that halve what is left, or from all."""
     edit: MessageEdit | None = None

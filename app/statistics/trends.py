@@ -15,7 +15,7 @@ class Trend(StrEnum):
     """At some checkpoint after the first all its rollouts were right; at the last one they are not, though still no
     fewer than at the first one."""
     CHANGED = "changed"
-    """Any other change that is no loss, such as from none to half of its rollouts."""
+    """Any other change without a loss, such as from none to half of its rollouts."""
     GOT_WORSE = "got_worse"
     """Fewer of its rollouts are right at the last checkpoint than at the first one."""
     NEVER = "never"

@@ -169,8 +169,8 @@ class _Sender(SpanExporter):
             return problem
 
     def _warn(self, message: str, problem: Exception) -> None:
-        said = self._redactor.clean_text(f"{type(problem).__name__}: {problem}")
-        self._repeated.warning(message, error=said, queued=self._queue.waiting, dropped=self._queue.lost)
+        cause = self._redactor.clean_text(f"{type(problem).__name__}: {problem}")
+        self._repeated.warning(message, error=cause, queued=self._queue.waiting, dropped=self._queue.lost)
 
     def _fit(self, span: ReadableSpan) -> ReadableSpan:
         """Return the span redacted for sending."""
@@ -195,7 +195,7 @@ class _Sender(SpanExporter):
     def _fit_value(self, value: AttributeValue) -> AttributeValue:
         if isinstance(value, str):
             return self._fit_text(value)
-        return [self._redactor.clean_text(str(each)) for each in value] if isinstance(value, Sequence) else value
+        return [self._redactor.clean_text(str(element)) for element in value] if isinstance(value, Sequence) else value
 
     def _fit_text(self, value: str) -> str:
         """Redact a text, as JSON also by its keys. Truncated JSON cannot be parsed and is redacted as plain text."""

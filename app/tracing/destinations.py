@@ -44,10 +44,12 @@ class ExporterSession(requests.Session):  # type: ignore[misc, unused-ignore]
 
     def request(self, method: str, url: str, **options: Any) -> Any:  # type: ignore[override, unused-ignore]
         """Send a request. Raises NotTaken, after which the exporter does not retry, or the errors of requests."""
-        sent = {name: value for name, value in options.pop("headers").items() if name.lower() in _EXPORTERS_OWN}
+        exporter_headers = {
+            name: value for name, value in options.pop("headers").items() if name.lower() in _EXPORTERS_OWN
+        }
         self.problem = None
         try:
-            response = super().request(method, url, headers=sent | self.own_headers, **options)
+            response = super().request(method, url, headers=exporter_headers | self.own_headers, **options)
             if not 200 <= response.status_code < 300:
                 raise NotTaken(response.status_code, response.text)
             return response
@@ -74,7 +76,7 @@ class Destination:
 def destinations(settings: Settings) -> list[Destination]:
     """Return the destinations in the settings. Raises PluginFault."""
     added = (plugins.build("destination of traces", point, settings) for point in plugins.registered(GROUP).values())
-    return [each for each in (_collector(settings), *added) if each is not None]
+    return [destination for destination in (_collector(settings), *added) if destination is not None]
 
 
 def _collector(settings: Settings) -> Destination | None:

@@ -99,8 +99,8 @@ class Redactor:
         if len(text) <= MAX_TEXT:
             return clean
         # The last characters of the window can be the beginning of a secret that extends beyond it.
-        kept = clean[: max(0, min(MAX_TEXT, len(clean) - (_MARGIN if len(window) < len(text) else 0)))]
-        return f"{kept} [cut: {len(text)} characters in all]"
+        beginning = clean[: max(0, min(MAX_TEXT, len(clean) - (_MARGIN if len(window) < len(text) else 0)))]
+        return f"{beginning} [cut: {len(text)} characters in all]"
 
     def value(self, value: object) -> Json:
         """Return a redacted copy as plain JSON. Other values are replaced with the name of their type."""

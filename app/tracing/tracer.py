@@ -92,11 +92,11 @@ class RecordedTracing(Tracing):
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
         ulid = ULID.from_str(run_id)
-        own = SpanContext(int(ulid), int(ulid) & (1 << 64) - 1, False, TraceFlags(TraceFlags.SAMPLED))
+        span_context = SpanContext(int(ulid), int(ulid) & (1 << 64) - 1, False, TraceFlags(TraceFlags.SAMPLED))
         accepted_ns = ulid.milliseconds * 1_000_000
         root = ReadableSpan(
             "learn_loop",
-            own,
+            span_context,
             resource=self._provider.resource,
             attributes=attributes_of(inputs),
             instrumentation_scope=InstrumentationScope(_SCOPE),
@@ -105,11 +105,11 @@ class RecordedTracing(Tracing):
         )
         for delivery in self._deliveries:
             delivery.on_end(root)
-        return marked(set_span_in_context(NonRecordingSpan(own), Context()), inputs)
+        return marked(set_span_in_context(NonRecordingSpan(span_context), Context()), inputs)
 
     async def close(self) -> None:
         """See `Tracing`."""
-        await asyncio.gather(*(asyncio.to_thread(each.close, _CLOSE_S) for each in self._deliveries))
+        await asyncio.gather(*(asyncio.to_thread(delivery.close, _CLOSE_S) for delivery in self._deliveries))
 
 
 def open_tracing(settings: Settings) -> Tracing:
@@ -128,9 +128,9 @@ def open_tracing(settings: Settings) -> Tracing:
     from learnloop_service.app.tracing.destinations import destinations
 
     redactor = Redactor(secrets_of(settings))
-    found = [(each, Delivery(each, redactor)) for each in destinations(settings)]
-    requests = [delivery for destination, delivery in found if destination.takes_requests]
-    return RecordedTracing(make_provider(), [delivery for _, delivery in found], requests)
+    deliveries = [(destination, Delivery(destination, redactor)) for destination in destinations(settings)]
+    requests = [delivery for destination, delivery in deliveries if destination.takes_requests]
+    return RecordedTracing(make_provider(), [delivery for _, delivery in deliveries], requests)
 
 
 def make_provider(*, sample_all: bool = True) -> "TracerProvider":

@@ -68,11 +68,11 @@ class Deliveries:
             await turns.hold(tx, run_id)
             await _require_room(tx, endpoint_id, project)
             events = await _subscribed_events(tx, endpoint_id, run_id, after_seq)
-            known = await _queue_again(tx, endpoint_id, run_id, [event.seq for event in events])
+            requeued = await _queue_again(tx, endpoint_id, run_id, [event.seq for event in events])
             new = [
                 delivery(event, endpoint_id, url, event_body(event), project)
                 for event in events
-                if event.seq not in known
+                if event.seq not in requeued
             ]
             if new:
                 await tx.execute(insert(WebhookDelivery), new)
@@ -126,13 +126,13 @@ async def _subscribed_events(tx: AsyncSession, endpoint_id: str, run_id: str, af
 
 async def _queue_again(tx: AsyncSession, endpoint_id: str, run_id: str, seqs: Sequence[int]) -> set[int]:
     """Queue the existing deliveries of these events again, and return the `seq` of each event that has one."""
-    mine = (
+    conditions = (
         WebhookDelivery.endpoint_id == endpoint_id,
         WebhookDelivery.run_id == run_id,
         WebhookDelivery.event_seq.in_(seqs),
     )
-    known = select(WebhookDelivery.event_seq).where(*mine)
-    found = {seq for seq in (await tx.execute(known)).scalars() if seq is not None}
-    settled = update(WebhookDelivery).where(*mine, WebhookDelivery.state != DeliveryState.PENDING)
+    query = select(WebhookDelivery.event_seq).where(*conditions)
+    queued = {seq for seq in (await tx.execute(query)).scalars() if seq is not None}
+    settled = update(WebhookDelivery).where(*conditions, WebhookDelivery.state != DeliveryState.PENDING)
     await tx.execute(settled.values(_QUEUED_AGAIN))
-    return found
+    return queued

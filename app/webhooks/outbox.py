@@ -50,15 +50,15 @@ log = structlog.get_logger(__name__)
 async def enqueue(tx: AsyncSession, event: AnyEvent) -> None:
     """Write a delivery for every endpoint that subscribes to the event, or a dead letter if too many are waiting."""
     subject = subject_of(event)
-    found = (await tx.execute(_SUBSCRIBED[type(event)], {"subject": subject, "event_type": event.type})).all()
-    if not found:
+    subscribers = (await tx.execute(_SUBSCRIBED[type(event)], {"subject": subject, "event_type": event.type})).all()
+    if not subscribers:
         return
     await turns.hold(tx, subject)
-    project = found[0][2]
+    project = subscribers[0][2]
     body = event_body(event)
-    crowded = await _crowded(tx, subject, project, [id for id, *_ in found])
+    crowded = await _crowded(tx, subject, project, [id for id, *_ in subscribers])
     rows = []
-    for id, url, _ in found:
+    for id, url, _ in subscribers:
         waiting, full = crowded[id]
         row = delivery(event, id, url, body, project) | {"is_next": not waiting and not full}
         if full:

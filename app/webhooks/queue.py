@@ -158,8 +158,8 @@ async def _endpoints(tx: AsyncSession, rows: Any) -> dict[str, WebhookEndpoint]:
     ids = {row.endpoint_id for row in rows if row.endpoint_id is not None}
     if not ids:
         return {}
-    found = (await tx.execute(select(WebhookEndpoint).where(WebhookEndpoint.id.in_(ids)))).scalars()
-    return {endpoint.id: endpoint for endpoint in found}
+    endpoints = (await tx.execute(select(WebhookEndpoint).where(WebhookEndpoint.id.in_(ids)))).scalars()
+    return {endpoint.id: endpoint for endpoint in endpoints}
 
 
 def _undeliverable_reason(row: WebhookDelivery, endpoint: WebhookEndpoint | None, last_attempt: int) -> str | None:
@@ -205,7 +205,7 @@ async def record_attempt(
     settle = update(WebhookDelivery).where(
         WebhookDelivery.id == claimed.id, WebhookDelivery.state == DeliveryState.PENDING
     )
-    mine = settle.where(WebhookDelivery.attempts == claimed.attempts)  # only if it was not claimed again since
+    if_current = settle.where(WebhookDelivery.attempts == claimed.attempts)  # only if it was not claimed again since
     async with database.begin() as tx:
         if result.status == 410 and claimed.receiver.id is not None:
             await disable(tx, claimed.receiver.id, "the receiver answered 410: it wants no more")
@@ -215,10 +215,10 @@ async def record_attempt(
                 state=DeliveryState.DELIVERED, delivered_at=func.now(), last_error=None, url=claimed.receiver.url
             )
         elif retry_delay_s is None or result.status == 410:
-            settle = mine.values(state=DeliveryState.FAILED, last_error=result.error, url=claimed.receiver.url)
+            settle = if_current.values(state=DeliveryState.FAILED, last_error=result.error, url=claimed.receiver.url)
         else:
             due = func.now() + timedelta(seconds=retry_delay_s)
-            settle = mine.values(next_attempt_at=due, last_error=result.error, url=claimed.receiver.url)
+            settle = if_current.values(next_attempt_at=due, last_error=result.error, url=claimed.receiver.url)
         await tx.execute(settle)
         await tx.execute(
             update(WebhookAttempt)

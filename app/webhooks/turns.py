@@ -20,17 +20,17 @@ async def hold(tx: AsyncSession, subject: str) -> None:
 async def advance(tx: AsyncSession, subject: str, receiver: str) -> None:
     """Mark the next delivery, after one was settled."""
     row = WebhookDelivery
-    mine = (of_subject(subject), row.receiver == receiver, row.state == DeliveryState.PENDING)
-    first = select(row.id).where(*mine).order_by(row.event_seq, row.seq).limit(1).scalar_subquery()
+    conditions = (of_subject(subject), row.receiver == receiver, row.state == DeliveryState.PENDING)
+    first = select(row.id).where(*conditions).order_by(row.event_seq, row.seq).limit(1).scalar_subquery()
     await tx.execute(update(row).where(row.id == first, row.is_next.is_(False)).values(is_next=True))
 
 
 async def assign(tx: AsyncSession, subject: str, receiver: str) -> None:
     """Mark the first delivery, after some were requeued anywhere in the order."""
     row = WebhookDelivery
-    mine = (of_subject(subject), row.receiver == receiver, row.state == DeliveryState.PENDING)
-    first = select(row.id).where(*mine).order_by(row.event_seq, row.seq).limit(1).scalar_subquery()
-    await tx.execute(update(row).where(*mine, row.is_next != (row.id == first)).values(is_next=row.id == first))
+    conditions = (of_subject(subject), row.receiver == receiver, row.state == DeliveryState.PENDING)
+    first = select(row.id).where(*conditions).order_by(row.event_seq, row.seq).limit(1).scalar_subquery()
+    await tx.execute(update(row).where(*conditions, row.is_next != (row.id == first)).values(is_next=row.id == first))
 
 
 def of_subject(subject: str) -> ColumnElement[bool]:

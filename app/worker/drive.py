@@ -33,7 +33,7 @@ from learnloop_service.app.runs.resume_point import begin_with, inherited_state,
 from learnloop_service.app.tracing.tracer import Tracing
 from learnloop_service.app.worker.checkpoint_retention import prune
 from learnloop_service.app.worker.driven import Patience, query
-from learnloop_service.app.worker.journal_store import Cost, StoredJournal
+from learnloop_service.app.worker.journal_store import JournalTimes, StoredJournal
 from learnloop_service.app.worker.measures import count_diagnoses, count_iteration
 from learnloop_service.app.worker.own_agents import OwnAgents
 from learnloop_service.app.worker.rollout_sessions import LeasedSessions
@@ -319,7 +319,7 @@ class Driver:
         used = ledger.entries_of(result, meter, seconds)
         await run_on_loop(work.main_loop, self._save_rows(work, result, facts, used))
         meter.settled(seconds, result.iteration)
-        cost, work.journal.cost = work.journal.cost, Cost()
+        cost, work.journal.cost = work.journal.cost, JournalTimes()
         log.info(
             "iteration saved",
             run_id=work.run.id,

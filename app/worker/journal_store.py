@@ -49,7 +49,7 @@ _WRITE = text(
 
 
 @dataclass
-class Cost:
+class JournalTimes:
     """Seconds that a run waited for its journal, and seconds of writes in the background."""
 
     waited_s: float = 0.0
@@ -90,8 +90,8 @@ class StoredJournal:
         """`on_lost` is called when a background write finds that the lease is lost; `replaces` says whether the run
         replaces groups."""
         self._database = database
-        self.cost = Cost()
-        """Cost since the caller last replaced this object."""
+        self.cost = JournalTimes()
+        """Times since the caller last replaced this object."""
         self._lease = lease
         self._main_loop = main_loop
         self._on_lost = on_lost

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from learnloop_service.environment import plugins
 from learnloop_service.environment.plugins import PluginFault
 from learnloop_service.training.backends.base import Backend, BackendRefused, BackendUnavailable
-from learnloop_service.training.backends.traits import BackendSettings, BackendTraits, Check, Host, Setting, State
+from learnloop_service.training.backends.traits import BackendSettings, BackendTraits, Check, Host, ListedSetting, State
 from learnloop_service.training.protocol.validation_message import message_of
 
 GROUP = "learnloop.backends"
@@ -95,7 +95,7 @@ def settings_of_backends() -> list[BackendSettings]:
     return settings
 
 
-def listed_settings(name: str) -> list[Setting]:
+def listed_settings(name: str) -> list[ListedSetting]:
     """Return the settings of a backend for people; none if it cannot be loaded."""
     model = loaded_traits(name).settings
     try:
@@ -103,7 +103,7 @@ def listed_settings(name: str) -> list[Setting]:
     except (PluginFault, BadSettings):  # The backend's refusal says why.
         set_fields = set()
     return [
-        Setting(_variable(model, field, info), info.description or "", field in set_fields)
+        ListedSetting(_variable(model, field, info), info.description or "", field in set_fields)
         for field, info in model.model_fields.items()
     ]
 

@@ -21,7 +21,7 @@ class BackendSettings(BaseSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ListedSetting:
     """One setting of a backend, for people."""
 
     variable: str

@@ -54,5 +54,5 @@ class IdempotencyKey(Base):
     body: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     lease_until: Mapped[datetime | None]
-    """Until then no other process handles the request, and the one that does renews it. In rows of earlier versions it
-    is None, and the lease ends a minute after `created_at`."""
+    """End of the lease of the process that handles the request, which renews it. None in rows of earlier versions,
+    whose lease ends a minute after `created_at`."""

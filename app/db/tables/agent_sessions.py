@@ -80,9 +80,9 @@ class AgentSession(Base):
     prompt_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
     completion_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
     warnings: Mapped[list[Json]] = mapped_column(default=list, server_default="[]")
-    """What of the agent's requests had no effect; one sentence each."""
+    """Parts of the agent's requests that had no effect, one sentence for each."""
     outcome: Mapped[dict[str, Json] | None]
-    """Those of reward, parts, output and reason that were given."""
+    """Reward, parts, output and reason, as far as the outcome has them."""
     run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
     """With `iteration` and `entry`, identifies the session's rollout for a worker that takes over the run."""
     iteration: Mapped[int | None]
@@ -148,7 +148,7 @@ class SessionCall(Base):
     holder: Mapped[str | None]
     """The process that is sampling it."""
     held_until: Mapped[datetime | None]
-    """Until then no other process samples it; the holder renews this time."""
+    """End of the holder's lease, which it renews; no other process samples the call before."""
     begun_at: Mapped[datetime] = mapped_column(server_default=func.now())
     answered_at: Mapped[datetime | None]
 

@@ -30,7 +30,7 @@ class OpenAgentTask(Base):
     worker: Mapped[str | None]
     """The latest claimant."""
     lease_until: Mapped[datetime | None]
-    """Until then no other worker can claim it; None if no worker has it."""
+    """When the lease of its worker ends, and others can claim it; None if no worker has it."""
     deadline: Mapped[datetime | None]
     """When the latest claim times out."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())

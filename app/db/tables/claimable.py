@@ -25,7 +25,7 @@ class Claimable(Base):
     epoch: Mapped[int] = mapped_column(default=0, server_default="0")
     """The fencing token: each claim raises it, and every commit of a worker names the epoch that it claimed with."""
     lease_until: Mapped[datetime | None]
-    """Until then, by the database's clock, no other worker can claim it."""
+    """When the lease ends, by the database's clock, and other workers can claim the row."""
     claims: Mapped[int] = mapped_column(default=0, server_default="0")
     """Claims since progress was last saved. They are limited, so that work that kills its workers ends."""
     claimed_at: Mapped[datetime | None]

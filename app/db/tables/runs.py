@@ -248,7 +248,7 @@ class Trajectory(Base):
     prompt_sha256: Mapped[str | None] = mapped_column(String(64))
     """The prompt that the rollout was made with; None for the environment's texts."""
     undelivered_parts: Mapped[int | None]
-    """Of an agent's rollout with a prompt: how many of its parts were not in the first request to the model."""
+    """How many parts of the prompt were not in the first request to the model; None if no agent brought a prompt."""
     outcome: Mapped[dict[str, Json]]
     score: Mapped[float | None]
     score_explanation: Mapped[str | None]
@@ -373,23 +373,23 @@ class Feedback(Base):
     trajectory_id: Mapped[str | None] = mapped_column(Text, ForeignKey("trajectory.id", ondelete="CASCADE"))
     """The trajectory that it is about; for a preference, the preferred one. None if it is about something else."""
     against_id: Mapped[str | None] = mapped_column(Text, ForeignKey("trajectory.id", ondelete="CASCADE"))
-    """For a preference, the trajectory that was not preferred."""
+    """The trajectory that was not preferred, if the event is a preference."""
     session_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("agent_session.id", ondelete="CASCADE"))
     """The session that it is about; for a preference, the preferred one."""
     against_session_id: Mapped[str | None] = mapped_column(
         String(26), ForeignKey("agent_session.id", ondelete="CASCADE")
     )
-    """For a preference, the session that was not preferred."""
+    """The session that was not preferred, if the event is a preference."""
     user_hash: Mapped[str | None] = mapped_column(String(64))
     """The user that it is about, for answers that are not stored; hashed as in `trajectory`."""
     asked_as: Mapped[str | None]
     """With `user_hash`, the promoted name that the user asked, as PROJECT/NAME."""
     withdraws: Mapped[str | None]
-    """For a withdrawal, the sender's id of the event that no longer counts, which can arrive later."""
+    """The sender's id of the event that a withdrawal cancels, which can arrive later than it."""
     outcome_name: Mapped[str | None]
-    """For an outcome, its name, such as `resolved`."""
+    """Name of an outcome, such as `resolved`; None for other events."""
     value: Mapped[float | None]
-    """For an outcome, its value in [0, 1]."""
+    """Value of an outcome, in [0, 1]; None for other events."""
     run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
     """The trajectory's run; None for a session, and for a question to a model by name."""
     type: Mapped[str]

@@ -9,7 +9,7 @@ from learnloop_service.app.db.tables.base import Base
 from learnloop_service.app.domain.schedule_state import DueState, Then
 from learnloop_service.environment.json_type import Json
 
-_THEN = ", ".join(sorted(f"'{each}'" for each in Then))
+_THEN = ", ".join(sorted(f"'{action}'" for action in Then))
 _STATES = ", ".join(sorted(f"'{state}'" for state in DueState))
 
 

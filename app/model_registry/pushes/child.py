@@ -58,7 +58,7 @@ def _fetched(url: str, key: str, folder: Path) -> Path:
         with direct.open(request, timeout=_ENGINE_PATIENCE_S) as reply, tarfile.open(fileobj=reply, mode="r|") as tar:
             tar.extractall(folder / "tar", filter="data")
     except urllib.error.HTTPError as error:
-        raise NotFetched(409 if error.code in _FOR_GOOD else 503, _said(error)) from error
+        raise NotFetched(409 if error.code in _FOR_GOOD else 503, _error_text(error)) from error
     except (OSError, tarfile.TarError, http.client.HTTPException) as error:
         raise NotFetched(503, f"the checkpoint was not transferred completely: {error}") from error
     (files,) = (folder / "tar").iterdir()
@@ -76,7 +76,7 @@ def _verify(files: Path) -> None:
                 raise NotFetched(409, f"{name} differs from its manifest")
 
 
-def _said(error: urllib.error.HTTPError) -> str:
+def _error_text(error: urllib.error.HTTPError) -> str:
     try:
         return str(json.load(error)["error"]["message"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -85,12 +85,12 @@ def _said(error: urllib.error.HTTPError) -> str:
 
 def _message(error: BaseException | None) -> str:
     """Return the error's message and those of its causes on one line."""
-    said = []
+    messages = []
     while error is not None:
         plain = str(error).partition("Debug source:")[0]  # obstore's debug output follows it
-        said.append(" ".join(plain.split()) or type(error).__name__)
+        messages.append(" ".join(plain.split()) or type(error).__name__)
         error = error.__cause__
-    return ": ".join(said)[:_MAX_WORDS]
+    return ": ".join(messages)[:_MAX_WORDS]
 
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ def hub_target(settings: Settings, project: str, repo: str) -> HubTarget:
 
 def _matches(repo: str, pattern: str) -> bool:
     """Compare the parts separately, so that * does not match a slash."""
-    parts, wanted = repo.split("/"), pattern.split("/")
-    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+    parts, pattern_parts = repo.split("/"), pattern.split("/")
+    return len(parts) == len(pattern_parts) and all(map(fnmatchcase, parts, pattern_parts))
 
 
 def _passing(error: BaseException) -> bool:

@@ -63,11 +63,11 @@ class Pushed:
     bytes: int
 
 
-async def push(settings: Settings, source: Source, place: PushDestination) -> Pushed:
+async def push(settings: Settings, source: Source, destination: PushDestination) -> Pushed:
     """Push a checkpoint. Raises PushFailed, Conflict if the checkpoint is incomplete, or Unavailable if too many pushes
     are in progress, the engine is not available or the disk is full."""
     async with _locked_folder(settings.data_dir / "pushes") as folder:
-        await _run(folder, _job(source, place), settings.push_timeout_s)
+        await _run(folder, _job(source, destination), settings.push_timeout_s)
         result = _result(folder)
     if "error" in result:
         # A server's message can repeat secrets that it was sent.
@@ -77,8 +77,8 @@ async def push(settings: Settings, source: Source, place: PushDestination) -> Pu
     return Pushed(**result)
 
 
-def _job(source: Source, place: PushDestination) -> str:
-    return json.dumps({**asdict(place), **asdict(source)})
+def _job(source: Source, destination: PushDestination) -> str:
+    return json.dumps({**asdict(destination), **asdict(source)})
 
 
 async def _run(folder: Path, job: str, timeout_s: float) -> None:

@@ -57,7 +57,7 @@ async def test_an_agent_that_is_started_again_gets_its_answers(database: Databas
     assert [call.completion.choices[0].message.content for call in trained] == ["hi", "hi again"]
     assert trained[0].completion.model_extra == {"prompt_token_ids": [7, 8]}
     assert trained[0].used.completion_tokens == 2
-    assert [call.used for call in await calls.kept(opened.row.id)] == [True, True, False]
+    assert [call.used for call in await calls.listed(opened.row.id)] == [True, True, False]
 
 
 async def test_a_call_that_is_sampled_again_has_the_same_seed(database: Database) -> None:
@@ -82,7 +82,7 @@ async def test_a_dead_process_is_found_out_and_its_call_sampled_again(database: 
     assert await alive.answer(taken, completion("mine", 5)) == completion("mine", 5)
     # The first one was only slow: what it sampled is not stored beside it, and its client gets what is.
     assert await dead.answer(first, completion("mine, too", 6)) == completion("mine", 5)
-    assert len(await alive.kept(asker.session_id)) == 1
+    assert len(await alive.listed(asker.session_id)) == 1
 
 
 async def test_a_reply_that_was_lost_with_its_process_is_given_again(database: Database) -> None:
@@ -274,7 +274,7 @@ async def test_one_conversation_has_the_seeds_of_the_built_in_loop(database: Dat
         aside = await calls.begin(asker, QUESTION, "chat", Repetition(), seeds_of(QUESTION))
     drawn = Random(7)
     assert seeds == [drawn.getrandbits(53) for _ in range(3)]
-    assert [call.seed for call in await calls.kept(asker.session_id)] == [*seeds, aside.seed]
+    assert [call.seed for call in await calls.listed(asker.session_id)] == [*seeds, aside.seed]
     assert aside.seed not in (*seeds, drawn.getrandbits(53))
 
 

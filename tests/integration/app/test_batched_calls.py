@@ -113,7 +113,7 @@ async def test_conversations_at_the_same_time_do_not_mix(
     await asyncio.gather(*(answered(calls, asker, GREETING, number) for number, asker in enumerate(askers, 1)))
     assert sorted(taken) == sorted(asker.session_id for asker in askers)
     for number, asker in enumerate(askers, 1):
-        [call] = await calls.kept(asker.session_id)
+        [call] = await calls.listed(asker.session_id)
         assert call.completion == completion("hi", number)
 
 
@@ -122,7 +122,7 @@ async def test_the_same_request_twice_at_the_same_time_is_two_samples(calls: Ses
     made = await asyncio.gather(*(begun(calls, asker) for _ in range(3)), begun(calls, asker, QUESTION))
     assert sorted(call.occurrence for call in made) == [0, 0, 1, 2]
     assert len({call.key for call in made}) == 4
-    assert [call.number for call in await calls.kept(asker.session_id)] == [1, 2, 3, 4]
+    assert [call.number for call in await calls.listed(asker.session_id)] == [1, 2, 3, 4]
 
 
 async def test_what_is_refused_step_by_step_is_refused(calls: SessionCalls, database: Database) -> None:
@@ -197,7 +197,7 @@ async def test_a_session_that_somebody_else_has_locked_holds_up_no_other(
         assert taken == [other.session_id]
         assert not waiting.done()
     await waiting
-    assert [call.completion is None for call in await calls.kept(locked.session_id)] == [False]
+    assert [call.completion is None for call in await calls.listed(locked.session_id)] == [False]
 
 
 async def _waits_for_a_lock(database: Database) -> bool:
@@ -243,7 +243,7 @@ async def test_a_session_that_changes_while_a_call_is_taken_is_looked_at_again(
         await change(database, asker.session_id)
     with pytest.raises(refusal):
         await beginning
-    assert await calls.kept(asker.session_id) == []
+    assert await calls.listed(asker.session_id) == []
 
 
 async def test_a_call_that_a_crashed_database_forgot_comes_back_with_its_answer(
@@ -281,7 +281,7 @@ async def test_a_broken_connection_costs_no_call(
     requests = [canonical({"messages": [{"role": "user", "content": f"{number}"}]}, None) for number in range(3)]
     for request in requests:
         await answered(calls, asker, request)
-    assert len(await calls.kept(asker.session_id)) == 4
+    assert len(await calls.listed(asker.session_id)) == 4
 
     async def is_quick() -> bool:
         number = len(taken)

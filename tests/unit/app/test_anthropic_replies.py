@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from learnloop_service.app.gateway.anthropic_messages import asked
+from learnloop_service.app.gateway.anthropic_messages import read_request
 
 BODY = {"model": "agent", "max_tokens": 20, "messages": [{"role": "user", "content": "When?"}]}
 
@@ -23,7 +23,7 @@ BODY = {"model": "agent", "max_tokens": 20, "messages": [{"role": "user", "conte
 )
 def test_a_call_of_another_server_is_shown_with_what_it_has(call: dict[str, Any], expected: tuple[Any, ...]) -> None:
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
-    reply = asked(BODY).document({"id": "x", "choices": [{"message": message, "finish_reason": "tool_calls"}]})
+    reply = read_request(BODY).document({"id": "x", "choices": [{"message": message, "finish_reason": "tool_calls"}]})
     [block] = reply["content"]
     assert block["type"] == "tool_use"
     assert tuple(block[name] for name in ("id", "name", "input")) == expected
