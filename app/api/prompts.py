@@ -12,11 +12,11 @@ from learnloop_service.app.api.pages import ById
 from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.datasets import removal, rows
 from learnloop_service.app.datasets.rows import NewVersion
-from learnloop_service.app.datasets.stored_prompts import prompt_document
 from learnloop_service.app.db.tables import DatasetVersion
 from learnloop_service.app.domain.names import DATASET_PATTERN
 from learnloop_service.app.errors import InvalidRequest
 from learnloop_service.app.runs import documents
+from learnloop_service.app.runs.stored_prompts import prompt_document
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.prompts import PromptOut, PromptsDeleted, PromptToStore
 from learnloop_service.training.prompt import InvalidPrompt, read_prompt

@@ -13,7 +13,6 @@ from ulid import ULID
 from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.auth.tenancy import RUN, require
 from learnloop_service.app.datasets.references import pin
-from learnloop_service.app.datasets.stored_prompts import check_fits, pinned_prompt, read_stored
 from learnloop_service.app.db.clock import database_time
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Checkpoint, Reflection, Run, Trajectory
@@ -27,6 +26,7 @@ from learnloop_service.app.releases.split import Exposure, Requester
 from learnloop_service.app.runs.configuration import make_player
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.resume_point import begin_with
+from learnloop_service.app.runs.stored_prompts import check_fits, pinned_prompt, read_stored
 from learnloop_service.app.schemas.ask import AskOut, AskRequest, InvokeOut, InvokeParameters
 from learnloop_service.app.schemas.run_request import EnvironmentChoice
 from learnloop_service.app.service import HandlerResources

@@ -16,7 +16,6 @@ from learnloop_service.app.aio.event_loops import run_in_thread, run_on_loop, sh
 from learnloop_service.app.aio.retry import Result, retry_while_database_is_down
 from learnloop_service.app.backends import Connect
 from learnloop_service.app.claims.lease import Lease, LeaseLost
-from learnloop_service.app.datasets.stored_prompts import read_stored
 from learnloop_service.app.db.clock import DatabaseTime, database_time
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Run
@@ -30,6 +29,7 @@ from learnloop_service.app.runs.documents import resolve_references, stored_text
 from learnloop_service.app.runs.no_signal import check_rule
 from learnloop_service.app.runs.reproducibility import save_reproducibility
 from learnloop_service.app.runs.resume_point import begin_with, inherited_state, resume_of
+from learnloop_service.app.runs.stored_prompts import read_stored
 from learnloop_service.app.tracing.tracer import Tracing
 from learnloop_service.app.worker.checkpoint_retention import prune
 from learnloop_service.app.worker.driven import Patience, query

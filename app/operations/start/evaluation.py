@@ -11,7 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.auth.tenancy import RUN, require
 from learnloop_service.app.backends import Connect, connected
-from learnloop_service.app.datasets.stored_prompts import check_fits, pinned_prompt, read_stored
 from learnloop_service.app.db.tables import EvaluationJob, Run
 from learnloop_service.app.domain.evaluation_state import EvaluationStatus
 from learnloop_service.app.domain.event_types import EventType
@@ -41,6 +40,7 @@ from learnloop_service.app.resources import Resources
 from learnloop_service.app.runs.configuration import model_spec
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.store import RunStore
+from learnloop_service.app.runs.stored_prompts import check_fits, pinned_prompt, read_stored
 from learnloop_service.app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
 from learnloop_service.app.schemas.run_request import EnvironmentChoice
 from learnloop_service.app.settings import Settings

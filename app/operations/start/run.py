@@ -8,7 +8,6 @@ import structlog
 from sqlalchemy import ScalarSelect, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from learnloop_service.app.datasets.stored_prompts import pinned_prompt
 from learnloop_service.app.db.tables import Reflection, Run
 from learnloop_service.app.domain.event_types import EventType
 from learnloop_service.app.domain.run_state import RunStatus
@@ -24,6 +23,7 @@ from learnloop_service.app.operations.start.validation import validated
 from learnloop_service.app.operations.start.warm_start import with_warm_start
 from learnloop_service.app.runs.expected_work import WorkForecast, expected_work
 from learnloop_service.app.runs.resume_point import INHERITED
+from learnloop_service.app.runs.stored_prompts import pinned_prompt
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.service import HandlerResources
 from learnloop_service.app.webhooks.endpoints import NewEndpoint

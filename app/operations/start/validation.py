@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import get_args
 
-from learnloop_service.app.datasets.stored_prompts import check_fits, read_stored
 from learnloop_service.app.domain.names import TINY_BASE
 from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.app.errors import InvalidRequest
@@ -28,6 +27,7 @@ from learnloop_service.app.runs.configuration import make_environment, make_judg
 from learnloop_service.app.runs.documents import NewDocument, extract_documents, resolve_references
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.resume_point import begin_with
+from learnloop_service.app.runs.stored_prompts import check_fits, read_stored
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.settings import Settings
 from learnloop_service.environment.base import Environment, Json, Solvable, Split, Synthetic

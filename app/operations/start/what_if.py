@@ -6,7 +6,6 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from learnloop_service.app.auth.caller import Caller
-from learnloop_service.app.datasets.stored_prompts import read_stored
 from learnloop_service.app.db.tables import Checkpoint, EvaluationJob, Iteration, Run, Trajectory
 from learnloop_service.app.domain.stored_evaluation import Slot, WhatIf, WhatIfEvaluation, parse_evaluation
 from learnloop_service.app.domain.stored_request import PromptReference
@@ -17,6 +16,7 @@ from learnloop_service.app.runs.configuration import make_player
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.recorded_rollouts import RecordedRollout, purpose_of, recorded_rollout
 from learnloop_service.app.runs.resume_point import INHERITED, begin_with, state_after
+from learnloop_service.app.runs.stored_prompts import read_stored
 from learnloop_service.app.schemas.evaluations import MAX_ROLLOUTS, EvaluationRequest, ModelToEvaluate
 from learnloop_service.app.schemas.what_ifs import MessageEdit, WhatIfRequest
 from learnloop_service.environment.base import EpisodeFailed, ToolError

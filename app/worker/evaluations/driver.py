@@ -16,7 +16,6 @@ from learnloop_service.app.aio.event_loops import run_in_thread, run_on_loop
 from learnloop_service.app.aio.retry import retry_while_database_is_down
 from learnloop_service.app.backends import Connect
 from learnloop_service.app.claims.lease import Lease, LeaseLost
-from learnloop_service.app.datasets.stored_prompts import read_stored
 from learnloop_service.app.db.clock import database_time
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import EvaluationJob
@@ -40,6 +39,7 @@ from learnloop_service.app.runs.documents import resolve_references
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.resume_point import begin_with
 from learnloop_service.app.runs.store import RunStore
+from learnloop_service.app.runs.stored_prompts import read_stored
 from learnloop_service.app.settings import Settings
 from learnloop_service.app.worker.driven import Patience
 from learnloop_service.app.worker.evaluations.budget import EvaluationSpending, meter_of, prices_of, saved_usage
