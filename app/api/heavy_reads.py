@@ -41,7 +41,7 @@ class HeavyReads:
         async with self._turns.turn(project, waiting):
             return await run_in_thread(lambda: self._connected(read), "heavy-read")
 
-    async def kept(self, project: str, key: Hashable, read: Read[Result]) -> Result:
+    async def cached(self, project: str, key: Hashable, read: Read[Result]) -> Result:
         """Like `do`, but return the result of an equal read that is in progress, or was begun in the last minute.
 
         `key` names the question and the state of what it is about.
