@@ -113,7 +113,7 @@ def _read(body: bytes, parameters: ImportParameters, hash_of: Callable[[str], st
 async def _stored(
     database: Database, new: Mapping[_Kind, NewDocument], name: str, imported: Imported, origin: dict[str, Json]
 ) -> dict[_Kind, DatasetVersion]:
-    """Store the documents, whose content they are, and their versions, in one transaction."""
+    """Store the documents and a version of each under `name`, in one transaction, and return the versions."""
     versions = dict[_Kind, DatasetVersion]()
     users = {id: owner for id, owner in imported.owners.items() if owner in imported.users}
     async with database.begin() as tx:

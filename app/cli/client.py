@@ -65,7 +65,7 @@ class Service:
         self.http.close()
 
     def within(self, timeout_s: float) -> "Service":
-        """Return this service with another time limit of its requests."""
+        """Return this service with another time limit for its requests."""
         self.http.timeout = timeout_s
         return self
 

@@ -15,7 +15,7 @@ from learnloop_service.environment.wording import counted, signed
 _SHOWN = 5
 """Number of scenarios that are printed for each run."""
 _NAMES = ("model.name", "seed")
-"""Settings that differ in runs that are compared for another reason."""
+"""Settings that differ between most runs, so the comparison does not print them."""
 
 
 def compare(

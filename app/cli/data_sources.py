@@ -43,7 +43,7 @@ def options() -> dict[str, str]:
 
 
 def helps() -> list[str]:
-    """Return what each option takes that can be used here."""
+    """Return the help of each option of the demo whose package can be loaded."""
     texts = []
     for name in plugins.registered(GROUP):
         with suppress(Failure):  # `data_source` says what is wrong with it

@@ -112,8 +112,8 @@ class _LazyCommands(Mapping[str, Any]):
             command.commands = cast(Any, _LazyCommands(command.commands, name))
 
     def _of_a_package(self, name: str) -> Any:
-        """Return the command of a package. Of one that cannot be loaded or is not installed, return a command that says
-        so: the others still work. Raises KeyError for an unknown one."""
+        """Return the command of a package. If it cannot be loaded or is not installed, return one that says so, so that
+        the others still work. Raises KeyError for an unknown one."""
         point = self._of_packages().get(name)
         try:
             if point is not None:

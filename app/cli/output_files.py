@@ -28,7 +28,7 @@ OLD_NAME = {"token_normalize_func": lambda name: _NAME if name == "out" else nam
 
 
 def prints_json(command: Callable[..., Any]) -> bool:
-    """Say whether a command has the option `--json`."""
+    """Return whether a command has the option `--json`."""
     return _JSON in inspect.signature(command).parameters
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from learnloop_service.environment.json_type import Json
 
 _SHORTEST_S = 2.0
-"""Shortest time that says how fast a phase is."""
+"""Shortest time from which the pace of a phase is estimated, in seconds."""
 
 
 class Pace:

@@ -238,7 +238,7 @@ def _columns(*headings: str) -> list[Column]:
 
 
 def _of(evidence: float, threshold: float) -> str:
-    """Return the wealth of a bet beside the one that decides, as the page does. Both are given as logarithms."""
+    """Return the wealth of a bet and the wealth at which it is decided, as the page does, from their logarithms."""
     most = 1_000_000
     wealth = f"{exp(evidence):,.1f}" if evidence < log(most) else f"over {most:,}"
     return f"{wealth} of {exp(threshold):,.0f}"

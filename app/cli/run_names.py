@@ -72,12 +72,12 @@ def _ambiguous(reference: str, matches: list[Json]) -> str:
 
 
 def _run(context: typer.Context, reference: str | None) -> str | None:
-    """The callback of a parameter. The service is an eager option, so it is known here."""
+    """The callback of a parameter that takes a run. The service is an eager option, so it is known here."""
     return None if reference is None else run_named(context.obj, reference)
 
 
 def _models(context: typer.Context, references: Any) -> Any:
-    """The same for names of models: one, several or none."""
+    """The callback of a parameter that takes names of models: one, several or none."""
     if isinstance(references, str):
         return model_named(context.obj, references)
     return references and [model_named(context.obj, reference) for reference in references]

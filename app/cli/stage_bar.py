@@ -13,7 +13,7 @@ Advance = Callable[[str, int, int | None], None]
 
 @contextmanager
 def stage_bar() -> Iterator[Advance]:
-    """Yield what reports progress; the bars disappear at the end."""
+    """Yield the function that reports progress. The bars disappear at the end."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),

@@ -41,7 +41,7 @@ class Terminal(Console):
     def into(self, file: Path) -> Iterator[None]:
         """Print to a file instead, without styles. Raises Failure if it cannot be written.
 
-        It is not replaced if the block raises Failure: until the end another one beside it is written.
+        The file keeps its content if the block raises Failure: until the end, another one in its directory is written.
         """
         unfinished = file.with_name(f".{file.name}.unfinished")
         try:

@@ -58,9 +58,10 @@ def joined(modules: Mapping[str, str], first: str) -> str:
 
 
 def added(modules: Mapping[str, str], first: str, name: str, to: str, script: str) -> str:
-    """Return a module that exports `name` of the module `first`, and shares with another script what that has joined.
+    """Return a module that exports `name` of the module `first`, and takes the modules that another script has
+    from there.
 
-    `to` is the path of that script from the new one. What it has is imported under the folder CORE. Raises UnknownForm
+    `to` is the path of that script from the new one. Its modules are imported under the folder CORE. Raises UnknownForm
     as `joined` does, and if `first` has no such export.
     """
     core_variables = {_in_core(path): _variable(path) for path in re.findall(r"^// (\S+)$", script, re.MULTILINE)}

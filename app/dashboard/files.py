@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 _PAGE, _MAIN = "index.html", "main.js"
 _UNJOINED = {"theme.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _STYLES = ("style/base.css", "style/layout.css", "style/parts.css", "style/tables.css", "style/pages.css")
-"""In the order in which they apply."""
+"""The style sheets, in the order in which they apply."""
 
 
 @dataclass(frozen=True, slots=True)
