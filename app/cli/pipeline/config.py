@@ -30,7 +30,7 @@ class BadPipeline(ValueError):
     """The file does not describe a pipeline. The message names file and line."""
 
 
-class Promotion(BaseModel):
+class PromoteSection(BaseModel):
     """The name that the best checkpoint is promoted to."""
 
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
@@ -54,7 +54,7 @@ class PipelineFile(BaseModel, Generic[Recipe]):
     """The fields of `POST /learn-loop`."""
     eval: EvaluationRequest | None = None
     """The fields of `POST /evaluations`."""
-    promote: Promotion | None = None
+    promote: PromoteSection | None = None
 
 
 class LoadedPipeline:
