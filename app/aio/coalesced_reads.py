@@ -49,23 +49,23 @@ class CoalescedReads(Generic[Found]):
         """Read until no keys are waiting."""
         try:
             while self._asked:
-                taken = dict(islice(self._asked.items(), _KEYS_AT_ONCE))
-                for key in taken:
+                batch = dict(islice(self._asked.items(), _KEYS_AT_ONCE))
+                for key in batch:
                     del self._asked[key]
-                await self._answer(taken)
+                await self._answer(batch)
         finally:  # here and not in a callback: the next caller must see that no reader is left
             self._readers.remove(cast(Any, asyncio.current_task()))
 
-    async def _answer(self, taken: Mapping[str, asyncio.Future[Found | None]]) -> None:
+    async def _answer(self, batch: Mapping[str, asyncio.Future[Found | None]]) -> None:
         try:
-            found = await self._read(list(taken))
+            values = await self._read(list(batch))
         except Exception as error:
-            for answer in taken.values():
+            for answer in batch.values():
                 answer.set_exception(error)
                 answer.exception()  # marks the error as retrieved, in case no reader is waiting any more
         else:
-            for key, answer in taken.items():
-                answer.set_result(found.get(key))
+            for key, answer in batch.items():
+                answer.set_result(values.get(key))
         finally:
-            for answer in taken.values():
+            for answer in batch.values():
                 answer.cancel()

@@ -38,15 +38,15 @@ class FairTurns:
             raise TooManyRequests(
                 f"{len(queue)} expensive requests of this project are waiting already.", retry_after_s=_RETRY_AFTER_S
             )
-        mine = asyncio.get_running_loop().create_future()
-        queue.append(mine)
+        turn = asyncio.get_running_loop().create_future()
+        queue.append(turn)
         try:
-            await mine
+            await turn
         except asyncio.CancelledError:
-            if not mine.cancelled():  # the turn was granted at the moment of the cancellation
+            if not turn.cancelled():  # the turn was granted at the moment of the cancellation
                 self._pass_on()
-            elif mine in queue:  # a cancelled task must not count as waiting
-                queue.remove(mine)
+            elif turn in queue:  # a cancelled task must not count as waiting
+                queue.remove(turn)
                 if not queue:
                     del self._waiting[owner]
             raise
@@ -55,10 +55,10 @@ class FairTurns:
         while self._waiting:
             owner = next(iter(self._waiting))
             queue = self._waiting.pop(owner)
-            mine = queue.popleft()
+            turn = queue.popleft()
             if queue:
                 self._waiting[owner] = queue
-            if not mine.done():
-                mine.set_result(None)
+            if not turn.done():
+                turn.set_result(None)
                 return
         self._free += 1

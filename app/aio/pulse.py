@@ -49,11 +49,11 @@ class Pulse:
         """Check forever, and yield `trouble` after each check."""
         while True:
             await asyncio.sleep(self._period_s)
-            asked = time.monotonic()
+            started_at = time.monotonic()
             reason = await self._fault()
             now = time.monotonic()
             # If our own loop was held up, a reply may have arrived unnoticed, so a failure proves nothing.
-            if reason is None or now - asked < _LATE_FACTOR * self._deadline_s:
+            if reason is None or now - started_at < _LATE_FACTOR * self._deadline_s:
                 since = now if self._failing is None else self._failing[0]
                 self._failing = None if reason is None else (since, reason)
             yield self.trouble

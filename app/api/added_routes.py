@@ -49,11 +49,11 @@ def added_routes() -> Iterator[AddedRoutes]:
     service works without them."""
     for point in plugins.registered(plugins.ROUTES).values():
         try:
-            found = plugins.load("routes", point)
+            routes = plugins.load("routes", point)
         except plugins.PluginFault as fault:
             log.exception("routes left out", error=str(fault))
             continue
-        if isinstance(found, AddedRoutes):
-            yield found
+        if isinstance(routes, AddedRoutes):
+            yield routes
         else:
-            log.error("routes left out", error=f"{point.value} of {point.name!r} is no AddedRoutes: {found!r}")
+            log.error("routes left out", error=f"{point.value} of {point.name!r} is no AddedRoutes: {routes!r}")

@@ -95,9 +95,9 @@ async def list_agent_sessions(
     store: Store, database: CurrentDatabase, caller: CurrentCaller, paging: ById, status: State = None
 ) -> Page[AgentSessionOut]:
     """List sessions, newest first."""
-    found = await store.listed(caller, state=status, before=paging.cursor, limit=paging.fetched)
-    opinions = await opinions_of(database, [row.id for row in found])
-    return paging.page(found, lambda row: _shown(row, opinions.get(row.id)), lambda row: row.id)
+    rows = await store.listed(caller, state=status, before=paging.cursor, limit=paging.fetched)
+    opinions = await opinions_of(database, [row.id for row in rows])
+    return paging.page(rows, lambda row: _session(row, opinions.get(row.id)), lambda row: row.id)
 
 
 @router.get("/{id}")
@@ -106,7 +106,7 @@ async def get_agent_session(
 ) -> AgentSessionOut:
     """Get a session."""
     row = await store.get(caller, id)
-    return _shown(row, (await opinions_of(database, [id])).get(id))
+    return _session(row, (await opinions_of(database, [id])).get(id))
 
 
 @router.get("/{id}/calls")
@@ -118,8 +118,8 @@ async def list_agent_session_calls(
     With messages, answers, token ids and log-probabilities, as far as the model's server returns them.
     """
     await store.get(caller, id)
-    found = await calls.listed(id, after=paging.after(), limit=paging.fetched)
-    return paging.page(found, _call, lambda call: call.number)
+    listed_calls = await calls.listed(id, after=paging.after(), limit=paging.fetched)
+    return paging.page(listed_calls, _call, lambda call: call.number)
 
 
 @router.post("/{id}/restart")
@@ -146,7 +146,7 @@ async def end_agent_session(
     facts = ordered(request.facts) if request.facts else None
     outcome = SessionOutcome(request.reward, request.parts, request.output, request.reason, facts)
     row = await store.end(caller, id, outcome, request.attempt)
-    return _shown(row, (await opinions_of(database, [id])).get(id))
+    return _session(row, (await opinions_of(database, [id])).get(id))
 
 
 def _project_of(model: str) -> str | None:
@@ -168,7 +168,7 @@ def _access(service_url: str, opened: OpenedSession) -> AgentSessionAccess:
     )
 
 
-def _shown(row: AgentSession, opinions: AgentSessionOpinions | None) -> AgentSessionOut:
+def _session(row: AgentSession, opinions: AgentSessionOpinions | None) -> AgentSessionOut:
     outcome = outcome_of(row)
     plain = (
         *("id", "project", "step", "backend", "attempt", "calls", "prompt_tokens", "completion_tokens", "max_calls"),

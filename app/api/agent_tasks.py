@@ -32,8 +32,8 @@ async def claim_task(
     """
     tasks, until = AgentTasks(database), time.monotonic() + request.wait_s
     while True:
-        if (found := await tasks.claim(caller, request.run_id, request.worker, request.lease_s)) is not None:
-            return _shown(found, service_url)
+        if (claimed := await tasks.claim(caller, request.run_id, request.worker, request.lease_s)) is not None:
+            return _claim(claimed, service_url)
         if (left_s := until - time.monotonic()) <= 0 or await http.is_disconnected():
             return Response(status_code=204)
         await asyncio.sleep(min(_LOOK_EVERY_S, left_s))
@@ -55,7 +55,7 @@ async def release_claim(
     await AgentTasks(database).release(caller, id, request.attempt, request.reason)
 
 
-def _shown(claimed: ClaimedTask, service_url: str) -> ClaimOut:
+def _claim(claimed: ClaimedTask, service_url: str) -> ClaimOut:
     base_url = f"{service_url}/sessions/{claimed.session_id}/v1"
     access = TaskSession(id=claimed.session_id, base_url=base_url, api_key=claimed.api_key, model=claimed.model)
     return ClaimOut(

@@ -18,8 +18,8 @@ from learnloop_service.app.schemas.ask import AskOut, AskRequest, InvokeOut, Inv
 
 router = keyed_router("ask")
 _STREAM = "text/event-stream"
-_Said = asyncio.Queue[tuple[str, str] | Exception]
-"""Items of a stream: events with their data, then the answer or the error."""
+_Stream = asyncio.Queue[tuple[str, str] | Exception]
+"""Queue of a stream: events with their data, then the answer or the error."""
 
 
 @router.post("/ask", response_model=AskOut, responses={200: {"content": {_STREAM: {}}}})
@@ -28,8 +28,8 @@ async def ask(
     models: CurrentModels,
     caller: CurrentCaller,
     users: CurrentUsers,
-    asked: AskRequest,
-    request: Request,
+    request: AskRequest,
+    http: Request,
 ) -> AskOut | StreamingResponse:
     """Give a trained agent one task, and wait for the result.
 
@@ -39,37 +39,37 @@ async def ask(
     `Accept: text/event-stream` the messages of the conversation are streamed as they come, as events `message`; the
     last event is `answer`, or `error` with a problem.
     """
-    if _STREAM not in request.headers.get("accept", ""):
-        return await asking.ask(service, models, asked, caller, users.hash_of(asked.user))
-    said: _Said = asyncio.Queue()
+    if _STREAM not in http.headers.get("accept", ""):
+        return await asking.ask(service, models, request, caller, users.hash_of(request.user))
+    events: _Stream = asyncio.Queue()
 
     async def answer(tell: Tell) -> None:
         try:
-            user_hash = users.hash_of(asked.user)
-            reply = await asking.ask(service, models, asked, caller, user_hash, tell)
-            said.put_nowait(("answer", reply.model_dump_json()))
+            user_hash = users.hash_of(request.user)
+            reply = await asking.ask(service, models, request, caller, user_hash, tell)
+            events.put_nowait(("answer", reply.model_dump_json()))
         except Exception as error:
-            said.put_nowait(error)
+            events.put_nowait(error)
 
-    answering = asyncio.create_task(answer(lambda message: said.put_nowait(("message", json.dumps(message)))))
-    first = await said.get()
+    answering = asyncio.create_task(answer(lambda message: events.put_nowait(("message", json.dumps(message)))))
+    first = await events.get()
     if isinstance(first, Exception):
         raise first
-    return StreamingResponse(_stream(first, said, answering), media_type=_STREAM)
+    return StreamingResponse(_stream(first, events, answering), media_type=_STREAM)
 
 
-async def _stream(first: tuple[str, str], said: _Said, answering: asyncio.Task[None]) -> AsyncIterator[str]:
+async def _stream(first: tuple[str, str], events: _Stream, answering: asyncio.Task[None]) -> AsyncIterator[str]:
     """Yield the events up to the answer. If the client disconnects, the rollout is cancelled."""
     try:
-        item: tuple[str, str] | Exception = first
-        while not isinstance(item, Exception):
-            yield f"event: {item[0]}\ndata: {item[1]}\n\n"
-            if item[0] == "answer":
+        event: tuple[str, str] | Exception = first
+        while not isinstance(event, Exception):
+            yield f"event: {event[0]}\ndata: {event[1]}\n\n"
+            if event[0] == "answer":
                 return
-            item = await said.get()
-        if not isinstance(item, ServiceError):
-            raise item
-        yield f"event: error\ndata: {json.dumps({'status': item.status, 'detail': str(item)})}\n\n"
+            event = await events.get()
+        if not isinstance(event, ServiceError):
+            raise event
+        yield f"event: error\ndata: {json.dumps({'status': event.status, 'detail': str(event)})}\n\n"
     finally:
         answering.cancel()
 

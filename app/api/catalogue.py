@@ -165,8 +165,8 @@ async def list_uploads(request: Request) -> UploadCatalogue:
     added: Mapping[str, AddedUpload] = request.app.state.uploads
     return UploadCatalogue(
         items=[
-            UploadOut(path=path, label=each.label, help=each.help, accept=each.accept, noun=each.noun)
-            for path, each in added.items()
+            UploadOut(path=path, label=upload.label, help=upload.help, accept=upload.accept, noun=upload.noun)
+            for path, upload in added.items()
         ]
     )
 
@@ -181,20 +181,20 @@ async def list_backends(settings: CurrentSettings) -> BackendCatalogue:
 
 def _backend(choice: BackendChoice, bases: list[UnusableBaseModel]) -> BackendOut:
     """Return a backend; `bases` are the engine's that cannot be loaded."""
-    on_engine, known = is_on_engine(choice.name), loaded_traits(choice.name)
+    on_engine, traits = is_on_engine(choice.name), loaded_traits(choice.name)
     return BackendOut(
         name=choice.name,
         available=choice.refusal is None,
         reason=choice.refusal,
         unusable_base_models=bases if on_engine else [],
         on_engine=on_engine,
-        train_options=sorted(known.train_options),
-        takes_tuning=known.takes_tuning,
-        trains_on_demonstrations=known.trains_on_demonstrations,
-        samples_while_training=known.samples_while_training,
+        train_options=sorted(traits.train_options),
+        takes_tuning=traits.takes_tuning,
+        trains_on_demonstrations=traits.trains_on_demonstrations,
+        samples_while_training=traits.samples_while_training,
         settings=[
-            BackendSettingOut(name=each.variable, description=each.description, is_set=each.is_set)
-            for each in listed_settings(choice.name)
+            BackendSettingOut(name=setting.variable, description=setting.description, is_set=setting.is_set)
+            for setting in listed_settings(choice.name)
         ],
     )
 
@@ -206,23 +206,23 @@ async def list_environments() -> EnvironmentCatalogue:
 
 
 def _environments() -> list[EnvironmentOut]:
-    found = learnloop_service.environment.registry
+    environments = learnloop_service.environment.registry
     return [
         EnvironmentOut(
             name=name,
-            description=str(found.traits(name).description),
-            task=found.task_schema(name),
+            description=str(environments.traits(name).description),
+            task=environments.task_schema(name),
             documents=[
                 DocumentOut(
                     setting=setting,
-                    title=each.title or setting,
-                    description=each.description,
-                    example=list(each.example),
+                    title=document.title or setting,
+                    description=document.description,
+                    example=list(document.example),
                 )
-                for setting, each in found.traits(name).documents.items()
+                for setting, document in environments.traits(name).documents.items()
             ],
         )
-        for name in found.names()
+        for name in environments.names()
     ]
 
 
@@ -234,8 +234,8 @@ async def list_judges(service: CurrentService, run_id: RunIdQuery = None) -> Jud
     if run_id is not None:
         await service.queries.require_run(run_id)
         rollouts = await examined(service.database, run_id)
-    found = await asyncio.to_thread(judges_here, rollouts, ListedModels(service.settings))
-    return JudgeCatalogue(items=[JudgeOut(name=name, needs=fit.needs, unfit=fit.unfit) for name, fit in found.items()])
+    fits = await asyncio.to_thread(judges_here, rollouts, ListedModels(service.settings))
+    return JudgeCatalogue(items=[JudgeOut(name=name, needs=fit.needs, unfit=fit.unfit) for name, fit in fits.items()])
 
 
 @router.get("/agents")

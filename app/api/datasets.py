@@ -41,8 +41,8 @@ async def list_inboxes(
     database: WithPrepared, caller: CurrentCaller, paging: ById, name: NamedOnly = None
 ) -> Page[InboxOut]:
     """List the versions of inboxes that were uploaded or prepared, newest first."""
-    found = await rows.listed(database, caller.project, "inbox", name, paging.cursor, paging.limit)
-    return paging.page(found, _inbox, lambda row: row.id)
+    versions = await rows.listed(database, caller.project, "inbox", name, paging.cursor, paging.limit)
+    return paging.page(versions, _inbox, lambda row: row.id)
 
 
 @router.delete("/inboxes/{name}")
@@ -61,8 +61,8 @@ async def delete_inbox(
     error names them. Runs that have completed keep their figures, but cannot be forked or asked about it any more.
     """
     store = DatasetStore(settings.data_dir)
-    found = await removal.delete_inbox(database, store, caller.namespace, name, version)
-    return InboxesDeleted(deleted=[_inbox(each) for each in found])
+    deleted = await removal.delete_inbox(database, store, caller.namespace, name, version)
+    return InboxesDeleted(deleted=[_inbox(row) for row in deleted])
 
 
 @router.delete("/scenarios/{sha256}")
@@ -72,8 +72,8 @@ async def delete_scenarios(database: CurrentDatabase, caller: CurrentCaller, sha
     Returns the names. Scenarios that a run or evaluation still needs cannot be deleted: `used_by` of the error names
     them.
     """
-    found = await removal.delete_documents(database, caller.namespace, "scenarios", sha256)
-    return ScenariosDeleted(sha256=sha256, names=[f"{each.name}@{each.version}" for each in found])
+    deleted = await removal.delete_documents(database, caller.namespace, "scenarios", sha256)
+    return ScenariosDeleted(sha256=sha256, names=[f"{row.name}@{row.version}" for row in deleted])
 
 
 @router.get("/scenarios")
@@ -81,8 +81,8 @@ async def list_scenarios(
     database: WithPrepared, caller: CurrentCaller, paging: ById, name: NamedOnly = None
 ) -> Page[ScenarioSetOut]:
     """List the versions of named sets of scenarios, newest first. Scenarios stored without a name are not listed."""
-    found = await rows.listed(database, caller.project, "scenarios", name, paging.cursor, paging.limit)
-    return paging.page(found, scenario_set, lambda row: row.id)
+    versions = await rows.listed(database, caller.project, "scenarios", name, paging.cursor, paging.limit)
+    return paging.page(versions, scenario_set, lambda row: row.id)
 
 
 def common_fields(row: DatasetVersion) -> dict[str, Any]:

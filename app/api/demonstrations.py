@@ -67,7 +67,7 @@ async def store_demonstrations(
         new = await asyncio.to_thread(_document, caller.namespace, body)
     except BadDemonstrations as error:
         raise InvalidRequest(("body",), str(error)) from error
-    return _shown(await _stored(database, new, name, {"source": "api", "bytes": len(body)}))
+    return _demonstrations(await _stored(database, new, name, {"source": "api", "bytes": len(body)}))
 
 
 @router.post("/runs/{run_id}/demonstrations", status_code=201)
@@ -78,7 +78,7 @@ async def store_best_rollouts(
     settings: CurrentSettings,
     caller: CurrentCaller,
     run_id: RunId,
-    wanted: BestRollouts,
+    selection: BestRollouts,
 ) -> BestRolloutsStored:
     """Store the best rollouts of a run as demonstrations. The run must have ended.
 
@@ -88,18 +88,18 @@ async def store_best_rollouts(
     with the user.
     """
     run, most = await store.get(run_id), settings.max_graph_bytes
-    kept, there = await heavy_reads.do(
-        caller.namespace, lambda database: best_rollouts(database, run, wanted, max_bytes=most)
+    best, candidates = await heavy_reads.do(
+        caller.namespace, lambda database: best_rollouts(database, run, selection, max_bytes=most)
     )
-    new = await asyncio.to_thread(documents.document, caller.namespace, "demonstrations", kept.demonstrations)
-    origin = {"source": "run", "run_id": run_id, **wanted.model_dump(exclude={"name"}, exclude_none=True)}
-    row = await _stored(database, new, wanted.name, origin, kept.users)
+    new = await asyncio.to_thread(documents.document, caller.namespace, "demonstrations", best.demonstrations)
+    origin = {"source": "run", "run_id": run_id, **selection.model_dump(exclude={"name"}, exclude_none=True)}
+    row = await _stored(database, new, selection.name, origin, best.users)
     return BestRolloutsStored(
-        **_shown(row).model_dump(),
-        rollouts=there,
-        kept=kept.rollouts.total(),
-        scenarios=len(kept.rollouts),
-        unfit=kept.unfit,
+        **_demonstrations(row).model_dump(),
+        rollouts=candidates,
+        kept=best.rollouts.total(),
+        scenarios=len(best.rollouts),
+        unfit=best.unfit,
     )
 
 
@@ -124,8 +124,8 @@ async def list_demonstrations(
     database: CurrentDatabase, caller: CurrentCaller, paging: ById, name: NamedOnly = None
 ) -> Page[DemonstrationsOut]:
     """List the versions of stored demonstrations, newest first."""
-    found = await rows.listed(database, caller.project, "demonstrations", name, paging.cursor, paging.limit)
-    return paging.page(found, _shown, lambda row: row.id)
+    versions = await rows.listed(database, caller.project, "demonstrations", name, paging.cursor, paging.limit)
+    return paging.page(versions, _demonstrations, lambda row: row.id)
 
 
 @router.get("/demonstrations/{sha256}")
@@ -144,11 +144,11 @@ async def delete_demonstrations(
 
     Returns the names. Demonstrations that a run still needs cannot be deleted: `used_by` of the error names it.
     """
-    found = await removal.delete_documents(database, caller.namespace, "demonstrations", sha256)
-    return DemonstrationsDeleted(sha256=sha256, names=[f"{each.name}@{each.version}" for each in found])
+    deleted = await removal.delete_documents(database, caller.namespace, "demonstrations", sha256)
+    return DemonstrationsDeleted(sha256=sha256, names=[f"{row.name}@{row.version}" for row in deleted])
 
 
-def _shown(row: DatasetVersion) -> DemonstrationsOut:
+def _demonstrations(row: DatasetVersion) -> DemonstrationsOut:
     return DemonstrationsOut(
         name=row.name,
         version=row.version,

@@ -41,7 +41,7 @@ def _of_service(name: str) -> Any:
 
 
 CurrentService = Annotated[HandlerResources, of_app("service")]
-"""For handlers that need several parts of the service. The others take only the part that they need."""
+"""The service, for handlers that need several parts of it; the others take only the part that they need."""
 
 
 async def _service_url(request: Request, service: CurrentService) -> str:

@@ -62,11 +62,11 @@ async def store_graph(database: CurrentDatabase, caller: CurrentCaller, request:
 @router.get("/graphs")
 async def list_graphs(database: CurrentDatabase, caller: CurrentCaller) -> GraphsOut:
     """List stored graphs, newest first: at most 200. Those that learn-loops brought are among them."""
-    found = await documents.listed(database, caller.project, "graph", _LISTED)
+    graphs = await documents.listed(database, caller.project, "graph", _LISTED)
     return GraphsOut(
         items=[
             GraphListed(sha256=sha256, bytes=size, created_at=created_at, links={"self": f"/graphs/{sha256}"})
-            for sha256, size, created_at in found
+            for sha256, size, created_at in graphs
         ]
     )
 
@@ -87,9 +87,9 @@ async def store_scenarios(
 
     A `graph` is only used to check the scenarios; it is not stored. Questions about an `inbox` are checked on it.
     """
-    given = Choice(name=request.environment, config=_config(request))
+    choice = Choice(name=request.environment, config=_config(request))
     try:
-        pinned = await pin(database, settings.data_dir, given, caller.project)
+        pinned = await pin(database, settings.data_dir, choice, caller.project)
         environment = await documents.resolve_references(database, settings.data_dir, pinned, caller.project)
     except (UnknownDataset, UnknownDocument) as error:
         raise InvalidRequest(("body", error.kind), str(error)) from error

@@ -58,8 +58,8 @@ async def save_evaluation_reply(tx: AsyncSession, started: StartedEvaluation) ->
 async def list_evaluations(store: CurrentStore, caller: CurrentCaller, paging: ById) -> Page[EvaluationBrief]:
     """List evaluations, newest first. What-ifs are listed with their trajectory, rejudgings with
     their run."""
-    found = await store.listed(before=paging.cursor, limit=paging.fetched, project=caller.project)
-    return paging.page(found, evaluation_brief, lambda row: row.id)
+    jobs = await store.listed(before=paging.cursor, limit=paging.fetched, project=caller.project)
+    return paging.page(jobs, evaluation_brief, lambda row: row.id)
 
 
 @router.get("/evaluations/{evaluation_id}")
@@ -104,8 +104,8 @@ async def list_evaluation_trajectories(
 ) -> Page[TrajectoryBrief]:
     """List the trajectories of an evaluation, oldest first. Their messages are left out."""
     await store.get(evaluation_id)
-    found = await store.trajectories(evaluation_id, after=paging.after(-1), limit=paging.fetched)
-    return paging.page(found, TrajectoryBrief.of, lambda row: row.seq)
+    trajectories = await store.trajectories(evaluation_id, after=paging.after(-1), limit=paging.fetched)
+    return paging.page(trajectories, TrajectoryBrief.of, lambda row: row.seq)
 
 
 @router.get("/evaluations/{evaluation_id}/events")
@@ -114,8 +114,8 @@ async def list_evaluation_events(
 ) -> Page[EvaluationEventOut]:
     """List the events of an evaluation in order."""
     await store.get(evaluation_id)
-    found = await store.events(evaluation_id, after=paging.after(), limit=paging.fetched)
-    return paging.page(found, EvaluationEventOut.of, lambda row: row.seq)
+    events = await store.events(evaluation_id, after=paging.after(), limit=paging.fetched)
+    return paging.page(events, EvaluationEventOut.of, lambda row: row.seq)
 
 
 @router.post("/evaluations/{evaluation_id}/cancel", status_code=202)
@@ -145,7 +145,7 @@ async def resume_evaluation(
         job = await tx.get(EvaluationJob, evaluation_id)
     if job is not None:
         stored = parse_evaluation(job.request)
-        prompted = [each.model for each in stored.models if each.kind == "prompted"]
+        prompted = [contestant.model for contestant in stored.models if contestant.kind == "prompted"]
         check_new_budget(budget, stored.judge, prompted, service.settings)
     await store.resume(evaluation_id, caller.actor, budget)
     service.runner.wake()
@@ -165,5 +165,5 @@ def _whole(job: EvaluationJob) -> EvaluationOut:
 
 
 def _published(job: EvaluationJob) -> dict[str, Any] | None:
-    shown = ("state", "urls", "error")
-    return None if job.published is None else {name: job.published.get(name) for name in shown}
+    names = ("state", "urls", "error")
+    return None if job.published is None else {name: job.published.get(name) for name in names}

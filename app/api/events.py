@@ -75,28 +75,28 @@ async def list_events(
     """
     run = await store.get(run_id)
     if _STREAM not in request.headers.get("accept", ""):
-        found = await feed.read(run_id, paging.after(), paging.fetched)
-        return paging.page(found, lambda event: EventOut.model_validate(parsed(event)), lambda event: event.seq)
+        events = await feed.read(run_id, paging.after(), paging.fetched)
+        return paging.page(events, lambda event: EventOut.model_validate(parsed(event)), lambda event: event.seq)
     since = int(last_event_id) if last_event_id is not None else after or 0
     if RunStatus(run.status) in TERMINAL and since >= run.event_seq:
         return Response(status_code=204)  # keeps an EventSource from reconnecting
     if caller is LOCAL:
         return _EventStream(_stream(feed, store, run_id, since), nullcontext())
-    held = _stream(feed, store, run_id, since, partial(request.app.state.callers.caller, credential_of(request.scope)))
-    return _EventStream(held, feed.places.taken(caller.actor))
+    parts = _stream(feed, store, run_id, since, partial(request.app.state.callers.caller, credential_of(request.scope)))
+    return _EventStream(parts, feed.places.taken(caller.actor))
 
 
 class _EventStream(StreamingResponse):
     """A response that counts against its caller's limit of streams until it ends for any reason."""
 
-    def __init__(self, parts: AsyncIterator[str], place: AbstractContextManager[None]) -> None:
+    def __init__(self, parts: AsyncIterator[str], turn: AbstractContextManager[None]) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(parts, media_type=_STREAM, headers=headers)
-        self._place = place
+        self._turn = turn
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream. Raises TooManyRequests before anything is sent."""
-        with self._place:
+        with self._turn:
             await super().__call__(scope, receive, send)
 
 
@@ -134,13 +134,13 @@ async def _is_good(caller: Callable[[], Awaitable[Caller]]) -> bool:
     return True
 
 
-async def _is_over(store: RunStore, run_id: str, sent: int) -> bool:
+async def _is_over(store: RunStore, run_id: str, last_seq: int) -> bool:
     """Return whether the run has ended and all its events were sent. A failed run may have been retried since."""
     try:
         run = await store.get(run_id)
     except NotFound:  # deleted
         return True
-    return RunStatus(run.status) in TERMINAL and sent >= run.event_seq
+    return RunStatus(run.status) in TERMINAL and last_seq >= run.event_seq
 
 
 _MAY_BE_LAST = {f"run.{status}" for status in TERMINAL} | {EventType.RUN_FORKED, EventType.CHECKPOINT_PUSHED}

@@ -42,23 +42,23 @@ async def take_feedback(service: CurrentService, caller: CurrentCaller, request:
     response.
     """
     events = request.events if isinstance(request, FeedbackBatch) else [request]
-    taken = await store.take(service.database, events, request.source, caller.sees, service.users)
-    if not isinstance(request, FeedbackBatch) and taken[0].error is not None:
-        raise taken[0].error
+    records = await store.take(service.database, events, request.source, caller.sees, service.users)
+    if not isinstance(request, FeedbackBatch) and records[0].error is not None:
+        raise records[0].error
     return FeedbackTaken(
-        accepted=sum(each.error is None and not each.duplicate for each in taken),
-        duplicates=sum(each.duplicate for each in taken),
+        accepted=sum(record.error is None and not record.duplicate for record in records),
+        duplicates=sum(record.duplicate for record in records),
         rejected=[
-            RejectedEvent(index=index, event_id=event.event_id, detail=str(each.error))
-            for index, (event, each) in enumerate(zip(events, taken, strict=True))
-            if each.error is not None
+            RejectedEvent(index=index, event_id=event.event_id, detail=str(record.error))
+            for index, (event, record) in enumerate(zip(events, records, strict=True))
+            if record.error is not None
         ],
         links={
-            **{each.run_id: f"/runs/{each.run_id}/feedback" for each in taken if each.run_id is not None},
+            **{record.run_id: f"/runs/{record.run_id}/feedback" for record in records if record.run_id is not None},
             **{
-                each.session_id: f"/sessions/{each.session_id}/feedback"
-                for each in taken
-                if each.session_id is not None
+                record.session_id: f"/sessions/{record.session_id}/feedback"
+                for record in records
+                if record.session_id is not None
             },
         },
     )
@@ -81,9 +81,9 @@ async def list_feedback(
     """
     await queries.require_run(run_id)
     fetched = paging.fetched
-    found = await store.listed(database, run_id, before=paging.cursor, limit=fetched, trajectory_id=trajectory_id)
+    rows = await store.listed(database, run_id, before=paging.cursor, limit=fetched, trajectory_id=trajectory_id)
     return paging.page(
-        found,
+        rows,
         lambda row: FeedbackOut(
             **_same(row.Feedback, FeedbackOut.model_fields.keys() - {"over", "name", "iteration"}),
             over=row.Feedback.against_id,
@@ -103,9 +103,9 @@ async def list_session_feedback(
     Outcomes with a name are listed, too; events that were withdrawn are left out.
     """
     await AgentSessions(database).get(caller, id)
-    found = await store.of_session(database, id, before=paging.cursor, limit=paging.fetched)
+    rows = await store.of_session(database, id, before=paging.cursor, limit=paging.fetched)
     return paging.page(
-        found,
+        rows,
         lambda row: SessionFeedbackOut(
             **_same(row, SessionFeedbackOut.model_fields.keys() - {"over", "name"}),
             over=row.against_session_id,
@@ -121,8 +121,8 @@ async def list_emails_with_feedback(
 ) -> Page[EmailFeedbackOut]:
     """List a run's emails that have feedback, each with the sum of its feedback."""
     await queries.require_run(run_id)
-    found = await evidence.emails(database, run_id, after=paging.after(-1), limit=paging.fetched)
-    return paging.page(found, EmailFeedbackOut.of, lambda row: row.seq)
+    emails = await evidence.emails(database, run_id, after=paging.after(-1), limit=paging.fetched)
+    return paging.page(emails, EmailFeedbackOut.of, lambda row: row.seq)
 
 
 def _same(row: Feedback, names: Iterable[str]) -> dict[str, Any]:

@@ -28,4 +28,4 @@ async def get_film(
     bounded: see `checkpoints` and `scenarios`.
     """
     key = ("film", run_id, split, mode, await queries.next_iteration(run_id))
-    return await heavy_reads.kept(caller.namespace, key, lambda database: film(database, run_id, split, mode))
+    return await heavy_reads.cached(caller.namespace, key, lambda database: film(database, run_id, split, mode))

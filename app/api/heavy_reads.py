@@ -19,9 +19,9 @@ Read = Callable[[Database], Coroutine[Any, Any, Result]]
 WAITING = 8
 """Maximum number of a project's reads that wait for their turn."""
 _SHORT_WAITING = 100
-"""The same for what pages ask again and again."""
+"""Maximum number of a project's reads for open pages, which repeat them, that wait for their turn."""
 _READERS = 10_000
-"""The same for pieces of answers that have begun, which are as many as there are connections at most."""
+"""Maximum number of waiting reads of the next piece of an answer: at most one for each connection."""
 _KEEP_S = 60.0
 _KEPT = 256
 """Maximum number of kept results, each of which is at most some 100 kB."""
@@ -34,15 +34,15 @@ class HeavyReads:
         self._database = database
         self._turns = FairTurns(1, WAITING)
         self._kept: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
-        """When each was asked for, oldest first."""
+        """Reads by key, each with the time when it began, oldest first."""
 
     async def do(self, project: str, read: Read[Result], waiting: int | None = None) -> Result:
         """Run `read` on the project's turn and return its result. Raises TooManyRequests if too many wait."""
         async with self._turns.turn(project, waiting):
             return await run_in_thread(lambda: self._connected(read), "heavy-read")
 
-    async def kept(self, project: str, key: Hashable, read: Read[Result]) -> Result:
-        """Like `do`, but return the result of an equal read that is in progress, or was begun in the last minute.
+    async def cached(self, project: str, key: Hashable, read: Read[Result]) -> Result:
+        """Like `do`, but return the result of an equal read that is in progress, or began in the last minute.
 
         `key` names the question and the state of what it is about.
         """

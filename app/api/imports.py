@@ -53,7 +53,7 @@ async def import_file(
     caller: CurrentCaller,
     request: Request,
     response: Response,
-    wanted: Annotated[ImportParameters, Query()],
+    parameters: Annotated[ImportParameters, Query()],
 ) -> FileImported:
     """Make tasks of questions, or demonstrations and tasks of conversations.
 
@@ -63,70 +63,75 @@ async def import_file(
     """
     body = await request.body()
     try:
-        made = await asyncio.to_thread(_made, body, wanted, service.users.hash_of)
+        imported = await asyncio.to_thread(_read, body, parameters, service.users.hash_of)
     except NothingToImport as error:
         raise InvalidRequest(("body",) if error.field is None else ("query", error.field), str(error)) from error
-    contents: Mapping[_Kind, list[dict[str, Json]]] = {"demonstrations": made.demonstrations, "scenarios": made.tasks}
+    contents: Mapping[_Kind, list[dict[str, Json]]] = {
+        "demonstrations": imported.demonstrations,
+        "scenarios": imported.tasks,
+    }
     new = {
         kind: await asyncio.to_thread(documents.document, caller.namespace, kind, content)
         for kind, content in contents.items()
         if content
     }
-    response.status_code = 200 if wanted.preview else 201
-    origin = {"source": made.kind, "bytes": len(body), "lines": made.lines, "left_out": made.reasons()}
-    origin |= {key: value for key, value in made.details().items() if key not in ("rows", "base")}
-    found = {} if wanted.preview else await _stored(service.database, new, wanted.name, made, origin)
-    versions = {kind: _version(each, wanted.name, found.get(kind)) for kind, each in new.items()}
+    response.status_code = 200 if parameters.preview else 201
+    origin = {"source": imported.kind, "bytes": len(body), "lines": imported.lines, "left_out": imported.reasons()}
+    origin |= {key: value for key, value in imported.details().items() if key not in ("rows", "base")}
+    stored = {} if parameters.preview else await _stored(service.database, new, parameters.name, imported, origin)
+    versions = {kind: _version(document, parameters.name, stored.get(kind)) for kind, document in new.items()}
     tasks = versions.get("scenarios")
     return FileImported.model_validate(
         {
-            "kind": made.kind,
-            "lines": made.lines,
-            "left_out": made.reasons(),
+            "kind": imported.kind,
+            "lines": imported.lines,
+            "left_out": imported.reasons(),
             "conversations": None,
             "questions": None,
-            made.kind: made.details(),
-            "problem": None if made.problem is None else str(made.problem),
+            imported.kind: imported.details(),
+            "problem": None if imported.problem is None else str(imported.problem),
             "demonstrations": versions.get("demonstrations"),
-            "tasks": None if tasks is None else tasks | _of_tasks(made),
+            "tasks": None if tasks is None else tasks | _of_tasks(imported),
         }
     )
 
 
-def _made(body: bytes, wanted: ImportParameters, hash_of: Callable[[str], str]) -> Imported:
+def _read(body: bytes, parameters: ImportParameters, hash_of: Callable[[str], str]) -> Imported:
     """Read the file. Raises NothingToImport."""
-    if wanted.kind == "conversations" or (wanted.kind is None and holds_conversations(body)):
-        how = Wanted(wanted.opinion, wanted.threshold, wanted.user, wanted.unrated)
+    if parameters.kind == "conversations" or (parameters.kind is None and holds_conversations(body)):
+        how = Wanted(parameters.opinion, parameters.threshold, parameters.user, parameters.unrated)
         return read_conversations(body, how, hash_of)
     columns: Mapping[Part, str | None] = {
-        "question": wanted.question, "answer": wanted.answer, "facts": wanted.facts
+        "question": parameters.question, "answer": parameters.answer, "facts": parameters.facts
     }  # fmt: skip
-    made = read_questions(body, columns, header=wanted.header, encoding=wanted.encoding)
-    if made.problem is not None and not wanted.preview:
-        raise made.problem
-    return made
+    questions = read_questions(body, columns, header=parameters.header, encoding=parameters.encoding)
+    if questions.problem is not None and not parameters.preview:
+        raise questions.problem
+    return questions
 
 
 async def _stored(
-    database: Database, new: Mapping[_Kind, NewDocument], name: str, made: Imported, origin: dict[str, Json]
+    database: Database, new: Mapping[_Kind, NewDocument], name: str, imported: Imported, origin: dict[str, Json]
 ) -> dict[_Kind, DatasetVersion]:
-    """Store the documents, whose content they are, and their versions, in one transaction."""
-    found = dict[_Kind, DatasetVersion]()
-    users = {id: owner for id, owner in made.owners.items() if owner in made.users}
+    """Store the documents and a version of each under `name`, in one transaction, and return the versions."""
+    versions = dict[_Kind, DatasetVersion]()
+    users = {id: owner for id, owner in imported.owners.items() if owner in imported.users}
     async with database.begin() as tx:
-        for kind, each in new.items():
+        for kind, document in new.items():
             prefix = IDS[kind]
-            await documents.save_of_users(tx, each, {id: user for id, user in users.items() if id.startswith(prefix)})
-            sha256 = str(each.reference["sha256"])
-            # The deletion of a user can have left less than the file has.
-            left = select(func.jsonb_array_length(Document.content)).where(
-                Document.project == each.project, Document.sha256 == sha256
+            await documents.save_of_users(
+                tx, document, {id: user for id, user in users.items() if id.startswith(prefix)}
             )
-            count = (await tx.execute(left)).scalar_one()
-            environment = made.environment if kind == "scenarios" else ""
-            version = NewVersion(each.project, kind, name, sha256, count, environment=environment, origin=origin)
-            found[kind] = await rows.add(tx, version)
-    return found
+            sha256 = str(document.reference["sha256"])
+            # The deletion of a user can have left less than the file has.
+            size = select(func.jsonb_array_length(Document.content)).where(
+                Document.project == document.project, Document.sha256 == sha256
+            )
+            count = (await tx.execute(size)).scalar_one()
+            environment = imported.environment if kind == "scenarios" else ""
+            version = NewVersion(document.project, kind, name, sha256, count, environment=environment, origin=origin)
+            versions[kind] = await rows.add(tx, version)
+    return versions
 
 
 def _version(new: NewDocument, name: str, row: DatasetVersion | None) -> dict[str, Any]:
@@ -135,7 +140,7 @@ def _version(new: NewDocument, name: str, row: DatasetVersion | None) -> dict[st
     return {"name": name, "version": None, **new.reference, **stored}
 
 
-def _of_tasks(made: Imported) -> dict[str, Any]:
-    splits = Counter(each["split"] for each in made.tasks)
-    judge = "reference" if made.answered else "ruler"
-    return {**{split: splits[split] for split in SPLITS}, "environment": made.environment, "judge": judge}
+def _of_tasks(imported: Imported) -> dict[str, Any]:
+    splits = Counter(task["split"] for task in imported.tasks)
+    judge = "reference" if imported.answered else "ruler"
+    return {**{split: splits[split] for split in SPLITS}, "environment": imported.environment, "judge": judge}

@@ -93,8 +93,8 @@ async def create_key(
 @router.get("/keys")
 async def list_keys(database: CurrentDatabase, caller: CurrentCaller, paging: ById) -> Page[KeyOut]:
     """List API keys, newest first, including revoked and expired ones."""
-    found = await Keys(database).list(caller, before=paging.cursor, limit=paging.fetched)
-    return paging.page(found, KeyOut.of, lambda row: row.id)
+    keys = await Keys(database).list(caller, before=paging.cursor, limit=paging.fetched)
+    return paging.page(keys, KeyOut.of, lambda row: row.id)
 
 
 @router.delete("/keys/{key_id}")

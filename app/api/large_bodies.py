@@ -58,7 +58,9 @@ def _checked(model: type[_Model], body: object) -> _Model:
     try:
         return model.model_validate(body)
     except ValidationError as error:
-        raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from error
+        raise RequestValidationError(
+            [{**detail, "loc": ("body", *detail["loc"])} for detail in error.errors()]
+        ) from error
 
 
 # FastAPI calls plain functions on a thread. They receive unvalidated JSON here.

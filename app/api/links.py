@@ -22,8 +22,8 @@ _PARTS = (
 
 def run_links(run_id: str) -> dict[str, str]:
     """Return the paths of a run and of its parts."""
-    own = f"/runs/{run_id}"
-    return {"self": own, **{name: f"{own}/{name}" for name in _PARTS}}
+    path = f"/runs/{run_id}"
+    return {"self": path, **{name: f"{path}/{name}" for name in _PARTS}}
 
 
 def results_path(run_id: str) -> str:

@@ -201,21 +201,21 @@ async def list_models(
 ) -> ModelsOut:
     """List the base models and the caller's trained models."""
     promoted: dict[str, list[str]] = {}
-    for each in await Promotions(service.database).all(caller.project):
-        promoted.setdefault(str(ModelName(each.project, each.model_name)), []).append(each.name)
+    for promotion in await Promotions(service.database).all(caller.project):
+        promoted.setdefault(str(ModelName(promotion.project, promotion.model_name)), []).append(promotion.name)
     unusable = await asyncio.to_thread(unusable_base_models, service.settings)
     return ModelsOut(
         items=[
             ModelBrief(
-                model=each["id"],
-                backend=each["backend"],
-                base_model=each.get("base_model"),
-                step=each.get("step"),
-                promoted_as=promoted.get(each["id"], []),
-                unusable=unusable.get(each["id"]),
+                model=model["id"],
+                backend=model["backend"],
+                base_model=model.get("base_model"),
+                step=model.get("step"),
+                promoted_as=promoted.get(model["id"], []),
+                unusable=unusable.get(model["id"]),
             )
-            for each in await listed(service.database, models.base_models, engine, caller)
-            if "promoted" not in each
+            for model in await listed(service.database, models.base_models, engine, caller)
+            if "promoted" not in model
         ]
     )
 
@@ -223,8 +223,8 @@ async def list_models(
 @router.get("/models/{project}/{name}")
 async def get_model(checkpoints: OfModel) -> ModelWhole:
     """Get a model with its checkpoints."""
-    found = [ModelCheckpoint.model_validate(each) for each in await checkpoints.listed()]
-    return ModelWhole(model=str(checkpoints.model), backend=checkpoints.backend, checkpoints=found)
+    model_checkpoints = [ModelCheckpoint.model_validate(row) for row in await checkpoints.listed()]
+    return ModelWhole(model=str(checkpoints.model), backend=checkpoints.backend, checkpoints=model_checkpoints)
 
 
 @router.post(
@@ -253,7 +253,7 @@ async def promote_model(
         await after_overtaken(service, ended, caller.actor)
         return promotion_out(promoted)
     name = request.name or request.if_better_than
-    asked = Challenge(
+    terms = Challenge(
         request.step,
         name,
         request.if_better_than,
@@ -264,7 +264,7 @@ async def promote_model(
         request.judge,
         end_release=request.end_release,
     )
-    started, ended = await challenge(evaluations, checkpoints, asked, caller, save_evaluation_reply)
+    started, ended = await challenge(evaluations, checkpoints, terms, caller, save_evaluation_reply)
     await after_overtaken(service, ended, caller.actor)
     return JSONResponse(evaluation_accepted(started).model_dump(mode="json"), status_code=202)
 

@@ -110,12 +110,12 @@ async def create_message(
     Parameters that are not supported and would change the response are refused by name.
     """
     body = json_object(await request.body())
-    asked = anthropic_messages.read_request(body)
+    gateway_request = anthropic_messages.read_request(body)
     model = await models.resolve(caller, _model_of(body), users.of_anthropic(body))
     if model.exposure is not None:
-        return await _observed(models, model, model.exposure, gateway, request, asked)
-    exchange = UnrecordedExchange(gateway.upstream, await models.endpoint(model), asked.chat_body)
-    return await begun(exchange, request, asked)
+        return await _observed(models, model, model.exposure, gateway, request, gateway_request)
+    exchange = UnrecordedExchange(gateway.upstream, await models.endpoint(model), gateway_request.chat_body)
+    return await begun(exchange, request, gateway_request)
 
 
 @router.post(
@@ -168,13 +168,15 @@ async def _observed(
     exposure: Exposure,
     gateway: SessionGateway,
     request: Request,
-    asked: GatewayRequest,
+    gateway_request: GatewayRequest,
 ) -> Response:
     """Reply to a request that a release counts."""
     async with failure_recorded(models.database, exposure):
         endpoint = await models.endpoint(model)
-    exchange = UnrecordedExchange(gateway.upstream, endpoint, asked.chat_body)
-    return _of_release(await begun(ObservedExchange(exchange, models.database, exposure), request, asked), exposure)
+    exchange = UnrecordedExchange(gateway.upstream, endpoint, gateway_request.chat_body)
+    return _of_release(
+        await begun(ObservedExchange(exchange, models.database, exposure), request, gateway_request), exposure
+    )
 
 
 def _of_release(reply: Response, exposure: Exposure) -> Response:

@@ -22,12 +22,12 @@ async def own_only(request: Request) -> None:
         return
     database: Database = request.app.state.service.database
     id = next(iter(request.path_params.values()))
-    known: KnownRuns = request.app.state.known_runs
+    known_runs: KnownRuns = request.app.state.known_runs
     if owned is not RUN:
         await require(database, caller, owned, id)
-    elif not known.has(caller.project, id):
+    elif not known_runs.has(caller.project, id):
         await require(database, caller, owned, id)
-        known.add(caller.project, id)
+        known_runs.add(caller.project, id)
 
 
 def in_project(request: LearnLoopRequest, caller: Caller) -> LearnLoopRequest:

@@ -35,12 +35,12 @@ class Paging:
         return None if self.cursor is None else int(self.cursor)
 
     def page(
-        self, found: Sequence[Source], show: Callable[[Source], Shown], cursor: Callable[[Source], str | int]
+        self, rows: Sequence[Source], show: Callable[[Source], Shown], cursor: Callable[[Source], str | int]
     ) -> Page[Shown]:
         """Return the page of these rows."""
-        shown = found[: self.limit]
-        next_cursor = str(cursor(shown[-1])) if len(found) > self.limit else None
-        return Page(items=[show(each) for each in shown], next_cursor=next_cursor)
+        listed = rows[: self.limit]
+        next_cursor = str(cursor(listed[-1])) if len(rows) > self.limit else None
+        return Page(items=[show(row) for row in listed], next_cursor=next_cursor)
 
 
 async def _by_id(cursor: IdCursor = None, limit: Limit = 50) -> Paging:

@@ -55,7 +55,8 @@ def accepted(run_id: str, started: Started) -> LearnLoopAccepted:
         defaults={path: DefaultOut(**asdict(default)) for path, default in started.defaults.items()},
         expected=ExpectedWork.model_validate(asdict(started.expected)),
         webhooks=[
-            RunWebhookCreated(id=each.row.id, url=each.row.url, secret=each.secret) for each in started.endpoints
+            RunWebhookCreated(id=endpoint.row.id, url=endpoint.row.url, secret=endpoint.secret)
+            for endpoint in started.endpoints
         ],
     )
 
@@ -86,8 +87,8 @@ def run_listed(
 
 def _settings(run: Run) -> dict[str, Any]:
     """Return the settings that fit into cells of a table."""
-    known = by_path(run.request).items()
-    return {path: value for path, value in known if isinstance(value, int | float) or _is_short(value)}
+    settings = by_path(run.request).items()
+    return {path: value for path, value in settings if isinstance(value, int | float) or _is_short(value)}
 
 
 def _is_short(value: object) -> bool:
@@ -146,9 +147,9 @@ def ledger_totals(sums: Totals, price_per_hour: float | None) -> LedgerTotals:
     )
 
 
-def iteration(shown: ShownIteration) -> IterationOut:
+def iteration(stored: ShownIteration) -> IterationOut:
     """Return one iteration with all its figures."""
-    row, showcase = shown
+    row, showcase = stored
     return IterationOut(
         **_curve_point(vars(row)),
         supervised=_supervised(row.train_metrics),
@@ -187,7 +188,7 @@ def evaluation_figures(job: EvaluationJob) -> dict[str, Any]:
     """Return the fields that every response about an evaluation has."""
     return {
         "evaluation_id": job.id,
-        "models": [each["label"] for each in job.request["models"]],
+        "models": [contestant["label"] for contestant in job.request["models"]],
         **{
             name: getattr(job, name)
             for name in ("status", "done", "total", "error", "created_at", "started_at", "finished_at")
@@ -200,8 +201,12 @@ def _best_checkpoint(figures: RunFigures) -> dict[str, Any] | None:
     run = figures.run
     if run.best_step is None:
         return None
-    place = ("validation", "sampled", run.best_step)
-    rows = [each for each in figures.evaluations if (each["split"], each["mode"], each["step"]) == place]
+    best = ("validation", "sampled", run.best_step)
+    rows = [
+        evaluation
+        for evaluation in figures.evaluations
+        if (evaluation["split"], evaluation["mode"], evaluation["step"]) == best
+    ]
     interval = wilson(rows[0]["success"], rows[0]["scenarios"]) if rows else None
     return {"step": run.best_step, "success": run.best_success, "interval": interval}
 
@@ -243,10 +248,12 @@ def _brief(run: Run) -> dict[str, Any]:
 
 
 def _ended_early(run: Run) -> str | None:
-    done = run.next_iteration - 1
-    if run.status != RunStatus.COMPLETED or done >= run.iterations_total or not run.request.get("end_when_learned"):
+    finished = run.next_iteration - 1
+    if run.status != RunStatus.COMPLETED or finished >= run.iterations_total or not run.request.get("end_when_learned"):
         return None
-    return f"It ended after {done} of {counted(run.iterations_total, 'iteration')}, because little was left to learn."
+    return (
+        f"It ended after {finished} of {counted(run.iterations_total, 'iteration')}, because little was left to learn."
+    )
 
 
 def _parent(run: Run) -> dict[str, Any] | None:
@@ -263,5 +270,5 @@ def _supervised(metrics: Mapping[str, Any]) -> SupervisedFigures | None:
 def _curve_point(row: Mapping[str, Any]) -> dict[str, Any]:
     names = ("mean", "median", "min", "max", "count")
     rewards = Rewards(**{name: row[f"reward_{name}"] for name in names})
-    shown = ("iteration", "step", "success", "malformed", "no_signal", "lost_rollouts")
-    return {name: row[name] for name in shown} | {"rewards": rewards}
+    columns = ("iteration", "step", "success", "malformed", "no_signal", "lost_rollouts")
+    return {name: row[name] for name in columns} | {"rewards": rewards}

@@ -85,8 +85,8 @@ class PromotionCheck(ResponseModel):
 @router.get("/promotions")
 async def list_promotions(service: CurrentService, caller: CurrentCaller) -> PromotionsOut:
     """List the promoted names, each with its current checkpoint."""
-    found = await Promotions(service.database).all(caller.project)
-    return PromotionsOut(items=await _with_releases(service, found, caller.project))
+    promotions = await Promotions(service.database).all(caller.project)
+    return PromotionsOut(items=await _with_releases(service, promotions, caller.project))
 
 
 @router.get("/promotions/{project}/{name}")
@@ -94,10 +94,10 @@ async def get_promotion(
     service: CurrentService, caller: CurrentCaller, project: ProjectPart, name: PromotedPart, limit: Limit = 50
 ) -> PromotionsOut:
     """List the checkpoints that a name was promoted to, newest first. The first one is current."""
-    found = await Promotions(service.database).history(project, name, limit=limit) if caller.sees(project) else []
-    if not found:
+    history = await Promotions(service.database).history(project, name, limit=limit) if caller.sees(project) else []
+    if not history:
         raise NotFound(_nothing(project, name))
-    return PromotionsOut(items=await _with_releases(service, found, project))
+    return PromotionsOut(items=await _with_releases(service, history, project))
 
 
 @router.post("/promotions/{project}/{name}/check")
@@ -115,8 +115,8 @@ async def check_promotion(
     """
     await _require(service, caller, project, name)
     promoted = ModelName(project, name)
-    found = await check(models, proxy.http, caller, promoted)
-    return PromotionCheck(name=str(promoted), **asdict(found))
+    health = await check(models, proxy.http, caller, promoted)
+    return PromotionCheck(name=str(promoted), **asdict(health))
 
 
 @router.get("/promotions/{project}/{name}/requests")
@@ -133,13 +133,13 @@ async def list_promotion_requests(
     are not stored.
     """
     await _require(service, caller, project, name)
-    found = await service.queries.asked_as(
+    trajectories = await service.queries.asked_as(
         str(ModelName(project, name)),
         project=caller.project,
         before=paging.before,
         limit=paging.fetched,
     )
-    return paging.page(found, TrajectoryBrief.of, lambda row: row.seq)
+    return paging.page(trajectories, TrajectoryBrief.of, lambda row: row.seq)
 
 
 @router.delete("/promotions/{project}/{name}")
@@ -159,10 +159,10 @@ async def withdraw_promotion(
     """
     if not caller.sees(project):
         raise NotFound(_nothing(project, name))
-    found = await Promotions(service.database).withdraw(project, name, caller.actor, end_release=end_release)
-    if found is None:
+    withdrawal = await Promotions(service.database).withdraw(project, name, caller.actor, end_release=end_release)
+    if withdrawal is None:
         raise NotFound(_nothing(project, name))
-    withdrawn, ended = found
+    withdrawn, ended = withdrawal
     await after_overtaken(service, ended, caller.actor)
     return promotion_out(withdrawn)
 
@@ -180,10 +180,10 @@ def promotion_out(row: Promotion, release: ReleaseBrief | None = None) -> Promot
 
 
 async def _with_releases(
-    service: CurrentService, found: Sequence[Promotion], project: str | None
+    service: CurrentService, promotions: Sequence[Promotion], project: str | None
 ) -> list[PromotionOut]:
     live = {stable.id: release_brief(row, stable) for row, stable in await ReleaseStore(service.database).live(project)}
-    return [promotion_out(each, live.get(each.id)) for each in found]
+    return [promotion_out(promotion, live.get(promotion.id)) for promotion in promotions]
 
 
 async def _require(service: CurrentService, caller: Caller, project: str, name: str) -> None:

@@ -19,12 +19,12 @@ async def known_only(request: Request) -> None:
     if not request.scope["query_string"]:
         return
     route: APIRoute = request.scope["route"]
-    known = list(_names(route.dependant))
-    wrong = [name for name in dict.fromkeys(request.query_params) if name not in known]
+    names = list(_names(route.dependant))
+    wrong = [name for name in dict.fromkeys(request.query_params) if name not in names]
     if wrong:
         raise RequestValidationError(
             [
-                {"loc": ("query", name), "msg": unknown("parameter", name, known), "type": "extra_forbidden"}
+                {"loc": ("query", name), "msg": unknown("parameter", name, names), "type": "extra_forbidden"}
                 for name in wrong[:_EXPLAINED]
             ]
         )
@@ -35,5 +35,5 @@ def _names(dependant: Dependant) -> Iterator[str]:
     for field in dependant.query_params:
         kind: Any = field.field_info.annotation
         yield from kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else [field.alias]
-    for each in dependant.dependencies:
-        yield from _names(each)
+    for dependency in dependant.dependencies:
+        yield from _names(dependency)

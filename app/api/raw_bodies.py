@@ -21,8 +21,8 @@ def described_body(body: type[BaseModel]) -> dict[str, Json]:
 
 def file_body(description: str, **examples: tuple[str, str]) -> dict[str, Json]:
     """Return the OpenAPI description of a body that is a file. The examples are a summary and a text each."""
-    shown = {name: {"summary": summary, "value": text} for name, (summary, text) in examples.items()}
-    content = {"schema": {"type": "string", "format": "binary"}, "examples": shown}
+    described = {name: {"summary": summary, "value": text} for name, (summary, text) in examples.items()}
+    content = {"schema": {"type": "string", "format": "binary"}, "examples": described}
     body = {"description": description, "required": True, "content": {"application/octet-stream": content}}
     return {"requestBody": body}
 

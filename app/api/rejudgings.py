@@ -46,8 +46,8 @@ async def list_rejudgings(
     """List the rejudgings of a run, newest first."""
     await queries.require_run(run_id)
     store = EvaluationStore(service.database)
-    found = await store.listed(before=paging.cursor, limit=paging.fetched, run_id=run_id)
-    return paging.page(found, _brief, lambda row: row.id)
+    jobs = await store.listed(before=paging.cursor, limit=paging.fetched, run_id=run_id)
+    return paging.page(jobs, _brief, lambda row: row.id)
 
 
 def _accepted(planned: Planned, started: StartedEvaluation | None = None) -> RejudgingAccepted:

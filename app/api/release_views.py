@@ -47,7 +47,7 @@ def release_out(whole: WholeRelease) -> ReleaseOut:
         "unit": row.unit,
         "rules": RulesOut.model_validate(row.rules),
         "arms": _arms(whole),
-        "guardrails": [_guardrail(name, found) for name, found in guardrails.items()],
+        "guardrails": [_guardrail(name, evidence) for name, evidence in guardrails.items()],
         "looks": row.looks,
         "looked_at": row.looked_at,
         "stage_since": row.stage_since,
@@ -82,37 +82,37 @@ def _arms(whole: WholeRelease) -> list[ArmOut]:
         Arm.CANDIDATE: (row.model_name, row.step, row.backend),
         Arm.STABLE: (stable.model_name, stable.step, stable.backend),
     }
-    shown = []
+    arms = []
     for arm, (model, step, backend) in places.items():
-        found, made = whole.arms.get(arm, ArmFigures()), whole.made[arm]
-        shown.append(
+        figures, origin = whole.arms.get(arm, ArmFigures()), whole.made[arm]
+        arms.append(
             ArmOut(
                 arm=arm,
                 checkpoint=str(ModelName(row.project, model, step)),
                 backend=backend,
-                run_id=None if made is None else made.run_id,
-                iteration=None if made is None else made.iteration,
-                success=None if made is None else made.success,
-                units=found.units,
-                open_windows=found.open_windows,
-                closed_windows=found.units - found.open_windows,
-                mean_outcome=found.mean_outcome,
-                late_events=found.late_events,
+                run_id=None if origin is None else origin.run_id,
+                iteration=None if origin is None else origin.iteration,
+                success=None if origin is None else origin.success,
+                units=figures.units,
+                open_windows=figures.open_windows,
+                closed_windows=figures.units - figures.open_windows,
+                mean_outcome=figures.mean_outcome,
+                late_events=figures.late_events,
             )
         )
-    return shown
+    return arms
 
 
-def _guardrail(name: Guardrail, found: GuardrailEvidence) -> GuardrailOut:
-    shown: Mapping[str, Any] = asdict(found)
-    return GuardrailOut.model_validate({"guardrail": name, "means": KINDS[name].called, **shown})
+def _guardrail(name: Guardrail, evidence: GuardrailEvidence) -> GuardrailOut:
+    fields: Mapping[str, Any] = asdict(evidence)
+    return GuardrailOut.model_validate({"guardrail": name, "means": KINDS[name].called, **fields})
 
 
 def _forecast(row: Release) -> ForecastOut:
-    found = forecast(ReleaseRules.parse(row.rules), row.baseline["users"] / row.baseline["days"])
+    estimate = forecast(ReleaseRules.parse(row.rules), row.baseline["users"] / row.baseline["days"])
     return ForecastOut(
-        units_a_day=found.units_a_day,
-        enrolled_a_week=found.enrolled_a_week,
-        days=list(found.days),
-        note=words.forecast_note(found, row.unit),
+        units_a_day=estimate.units_a_day,
+        enrolled_a_week=estimate.enrolled_a_week,
+        days=list(estimate.days),
+        note=words.forecast_note(estimate, row.unit),
     )

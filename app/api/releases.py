@@ -73,15 +73,15 @@ async def list_releases_of_promotion(
     """List the releases of a promoted name, newest first."""
     if not caller.sees(project):
         raise NotFound(f"No checkpoint is promoted to '{project}/{name}'.")
-    found = await store.listed(project=project, name=name, before=paging.cursor, limit=paging.fetched)
-    return paging.page(found, lambda each: release_brief(*each), lambda each: each[0].id)
+    releases = await store.listed(project=project, name=name, before=paging.cursor, limit=paging.fetched)
+    return paging.page(releases, lambda pair: release_brief(*pair), lambda pair: pair[0].id)
 
 
 @router.get("/releases")
 async def list_releases(store: CurrentStore, caller: CurrentCaller, paging: ById) -> Page[ReleaseBrief]:
     """List the caller's releases, newest first."""
-    found = await store.listed(project=caller.project, before=paging.cursor, limit=paging.fetched)
-    return paging.page(found, lambda each: release_brief(*each), lambda each: each[0].id)
+    releases = await store.listed(project=caller.project, before=paging.cursor, limit=paging.fetched)
+    return paging.page(releases, lambda pair: release_brief(*pair), lambda pair: pair[0].id)
 
 
 @router.get("/releases/{release_id}")
@@ -103,16 +103,16 @@ async def list_release_units(
     """
     await store.get(release_id)
     paging = Paging(cursor, limit)
-    found = await store.units(release_id, after=cursor, limit=paging.fetched)
-    return paging.page(found, UnitOut.of, lambda row: row.unit)
+    units = await store.units(release_id, after=cursor, limit=paging.fetched)
+    return paging.page(units, UnitOut.of, lambda row: row.unit)
 
 
 @router.get("/releases/{release_id}/events")
 async def list_release_events(store: CurrentStore, release_id: ReleaseId, paging: ByNumber) -> Page[ReleaseEventOut]:
     """List the events of a release in order, each with its evidence."""
     await store.get(release_id)
-    found = await store.events(release_id, after=paging.after(), limit=paging.fetched)
-    return paging.page(found, ReleaseEventOut.of, lambda row: row.seq)
+    events = await store.events(release_id, after=paging.after(), limit=paging.fetched)
+    return paging.page(events, ReleaseEventOut.of, lambda row: row.seq)
 
 
 @router.get("/releases/{release_id}/verify")
@@ -156,9 +156,9 @@ async def roll_back_release(
     """
     row, _ = await store.get(release_id)
     end_sessions = (request or RollbackRequest()).sessions == "end"
-    found = await _act(store, caller, release_id, "rollback", end_sessions=end_sessions)
+    release = await _act(store, caller, release_id, "rollback", end_sessions=end_sessions)
     await cancel_trial(service, row, caller.actor)
-    return found
+    return release
 
 
 async def _act(

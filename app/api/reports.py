@@ -88,15 +88,15 @@ async def get_run_report(
     checks the service's signature on the HTML file.
     """
     run = await store.get(run_id)
-    made = _FORMS[form]
+    file_type = _FORMS[form]
     report = await heavy_reads.do(caller.namespace, lambda database: collect(database, settings, run))
     content = await asyncio.to_thread(_rendered, form, report, settings)
     headers = {
         # The browser must save it as a file, because what models wrote must not be a page of this origin.
-        "Content-Disposition": f'attachment; filename="{run.id}.{made.ending}"',
+        "Content-Disposition": f'attachment; filename="{run.id}.{file_type.ending}"',
         "X-Content-Type-Options": "nosniff",
     }
-    return Response(content, media_type=made.media_type, headers=headers)
+    return Response(content, media_type=file_type.media_type, headers=headers)
 
 
 @router.get(

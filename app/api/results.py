@@ -86,8 +86,8 @@ async def list_judge_calls(
 ) -> Page[JudgeCallOut]:
     """List the verdicts of judge models in a run, with what each cost."""
     await queries.require_run(run_id)
-    found = await queries.judge_calls(run_id, iteration=iteration, after=paging.after(-1), limit=paging.fetched)
-    return paging.page(found, JudgeCallOut.of, lambda row: row.id)
+    calls = await queries.judge_calls(run_id, iteration=iteration, after=paging.after(-1), limit=paging.fetched)
+    return paging.page(calls, JudgeCallOut.of, lambda row: row.id)
 
 
 @router.get("/runs/{run_id}/verify")

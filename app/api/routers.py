@@ -15,7 +15,7 @@ from learnloop_service.app.api.query_parameters import known_only
 from learnloop_service.app.http.openapi import operation_id
 
 BEARER = HTTPBearer(auto_error=False, description="An API key. Required unless the service listens on loopback only.")
-"""Only documents the scheme in the OpenAPI file; the Guard checks the key."""
+"""The scheme for the OpenAPI file, which checks nothing: the Guard checks the key."""
 
 
 def public_router(tag: str, *, prefix: str = "") -> APIRouter:

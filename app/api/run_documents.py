@@ -26,8 +26,8 @@ class RunDocuments:
         return existing(await self.reads.get(run_id), "run", run_id)
 
     async def _read(self, run_ids: Sequence[str]) -> dict[str, bytes]:
-        found = await self._queries.figures(run_ids)
-        return {run_id: await self._document(figures) for run_id, figures in found.items()}
+        by_run = await self._queries.figures(run_ids)
+        return {run_id: await self._document(figures) for run_id, figures in by_run.items()}
 
     async def _document(self, figures: RunFigures) -> bytes:
         queue = await queue_position(self._database, figures.run, self._limits)

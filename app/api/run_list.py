@@ -67,9 +67,9 @@ async def list_runs(
     """List runs, newest first or sorted by their figures."""
     filters = RunFilters(caller.project, status, search, tag, starred, settings_hash)
     order = Order(sort, ascending)
-    after = None if cursor is None else _place(cursor, order)
-    found = await RunList(service.database).page(filters, order, after, limit + 1, fold=fold)
-    runs = [each.run for each in found[:limit]]
+    after = None if cursor is None else _page_end(cursor, order)
+    rows = await RunList(service.database).page(filters, order, after, limit + 1, fold=fold)
+    runs = [listed.run for listed in rows[:limit]]
     curves = None if curve is None else await queries.curves([run.id for run in runs], curve)
     verdicts = await queries.verdicts(runs)
 
@@ -77,31 +77,31 @@ async def list_runs(
         points = None if curves is None else curves.get(listed.run.id, [])
         return presentation.run_listed(listed, verdicts[listed.run.id], points, with_settings=settings)
 
-    return Paging(cursor, limit).page(found, show, lambda listed: _cursor(listed, order))
+    return Paging(cursor, limit).page(rows, show, lambda listed: _cursor(listed, order))
 
 
 def _cursor(listed: Listed, order: Order) -> str:
     """Return the cursor of the page after this run. It names the order, because no other list continues there."""
     if order.by is SortBy.CREATED:
         return listed.run.id
-    place = [order.by, order.is_ascending, listed.value, listed.run.id]
-    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
+    parts = [order.by, order.is_ascending, listed.value, listed.run.id]
+    return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode()
 
 
-def _place(cursor: str, order: Order) -> PageEnd:
-    """Return the place that a cursor stands for. Raises InvalidRequest if it belongs to another order."""
+def _page_end(cursor: str, order: Order) -> PageEnd:
+    """Return where the page before ended. Raises InvalidRequest if the cursor belongs to another order."""
     if order.by is SortBy.CREATED:
-        known = _ID.fullmatch(cursor) is not None
-        place = PageEnd(cursor, cursor)
+        belongs = _ID.fullmatch(cursor) is not None
+        page_end = PageEnd(cursor, cursor)
     else:
         by, is_ascending, *rest = _read(cursor)
-        place = PageEnd(*rest)
-        known = (by, is_ascending) == (order.by, order.is_ascending)
-        known = known and isinstance(place.value, str if order.is_by_text else float)
-    if not known:
+        page_end = PageEnd(*rest)
+        belongs = (by, is_ascending) == (order.by, order.is_ascending)
+        belongs = belongs and isinstance(page_end.value, str if order.is_by_text else float)
+    if not belongs:
         message = "This cursor does not belong to this list: pass it with the `sort` and `ascending` that it came with."
         raise InvalidRequest(("query", "cursor"), message)
-    return place
+    return page_end
 
 
 def _read(cursor: str) -> tuple[Any, Any, Any, str]:

@@ -76,8 +76,8 @@ async def delete_run(service: CurrentService, run_id: RunId) -> RunBrief:
 async def list_iterations(queries: CurrentQueries, run_id: RunId, paging: ByNumber) -> Page[IterationOut]:
     """List a run's iterations in order, with all figures."""
     await queries.require_run(run_id)
-    found = await queries.iterations(run_id, after=_after(paging), limit=paging.fetched)
-    return paging.page(found, presentation.iteration, lambda shown: shown.row.iteration)
+    iterations = await queries.iterations(run_id, after=_after(paging), limit=paging.fetched)
+    return paging.page(iterations, presentation.iteration, lambda stored: stored.row.iteration)
 
 
 @router.get("/runs/{run_id}/rewards")
@@ -86,7 +86,7 @@ async def list_rewards(
 ) -> RewardHistograms:
     """Count the rewards of a run's training rollouts. All iterations share the bins."""
     key = ("rewards", run_id, await queries.next_iteration(run_id))
-    return await heavy_reads.kept(caller.namespace, key, lambda database: reward_histogram(database, run_id))
+    return await heavy_reads.cached(caller.namespace, key, lambda database: reward_histogram(database, run_id))
 
 
 @router.get("/runs/{run_id}/metrics")
@@ -107,7 +107,7 @@ async def list_metrics(
     """
     names = tuple(name or ())
     key = ("metrics", run_id, await queries.next_iteration(run_id), names)
-    return await heavy_reads.kept(caller.namespace, key, lambda database: run_metrics(database, run_id, names))
+    return await heavy_reads.cached(caller.namespace, key, lambda database: run_metrics(database, run_id, names))
 
 
 @router.get("/runs/{run_id}/log")
@@ -132,7 +132,7 @@ async def list_log(
     run = await store.get(run_id)
     levels, start = tuple(level or LogLevel), int(cursor or 0)
     key = ("log", run_id, run.event_seq, levels, order, start, limit)
-    return await heavy_reads.kept(
+    return await heavy_reads.cached(
         caller.namespace,
         key,
         lambda database: run_log(database, run_id, levels, is_by_level=order == "level", start=start, limit=limit),
@@ -143,8 +143,8 @@ async def list_log(
 async def list_checkpoints(queries: CurrentQueries, run_id: RunId, paging: ByNumber) -> Page[CheckpointOut]:
     """List a run's checkpoints, ordered by step."""
     await queries.require_run(run_id)
-    found = await queries.checkpoints(run_id, after=_after(paging), limit=paging.fetched)
-    return paging.page(found, CheckpointOut.of, lambda row: row.step)
+    checkpoints = await queries.checkpoints(run_id, after=_after(paging), limit=paging.fetched)
+    return paging.page(checkpoints, CheckpointOut.of, lambda row: row.step)
 
 
 @router.get("/runs/{run_id}/diagnosis")

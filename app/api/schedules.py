@@ -61,8 +61,8 @@ async def create_schedule(
 ) -> ScheduleOut:
     """Create a schedule. The response shows the next three times at which it is due."""
     project = caller.project_of(request.project) or settings.art_project
-    made = await new_schedule(service, request, project, str(ULID()), caller.actor)
-    return await _shown(store, scheduler, (await store.create(made)).id)
+    schedule = await new_schedule(service, request, project, str(ULID()), caller.actor)
+    return await _read_schedule(store, scheduler, (await store.create(schedule)).id)
 
 
 @router.get("")
@@ -70,15 +70,15 @@ async def list_schedules(
     store: Store, scheduler: CurrentScheduler, caller: CurrentCaller, paging: ById, name: NameFilter = None
 ) -> Page[ScheduleOut]:
     """List schedules, newest first."""
-    found = await store.listed(project=caller.project, name=name, before=paging.cursor, limit=paging.fetched)
+    records = await store.listed(project=caller.project, name=name, before=paging.cursor, limit=paging.fetched)
     now = await scheduler.now()
-    return paging.page(found, lambda record: _schedule(record, now), lambda record: record.schedule.id)
+    return paging.page(records, lambda record: _schedule(record, now), lambda record: record.schedule.id)
 
 
 @router.get("/{id}")
 async def get_schedule(store: Store, scheduler: CurrentScheduler, id: ScheduleId) -> ScheduleOut:
     """Get a schedule."""
-    return await _shown(store, scheduler, id)
+    return await _read_schedule(store, scheduler, id)
 
 
 @router.get("/{id}/runs")
@@ -90,22 +90,22 @@ async def list_schedule_runs(
     Each has its run and what followed, or why there was none.
     """
     await store.get(id)
-    found = await store.runs(id, before=cursor, limit=limit + 1)
-    return Paging(None, limit).page(found, _due_time, lambda row: row.ScheduleRun.due_at.isoformat())
+    runs = await store.runs(id, before=cursor, limit=limit + 1)
+    return Paging(None, limit).page(runs, _due_time, lambda row: row.ScheduleRun.due_at.isoformat())
 
 
 @router.post("/{id}/pause")
 async def pause_schedule(store: Store, scheduler: CurrentScheduler, id: ScheduleId) -> ScheduleOut:
     """Pause a schedule. Its current run continues, but nothing is started after it."""
     await store.pause(id)
-    return await _shown(store, scheduler, id)
+    return await _read_schedule(store, scheduler, id)
 
 
 @router.post("/{id}/resume")
 async def resume_schedule(store: Store, scheduler: CurrentScheduler, id: ScheduleId) -> ScheduleOut:
     """Resume a paused schedule. Times that were missed while it was paused are not made up."""
     await store.resume(id)
-    return await _shown(store, scheduler, id)
+    return await _read_schedule(store, scheduler, id)
 
 
 @router.post("/{id}/run", status_code=202)
@@ -126,12 +126,12 @@ async def run_schedule(store: Store, scheduler: CurrentScheduler, id: ScheduleId
 @router.delete("/{id}")
 async def delete_schedule(store: Store, scheduler: CurrentScheduler, id: ScheduleId) -> ScheduleOut:
     """Delete a schedule, and return what it was. Its runs stay, and a running one continues without a trial."""
-    gone = await _shown(store, scheduler, id)
+    gone = await _read_schedule(store, scheduler, id)
     await store.delete(id)
     return gone
 
 
-async def _shown(store: ScheduleStore, scheduler: Scheduler, id: str) -> ScheduleOut:
+async def _read_schedule(store: ScheduleStore, scheduler: Scheduler, id: str) -> ScheduleOut:
     return _schedule(await store.record(id), await scheduler.now())
 
 
@@ -151,14 +151,14 @@ def _schedule(record: Record, now: datetime) -> ScheduleOut:
     )
 
 
-def _due_time(shown: Row[Any]) -> ScheduleRunOut:
-    row = shown.ScheduleRun
+def _due_time(joined: Row[Any]) -> ScheduleRunOut:
+    row = joined.ScheduleRun
     plain = ("due_at", "detail", "run_id", "started_from", "tasks", "users", "evaluation_id", "release_id")
     return ScheduleRunOut(
         **{name: getattr(row, name) for name in plain},
         state=DueState(row.state),
         reason=None if row.reason is None else DueReason(row.reason),
-        run_status=shown.run_status,
-        evaluation_status=shown.evaluation_status,
-        decision=shown.decision,
+        run_status=joined.run_status,
+        evaluation_status=joined.evaluation_status,
+        decision=joined.decision,
     )

@@ -49,21 +49,21 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 async def chat_in_session(request: Request, gateway: SessionGateway, caller: Caller, session_id: str) -> Response:
     """Return the reply to a request for a chat completion."""
-    asked = chat.ChatAsked(json_object(await request.body()))
-    return await _in_session(request, gateway, caller, session_id, chat.NAME, asked)
+    gateway_request = chat.ChatAsked(json_object(await request.body()))
+    return await _in_session(request, gateway, caller, session_id, chat.NAME, gateway_request)
 
 
 async def response_in_session(request: Request, gateway: SessionGateway, caller: Caller, session_id: str) -> Response:
     """Return the reply to a request of OpenAI's Responses API."""
     body = json_object(await request.body())
-    asked = responses.read_request(body, await gateway.items(session_id, responses.references_in(body)))
-    return await _in_session(request, gateway, caller, session_id, responses.NAME, asked)
+    gateway_request = responses.read_request(body, await gateway.items(session_id, responses.references_in(body)))
+    return await _in_session(request, gateway, caller, session_id, responses.NAME, gateway_request)
 
 
 async def message_in_session(request: Request, gateway: SessionGateway, caller: Caller, session_id: str) -> Response:
     """Return the reply to a request for a message."""
-    asked = anthropic_messages.read_request(json_object(await request.body()))
-    return await _in_session(request, gateway, caller, session_id, anthropic_messages.NAME, asked)
+    gateway_request = anthropic_messages.read_request(json_object(await request.body()))
+    return await _in_session(request, gateway, caller, session_id, anthropic_messages.NAME, gateway_request)
 
 
 def asked_by_agents(
@@ -184,6 +184,11 @@ def _asker(caller: Caller, session_id: str) -> SessionCaller:
 
 
 async def _in_session(
-    request: Request, gateway: SessionGateway, caller: Caller, session_id: str, protocol: str, asked: GatewayRequest
+    request: Request,
+    gateway: SessionGateway,
+    caller: Caller,
+    session_id: str,
+    protocol: str,
+    gateway_request: GatewayRequest,
 ) -> Response:
-    return await reply(gateway, AgentRequest(request, _asker(caller, session_id), protocol), asked)
+    return await reply(gateway, AgentRequest(request, _asker(caller, session_id), protocol), gateway_request)

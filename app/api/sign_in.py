@@ -39,19 +39,19 @@ async def sign_in(request: Request, response: Response, callers: CurrentCallers,
     `DELETE /session`. If no keys are required, no cookie is set.
     """
     if caller is LOCAL:
-        return _shown(caller, None)
+        return _session(caller, None)
     new = await callers.sign_in(key_of(request.scope))
     cookie = sign_in_cookie(new.token, new.seconds, secure=is_https(request.scope))
     response.headers.append("set-cookie", cookie)
-    return _shown(caller, new.expires_at)
+    return _session(caller, new.expires_at)
 
 
 @router.get(SESSION)
 async def get_session(request: Request, callers: CurrentCallers, caller: CurrentCaller) -> SessionOut:
     """Tell who makes the request, by cookie or by key. 401: a key is required, and the session has ended."""
     if caller is LOCAL or not (credential := credential_of(request.scope)).is_sign_in:
-        return _shown(caller, None)
-    return _shown(caller, (await callers.find_sign_in(credential.secret)).expires_at)
+        return _session(caller, None)
+    return _session(caller, (await callers.find_sign_in(credential.secret)).expires_at)
 
 
 @router.delete(SESSION, status_code=204)
@@ -64,7 +64,7 @@ async def sign_out(request: Request, response: Response, callers: CurrentCallers
         response.headers.append("set-cookie", cookie)
 
 
-def _shown(caller: Caller, expires_at: datetime | None) -> SessionOut:
+def _session(caller: Caller, expires_at: datetime | None) -> SessionOut:
     return SessionOut(
         key_required=caller is not LOCAL,
         actor=caller.actor,

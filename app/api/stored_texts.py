@@ -24,7 +24,7 @@ class StoredTexts:
 
     def __init__(self, reads: HeavyReads) -> None:
         self._reads = reads
-        self._held: tuple[_Set, str] | None = None
+        self._latest: tuple[_Set, str] | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
     async def parts(self, database: Database, project: str | None, kind: Kind, hash: str) -> AsyncIterator[str]:
@@ -32,27 +32,30 @@ class StoredTexts:
         UnknownDocument, before the first part."""
         return self._parts(_Set(project, kind, hash, await version_of(database, project, kind, hash)))
 
-    async def _parts(self, wanted: _Set) -> AsyncIterator[str]:
+    async def _parts(self, key: _Set) -> AsyncIterator[str]:
         start = 0
-        while part := (await self._text(wanted))[start : start + _PART_CHARACTERS]:
+        while part := (await self._text(key))[start : start + _PART_CHARACTERS]:
             yield part
             start += len(part)
 
-    async def _text(self, wanted: _Set) -> str:
-        """Return the text that is held if it is this one; otherwise read it, and hold it instead. Raises
+    async def _text(self, key: _Set) -> str:
+        """Return the latest text if it is this set's; otherwise read the set's text and hold it instead. Raises
         UnknownDocument if the set has changed since the first part, which ends the reply."""
-        if (held := self._held) is None or held[0] != wanted:
-            owner = wanted.project or "*"
-            held = self._held = (wanted, await self._reads.next_piece(owner, lambda each: self._read(each, wanted)))
+        if (latest := self._latest) is None or latest[0] != key:
+            owner = key.project or "*"
+            latest = self._latest = (
+                key,
+                await self._reads.next_piece(owner, lambda database: self._read(database, key)),
+            )
         if self._expiry is not None:
             self._expiry.cancel()
         self._expiry = asyncio.get_running_loop().call_later(_HOLD_S, self._drop)
-        return held[1]
+        return latest[1]
 
-    async def _read(self, database: Database, wanted: _Set) -> str:
-        """Return the text. A reader that waited for the one before can find it held now."""
-        held = self._held
-        return held[1] if held is not None and held[0] == wanted else await stored_text(database, *wanted)
+    async def _read(self, database: Database, key: _Set) -> str:
+        """Return the set's text, which another reader can have read while this one waited."""
+        latest = self._latest
+        return latest[1] if latest is not None and latest[0] == key else await stored_text(database, *key)
 
     def _drop(self) -> None:
-        self._held = None
+        self._latest = None

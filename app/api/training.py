@@ -31,8 +31,8 @@ _LEADING_MODEL_ID = re.compile(rb'\s*\{\s*"model_id"\s*:\s*"([A-Za-z0-9_-]{1,64}
 async def _trainable(
     request: Request, service: CurrentService, caller: CurrentCaller, engine: CurrentEngine
 ) -> TrainableModels:
-    known = request.app.state.known_jobs
-    return TrainableModels(caller, service.database, engine, service.connect, service.store, known)
+    known_jobs = request.app.state.known_jobs
+    return TrainableModels(caller, service.database, engine, service.connect, service.store, known_jobs)
 
 
 class _EngineForwarder:

@@ -122,9 +122,9 @@ async def list_trajectories(
         )
 
     # Nothing but the rows leads to these; what is in messages takes seconds to find in a long run.
-    is_heavy = any(each is not None for each in (end, part, tool, text))
-    found = await (heavy_reads.do(caller.namespace, read) if is_heavy else read(service.database))
-    return paging.page(found, TrajectoryBrief.of, lambda row: row.seq)
+    is_heavy = any(condition is not None for condition in (end, part, tool, text))
+    rows = await (heavy_reads.do(caller.namespace, read) if is_heavy else read(service.database))
+    return paging.page(rows, TrajectoryBrief.of, lambda row: row.seq)
 
 
 @router.get("/runs/{run_id}/rollouts")
@@ -152,7 +152,7 @@ async def list_outcomes(
     The parts of their rewards are averaged in the same columns of iterations.
     """
     key = ("outcomes", run_id, kind, await queries.next_iteration(run_id))
-    return await heavy_reads.kept(caller.namespace, key, lambda database: outcomes(database, run_id, kind))
+    return await heavy_reads.cached(caller.namespace, key, lambda database: outcomes(database, run_id, kind))
 
 
 @router.get("/trajectories/{trajectory_id}")
@@ -181,8 +181,10 @@ async def list_judge_questions(
     The questions are about all rollouts of its group that are judged together. Nothing is sent to the model.
     """
     row = await queries.trajectory(trajectory_id)
-    asked = await judging.do(caller.namespace, lambda database: questions_about(database, settings, row))
-    return JudgeQuestions(trajectory_id=trajectory_id, questions=[JudgeQuestionOut.of(each) for each in asked])
+    questions = await judging.do(caller.namespace, lambda database: questions_about(database, settings, row))
+    return JudgeQuestions(
+        trajectory_id=trajectory_id, questions=[JudgeQuestionOut.of(question) for question in questions]
+    )
 
 
 @router.post("/trajectories/{trajectory_id}/likelihood")

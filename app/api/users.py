@@ -31,13 +31,13 @@ class Users:
 
     def hash_of(self, user: str | None) -> str | None:
         """Return the hash of the user that the body names, else of that in the header; None without either."""
-        given = user or self._header
-        return None if given is None else self._hasher.hash_of(given)
+        name = user or self._header
+        return None if name is None else self._hasher.hash_of(name)
 
     def of_openai(self, body: dict[str, Json]) -> Requester:
         """Return who a request of OpenAI's APIs is made for. Raises BadRequestBody."""
         names = ("user", "safety_identifier")
-        return Requester(self.hash_of(next((found for name in names if (found := _text(body, name))), None)))
+        return Requester(self.hash_of(next((user for name in names if (user := _text(body, name))), None)))
 
     def of_anthropic(self, body: dict[str, Json]) -> Requester:
         """Return who a request of Anthropic's API is made for. Raises BadRequestBody."""

@@ -69,8 +69,8 @@ async def list_webhooks(
 ) -> Page[EndpointOut]:
     """List webhook endpoints, newest first."""
     project, before = caller.project, paging.cursor
-    found = await endpoints.listed(project=project, run_id=run_id, before=before, limit=paging.fetched)
-    return paging.page(found, _endpoint, lambda row: row.id)
+    rows = await endpoints.listed(project=project, run_id=run_id, before=before, limit=paging.fetched)
+    return paging.page(rows, _endpoint, lambda row: row.id)
 
 
 @router.get("/deliveries/{id}")
@@ -78,7 +78,7 @@ async def get_delivery(deliveries: AllDeliveries, id: DeliveryId) -> DeliveryOut
     """Get a delivery with its body and all attempts."""
     row, tries = await deliveries.get(id)
     return DeliveryOut(
-        **DeliveryBrief.of(row).model_dump(), body=row.body, tries=[AttemptOut.of(each) for each in tries]
+        **DeliveryBrief.of(row).model_dump(), body=row.body, tries=[AttemptOut.of(attempt) for attempt in tries]
     )
 
 
@@ -131,8 +131,8 @@ async def list_deliveries(
     state: Annotated[DeliveryState | None, Query(description="Only deliveries in this state. Default: all")] = None,
 ) -> Page[DeliveryBrief]:
     """List the deliveries to a webhook endpoint, newest first."""
-    found = await deliveries.listed(id, state=state, before=paging.before, limit=paging.fetched)
-    return paging.page(found, DeliveryBrief.of, lambda row: row.seq)
+    rows = await deliveries.listed(id, state=state, before=paging.before, limit=paging.fetched)
+    return paging.page(rows, DeliveryBrief.of, lambda row: row.seq)
 
 
 @router.post("/{id}/replay", status_code=202)
@@ -143,14 +143,14 @@ async def replay(deliveries: AllDeliveries, id: Id, request: ReplayRequest) -> R
 
 
 def _endpoint(row: WebhookEndpoint) -> EndpointOut:
-    return EndpointOut(**_shown(row))
+    return EndpointOut(**_fields(row))
 
 
 def _created(new: NewEndpoint) -> EndpointCreated:
-    return EndpointCreated(**_shown(new.row), secret=new.secret)
+    return EndpointCreated(**_fields(new.row), secret=new.secret)
 
 
-def _shown(row: WebhookEndpoint) -> dict[str, Any]:
+def _fields(row: WebhookEndpoint) -> dict[str, Any]:
     plain = ("id", "project", "run_id", "url", "events", "disabled_at", "disabled_reason", "created_at")
     return {name: getattr(row, name) for name in plain} | {
         "signed": row.secret is not None,

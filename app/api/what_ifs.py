@@ -49,8 +49,8 @@ async def list_what_ifs(
     """List the what-ifs of a rollout, newest first."""
     await queries.trajectory(trajectory_id)
     store = EvaluationStore(service.database)
-    found = await store.listed(before=paging.cursor, limit=paging.fetched, trajectory_id=trajectory_id)
-    return paging.page(found, _brief, lambda row: row.id)
+    jobs = await store.listed(before=paging.cursor, limit=paging.fetched, trajectory_id=trajectory_id)
+    return paging.page(jobs, _brief, lambda row: row.id)
 
 
 @router.get("/trajectories/{trajectory_id}/turn-values")
@@ -72,22 +72,25 @@ def _brief(job: EvaluationJob) -> WhatIfBrief:
 
 def _turn_values(row: Trajectory, values: Mapping[int, StateValue]) -> TurnValues:
     """Return what the values of the states before a rollout's turns say."""
-    sampled = {turn: each.sampled for turn, each in values.items()}
-    found = TurnVerdict(None, None, None)
-    shown: list[TurnCredit] = []
+    sampled = {turn: value.sampled for turn, value in values.items()}
+    turn_verdict = TurnVerdict(None, None, None)
+    turn_credits: list[TurnCredit] = []
     if row.success is not None:
-        found = verdict(sampled, row.turns, row.success)
-        shown = [_turn_credit(each) for each in credits(sampled, row.turns, row.success)]
+        turn_verdict = verdict(sampled, row.turns, row.success)
+        turn_credits = [_turn_credit(credit) for credit in credits(sampled, row.turns, row.success)]
     return TurnValues(
         trajectory_id=row.id,
         turns=row.turns,
         success=row.success,
-        values=[_turn_value(turn, each) for turn, each in values.items()],
-        credits=shown,
-        decisive=next((each for each in shown if found.decisive and each.turn == found.decisive.turn), None),
-        missing=found.missing,
-        missing_before=found.missing_before(row.turns),
-        text=sentence(found, sampled, row.turns, row.success),
+        values=[_turn_value(turn, value) for turn, value in values.items()],
+        credits=turn_credits,
+        decisive=next(
+            (credit for credit in turn_credits if turn_verdict.decisive and credit.turn == turn_verdict.decisive.turn),
+            None,
+        ),
+        missing=turn_verdict.missing,
+        missing_before=turn_verdict.missing_before(row.turns),
+        text=sentence(turn_verdict, sampled, row.turns, row.success),
     )
 
 

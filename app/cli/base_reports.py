@@ -48,5 +48,5 @@ def _table(report: BaseReport) -> Table:
 
 
 def _reasons(count: FormatCount) -> str:
-    most = sorted(count.reasons.items(), key=lambda each: -each[1])[:_REASONS]
+    most = sorted(count.reasons.items(), key=lambda pair: -pair[1])[:_REASONS]
     return "; ".join(f"{reason} ({number})" for reason, number in most)

@@ -59,29 +59,29 @@ class _Base:
     """A base model and the directory with its files."""
 
     name: str
-    place: Path
+    directory: Path
     data_dir: Path
 
     @property
     def size(self) -> int:
         """Total size in bytes."""
-        return sum(path.stat().st_size for path in self.place.iterdir())
+        return sum(path.stat().st_size for path in self.directory.iterdir())
 
     @property
     def verdict(self) -> BaseVerdict | None:
         """The verdict on its files, or None if they were not examined since they changed."""
-        return BaseVerdicts(self.data_dir).find(self.place)
+        return BaseVerdicts(self.data_dir).find(self.directory)
 
     @property
     def fault(self) -> str | None:
         """Why it cannot be used, or None."""
-        return BaseVerdicts(self.data_dir).fault(self.place) or base_model_fault(self.place)
+        return BaseVerdicts(self.data_dir).fault(self.directory) or base_model_fault(self.directory)
 
     def described(self) -> dict[str, Any]:
         report = self.verdict.report if self.verdict else None
         return {
             "name": self.name,
-            "path": str(self.place),
+            "path": str(self.directory),
             "bytes": self.size,
             "fault": self.fault,
             "tool_format": report.tool_format if report else None,
@@ -117,11 +117,11 @@ def add(
     if source is None and HUB_ID.fullmatch(name):
         name, source = name.rpartition("/")[2].lower(), name
     with _on_this_machine(name, source, settings) as files:
-        place, verdict = add_base(name, files, settings.data_dir, prompts=prompts, device=device)
+        directory, verdict = add_base(name, files, settings.data_dir, prompts=prompts, device=device)
     if as_json:
-        print_json(_Base(name, place, data_dir_of(place)).described())
+        print_json(_Base(name, directory, data_dir_of(directory)).described())
         return
-    results.print(f"{name} is a base model now, in {place}", soft_wrap=True)
+    results.print(f"{name} is a base model now, in {directory}", soft_wrap=True)
     print_verdict(name, verdict)
 
 
@@ -159,18 +159,18 @@ def add_base(
     Raises Failure.
     """
     _require_new(name, data_dir)
-    place = place_of_added(data_dir, name)
+    directory = place_of_added(data_dir, name)
     _require_libraries()
     with PhaseBar() as bar:
         from learnloop_service.training.bases import full_examination
         from learnloop_service.training.engine.registry import base_model_import
 
         with failing_on(base_model_import.CannotAdd):
-            verdict = base_model_import.add(source or base_model_import.packaged(name), place, bar)
+            verdict = base_model_import.add(source or base_model_import.packaged(name), directory, bar)
         verdict = full_examination.ask_for_calls(
-            place, data_dir_of(place), verdict, prompts=prompts, device=device, progress=bar
+            directory, data_dir_of(directory), verdict, prompts=prompts, device=device, progress=bar
         )
-    return place, verdict
+    return directory, verdict
 
 
 @app.command()
@@ -186,16 +186,16 @@ def check(
     """Examine base models again, and print what was found. Exits with 1 if one cannot be used."""
     bases = _bases(data_dir)
     if name is not None:
-        bases = [each for each in bases if each.name == name]
+        bases = [base for base in bases if base.name == name]
     if not bases and name is not None:
         raise Failure(f"no base model {name!r} was added or configured: learnloop bases list")
-    found = {each: _examined(each, prompts, device) for each in bases}
+    verdicts = {base: _examined(base, prompts, device) for base in bases}
     if as_json:
-        print_json([each.described() for each in found])
-    for each, verdict in () if as_json else found.items():
-        results.print(f"{each.name}, in {each.place}", soft_wrap=True)
-        print_verdict(each.name, verdict)
-    raise typer.Exit(1 if any(map(_is_faulty, found.values())) else 0)
+        print_json([base.described() for base in verdicts])
+    for base, verdict in () if as_json else verdicts.items():
+        results.print(f"{base.name}, in {base.directory}", soft_wrap=True)
+        print_verdict(base.name, verdict)
+    raise typer.Exit(1 if any(map(_is_faulty, verdicts.values())) else 0)
 
 
 def _is_faulty(verdict: BaseVerdict) -> bool:
@@ -210,7 +210,7 @@ def _examined(base: _Base, prompts: int, device: _Device) -> BaseVerdict:
         from learnloop_service.training.bases import full_examination
 
         try:
-            return full_examination.examine(base.place, base.data_dir, prompts=prompts, device=device, progress=bar)
+            return full_examination.examine(base.directory, base.data_dir, prompts=prompts, device=device, progress=bar)
         except full_examination.NotChecked as error:
             raise Failure(f"{base.name} was not examined: {error}") from error
 
@@ -223,19 +223,19 @@ def _require_libraries() -> None:
 def _bases(data_dir: Path | None) -> list[_Base]:
     """Return the base models that were added, and those that the settings name."""
     settings = settings_with(data_dir=data_dir)
-    return [_Base(name, place, settings.data_dir) for name, place in settings.base_models.items()]
+    return [_Base(name, directory, settings.data_dir) for name, directory in settings.base_models.items()]
 
 
 @app.command("list")
 def list_(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List the base models that were added, and what is wrong with them."""
     where = data_directory(data_dir)
-    found = [_Base(name, place, where) for name, place in added_base_models(where).items()]
+    bases = [_Base(name, directory, where) for name, directory in added_base_models(where).items()]
     if as_json:
-        print_json([each.described() for each in found])
+        print_json([base.described() for base in bases])
         return
     nothing = "None was added. Add one: learnloop bases add NAME SOURCE"
-    print_list(found, as_json, nothing, map(folded, ("NAME", "SIZE", "FORMAT", "STATE")), _row)
+    print_list(bases, as_json, nothing, map(folded, ("NAME", "SIZE", "FORMAT", "STATE")), _row)
 
 
 def _row(base: _Base) -> tuple[str, ...]:
@@ -247,8 +247,8 @@ def _row(base: _Base) -> tuple[str, ...]:
 @app.command()
 def remove(name: Name, data_dir: DataDir = None) -> None:
     """Remove a base model that was added. Models that train all weights have their own copy; LoRAs need it back."""
-    place = added_base_models(data_directory(data_dir)).get(name)
-    if place is None:
+    directory = added_base_models(data_directory(data_dir)).get(name)
+    if directory is None:
         raise Failure(f"no base model {name!r} was added to this data directory")
-    shutil.rmtree(place)
+    shutil.rmtree(directory)
     results.print(f"{name} is removed")

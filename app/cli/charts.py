@@ -14,9 +14,9 @@ def sparkline(values: Sequence[float | None], *, low: float, high: float, width:
     )
 
 
-def bar(done: int, total: int, width: int = 20) -> str:
+def bar(finished: int, total: int, width: int = 20) -> str:
     """Return a progress bar of `width` characters."""
-    filled = width * done // total if total else 0
+    filled = width * finished // total if total else 0
     return "█" * filled + "░" * (width - filled)
 
 

@@ -74,39 +74,42 @@ def backend(
     settings = listed_settings(name)
     usable = Check("backend", State.OK, f"{name} can be used here")
     checks = [*preflight(name)] if refused is None else []
-    found = [usable if refused is None else Check("backend", State.FAILED, refused), *checks]
+    findings = [usable if refused is None else Check("backend", State.FAILED, refused), *checks]
     if as_json:
-        print_json({"settings": list(map(asdict, settings)), "checks": list(map(asdict, found))})
+        print_json({"settings": list(map(asdict, settings)), "checks": list(map(asdict, findings))})
     else:
-        rows = ((plain(each.variable), "set" if each.is_set else "", plain(each.description)) for each in settings)
+        rows = (
+            (plain(setting.variable), "set" if setting.is_set else "", plain(setting.description))
+            for setting in settings
+        )
         results.print(table(["SETTING", "", "WHAT FOR"], rows), "")
-        for check in found:
+        for check in findings:
             print_finding(check.state, check.name, check.found, check.remedy)
-    raise typer.Exit(1 if any(check.state is State.FAILED for check in found) else 0)
+    raise typer.Exit(1 if any(check.state is State.FAILED for check in findings) else 0)
 
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        config = json.loads(text)
     except ValueError as error:
         raise typer.BadParameter(f"{text!r} is not JSON: {error}", param_hint="--config") from error
-    if not isinstance(found, dict):
+    if not isinstance(config, dict):
         raise typer.BadParameter("it must be a JSON object", param_hint="--config")
-    return found
+    return config
 
 
 def _print(report: "Report") -> None:
     if report.agents:
         results.print(_table(report), "")
-    for found in report.findings:
-        print_finding(found.state, found.name, found.said)
+    for finding in report.findings:
+        print_finding(finding.state, finding.name, finding.said)
     if report.seconds_per_rollout is not None:
         say(f"{report.seconds_per_rollout * 1000:.2f} ms for a rollout of the random agent, without a model")
 
 
 def _table(report: "Report") -> Table:
     rows = (
-        (plain(each.agent), str(each.rollouts), figure(each.mean_reward, 3), percent(each.success))
-        for each in report.agents
+        (plain(figures.agent), str(figures.rollouts), figure(figures.mean_reward, 3), percent(figures.success))
+        for figures in report.agents
     )
     return table(["AGENT", *map(number, ("ROLLOUTS", "REWARD", "SOLVED"))], rows)

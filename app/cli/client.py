@@ -65,7 +65,7 @@ class Service:
         self.http.close()
 
     def within(self, timeout_s: float) -> "Service":
-        """Return this service with another time limit of its requests."""
+        """Return this service with another time limit for its requests."""
         self.http.timeout = timeout_s
         return self
 
@@ -139,11 +139,11 @@ class Service:
 
         Raises Failure if there is no such version.
         """
-        found = [each["sha256"] for each in self.versions(kind, name) if version in (None, each["version"])]
-        if not found:
+        hashes = [row["sha256"] for row in self.versions(kind, name) if version in (None, row["version"])]
+        if not hashes:
             raise Failure(f"there are no {kind} {name if version is None else f'{name}@{version}'!r}")
-        deleted = [self.call("DELETE", f"/{kind}/{segment(each)}")["names"] for each in dict.fromkeys(found)]
-        return [each for names in deleted for each in names]
+        deleted = [self.call("DELETE", f"/{kind}/{segment(sha256)}")["names"] for sha256 in dict.fromkeys(hashes)]
+        return [versioned for names in deleted for versioned in names]
 
     def import_file(self, content: bytes, **parameters: Json) -> Json:
         """Import a file, and return what it has become."""

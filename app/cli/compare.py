@@ -15,7 +15,7 @@ from learnloop_service.environment.wording import counted, signed
 _SHOWN = 5
 """Number of scenarios that are printed for each run."""
 _NAMES = ("model.name", "seed")
-"""Settings that differ in runs that are compared for another reason."""
+"""Settings that differ between most runs, so the comparison does not print them."""
 
 
 def compare(
@@ -31,11 +31,11 @@ def compare(
     causes = [service.diagnosis(run["run_id"])["cause"] for run in runs]
     settings = [dict(_flat(run["request"])) for run in runs]
     differing = {
-        name: [each.get(name) for each in settings]
+        name: [of_run.get(name) for of_run in settings]
         for name in sorted(settings[0].keys() | settings[1].keys())
         if settings[0].get(name) != settings[1].get(name)
     }
-    compared = {f"{each['split']} {each['mode']}": _as_json(each) for each in held_out}
+    compared = {f"{kind['split']} {kind['mode']}": _as_json(kind) for kind in held_out}
     texts = [run["verdict"]["text"] for run in runs]
     document = {"settings": differing, "held_out": compared, "verdicts": texts, "causes": causes}
     print_result({**document, "held_out_seeds": seeds}, as_json, *_lines(runs, differing, held_out, causes, seeds))
@@ -43,15 +43,15 @@ def compare(
 
 def _as_json(kind: Json) -> Json:
     wins = {"a_wins": kind["run_wins"], "b_wins": kind["other_wins"]}
-    ids = {name: [each["scenario_id"] for each in found] for name, found in wins.items()}
+    ids = {name: [scenario["scenario_id"] for scenario in scenarios] for name, scenarios in wins.items()}
     return None if kind["difference"] is None else {**kind["difference"], **ids}
 
 
 def _flat(value: Json, path: str = "") -> Iterator[tuple[str, Json]]:
     """Yield the settings of a request by their path, such as `evaluation.every`."""
     if isinstance(value, Mapping) and value:
-        for name, each in value.items():
-            yield from _flat(each, f"{path}.{name}" if path else name)
+        for name, inner in value.items():
+            yield from _flat(inner, f"{path}.{name}" if path else name)
     else:
         yield path, value
 
@@ -65,10 +65,10 @@ def _lines(
         yield plain(f"   {run['verdict']['text']}")
         yield plain(f"   diagnosed: {cause or 'nothing'}")
     yield plain("settings that differ", "bold")
-    shown = {name: values for name, values in differing.items() if name not in _NAMES}
-    for name, (before, after) in shown.items():
+    settings = {name: values for name, values in differing.items() if name not in _NAMES}
+    for name, (before, after) in settings.items():
         yield plain(f"   {name}: {_short(before)} | {_short(after)}")
-    if not shown:
+    if not settings:
         yield plain("   none but name and seed")
     yield plain("held-out success of B minus A, newest evaluations, paired by scenario", "bold")
     if seeds[0] != seeds[1]:
@@ -83,22 +83,22 @@ def _lines(
 
 
 def _held_out(kind: Json, is_headline: bool) -> Iterator[Text]:
-    name, found = f"{kind['split']} {kind['mode']}", kind["difference"]
-    if found is None:
+    name, difference = f"{kind['split']} {kind['mode']}", kind["difference"]
+    if difference is None:
         yield plain(f"   {name}: no scenario in common")
         return
-    mean, low, high = (signed(100 * found[each]) for each in ("mean", "low", "high"))
-    shown_as = "a difference" if found["is_shown"] else "no difference shown"
+    mean, low, high = (signed(100 * difference[figure]) for figure in ("mean", "low", "high"))
+    shown_as = "a difference" if difference["is_shown"] else "no difference shown"
     yield plain(
-        f"   {name}: {mean} points [{low}, {high}], {counted(found['scenarios'], 'scenario')}, "
+        f"   {name}: {mean} points [{low}, {high}], {counted(difference['scenarios'], 'scenario')}, "
         f"{kind['other_better']} won and {kind['run_better']} lost by B: {shown_as}"
     )
     for title, wins in (("B", kind["other_wins"]), ("A", kind["run_wins"])) if is_headline else ():
-        for each in wins[:_SHOWN]:
-            task = each["scenario"]["task"]
-            asked = task.get("question") or task.get("prospect") or each["scenario_id"]
-            shares = f"A {each['run']['success']:.0%}, B {each['other']['success']:.0%}"
-            yield plain(f"      {title} is better: {_short(asked)} ({shares})")
+        for win in wins[:_SHOWN]:
+            task = win["scenario"]["task"]
+            question = task.get("question") or task.get("prospect") or win["scenario_id"]
+            shares = f"A {win['run']['success']:.0%}, B {win['other']['success']:.0%}"
+            yield plain(f"      {title} is better: {_short(question)} ({shares})")
         if len(wins) > _SHOWN:
             yield plain(f"      {title} is better on {len(wins) - _SHOWN} more; the page of the comparison lists them")
 

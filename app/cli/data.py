@@ -77,7 +77,7 @@ def tasks(
 
     with failing_on(EpisodeFailed, NotWritten, OSError):
         with stage_bar() as advance:
-            written = asyncio.run(write(lambda done: advance("tasks", done, count)))
+            written = asyncio.run(write(lambda finished: advance("tasks", finished, count)))
         path.write_text(json.dumps(written, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     results.print(plain(f"wrote {counted(len(written), 'task')} to {path}. Read them before you train on them."))
 
@@ -92,7 +92,7 @@ def list_(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         newest = [store.versions(name)[-1] for name in store.names()]
     nothing = "No data is prepared. Prepare some: learnloop data prepare NAME --emails PATH"
     columns = ("name", "version", "emails", "train", "validation", "test", "prepared")
-    print_list([asdict(each) for each in newest], as_json, nothing, columns, _row)
+    print_list([asdict(version) for version in newest], as_json, nothing, columns, _row)
 
 
 @app.command()
@@ -108,15 +108,15 @@ def show(
     store = _store(data_dir)
     with failing_on(StoreError):
         versions = store.versions(name)
-        found = [each for each in versions if version in (None, each.version)][-1:]
-        if not found:
+        matching = [stored for stored in versions if version in (None, stored.version)][-1:]
+        if not matching:
             raise Failure(_missing(name, version, versions, store))
-        shown = found[0]
-        rows = store.scenarios(shown.scenarios["sha256"]) if shown.scenarios else []
+        chosen = matching[0]
+        rows = store.scenarios(chosen.scenarios["sha256"]) if chosen.scenarios else []
     if as_json:
-        print_json({**asdict(shown), "versions": [each.version for each in versions]})
+        print_json({**asdict(chosen), "versions": [stored.version for stored in versions]})
         return
-    print_version(shown)
+    print_version(chosen)
     for row in rows[:_SHOWN_QUESTIONS]:
         results.print(plain(f"\n{row['question']}\n  {row['answer']}  ({row['split']})"))
 
@@ -138,8 +138,8 @@ def delete(
     if of_scenarios:
         deleted = service.delete_versions("scenarios", name, version)
     else:
-        found = service.call("DELETE", f"/inboxes/{segment(name)}", params={"version": version})["deleted"]
-        deleted = [f"{each['name']}@{each['version']}" for each in found]
+        inboxes = service.call("DELETE", f"/inboxes/{segment(name)}", params={"version": version})["deleted"]
+        deleted = [f"{inbox['name']}@{inbox['version']}" for inbox in inboxes]
     print_deleted(deleted, as_json)
 
 
@@ -161,21 +161,21 @@ def _store(data_dir: Path | None) -> "DatasetStore":
     return DatasetStore(data_directory(data_dir))
 
 
-def print_version(shown: "Version") -> None:
+def print_version(version: "Version") -> None:
     """Print what a version of prepared data has, and what it was made from."""
     table = Table.grid(padding=(0, 2))
-    table.add_row("name", f"{shown.name}, version {shown.version} of {shown.created_at}")
-    days = f", {shown.inbox['first']} to {shown.inbox['last']}" if shown.inbox["first"] else ""
-    table.add_row("inbox", f"{counted(shown.inbox['emails'], 'email')}{days}")
-    table.add_row("", shown.inbox["sha256"])
-    if shown.scenarios:
-        sizes = (f"{shown.scenarios[split]} {split}" for split in ("train", "validation", "test"))
+    table.add_row("name", f"{version.name}, version {version.version} of {version.created_at}")
+    days = f", {version.inbox['first']} to {version.inbox['last']}" if version.inbox["first"] else ""
+    table.add_row("inbox", f"{counted(version.inbox['emails'], 'email')}{days}")
+    table.add_row("", version.inbox["sha256"])
+    if version.scenarios:
+        sizes = (f"{version.scenarios[split]} {split}" for split in ("train", "validation", "test"))
         table.add_row("questions", ", ".join(sizes))
-        table.add_row("", shown.scenarios["sha256"])
-    for source, content in shown.sources.items():
+        table.add_row("", version.scenarios["sha256"])
+    for source, content in version.sources.items():
         table.add_row("source", plain(source))
         table.add_row("", content)
-    for kind, counts in shown.counts.items():
+    for kind, counts in version.counts.items():
         listed = ", ".join(f"{key.replace('_', ' ')} {_figure(value)}" for key, value in counts.items())
         table.add_row(f"{kind} seen", listed or "-")
     results.print(table)

@@ -43,12 +43,12 @@ def options() -> dict[str, str]:
 
 
 def helps() -> list[str]:
-    """Return what each option takes that can be used here."""
-    found = []
+    """Return the help of each option of the demo whose package can be loaded."""
+    texts = []
     for name in plugins.registered(GROUP):
         with suppress(Failure):  # `data_source` says what is wrong with it
-            found.append(_loaded(name).help)
-    return found
+            texts.append(_loaded(name).help)
+    return texts
 
 
 def data_source(environment: str) -> DataSource:
@@ -65,7 +65,7 @@ def _loaded(name: str) -> DataSource:
     """Return the data source of that entry point. Raises Failure."""
     point = plugins.registered(GROUP)[name]
     with failing_on(plugins.PluginFault):
-        found = plugins.load("data source", point)
-    if not isinstance(found, DataSource):
-        raise Failure(f"{point.value} of {name!r} is no DataSource: {found!r}")
-    return found
+        source = plugins.load("data source", point)
+    if not isinstance(source, DataSource):
+        raise Failure(f"{point.value} of {name!r} is no DataSource: {source!r}")
+    return source

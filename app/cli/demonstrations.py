@@ -57,14 +57,14 @@ def from_run(
     as_json: AsJson = False,
 ) -> None:
     """Store the best rollouts of a run that has ended (rejection sampling). Held-out scenarios are never used."""
-    wanted = {"name": name, "min_reward": min_reward, "per_scenario": per_scenario}
-    wanted |= {} if rejudging is None else {"rejudging": rejudging}
-    stored = service.within(PATIENCE_S).call("POST", f"/runs/{segment(run_id)}/demonstrations", json=wanted)
-    kept = (
+    selection = {"name": name, "min_reward": min_reward, "per_scenario": per_scenario}
+    selection |= {} if rejudging is None else {"rejudging": rejudging}
+    stored = service.within(PATIENCE_S).call("POST", f"/runs/{segment(run_id)}/demonstrations", json=selection)
+    summary = (
         f"kept {stored['kept']} of {counted(stored['rollouts'], 'rollout')}, of "
         f"{counted(stored['scenarios'], 'scenario')}; {stored['unfit']} cannot be trained on"
     )
-    print_result(stored, as_json, kept, *_stored(stored, service.url))
+    print_result(stored, as_json, summary, *_stored(stored, service.url))
 
 
 @app.command("list")

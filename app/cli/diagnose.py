@@ -25,47 +25,49 @@ def diagnose(
     as_json: AsJson = False,
 ) -> None:
     """Say why a run does not learn. The exit code is 2 if there is a warning or fault now."""
-    found = service.diagnosis(run_id)
-    made = service.ask_of(run_id, "fork", _fork_request(found)) if fork else None
+    diagnosis = service.diagnosis(run_id)
+    forked = service.ask_of(run_id, "fork", _fork_request(diagnosis)) if fork else None
     if as_json:
-        print_json(found if made is None else found | {"fork": made})
+        print_json(diagnosis if forked is None else diagnosis | {"fork": forked})
     else:
-        _print(found)
-        if made is not None:
-            results.print(f"run {made['run_id']} is {made['status']}")
-    raise typer.Exit(_DIAGNOSED if found["cause"] is not None and made is None else 0)
+        _print(diagnosis)
+        if forked is not None:
+            results.print(f"run {forked['run_id']} is {forked['status']}")
+    raise typer.Exit(_DIAGNOSED if diagnosis["cause"] is not None and forked is None else 0)
 
 
-def _fork_request(found: Any) -> Any:
+def _fork_request(diagnosis: Any) -> Any:
     """Return the body of the fork for the first active cause that has one. Raises Failure."""
-    active = [each for each in found["diagnoses"] if each["state"] == "active" and each["severity"] != "note"]
-    requests = [each["remedy"]["request"] for each in active if each["remedy"]["how"] == "fork"]
+    active = [
+        finding for finding in diagnosis["diagnoses"] if finding["state"] == "active" and finding["severity"] != "note"
+    ]
+    requests = [finding["remedy"]["request"] for finding in active if finding["remedy"]["how"] == "fork"]
     if not requests:
         raise Failure("no current cause of this run has a remedy that a fork can make")
     return requests[0]
 
 
-def _print(found: Any) -> None:
-    if not found["diagnoses"]:
+def _print(diagnosis: Any) -> None:
+    if not diagnosis["diagnoses"]:
         results.print("no cause of trouble was found")
-    for each in found["diagnoses"]:
-        state = "" if each["state"] == "active" else ", cleared"
+    for finding in diagnosis["diagnoses"]:
+        state = "" if finding["state"] == "active" else ", cleared"
         results.print(
-            f"{each['cause']} ({each['severity']}{state}) since iteration {each['first_iteration']}",
-            style=_STYLES[each["severity"]] if each["state"] == "active" else "dim",
+            f"{finding['cause']} ({finding['severity']}{state}) since iteration {finding['first_iteration']}",
+            style=_STYLES[finding["severity"]] if finding["state"] == "active" else "dim",
         )
-        say(f"  {each['summary']}")
-        if each["explained_by"]:
-            say(f"  explained by {each['explained_by']}")
-        for name, value in each["evidence"].items():
+        say(f"  {finding['summary']}")
+        if finding["explained_by"]:
+            say(f"  explained by {finding['explained_by']}")
+        for name, value in finding["evidence"].items():
             if name == "forms":
                 for form in value:
                     say(f"  {counted(form['count'], 'time')}, as in {form['trajectory_id']}: {form['text']!r}")
             else:
                 say(f"  {name}: {value if isinstance(value, str) else json.dumps(value)}")
-        say(f"  remedy: {each['remedy']['text']}")
-        if each["remedy"]["request"] is not None:
-            say(f"  fork with: {json.dumps(each['remedy']['request'])}")
-    if missing := found["not_examined"]:
-        reasons = " ".join(dict.fromkeys(each["reason"] for each in missing))
+        say(f"  remedy: {finding['remedy']['text']}")
+        if finding["remedy"]["request"] is not None:
+            say(f"  fork with: {json.dumps(finding['remedy']['request'])}")
+    if missing := diagnosis["not_examined"]:
+        reasons = " ".join(dict.fromkeys(unexamined["reason"] for unexamined in missing))
         say(f"not examined, and listed by --json: {counted(len(missing), 'cause')}. {reasons}", "dim")

@@ -129,9 +129,9 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List evaluations, newest first."""
-    found = service.call("GET", "/evaluations", params={"limit": limit})["items"]
+    evaluations = service.call("GET", "/evaluations", params={"limit": limit})["items"]
     columns = (*map(whole, ("EVALUATION", "STATUS", "DONE")), Column("MODELS"))
-    print_list(found, as_json, "no evaluations", columns, _row)
+    print_list(evaluations, as_json, "no evaluations", columns, _row)
 
 
 @app.command(context_settings=OLD_NAME)
@@ -142,10 +142,10 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show an evaluation and its figures."""
-    found = service.call("GET", f"/evaluations/{segment(evaluation_id)}")
+    evaluation = service.call("GET", f"/evaluations/{segment(evaluation_id)}")
     if output is not None:
-        _write(service, found, output)
-    _show(found, as_json)
+        _write(service, evaluation, output)
+    _show(evaluation, as_json)
 
 
 @app.command()
@@ -168,9 +168,9 @@ def resume(
 @app.command()
 def events(evaluation_id: EvaluationId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Show what happened to an evaluation, in order."""
-    found = service.call("GET", f"/evaluations/{segment(evaluation_id)}/events", params={"limit": 200})["items"]
-    lines = (f"{each['seq']:>4}  {each['occurred_at'][:19]}  {each['type']}  {each['actor']}" for each in found)
-    print_result(found, as_json, *lines)
+    events = service.call("GET", f"/evaluations/{segment(evaluation_id)}/events", params={"limit": 200})["items"]
+    lines = (f"{event['seq']:>4}  {event['occurred_at'][:19]}  {event['type']}  {event['actor']}" for event in events)
+    print_result(events, as_json, *lines)
 
 
 @app.command()
@@ -203,14 +203,14 @@ def _with_prompts(models: list[Json] | None, prompts: list[str] | None, run: str
 def watch_evaluation(service: Service, id: str) -> Json:
     """Show the progress of an evaluation on a terminal until it ends, and return it."""
     with progress.status(f"evaluation {id}") as display:
-        while (found := service.call("GET", f"/evaluations/{segment(id)}"))["status"] not in _ENDED:
-            waits = f"; waits: {found['wait_reason']}" if found["wait_reason"] else ""
+        while (evaluation := service.call("GET", f"/evaluations/{segment(id)}"))["status"] not in _ENDED:
+            waits = f"; waits: {evaluation['wait_reason']}" if evaluation["wait_reason"] else ""
             display.update(
-                f"evaluation {id} is {found['status']} {bar(found['done'], found['total'])} "
-                f"{found['done']}/{found['total']}{waits}"
+                f"evaluation {id} is {evaluation['status']} {bar(evaluation['done'], evaluation['total'])} "
+                f"{evaluation['done']}/{evaluation['total']}{waits}"
             )
             time.sleep(_POLL_S)
-    return found
+    return evaluation
 
 
 def trial_decision(evaluation: Json) -> str | None:
@@ -219,49 +219,49 @@ def trial_decision(evaluation: Json) -> str | None:
     return decision
 
 
-def _write(service: Service, found: Json, to: Path) -> None:
+def _write(service: Service, evaluation: Json, to: Path) -> None:
     """Write the report on an evaluation to a file in the form that its name ends in, or all forms to a directory."""
     from learnloop_service.app.plots.png import NoRenderer
 
-    if found["report"] is None:
-        raise Failure(f"evaluation {found['evaluation_id']} has no report: it is {found['status']}")
+    if evaluation["report"] is None:
+        raise Failure(f"evaluation {evaluation['evaluation_id']} has no report: it is {evaluation['status']}")
     try:
         if to.suffix.lower() in _ENDINGS:
             to.parent.mkdir(parents=True, exist_ok=True)
-            to.write_bytes(_report(service, found, to.suffix.lower()))
+            to.write_bytes(_report(service, evaluation, to.suffix.lower()))
             return
         to.mkdir(parents=True, exist_ok=True)
         for ending in _ENDINGS:
             with suppress(NoRenderer):  # report.svg has the same plot
-                (to / f"report{ending}").write_bytes(_report(service, found, ending))
+                (to / f"report{ending}").write_bytes(_report(service, evaluation, ending))
     except NoRenderer as error:
         raise Failure(str(error)) from error
     except OSError as error:
         raise Failure(f"cannot write to {to}: {error.strerror}") from error
 
 
-def _report(service: Service, found: Json, ending: str) -> bytes:
+def _report(service: Service, evaluation: Json, ending: str) -> bytes:
     """Return the report on an evaluation in a form. Raises NoRenderer."""
     from learnloop_service.app.plots.png import png
 
     if ending == ".json":
-        return json.dumps(found, indent=2, ensure_ascii=False).encode()
+        return json.dumps(evaluation, indent=2, ensure_ascii=False).encode()
     form = "markdown" if ending == ".md" else "svg"
-    text = service.read(f"/evaluations/{found['evaluation_id']}/report", {"form": form})
+    text = service.read(f"/evaluations/{evaluation['evaluation_id']}/report", {"form": form})
     return png(text) if ending == ".png" else text.encode()
 
 
-def _show(found: Json, as_json: bool) -> None:
+def _show(evaluation: Json, as_json: bool) -> None:
     if as_json:
-        print_json(found)
+        print_json(evaluation)
         return
-    done = f"{found['done']} of {counted(found['total'], 'rollout')}"
-    say(f"evaluation {found['evaluation_id']} is {found['status']}, {done}")
-    if found["error"]:
-        say(found["error"], "red")
-    if found["status"] == "paused":
-        say(found["wait_reason"])
-    if report := found["report"]:
+    rollouts = f"{evaluation['done']} of {counted(evaluation['total'], 'rollout')}"
+    say(f"evaluation {evaluation['evaluation_id']} is {evaluation['status']}, {rollouts}")
+    if evaluation["error"]:
+        say(evaluation["error"], "red")
+    if evaluation["status"] == "paused":
+        say(evaluation["wait_reason"])
+    if report := evaluation["report"]:
         level, scenarios = percent(report["method"]["level"]), counted(report["scenarios"], "scenario")
         results.print(f"{scenarios}, {level} intervals, differences from the first model")
         results.print(evaluation_table(report))
@@ -307,10 +307,10 @@ def _points(interval: Json) -> str:
     """Return a difference of shares in percentage points with its interval."""
     if interval is None:
         return "-"
-    mean, low, high = (signed(100 * interval[each]) for each in ("mean", "low", "high"))
+    mean, low, high = (signed(100 * interval[name]) for name in ("mean", "low", "high"))
     return f"{mean} [{low}, {high}]"
 
 
 def _row(listed: Json) -> tuple[str, ...]:
-    done = f"{listed['done']}/{listed['total']}"
-    return listed["evaluation_id"], listed["status"], done, ", ".join(listed["models"])
+    rollouts = f"{listed['done']}/{listed['total']}"
+    return listed["evaluation_id"], listed["status"], rollouts, ", ".join(listed["models"])

@@ -54,12 +54,12 @@ def list_(
     if (run_id is None) == (session_id is None):
         raise Failure("give either RUN_ID or --session")
     if run_id is not None:
-        found = service.newest(f"/runs/{segment(run_id)}/feedback", limit)
+        events = service.newest(f"/runs/{segment(run_id)}/feedback", limit)
         columns = [whole("EVENT"), number("ITERATION"), folded("TRAJECTORY"), number("CONFIDENCE"), whole("SOURCE")]
     else:
-        found = service.newest(f"/sessions/{segment(str(session_id))}/feedback", limit)
+        events = service.newest(f"/sessions/{segment(str(session_id))}/feedback", limit)
         columns = [whole("OPINION"), number("CONFIDENCE"), whole("OVER"), folded("COMMENT")]
-    print_list(found, as_json, "no feedback", columns, _event_row if run_id else _opinion_row)
+    print_list(events, as_json, "no feedback", columns, _event_row if run_id else _opinion_row)
 
 
 @app.command()
@@ -98,11 +98,11 @@ def send(
 ) -> None:
     """Send one event: what somebody thought of a session, what happened to an email, or what came of an answer."""
     about = {"session_id": session_id, "trajectory_id": trajectory_id, "user": user, "model": model, "over": over}
-    given = about | {"comment": comment, "confidence": confidence, "name": name, "value": value, "withdraws": withdraws}
+    parts = about | {"comment": comment, "confidence": confidence, "name": name, "value": value, "withdraws": withdraws}
     event: dict[str, Json] = {"event_id": event_id or str(uuid4()), "type": type}
-    event |= {name: value for name, value in given.items() if value is not None}
-    taken = service.call("POST", "/feedback", json=event)
-    print_result(taken, as_json, "stored" if taken["accepted"] else "already known")
+    event |= {name: value for name, value in parts.items() if value is not None}
+    reply = service.call("POST", "/feedback", json=event)
+    print_result(reply, as_json, "stored" if reply["accepted"] else "already known")
 
 
 @app.command()
@@ -117,24 +117,24 @@ def simulate(
         invented = market(seed)
     except (UnknownMarket, PluginFault) as error:
         raise Failure(str(error)) from error
-    shown = [email for email in _showcases(service, run_id) if email["outcome"].get("email")]
-    if not shown:
+    emails = [email for email in _showcases(service, run_id) if email["outcome"].get("email")]
+    if not emails:
         raise Failure(f"run {run_id} has no sample email that the {SIMULATOR} could respond to")
-    fates = [invented.events(email["scenario"]["task"], email["outcome"]) for email in shown]
-    events = [_event(seed, email, kind) for email, fate in zip(shown, fates, strict=True) for kind in fate]
+    fates = [invented.events(email["scenario"]["task"], email["outcome"]) for email in emails]
+    events = [_event(seed, email, kind) for email, fate in zip(emails, fates, strict=True) for kind in fate]
     Random(seed).shuffle(events)  # real feedback arrives in no particular order
     parts = [events[start : start + _MOST_EVENTS] for start in range(0, len(events), _MOST_EVENTS)]
     replies = [service.call("POST", "/feedback", json={"source": "simulator", "events": part}) for part in parts]
-    rows = _rows(shown, fates)
+    rows = _rows(emails, fates)
     sums = {name: sum(reply[name] for reply in replies) for name in ("accepted", "duplicates")}
-    rejected = [each for reply in replies for each in reply["rejected"]]
+    rejected = [rejection for reply in replies for rejection in reply["rejected"]]
     if as_json:
         print_json({"source": SIMULATOR, "seed": seed, "emails": rows, **sums, "rejected": rejected})
     else:
         results.print(_fates_table(seed, rows))
         results.print(f"{counted(sums['accepted'], 'event')} stored, {sums['duplicates']} already known")
-    for each in rejected:
-        progress.print(f"rejected {each['event_id']}: {each['detail']}", soft_wrap=True)
+    for rejection in rejected:
+        progress.print(f"rejected {rejection['event_id']}: {rejection['detail']}", soft_wrap=True)
 
 
 def _showcases(service: Service, run_id: str) -> Iterator[Json]:
@@ -148,7 +148,7 @@ def _event(seed: int, email: Json, kind: str) -> Json:
     return {"event_id": f"{SIMULATOR}:{seed}:{email['id']}:{kind}", "type": kind, "trajectory_id": email["id"]}
 
 
-def _rows(shown: Sequence[Json], fates: Sequence[Sequence[str]]) -> list[dict[str, Json]]:
+def _rows(emails: Sequence[Json], fates: Sequence[Sequence[str]]) -> list[dict[str, Json]]:
     return [
         {
             "iteration": email["iteration"],
@@ -157,7 +157,7 @@ def _rows(shown: Sequence[Json], fates: Sequence[Sequence[str]]) -> list[dict[st
             "outcome": fate[-1],
             "online": max(ONLINE[kind] for kind in fate),
         }
-        for email, fate in zip(shown, fates, strict=True)
+        for email, fate in zip(emails, fates, strict=True)
     ]
 
 
@@ -185,9 +185,9 @@ def _opinion_row(opinion: Json) -> tuple[str | Text, ...]:
 
 def _event_row(event: Json) -> tuple[str, ...]:
     source = SIMULATOR if event["source"] == "simulator" else event["source"]
-    place = "-" if event["iteration"] is None else str(event["iteration"])
+    iteration = "-" if event["iteration"] is None else str(event["iteration"])
     weight = "-" if event["type"] in ONLINE else figure(event["confidence"])
-    return _spoken(event), place, event["trajectory_id"], weight, source
+    return _spoken(event), iteration, event["trajectory_id"], weight, source
 
 
 def _spoken(event: Json) -> str:

@@ -55,13 +55,13 @@ def import_file(
     as_json: AsJson = False,
 ) -> None:
     """Import a file: questions become tasks; of conversations what was liked becomes demonstrations, the rest tasks."""
-    given = {**locals(), "name": name or _name_of(file.name)}
-    wanted = {key: value for key, value in given.items() if key not in ("file", "service", "as_json")}
+    parameters = {**locals(), "name": name or _name_of(file.name)}
+    query = {key: value for key, value in parameters.items() if key not in ("file", "service", "as_json")}
     try:
-        made = service.within(PATIENCE_S).import_file(file.read(), **wanted)
+        reply = service.within(PATIENCE_S).import_file(file.read(), **query)
     except ServiceRefused as refused:
         raise ServiceRefused(refused.status, f"{file.name} was not imported: {refused}") from refused
-    print_json(made) if as_json else _print(made, service.url)
+    print_json(reply) if as_json else _print(reply, service.url)
 
 
 def _name_of(path: str) -> str:
@@ -69,58 +69,61 @@ def _name_of(path: str) -> str:
     return re.sub(r"[^a-z0-9_-]+", "-", PurePath(path).stem.lower()).strip("-_")[:63] or "data"
 
 
-def _print(made: Json, url: str) -> None:
-    _print_questions(made) if made["questions"] else _print_conversations(made)
-    learned, tasks = made["demonstrations"], made["tasks"]
+def _print(reply: Json, url: str) -> None:
+    _print_questions(reply) if reply["questions"] else _print_conversations(reply)
+    learned, tasks = reply["demonstrations"], reply["tasks"]
     if learned is not None:
         results.print(f"demonstrations {_called(learned)}: {counted(learned['count'], 'conversation')}")
     if tasks is not None:
         splits = ", ".join(f"{tasks[split]} {split}" for split in ("train", "validation", "test"))
         fits = f"the judge that fits: {tasks['judge']}"
         say(f"tasks {_called(tasks)}: {tasks['count']} ({splits}); {fits}")
-    if made["left_out"]:
+    if reply["left_out"]:
         table = Table("left out", "why", "lines", box=None, pad_edge=False)
-        for each in made["left_out"]:
-            more = ", ..." if each["count"] > len(each["lines"]) else ""
-            table.add_row(str(each["count"]), plain(each["reason"]), ", ".join(map(str, each["lines"])) + more)
+        for group in reply["left_out"]:
+            more = ", ..." if group["count"] > len(group["lines"]) else ""
+            table.add_row(str(group["count"]), plain(group["reason"]), ", ".join(map(str, group["lines"])) + more)
         results.print(table)
     if learned is not None and learned["version"]:
         command = f"learnloop train --demonstrations {learned['name']} {_NO_EVALUATION} --url {url}"
         say(f"learn from what was liked: {command}")
-    if made["questions"] and tasks is not None and tasks["version"]:
+    if reply["questions"] and tasks is not None and tasks["version"]:
         start = f"--set warm_start.demonstrations.oracle={tasks['train']}"
         command = (
             f"learnloop train --environment {tasks['environment']} --set environment.config.scenarios={tasks['name']}"
         )
         say(f"learn from them: {command} {start} --url {url}")
-        say(f"the base: {made['questions']['base']}")
+        say(f"the base: {reply['questions']['base']}")
 
 
 def _called(document: Json) -> str:
     return f"{document['name']}@{document['version']}" if document["version"] else f"{document['name']} (preview)"
 
 
-def _print_questions(made: Json) -> None:
-    found = made["questions"]
-    chosen = ", ".join(f"{part}: {found[part] or 'none'}" for part in ("question", "answer", "facts"))
-    say(f"{counted(made['lines'], 'row')} ({found['form']}); {chosen}")
-    table = Table("row", *(escape(each) for each in found["columns"]), box=None, pad_edge=False)
-    for row in found["rows"]:
+def _print_questions(reply: Json) -> None:
+    questions = reply["questions"]
+    chosen = ", ".join(f"{part}: {questions[part] or 'none'}" for part in ("question", "answer", "facts"))
+    say(f"{counted(reply['lines'], 'row')} ({questions['form']}); {chosen}")
+    table = Table("row", *(escape(column) for column in questions["columns"]), box=None, pad_edge=False)
+    for row in questions["rows"]:
         table.add_row(str(row["line"]), *map(plain, row["cells"]))
     results.print(table)
-    if made["problem"]:
-        say(f"it cannot be imported like this: {made['problem']}")
+    if reply["problem"]:
+        say(f"it cannot be imported like this: {reply['problem']}")
         return
-    near = f"{found['near_duplicates']} nearly the same as another, which are in one split"
-    say(f"{counted(found['different'], 'different question')}, {near}; {counted(found['answers'], 'different answer')}")
-
-
-def _print_conversations(made: Json) -> None:
-    found = made["conversations"]
-    forms = ", ".join(f"{count} {form}" for form, count in found["forms"].items())
+    near = f"{questions['near_duplicates']} nearly the same as another, which are in one split"
     say(
-        f"{counted(made['lines'], 'line')}: {counted(found['conversations'], 'conversation')} ({forms}) of "
-        f"{counted(found['users'], 'user')}, "
-        f"{found['without_user']} without a user; {found['liked']} liked, {found['disliked']} disliked, "
-        f"{found['unrated']} without a clear opinion"
+        f"{counted(questions['different'], 'different question')}, {near}; "
+        f"{counted(questions['answers'], 'different answer')}"
+    )
+
+
+def _print_conversations(reply: Json) -> None:
+    conversations = reply["conversations"]
+    forms = ", ".join(f"{count} {form}" for form, count in conversations["forms"].items())
+    say(
+        f"{counted(reply['lines'], 'line')}: {counted(conversations['conversations'], 'conversation')} ({forms}) of "
+        f"{counted(conversations['users'], 'user')}, "
+        f"{conversations['without_user']} without a user; {conversations['liked']} liked, "
+        f"{conversations['disliked']} disliked, {conversations['unrated']} without a clear opinion"
     )

@@ -47,12 +47,12 @@ def make(
     path = path_of(name, data_dir)
     if path.exists():
         raise Failure(f"inbox {name!r} already exists; choose another name")
-    made = list(_distinct_worlds(seed, worlds))
+    companies = list(_distinct_worlds(seed, worlds))
     with failing_on(InboxError, OSError):
-        emails = write_inbox(path, (mail for world in made for mail in world.emails))
+        emails = write_inbox(path, (mail for world in companies for mail in world.emails))
     questions = questions_path(path)
     with questions.open("w", encoding="utf-8") as lines:
-        for world in made:
+        for world in companies:
             row = {"question": world.question, "answer": world.answer, "source_ids": [world.source_id]}
             lines.write(json.dumps(row, ensure_ascii=False) + "\n")
     if as_json:
@@ -61,7 +61,7 @@ def make(
         )
         return
     results.print(f"{counted(emails, 'email')} in {path}")
-    results.print(f"{counted(worlds, 'question')} in {questions}; the first: {made[0].question}")
+    results.print(f"{counted(worlds, 'question')} in {questions}; the first: {companies[0].question}")
 
 
 @app.command()
@@ -82,8 +82,8 @@ def stats(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None
     if as_json:
         print_json({"inbox": name, "path": str(path), **figures, "questions": sizes})
         return
-    shown = {key: f"{value:%Y-%m-%d}" if hasattr(value, "year") else value for key, value in figures.items()}
-    print_figures(shown | question_figures(sizes))
+    formatted = {key: f"{value:%Y-%m-%d}" if hasattr(value, "year") else value for key, value in figures.items()}
+    print_figures(formatted | question_figures(sizes))
 
 
 def question_sizes(name: str, path: Path) -> "dict[Split, int] | None":
@@ -121,19 +121,19 @@ def _distinct_worlds(seed: int, worlds: int) -> "Iterator[World]":
     from learnloop_service.environment.email_search.synthetic import make_world
     from learnloop_service.environment.invented_names import split_of
 
-    taken: set[str] = set()
-    wanted: list[Split] = list(get_args(Split))[:worlds]
-    found = 0
+    used_ids: set[str] = set()
+    missing_splits: list[Split] = list(get_args(Split))[:worlds]
+    yielded = 0
     for index in count():
-        if found == worlds:
+        if yielded == worlds:
             return
         world = make_world("train", seed, index)
         ids, split = {mail.id for mail in world.emails}, split_of(world.question)
-        if taken.isdisjoint(ids) and (split in wanted or not wanted):
-            taken |= ids
-            found += 1
-            if wanted:
-                wanted.remove(split)
+        if used_ids.isdisjoint(ids) and (split in missing_splits or not missing_splits):
+            used_ids |= ids
+            yielded += 1
+            if missing_splits:
+                missing_splits.remove(split)
             yield world
 
 

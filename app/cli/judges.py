@@ -25,8 +25,8 @@ _SHOWN = 10
 @app.command("list")
 def list_(service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """List the judges that can score rollouts, and what those need that cannot be used here yet."""
-    found = service.call("GET", "/judges")["items"]
-    print_json(found) if as_json else results.print("\n".join(map(_line, found)))
+    judges = service.call("GET", "/judges")["items"]
+    print_json(judges) if as_json else results.print("\n".join(map(_line, judges)))
 
 
 def _line(judge: Json) -> str:
@@ -51,9 +51,9 @@ def agreement(
     as_json: AsJson = False,
 ) -> None:
     """Have two judges score the same rollouts of a run, and show where they differ."""
-    request = {"judges": [_parsed(each) for each in judge], "kind": kind, "trajectories": trajectories}
-    found = service.within(_JUDGING_TIMEOUT_S).call("POST", f"/runs/{segment(run_id)}/judge-agreement", json=request)
-    print_json(found) if as_json else _print(found)
+    request = {"judges": [_parsed(text) for text in judge], "kind": kind, "trajectories": trajectories}
+    figures = service.within(_JUDGING_TIMEOUT_S).call("POST", f"/runs/{segment(run_id)}/judge-agreement", json=request)
+    print_json(figures) if as_json else _print(figures)
 
 
 def _parsed(judge: str) -> Json:
@@ -65,24 +65,27 @@ def _parsed(judge: str) -> Json:
         raise typer.BadParameter(f"{judge!r} is not JSON: {error}", param_hint="--judge") from error
 
 
-def _print(found: Json) -> None:
-    names = [each["name"] for each in found["judges"]]
-    say(f"{' and '.join(names)} on {counted(found['trajectories'], 'rollout')}; both scored {found['both_scored']}")
-    for each in found["judges"]:
-        cost = "unknown" if each["cost_usd"] is None else f"${each['cost_usd']:.4f}"
+def _print(agreement: Json) -> None:
+    names = [judge["name"] for judge in agreement["judges"]]
+    say(
+        f"{' and '.join(names)} on {counted(agreement['trajectories'], 'rollout')}; both scored "
+        f"{agreement['both_scored']}"
+    )
+    for judge in agreement["judges"]:
+        cost = "unknown" if judge["cost_usd"] is None else f"${judge['cost_usd']:.4f}"
         say(
-            f"  {each['name']}: mean {figure(each['mean'])}, {counted(each['requests'], 'request')}, "
-            f"{each['cached']} cached, cost {cost}"
+            f"  {judge['name']}: mean {figure(judge['mean'])}, {counted(judge['requests'], 'request')}, "
+            f"{judge['cached']} cached, cost {cost}"
         )
     results.print(
-        f"same decisions {figure(found['same_decisions'])}, kappa {figure(found['kappa'])}, "
-        f"rank correlation {figure(found['rank_correlation'])}"
+        f"same decisions {figure(agreement['same_decisions'])}, kappa {figure(agreement['kappa'])}, "
+        f"rank correlation {figure(agreement['rank_correlation'])}"
     )
-    if found["disagreements"]:
+    if agreement["disagreements"]:
         columns = [whole("TRAJECTORY"), *(number(name.upper()) for name in names), Column("WHY")]
-        results.print(table(columns, map(_row, found["disagreements"][:_SHOWN])))
-    if found["disagreement_count"] > _SHOWN:
-        results.print(f"{found['disagreement_count']} differ in all; --json shows up to 100")
+        results.print(table(columns, map(_row, agreement["disagreements"][:_SHOWN])))
+    if agreement["disagreement_count"] > _SHOWN:
+        results.print(f"{agreement['disagreement_count']} differ in all; --json shows up to 100")
 
 
 def _row(disagreement: Json) -> tuple[str | Text, ...]:

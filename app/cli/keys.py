@@ -41,17 +41,15 @@ def create(
             raise Failure(
                 "--bootstrap creates a key with all scopes for all projects; omit --project, --scope and --expires-days"
             )
-        made = _bootstrap(settings_with(data_dir=data_dir), name)
+        key = _bootstrap(settings_with(data_dir=data_dir), name)
     else:
         request = {"project": project, "name": name, "expires_days": expires_days}
-        made = service.call("POST", "/keys", json=request if scope is None else {**request, "scopes": scope})
+        key = service.call("POST", "/keys", json=request if scope is None else {**request, "scopes": scope})
     if as_json:
-        print_json(made)
+        print_json(key)
         return
-    progress.print(
-        f"key {made['id']} for {made['project']}: {', '.join(made['scopes'])}; not shown again", soft_wrap=True
-    )
-    say(made["key"])
+    progress.print(f"key {key['id']} for {key['project']}: {', '.join(key['scopes'])}; not shown again", soft_wrap=True)
+    say(key["key"])
 
 
 @app.command("list")

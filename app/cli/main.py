@@ -88,23 +88,23 @@ class _LazyCommands(Mapping[str, Any]):
     """The commands of a group, each built on its first lookup: its own, and those of packages under other names.
     Looking for the latter takes longer than importing one of ours."""
 
-    def __init__(self, own: Mapping[str, Any], group: str = "") -> None:
-        """`own` has the built commands, or their locations. `group` is empty for the root."""
-        self._own = own
+    def __init__(self, commands: Mapping[str, Any], group: str = "") -> None:
+        """`commands` has our own, built or as their locations. `group` is empty for the root."""
+        self._commands = commands
         self._group = group
-        self._found: dict[str, Any] = {}
+        self._loaded: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         name = name if self._group else _OLD_NAMES.get(name, name)
-        if name not in self._found:
-            own = self._own.get(name)
-            if isinstance(own, str):
-                own = _built(name, _at(own), SETTINGS.get(name))
-            command = self._of_a_package(name) if own is None else own
+        if name not in self._loaded:
+            built = self._commands.get(name)
+            if isinstance(built, str):
+                built = _built(name, _at(built), SETTINGS.get(name))
+            command = self._of_a_package(name) if built is None else built
             if not self._group:
                 self._prepare(name, command)
-            self._found[name] = command
-        return self._found[name]
+            self._loaded[name] = command
+        return self._loaded[name]
 
     def _prepare(self, name: str, command: Any) -> None:
         """Give a command of the root its panel, and a group the commands that packages add to it."""
@@ -113,8 +113,8 @@ class _LazyCommands(Mapping[str, Any]):
             command.commands = cast(Any, _LazyCommands(command.commands, name))
 
     def _of_a_package(self, name: str) -> Any:
-        """Return the command of a package. Of one that cannot be loaded or is not installed, return a command that says
-        so: the others still work. Raises KeyError for an unknown one."""
+        """Return the command of a package. If it cannot be loaded or is not installed, return one that says so, so that
+        the others still work. Raises KeyError for an unknown one."""
         point = self._of_packages().get(name)
         try:
             if point is not None:
@@ -133,21 +133,21 @@ class _LazyCommands(Mapping[str, Any]):
         return _built(name, unusable, _OWN_PARSER)
 
     def _of_packages(self) -> dict[str, EntryPoint]:
-        found = {tuple(name.rpartition(".")[::2]): point for name, point in plugins.registered(GROUP).items()}
-        return {name: point for (group, name), point in found.items() if group == self._group}
+        points = {tuple(name.rpartition(".")[::2]): point for name, point in plugins.registered(GROUP).items()}
+        return {name: point for (group, name), point in points.items() if group == self._group}
 
     def __iter__(self) -> Iterator[str]:
-        return iter({**self._own, **self._of_packages()})
+        return iter({**self._commands, **self._of_packages()})
 
     def __len__(self) -> int:
-        return len({**self._own, **self._of_packages()})
+        return len({**self._commands, **self._of_packages()})
 
 
 def _built(name: str, command: Any, settings: dict[str, Any] | None = None) -> Any:
     """Return click's form of a function or a Typer."""
     alone = typer.Typer(rich_markup_mode="rich")
-    for each in command.registered_commands if isinstance(command, typer.Typer) else ():
-        each.callback = _with_output(each.callback)
+    for registered in command.registered_commands if isinstance(command, typer.Typer) else ():
+        registered.callback = _with_output(registered.callback)
     panel = getattr(command, "rich_help_panel", None)
     if isinstance(command, typer.Typer):
         alone.add_typer(command, name=name, rich_help_panel=panel)
@@ -192,8 +192,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         results.print(f"learnloop {version('learnloop')}")
         raise typer.Exit
 

@@ -63,9 +63,9 @@ def list_(service: ServiceAt = HERE, as_json: AsJson = False) -> None:
 @app.command()
 def show(model: Model, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Show a model's checkpoints."""
-    found = service.call("GET", _path(model))
+    details = service.call("GET", _path(model))
     columns = map(whole, ("STEP", "SUCCESS", "BEST", "TAUGHT BY", "RUN", "CREATED", "PROMOTED AS"))
-    print_json(found) if as_json else results.print(table(columns, map(_checkpoint_row, found["checkpoints"])))
+    print_json(details) if as_json else results.print(table(columns, map(_checkpoint_row, details["checkpoints"])))
 
 
 @app.command()
@@ -86,32 +86,32 @@ def promote(
 ) -> None:
     """Promote a checkpoint to a name in its project. To roll back, promote the older checkpoint again."""
     if step is None:
-        step = max((each["step"] for each in service.call("GET", _path(model))["checkpoints"]), default=0)
+        step = max((checkpoint["step"] for checkpoint in service.call("GET", _path(model))["checkpoints"]), default=0)
     request = {"step": step, "if_better_than" if if_better else "as": to, "end_release": end_release}
-    made = service.call("POST", f"{_path(model)}/promote", json=request)
+    reply = service.call("POST", f"{_path(model)}/promote", json=request)
     if if_better:
-        decided = watch_evaluation(service, made["evaluation_id"])
+        decided = watch_evaluation(service, reply["evaluation_id"])
         print_json(decided) if as_json else _print_trial(decided, to)
         raise typer.Exit(0 if trial_decision(decided) == "promote" else 1)
-    print_result(made, as_json, f"{made['name']} is now {made['model']}@{made['step']}")
+    print_result(reply, as_json, f"{reply['name']} is now {reply['model']}@{reply['step']}")
 
 
 def _print_trial(evaluation: Json, to: str) -> None:
     if trial_decision(evaluation) is None:
         results.print(f"evaluation {evaluation['evaluation_id']} is {evaluation['status']}: {evaluation['error']}")
         return
-    trial, found = evaluation["report"]["trial"], evaluation["report"]["models"][1]["difference"]["success"]
-    said = {
+    trial, interval = evaluation["report"]["trial"], evaluation["report"]["models"][1]["difference"]["success"]
+    sentences = {
         "promote": f"promoted: it is better than what {to} was",
         "refuse": f"not promoted: that it is better by {trial['margin']:.0%} is ruled out",
         "undecided": "not promoted: the scenarios did not suffice",
         "overtaken": f"not promoted: {to} was given to another checkpoint meanwhile, or has a live release",
     }
     difference = ""
-    if found is not None:
-        mean, low, high = (signed(100 * found[each], 1) for each in ("mean", "low", "high"))
+    if interval is not None:
+        mean, low, high = (signed(100 * interval[name], 1) for name in ("mean", "low", "high"))
         difference = f", difference {mean} points [{low}, {high}]"
-    say(f"{said[trial['decision']]} ({counted(trial['pairs'], 'scenario')}{difference})")
+    say(f"{sentences[trial['decision']]} ({counted(trial['pairs'], 'scenario')}{difference})")
 
 
 @app.command()
@@ -119,9 +119,12 @@ def history(
     name: Annotated[str, typer.Argument(metavar="PROJECT/NAME")], service: ServiceAt = HERE, as_json: AsJson = False
 ) -> None:
     """Show all checkpoints that a name was promoted to, newest first."""
-    found = service.call("GET", f"/promotions/{_model(name)}")["items"]
-    lines = (f"{each['created_at'][:19]}  {each['model']}@{each['step']}  by {each['actor']}" for each in found)
-    print_result(found, as_json, *lines)
+    promotions = service.call("GET", f"/promotions/{_model(name)}")["items"]
+    lines = (
+        f"{promotion['created_at'][:19]}  {promotion['model']}@{promotion['step']}  by {promotion['actor']}"
+        for promotion in promotions
+    )
+    print_result(promotions, as_json, *lines)
 
 
 @app.command()
@@ -164,9 +167,9 @@ def delete(
 ) -> None:
     """Delete a checkpoint permanently. The newest, the best one of a run and promoted ones cannot be deleted,
     nor those of a live release."""
-    left = service.call("DELETE", f"{_path(model)}/checkpoints/{step}")
-    steps = ", ".join(str(each["step"]) for each in left["checkpoints"])
-    print_result(left, as_json, f"{model}@{step} is deleted; remaining steps: {steps}")
+    remaining = service.call("DELETE", f"{_path(model)}/checkpoints/{step}")
+    steps = ", ".join(str(checkpoint["step"]) for checkpoint in remaining["checkpoints"])
+    print_result(remaining, as_json, f"{model}@{step} is deleted; remaining steps: {steps}")
 
 
 def _path(name: str) -> str:

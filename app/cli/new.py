@@ -31,7 +31,7 @@ BACKEND = {
     "{name}/backend.py": "backend/backend.py.txt",
     "tests/test_backend.py": "backend/test_backend.py.txt",
 }
-"""The same for a backend."""
+"""Paths of a backend's files, each with its template."""
 _AGENT = {
     "README.md": "agent/README.md.txt",
     "agent.py": "agent/{sdk}.py.txt",

@@ -11,18 +11,18 @@ from learnloop_service.environment.installation import shipped
 from learnloop_service.training.protocol.model_name import ModelName
 
 
-def config_file(given: str) -> Path:
+def config_file(name: str) -> Path:
     """Return the file of this name, or the example that comes with Learnloop: `configs/email_search.yaml` is found from
     any directory. Raises typer.BadParameter if there is neither."""
-    own, examples = Path(given), shipped("configs")
-    if own.exists() and not own.is_dir():
-        return own
-    example = examples.parent / own
-    if own.parts[:1] == (examples.name,) and example.is_file():
+    file, examples = Path(name), shipped("configs")
+    if file.exists() and not file.is_dir():
+        return file
+    example = examples.parent / file
+    if file.parts[:1] == (examples.name,) and example.is_file():
         progress.print(f"reading {example}", soft_wrap=True)
         return example
-    known = ", ".join(sorted(str(path.relative_to(examples.parent)) for path in examples.rglob("*.yaml")))
-    raise typer.BadParameter(f"there is no file {given}; the examples are {known}")
+    names = ", ".join(sorted(str(path.relative_to(examples.parent)) for path in examples.rglob("*.yaml")))
+    raise typer.BadParameter(f"there is no file {name}; the examples are {names}")
 
 
 def named_model(name: str, with_step: str = "") -> ModelName:

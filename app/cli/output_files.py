@@ -28,7 +28,7 @@ OLD_NAME = {"token_normalize_func": lambda name: _NAME if name == "out" else nam
 
 
 def prints_json(command: Callable[..., Any]) -> bool:
-    """Say whether a command has the option `--json`."""
+    """Return whether a command has the option `--json`."""
     return _JSON in inspect.signature(command).parameters
 
 
@@ -39,13 +39,13 @@ def with_output(command: Callable[..., None]) -> Callable[..., None]:
         return command
 
     @wraps(command)
-    def writing(*, output: Path | None = None, **given: Any) -> None:
+    def writing(*, output: Path | None = None, **arguments: Any) -> None:
         if output is None:
-            return command(**given)
-        if _JSON in given:
-            given[_JSON] = given[_JSON] or output.suffix.lower() in _JSON_ENDINGS
+            return command(**arguments)
+        if _JSON in arguments:
+            arguments[_JSON] = arguments[_JSON] or output.suffix.lower() in _JSON_ENDINGS
         with results.into(output):
-            command(**given)
+            command(**arguments)
 
     option = inspect.Parameter(_NAME, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_Output)
     setattr(writing, "__signature__", signature.replace(parameters=[*signature.parameters.values(), option]))  # noqa: B010

@@ -26,11 +26,11 @@ def _addressed(promotion: Json, service: Service) -> Json:
 @app.command("list")
 def list_(service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """List the promoted names, each with its checkpoint, and since when and on what evidence it has it."""
-    found = [_addressed(each, service) for each in service.call("GET", "/promotions")["items"]]
+    promotions = [_addressed(promotion, service) for promotion in service.call("GET", "/promotions")["items"]]
     nothing = "No name is promoted. Promote a checkpoint: learnloop models promote PROJECT/NAME --step N --as NAME"
     since = Column("SINCE", overflow="fold", no_wrap=True)
     columns = [folded("NAME"), folded("CHECKPOINT"), since, folded("EVIDENCE")]
-    print_list(found, as_json, nothing, columns, _row)
+    print_list(promotions, as_json, nothing, columns, _row)
 
 
 @app.command()
@@ -38,9 +38,9 @@ def describe(name: Name, service: ServiceAt = HERE, as_json: AsJson = False) -> 
     """Show a promoted name, and check that its address answers with its checkpoint. Exits with 1 if it does not."""
     history = service.call("GET", _path(name))["items"]
     health = service.call("POST", f"{_path(name)}/check")
-    found = {**_addressed(history[0], service), "health": health, "history": history}
-    print_json(found) if as_json else _print(found)
-    raise typer.Exit(0 if found["health"]["healthy"] else 1)
+    document = {**_addressed(history[0], service), "health": health, "history": history}
+    print_json(document) if as_json else _print(document)
+    raise typer.Exit(0 if document["health"]["healthy"] else 1)
 
 
 @app.command()
@@ -51,8 +51,8 @@ def logs(
     as_json: AsJson = False,
 ) -> None:
     """Show what /ask and /invoke were asked of a promoted name, oldest first. Requests to /v1 are not stored."""
-    found = service.call("GET", f"{_path(name)}/requests", params={"limit": limit})["items"]
-    print_result(found, as_json, *(map(_request_line, reversed(found)) if found else ("no requests",)))
+    requests = service.call("GET", f"{_path(name)}/requests", params={"limit": limit})["items"]
+    print_result(requests, as_json, *(map(_request_line, reversed(requests)) if requests else ("no requests",)))
 
 
 @app.command()
@@ -102,22 +102,22 @@ def _row(promotion: Json) -> tuple[str, ...]:
     return promotion["name"], _checkpoint(promotion), since, _evidence(promotion)
 
 
-def _print(found: Json) -> None:
-    health = found["health"]
+def _print(promotion: Json) -> None:
+    health = promotion["health"]
     table = Table.grid(padding=(0, 2))
-    table.add_row("name", found["name"])
-    table.add_row("checkpoint", f"{_checkpoint(found)} on {found['backend']}")
-    table.add_row("since", f"{found['created_at'][:19]}, promoted by {found['actor']}")
-    evidence = found["evidence"]
+    table.add_row("name", promotion["name"])
+    table.add_row("checkpoint", f"{_checkpoint(promotion)} on {promotion['backend']}")
+    table.add_row("since", f"{promotion['created_at'][:19]}, promoted by {promotion['actor']}")
+    evidence = promotion["evidence"]
     if evidence is not None:
         trial = f", evaluation {evidence['evaluation_id']}" if "evaluation_id" in evidence else ""
-        table.add_row("evidence", f"{_evidence(found)}{trial}")
-    if found["release"] is not None:
-        table.add_row("release", _release(found["release"]))
-    table.add_row("address", f"{found['address']} (any OpenAI client; model {found['name']})")
+        table.add_row("evidence", f"{_evidence(promotion)}{trial}")
+    if promotion["release"] is not None:
+        table.add_row("release", _release(promotion["release"]))
+    table.add_row("address", f"{promotion['address']} (any OpenAI client; model {promotion['name']})")
     state = f"answers, in {health['seconds']:.2f} s" if health["healthy"] else f"does not answer: {health['reason']}"
     table.add_row("health", plain(state))
-    before = [_checkpoint(each) for each in found["history"][1:]]
+    before = [_checkpoint(earlier) for earlier in promotion["history"][1:]]
     if before:
         table.add_row("before", ", ".join(before))
     results.print(table)
@@ -125,11 +125,11 @@ def _print(found: Json) -> None:
 
 def _request_line(trajectory: Json) -> str:
     task = trajectory["scenario"].get("task", {})
-    asked = task.get("question") or task.get("prospect") or "a task"
+    question = task.get("question") or task.get("prospect") or "a task"
     outcome = trajectory["outcome"]
-    said = trajectory["error"] or outcome.get("answer") or outcome.get("subject") or "(no answer)"
+    answer = trajectory["error"] or outcome.get("answer") or outcome.get("subject") or "(no answer)"
     tokens = trajectory["prompt_tokens"] + trajectory["completion_tokens"]
     return (
         f"{trajectory['started_at'][:19]}  {trajectory['id']}  {trajectory['model']}  "
-        f"{trajectory['seconds']:.2f} s  {tokens} tokens  {asked} -> {said}"
+        f"{trajectory['seconds']:.2f} s  {tokens} tokens  {question} -> {answer}"
     )

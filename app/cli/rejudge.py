@@ -44,8 +44,8 @@ def rejudge(
     as_json: AsJson = False,
 ) -> None:
     """Score a run's stored rollouts again. The run stays as it is. Ctrl-C stops watching only."""
-    given = {"judge": _judge(judge), "kinds": kind, "iterations.first": first, "iterations.last": last}
-    body = overlay({"repeats": repeats, "dry_run": dry_run}, {**given, "budget.max_usd": max_usd})
+    fields = {"judge": _judge(judge), "kinds": kind, "iterations.first": first, "iterations.last": last}
+    body = overlay({"repeats": repeats, "dry_run": dry_run}, {**fields, "budget.max_usd": max_usd})
     accepted = service.call("POST", f"/runs/{segment(run_id)}/rejudge", json=body)
     if dry_run:
         print_result(accepted, as_json, plain(_plan(accepted)))
@@ -57,11 +57,11 @@ def rejudge(
     raise typer.Exit(0 if ended["status"] == "completed" else 1)
 
 
-def _judge(given: str | None) -> Json:
-    if given is None or not given.lstrip().startswith(("{", "[")):
-        return None if given is None else {"name": given}
+def _judge(text: str | None) -> Json:
+    if text is None or not text.lstrip().startswith(("{", "[")):
+        return None if text is None else {"name": text}
     try:
-        return json.loads(given)
+        return json.loads(text)
     except ValueError as error:
         raise typer.BadParameter(f"--judge is not valid JSON: {error}") from error
 
@@ -69,7 +69,7 @@ def _judge(given: str | None) -> Json:
 def _plan(accepted: Json) -> str:
     cost = accepted["cost"]
     price = "" if cost["usd"] is None else f" About ${cost['usd']:.2f} [${cost['low']:.2f}, ${cost['high']:.2f}]:"
-    verdicts, groups, rollouts = (counted(accepted[f"{each}s"], each) for each in ("verdict", "group", "rollout"))
+    verdicts, groups, rollouts = (counted(accepted[f"{unit}s"], unit) for unit in ("verdict", "group", "rollout"))
     return f"{verdicts} on {groups} of {rollouts} in all.{price} {cost['reason']}"
 
 
@@ -83,17 +83,18 @@ def _lines(ended: Json) -> Iterator[Text]:
     yield plain(report["text"], "bold")
     if report.get("conclusive") is False:
         return
-    for each in report["iterations"]:
-        reward, success = each["reward"], each["success"]
+    for iteration in report["iterations"]:
+        reward, success = iteration["reward"], iteration["success"]
         yield plain(
-            f"  iteration {each['iteration']:>3}: {percent(each['flipped'])} of advantages change sign; reward "
-            f"{figure(reward['before'])} -> {figure(reward['now'])}, success {percent(success['before'])} -> "
-            f"{percent(success['now'])}; groups with a signal: {signed(each['gained'])} {signed(-each['lost'])}"
+            f"  iteration {iteration['iteration']:>3}: {percent(iteration['flipped'])} of advantages change sign; "
+            f"reward {figure(reward['before'])} -> {figure(reward['now'])}, success {percent(success['before'])} -> "
+            f"{percent(success['now'])}; groups with a signal: "
+            f"{signed(iteration['gained'])} {signed(-iteration['lost'])}"
         )
-    for each in report["evaluations"]:
-        success = each["success"]
+    for evaluation in report["evaluations"]:
+        success = evaluation["success"]
         yield plain(
-            f"  {each['split']} {each['mode']} after iteration {each['iteration']}: success "
+            f"  {evaluation['split']} {evaluation['mode']} after iteration {evaluation['iteration']}: success "
             f"{percent(success['before'])} -> {percent(success['now'])}"
         )
     if report["best_step"] is not None:
@@ -104,9 +105,9 @@ def _lines(ended: Json) -> Iterator[Text]:
             f"  the judge's noise: standard deviation {noise['deviation']:.3f} of a rollout's score, ICC "
             f"{figure(noise['icc'])}, {percent(noise['floor'])} of advantages change sign between two repeats"
         )
-    for each in report["largest"][:3]:
-        reward = each["reward"]
+    for rollout in report["largest"][:3]:
+        reward = rollout["reward"]
         yield plain(
-            f"  {each['trajectory_id']}: reward {figure(reward['before'])} -> {figure(reward['now'])}: "
-            f"{each['explanations'][1][:160]}"
+            f"  {rollout['trajectory_id']}: reward {figure(reward['before'])} -> {figure(reward['now'])}: "
+            f"{rollout['explanations'][1][:160]}"
         )

@@ -81,33 +81,33 @@ def list_(
 ) -> None:
     """List releases, newest first: all, or those of a name."""
     path = "/releases" if name is None else f"/promotions/{named_model(name)}/releases"
-    found = service.call("GET", path, params={"limit": limit})["items"]
+    releases = service.call("GET", path, params={"limit": limit})["items"]
     columns = _columns("RELEASE", "NAME", "CANDIDATE", "STATE", "SHARE", "SINCE")
-    print_list(found, as_json, "no releases", columns, _row)
+    print_list(releases, as_json, "no releases", columns, _row)
 
 
 @app.command()
 def show(release_id: ReleaseId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Show a release: its arms, its guardrails with the evidence, and what the next stage lacks."""
-    found = _release(service, release_id)
-    print_json(found) if as_json else _print(found)
+    release = _release(service, release_id)
+    print_json(release) if as_json else _print(release)
 
 
 @app.command()
 def watch(release_id: ReleaseId, service: ServiceAt = HERE) -> None:
     """Show a release whenever it changes, until it ends. Exits with 1 unless it was promoted."""
-    shown = None
+    printed = None
     while True:
-        found = _release(service, release_id)
-        line = (found["version"], found["summary"], found["next"])
-        if line != shown:
-            say(f"{found['state']}, share {found['share']:.3g}: {found['summary']}")
-            if found["next"] is not None:
-                say(f"  {found['next']}")
-            shown = line
-        if found["state"] not in _LIVE:
-            _print_alarms(found)
-            raise typer.Exit(0 if found["state"] == "promoted" else 1)
+        release = _release(service, release_id)
+        line = (release["version"], release["summary"], release["next"])
+        if line != printed:
+            say(f"{release['state']}, share {release['share']:.3g}: {release['summary']}")
+            if release["next"] is not None:
+                say(f"  {release['next']}")
+            printed = line
+        if release["state"] not in _LIVE:
+            _print_alarms(release)
+            raise typer.Exit(0 if release["state"] == "promoted" else 1)
         time.sleep(_POLL_S)
 
 
@@ -155,18 +155,18 @@ def promote(
 @app.command()
 def verify(release_id: ReleaseId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Compute the evidence of a release and its events again from the observations. Exits with 1 if any differs."""
-    found = service.call("GET", f"/releases/{segment(release_id)}/verify")
+    verification = service.call("GET", f"/releases/{segment(release_id)}/verify")
     if as_json:
-        print_json(found)
+        print_json(verification)
     else:
-        for each in found["differences"]:
-            say(each, "red")
-        same = "is what they say" if found["verified"] else "differs"
+        for difference in verification["differences"]:
+            say(difference, "red")
+        same = "is what they say" if verification["verified"] else "differs"
         results.print(
-            f"the evidence of {counted(found['events'], 'event')} {same}, counted again from "
-            f"{counted(found['observations'], 'observation')}"
+            f"the evidence of {counted(verification['events'], 'event')} {same}, counted again from "
+            f"{counted(verification['observations'], 'observation')}"
         )
-    raise typer.Exit(0 if found["verified"] else 1)
+    raise typer.Exit(0 if verification["verified"] else 1)
 
 
 def _best_of(run: Json) -> dict[str, Json]:
@@ -182,8 +182,8 @@ def _release(service: Service, id: str) -> Json:
 
 
 def _move(service: Service, id: str, verb: str, as_json: bool, body: Json = None) -> None:
-    found = service.call("POST", f"/releases/{segment(id)}/{verb}", json=body)
-    print_result(found, as_json, found["summary"])
+    release = service.call("POST", f"/releases/{segment(id)}/{verb}", json=body)
+    print_result(release, as_json, release["summary"])
 
 
 def _title(release: Json) -> str:
@@ -196,20 +196,20 @@ def _row(release: Json) -> tuple[str, ...]:
     return release["release_id"], release["name"], release["candidate"], state, share, since
 
 
-def _print(found: Json) -> None:
-    say(_title(found))
-    for sentence in (found["summary"], found["next"], found["quality"], found["forecast"]["note"]):
+def _print(release: Json) -> None:
+    say(_title(release))
+    for sentence in (release["summary"], release["next"], release["quality"], release["forecast"]["note"]):
         if sentence is not None:
             say(sentence)
-    _print_alarms(found)
+    _print_alarms(release)
     arms = _columns("ARM", "CHECKPOINT", "USERS", "OPEN", "CLOSED", "OUTCOME", "LATE")
-    results.print(table(arms, map(_arm_row, found["arms"])))
+    results.print(table(arms, map(_arm_row, release["arms"])))
     rails = _columns("GUARDRAIL", "CANDIDATE", "STABLE", "TOLERATED", "HARM", "RULED OUT")
-    results.print(table(rails, map(_guardrail_row, found["guardrails"])))
+    results.print(table(rails, map(_guardrail_row, release["guardrails"])))
 
 
 def _arm_row(arm: Json) -> tuple[str, ...]:
-    counted = (str(arm[each]) for each in ("units", "open_windows", "closed_windows"))
+    counted = (str(arm[name]) for name in ("units", "open_windows", "closed_windows"))
     return arm["arm"], arm["checkpoint"], *counted, figure(arm["mean_outcome"], 3), str(arm["late_events"])
 
 
@@ -221,13 +221,13 @@ def _guardrail_row(rail: Json) -> tuple[str, ...]:
     return rail["guardrail"], *means, f"+{rail['tolerance']:.3g}", _of(rail["harm"], rail["harm_threshold"]), ruled_out
 
 
-def _print_alarms(found: Json) -> None:
+def _print_alarms(release: Json) -> None:
     """Print which guardrails the candidate broke."""
-    for each in found["guardrails"]:
-        if each["harm"] >= each["harm_threshold"]:
-            stable, candidate = (_percent(each[arm]["mean"]) for arm in ("stable", "candidate"))
-            evidence = _of(each["harm"], each["harm_threshold"])
-            say(f"{each['means']} {stable} → {candidate}, evidence {evidence}")
+    for guardrail in release["guardrails"]:
+        if guardrail["harm"] >= guardrail["harm_threshold"]:
+            stable, candidate = (_percent(guardrail[arm]["mean"]) for arm in ("stable", "candidate"))
+            evidence = _of(guardrail["harm"], guardrail["harm_threshold"])
+            say(f"{guardrail['means']} {stable} → {candidate}, evidence {evidence}")
 
 
 def _columns(*headings: str) -> list[Column]:
@@ -238,7 +238,7 @@ def _columns(*headings: str) -> list[Column]:
 
 
 def _of(evidence: float, threshold: float) -> str:
-    """Return the wealth of a bet beside the one that decides, as the page does. Both are given as logarithms."""
+    """Return the wealth of a bet and the wealth at which it is decided, as the page does, from their logarithms."""
     most = 1_000_000
     wealth = f"{exp(evidence):,.1f}" if evidence < log(most) else f"over {most:,}"
     return f"{wealth} of {exp(threshold):,.0f}"

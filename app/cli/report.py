@@ -109,11 +109,11 @@ def verify(
         content = file.read_bytes().decode()
         run_id = read_report(content)["run"]["run_id"]
         current, service_key = (None, None) if offline else _current(service, str(run_id))
-        found = verified(content, current, key or service_key)
+        verification = verified(content, current, key or service_key)
     except (OSError, UnicodeDecodeError, KeyError, TypeError, DamagedReport) as error:
         raise Failure(f"cannot verify {file}: {error}") from error
-    _print(found, as_json)
-    raise typer.Exit(1 if any(found.differences.values()) else 0)
+    _print(verification, as_json)
+    raise typer.Exit(1 if any(verification.differences.values()) else 0)
 
 
 def _current(service: Service, run_id: str) -> tuple[str, str | None]:
@@ -125,27 +125,38 @@ def _current(service: Service, run_id: str) -> tuple[str, str | None]:
     return current, key.get("x")
 
 
-def _print(found: "ReportVerification", as_json: bool) -> None:
+def _print(verification: "ReportVerification", as_json: bool) -> None:
     if as_json:
-        listed = [{"than": other, **each._asdict()} for other, some in found.differences.items() for each in some]
-        print_json({"ok": not listed, "not_verified": found.unverified, "checks": found.notes, "differences": listed})
+        listed = [
+            {"than": other, **difference._asdict()}
+            for other, figures in verification.differences.items()
+            for difference in figures
+        ]
+        print_json(
+            {
+                "ok": not listed,
+                "not_verified": verification.unverified,
+                "checks": verification.notes,
+                "differences": listed,
+            }
+        )
         return
-    if found.unverified:
-        say(f"NOT VERIFIED: {'; '.join(found.unverified)}", "bold yellow")
-    for note in found.notes:
+    if verification.unverified:
+        say(f"NOT VERIFIED: {'; '.join(verification.unverified)}", "bold yellow")
+    for note in verification.notes:
         say(note)
-    if not any(found.differences.values()):
-        rest = "all else agrees" if found.unverified else "all of it agrees"
-        results.print(rest, style="yellow" if found.unverified else "green")
-    for other, differences in found.differences.items():
+    if not any(verification.differences.values()):
+        rest = "all else agrees" if verification.unverified else "all of it agrees"
+        results.print(rest, style="yellow" if verification.unverified else "green")
+    for other, differences in verification.differences.items():
         _print_differences(other, differences)
 
 
 def _print_differences(other: str, differences: "list[FigureDifference]") -> None:
     if differences:
         results.print(f"{len(differences):,} differ from {other}:", style="red")
-    for each in differences[:_SHOWN]:
-        say(f"  {each.name}: the file says {_short(each.file)}, {_short(each.other)} is right")
+    for difference in differences[:_SHOWN]:
+        say(f"  {difference.name}: the file says {_short(difference.file)}, {_short(difference.other)} is right")
     if len(differences) > _SHOWN:
         results.print(f"  and {len(differences) - _SHOWN:,} more")
 

@@ -20,31 +20,31 @@ _LISTED = 5
 _MEANS = "Id of the run, its last characters, or `latest`."
 
 
-def run_named(service: Service, given: str) -> str:
+def run_named(service: Service, reference: str) -> str:
     """Return the id of the run that is meant. What fits no run is returned as it is: the service refuses it.
 
     Raises Failure if several runs fit, or if there is no latest one.
     """
-    if given == _LATEST:
+    if reference == _LATEST:
         newest = service.runs(1)
         if not newest:
             raise Failure(f"there is no run yet at {service.url}; start one with `learnloop train`")
         return str(newest[0]["run_id"])
-    part = _PART.fullmatch(given)
-    if part is None or _ID.fullmatch(given):
-        return given
+    part = _PART.fullmatch(reference)
+    if part is None or _ID.fullmatch(reference):
+        return reference
     ends = part[1].upper()
     listed = service.runs(_SEARCHED, search=ends)
-    found = [run for run in listed if run["run_id"].startswith(ends) or run["run_id"].endswith(ends)]
-    if len(found) > 1:
-        raise Failure(_ambiguous(given, found))
-    return str(found[0]["run_id"]) if found else given
+    matches = [run for run in listed if run["run_id"].startswith(ends) or run["run_id"].endswith(ends)]
+    if len(matches) > 1:
+        raise Failure(_ambiguous(reference, matches))
+    return str(matches[0]["run_id"]) if matches else reference
 
 
-def model_named(service: Service, given: str) -> str:
+def model_named(service: Service, reference: str) -> str:
     """Return the name of a model, with the id of the run that it names, if it is that of a run."""
-    name, at, step = given.partition("@")
-    return given if "/" in name else f"{run_named(service, name)}{at}{step}"
+    name, at, step = reference.partition("@")
+    return reference if "/" in name else f"{run_named(service, name)}{at}{step}"
 
 
 def with_runs_named(service: Service, request: Json) -> Json:
@@ -53,7 +53,7 @@ def with_runs_named(service: Service, request: Json) -> Json:
     if isinstance(run := request.get("run_id"), str):
         named["run_id"] = run_named(service, run)
     if isinstance(models := request.get("models"), list):
-        named["models"] = [_with_model_named(service, each) for each in models]
+        named["models"] = [_with_model_named(service, chosen) for chosen in models]
     return request | named
 
 
@@ -63,22 +63,24 @@ def _with_model_named(service: Service, chosen: Json) -> Json:
     return chosen
 
 
-def _ambiguous(given: str, found: list[Json]) -> str:
-    lines = [f"\n  {run['run_id']}  {run['name'] or run['model']['name']}, {run['status']}" for run in found[:_LISTED]]
-    more = [f"\n  and {len(found) - _LISTED} more"] if len(found) > _LISTED else []
-    return "".join([f"{given!r} could be any of {len(found)} runs; give more of the id:", *lines, *more])
+def _ambiguous(reference: str, matches: list[Json]) -> str:
+    lines = [
+        f"\n  {run['run_id']}  {run['name'] or run['model']['name']}, {run['status']}" for run in matches[:_LISTED]
+    ]
+    more = [f"\n  and {len(matches) - _LISTED} more"] if len(matches) > _LISTED else []
+    return "".join([f"{reference!r} could be any of {len(matches)} runs; give more of the id:", *lines, *more])
 
 
-def _run(context: typer.Context, given: str | None) -> str | None:
-    """The callback of a parameter. The service is an eager option, so it is known here."""
-    return None if given is None else run_named(context.obj, given)
+def _run(context: typer.Context, reference: str | None) -> str | None:
+    """The callback of a parameter that takes a run. The service is an eager option, so it is known here."""
+    return None if reference is None else run_named(context.obj, reference)
 
 
-def _models(context: typer.Context, given: Any) -> Any:
-    """The same for names of models: one, several or none."""
-    if isinstance(given, str):
-        return model_named(context.obj, given)
-    return given and [model_named(context.obj, each) for each in given]
+def _models(context: typer.Context, references: Any) -> Any:
+    """The callback of a parameter that takes names of models: one, several or none."""
+    if isinstance(references, str):
+        return model_named(context.obj, references)
+    return references and [model_named(context.obj, reference) for reference in references]
 
 
 RunId = Annotated[str, typer.Argument(metavar="RUN_ID", callback=_run, help=_MEANS)]

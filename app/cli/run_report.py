@@ -24,14 +24,14 @@ _STYLES = {
 
 def print_run(run: Json) -> None:
     """Print a run's status, whether it learned, its learning curve and its held-out figures."""
-    place = run["progress"]
+    progress = run["progress"]
     results.print(f"run {run['run_id']} is {run['status']}", style="bold")
     results.print(verdict_text(run["verdict"]))
     if early := run.get("ended_early"):
         results.print(f"  {early}")
     if run["error"]:
         results.print(f"  {run['error']}", style="red")
-    if failures := place.get("failures"):
+    if failures := progress.get("failures"):
         results.print(plain(f"  {failures_text(failures)}", "red"))
     for warning in run["warnings"]:
         results.print(f"  warning: {warning}", style="yellow", markup=False)
@@ -43,15 +43,17 @@ def print_run(run: Json) -> None:
         facts.add_row("name", plain(run["name"]))
     facts.add_row("environment", f"{run['environment']}, judged by {run['judge']}")
     facts.add_row("model", f"{model['project']}/{model['name']}, from {model['base_model']}")
-    facts.add_row("iterations", f"{place['iterations_done']} of {place['iterations_total']}{_since(run)}")
+    facts.add_row("iterations", f"{progress['iterations_done']} of {progress['iterations_total']}{_since(run)}")
     facts.add_row("rollouts", f"{run['rollouts']:,}, {run['tokens']['completion']:,} tokens sampled")
     if cost := cost_text(run):
         facts.add_row("cost", cost)
     if run["best_checkpoint"]:
         best = run["best_checkpoint"]
         low_high = best.get("interval")
-        shown = f" [{100 * low_high[0]:.0f}, {100 * low_high[1]:.0f}]" if low_high else ""
-        facts.add_row("best checkpoint", f"step {best['step']} (validation success {percent(best['success'])}{shown})")
+        interval = f" [{100 * low_high[0]:.0f}, {100 * low_high[1]:.0f}]" if low_high else ""
+        facts.add_row(
+            "best checkpoint", f"step {best['step']} (validation success {percent(best['success'])}{interval})"
+        )
     results.print(facts)
     print_defaults(run.get("defaults", {}))
     _print_curve([row for row in run["iterations"] if row["iteration"] > 0])
@@ -90,8 +92,8 @@ def print_defaults(defaults: Mapping[str, Json]) -> None:
     table = Table(title="not given, so chosen for the base model", title_justify="left", box=None, show_header=False)
     table.add_column(overflow="fold")
     table.add_column(style="dim", overflow="fold")
-    for reason, found in settings.items():
-        table.add_row(plain(", ".join(found)), plain(reason))
+    for reason, values in settings.items():
+        table.add_row(plain(", ".join(values)), plain(reason))
     results.print(table)
 
 
@@ -101,15 +103,15 @@ def _value(value: Json) -> str:
 
 def expected_text(expected: Json) -> str:
     """Return how many rollouts a run makes and how long it takes, as the reply that accepted it says."""
-    made, seconds = expected["rollouts"], expected["seconds"]
+    rollouts, seconds = expected["rollouts"], expected["seconds"]
     most, replacing = "", ""
-    if made.get("replacements"):  # a base that is not the tiny one, whose baseline can end early too
-        most, replacing = "up to ", f" and up to {made['replacements']:,} in place of groups that teach nothing"
-    before, after = f"{most}{made['baseline']:,} before training", f"{made['evaluations']:,} afterwards"
+    if rollouts.get("replacements"):  # a base that is not the tiny one, whose baseline can end early too
+        most, replacing = "up to ", f" and up to {rollouts['replacements']:,} in place of groups that teach nothing"
+    before, after = f"{most}{rollouts['baseline']:,} before training", f"{rollouts['evaluations']:,} afterwards"
     took = f"about {duration(seconds)}, as the last run like it" if seconds else "the first iteration shows the time"
     disk = expected.get("disk_bytes")
     space = f"; about {disk / 1e9:,.1f} GB of disk" if disk else ""
-    return f"rollouts: {before}, {made['training']:,} in training{replacing}, {after}; {took}{space}"
+    return f"rollouts: {before}, {rollouts['training']:,} in training{replacing}, {after}; {took}{space}"
 
 
 def verdict_text(verdict: Json) -> Text:
@@ -127,7 +129,7 @@ def run_seconds(run: Json) -> float | None:
 def losses_of(rows: Sequence[Json]) -> list[float]:
     """Return the losses of iterations on demonstrations: on those that are held out, where there are any."""
     learned = [row["supervised"] for row in rows if row.get("supervised")]
-    losses = [each["loss"] if each["held_out_loss"] is None else each["held_out_loss"] for each in learned]
+    losses = [figures["loss"] if figures["held_out_loss"] is None else figures["held_out_loss"] for figures in learned]
     return [loss for loss in losses if loss is not None]
 
 
@@ -135,14 +137,14 @@ def _print_curve(rows: Sequence[Json]) -> None:
     if losses := losses_of(rows):
         _print_sparkline("loss", losses, losses)
     rewards = [row["rewards"]["mean"] for row in rows]
-    known = [reward for reward in rewards if reward is not None]
-    if known:
-        _print_sparkline("reward", rewards, known)
+    measured = [reward for reward in rewards if reward is not None]
+    if measured:
+        _print_sparkline("reward", rewards, measured)
 
 
-def _print_sparkline(name: str, values: Sequence[float | None], known: Sequence[float]) -> None:
-    ends = f"{figure(known[0])} -> {figure(known[-1])}"
-    results.print(f"{name:<17}{sparkline(values, low=min(known), high=max(known))}  {ends}")
+def _print_sparkline(name: str, values: Sequence[float | None], measured: Sequence[float]) -> None:
+    ends = f"{figure(measured[0])} -> {figure(measured[-1])}"
+    results.print(f"{name:<17}{sparkline(values, low=min(measured), high=max(measured))}  {ends}")
 
 
 def _since(run: Json) -> str:

@@ -43,20 +43,20 @@ def overlay(request: Mapping[str, Json], values: Mapping[str, Json]) -> dict[str
     result = dict(request)
     for path, value in values.items():
         if value is not None:
-            _put(result, path, value)
+            _assign(result, path, value)
     return result
 
 
-def _put(request: dict[str, Json], path: str, value: Json) -> None:
+def _assign(request: dict[str, Json], path: str, value: Json) -> None:
     *parents, last = path.split(".")
-    place = request
+    section = request
     for parent in parents:
-        inner = place.get(parent, {})
+        inner = section.get(parent, {})
         if not isinstance(inner, dict):
             raise BadRunFile(f"{path}: {parent!r} is {inner!r} and has no fields")
-        place[parent] = dict(inner)
-        place = place[parent]
-    place[last] = value
+        section[parent] = dict(inner)
+        section = section[parent]
+    section[last] = value
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Json]:

@@ -54,11 +54,11 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List runs, newest first or by a figure, with whether each one learned."""
-    found = service.runs(limit, status=status, tag=tag, starred=starred or None, sort=sort)
+    runs = service.runs(limit, status=status, tag=tag, starred=starred or None, sort=sort)
     if as_json:
-        print_json(found)
+        print_json(runs)
         return
-    _print_list(found) if found else results.print("no runs")
+    _print_list(runs) if runs else results.print("no runs")
 
 
 @app.command()
@@ -159,9 +159,9 @@ def events(
 @app.command()
 def verify(run_id: RunId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Recompute the figures of a run and of its rejudgings from what is stored. The exit code is 1 if any differs."""
-    found = service.within(PATIENCE_S).call("GET", f"/runs/{segment(run_id)}/verify")
-    print_json(found) if as_json else _print_verification(found)
-    raise typer.Exit(0 if found["ok"] else 1)
+    verification = service.within(PATIENCE_S).call("GET", f"/runs/{segment(run_id)}/verify")
+    print_json(verification) if as_json else _print_verification(verification)
+    raise typer.Exit(0 if verification["ok"] else 1)
 
 
 app.command()(compare)
@@ -174,41 +174,41 @@ def _print_moved(run: Any, as_json: bool) -> None:
     print_result(run, as_json, f"run {run['run_id']} is {run['status']}")
 
 
-def _print_verification(found: Any) -> None:
-    for each in found["lost"]:
-        where = f"iteration {each['iteration']}: rollout {each['trajectory_id']}"
-        say(f"{where} was lost ({each['failure']}): {each['error']}")
+def _print_verification(verification: Any) -> None:
+    for rollout in verification["lost"]:
+        where = f"iteration {rollout['iteration']}: rollout {rollout['trajectory_id']}"
+        say(f"{where} was lost ({rollout['failure']}): {rollout['error']}")
     compared = (
-        f"{counted(found['figures'], 'figure')} of {found['trajectories']:,} trajectories in "
-        f"{counted(found['iterations'], 'iteration')}"
+        f"{counted(verification['figures'], 'figure')} of {verification['trajectories']:,} trajectories in "
+        f"{counted(verification['iterations'], 'iteration')}"
     )
-    if found["rejudgings"]:
-        compared += f" and {counted(found['rejudgings'], 'rejudging')}"
-    if found["ok"]:
+    if verification["rejudgings"]:
+        compared += f" and {counted(verification['rejudgings'], 'rejudging')}"
+    if verification["ok"]:
         say(f"all figures agree with the stored trajectories: {compared}")
         return
-    say(f"{found['difference_count']} of {compared} differ")
-    for each in found["differences"]:
-        where = f"iteration {each['iteration']}: {each['what']}" + (
-            f" of {each['trajectory_id']}" if each["trajectory_id"] else ""
+    say(f"{verification['difference_count']} of {compared} differ")
+    for difference in verification["differences"]:
+        where = f"iteration {difference['iteration']}: {difference['what']}" + (
+            f" of {difference['trajectory_id']}" if difference["trajectory_id"] else ""
         )
-        say(f"  {where}: stored {each['stored']!r}, recomputed {each['recomputed']!r}")
+        say(f"  {where}: stored {difference['stored']!r}, recomputed {difference['recomputed']!r}")
 
 
-def _print_list(found: list[Any]) -> None:
+def _print_list(runs: list[Any]) -> None:
     """Print each run as a line of a table, with its verdict below."""
-    id, status = (max(len(run[name]) for run in found) for name in ("run_id", "status"))
-    is_priced = any(run.get("cost_usd") is not None for run in found)
+    id, status = (max(len(run[name]) for run in runs) for name in ("run_id", "status"))
+    is_priced = any(run.get("cost_usd") is not None for run in runs)
     figures = map(number, ("DONE", "HELD OUT", *(["COST"] if is_priced else [])))
     columns = (whole("RUN", id), whole("STATUS", status), whole("ENVIRONMENT"), *figures)
     table = Table(*columns, whole("CREATED"), box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for run in found:
-        place = run["progress"]
+    for run in runs:
+        work = run["progress"]
         table.add_row(
             plain(run["run_id"], "dim"),
             run["status"],
             run["environment"],
-            f"{place['iterations_done']}/{place['iterations_total']}",
+            f"{work['iterations_done']}/{work['iterations_total']}",
             _held_out(run["verdict"]["on"]),
             *([dollars(run["cost_usd"])] if is_priced else []),
             f"{datetime.fromisoformat(run['created_at']).astimezone():%d %b %H:%M}",
@@ -217,7 +217,7 @@ def _print_list(found: list[Any]) -> None:
         results.print(table)
     title, *rows = captured.get().splitlines()
     results.print(Text.from_ansi(title))
-    for row, run in zip(rows, found, strict=True):
+    for row, run in zip(rows, runs, strict=True):
         results.print(Text.from_ansi(row))
         line = Text("  ").append(_label(run)).append(verdict_text(run["verdict"]))
         results.print(line, no_wrap=True, overflow="ellipsis")

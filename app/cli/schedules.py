@@ -57,18 +57,18 @@ def create(
     """Create a schedule, and show when it is due."""
     with failing_on(BadRunFile):
         run = read_run_file(file)
-    given = {"promoted_name": promoted_name, "least_new_tasks": least_new_tasks, "window_days": window_days}
+    options = {"promoted_name": promoted_name, "least_new_tasks": least_new_tasks, "window_days": window_days}
     body = {"name": name, "cron": cron, "run": run, "then": then}
-    body = overlay(body, {**given, "project": project})
+    body = overlay(body, {**options, "project": project})
     _print(service.call("POST", "/schedules", json=body), as_json=as_json)
 
 
 @app.command("list")
 def list_(service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """List the schedules, newest first."""
-    found = service.call("GET", "/schedules", params={"limit": 200})["items"]
+    schedules = service.call("GET", "/schedules", params={"limit": 200})["items"]
     columns = map(folded, ("NAME", "PROJECT", "CRON", "NEXT", "THEN", "LAST"))
-    print_list(found, as_json, "no schedules", columns, _row)
+    print_list(schedules, as_json, "no schedules", columns, _row)
 
 
 @app.command()
@@ -79,14 +79,14 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a schedule, its latest due times, and how many wrong promotions are to be expected by now."""
-    found = _found(service, name)
-    runs = service.call("GET", f"/schedules/{found['id']}/runs", params={"limit": limit})["items"]
+    schedule = _find(service, name)
+    runs = service.call("GET", f"/schedules/{schedule['id']}/runs", params={"limit": limit})["items"]
     if as_json:
-        print_json({**found, "runs": runs})
+        print_json({**schedule, "runs": runs})
         return
-    _print(found, as_json=False)
-    for each in runs:
-        say(f"{_time(each['due_at'])}  {_outcome(each)}")
+    _print(schedule, as_json=False)
+    for due_time in runs:
+        say(f"{_time(due_time['due_at'])}  {_outcome(due_time)}")
 
 
 @app.command()
@@ -104,9 +104,9 @@ def resume(name: Named, service: ServiceAt = HERE, as_json: AsJson = False) -> N
 @app.command()
 def run(name: Named, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Make a schedule due now. Exits with 1 if no run is started."""
-    found = _ask_of(service, name, "run")
-    print_result(found, as_json, _outcome(found))
-    raise typer.Exit(0 if found["run_id"] else 1)
+    due_time = _ask_of(service, name, "run")
+    print_result(due_time, as_json, _outcome(due_time))
+    raise typer.Exit(0 if due_time["run_id"] else 1)
 
 
 @app.command()
@@ -117,28 +117,28 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete a schedule. Its runs stay."""
-    found = _found(service, name)
+    schedule = _find(service, name)
     if not yes:
-        schedule = f"{found['name']} of {found['project']}"
-        confirm(f"Delete the schedule {schedule}?", f"{schedule} would be deleted")
-    gone = service.call("DELETE", f"/schedules/{found['id']}")
+        label = f"{schedule['name']} of {schedule['project']}"
+        confirm(f"Delete the schedule {label}?", f"{label} would be deleted")
+    gone = service.call("DELETE", f"/schedules/{schedule['id']}")
     print_result(gone, as_json, f"schedule {gone['name']} is deleted")
 
 
 def _ask_of(service: Service, name: str, verb: str) -> Json:
-    return service.call("POST", f"/schedules/{_found(service, name)['id']}/{verb}")
+    return service.call("POST", f"/schedules/{_find(service, name)['id']}/{verb}")
 
 
-def _found(service: Service, name: str) -> Json:
+def _find(service: Service, name: str) -> Json:
     if _ID.fullmatch(name):
         return service.call("GET", f"/schedules/{name}")
-    found = service.call("GET", "/schedules", params={"name": name})["items"]
-    if not found:
+    schedules = service.call("GET", "/schedules", params={"name": name})["items"]
+    if not schedules:
         raise Failure(f"there is no schedule {name!r}; learnloop schedules list shows all")
-    if len(found) > 1:
-        ids = ", ".join(f"{each['id']} ({each['project']})" for each in found)
+    if len(schedules) > 1:
+        ids = ", ".join(f"{schedule['id']} ({schedule['project']})" for schedule in schedules)
         raise Failure(f"several projects have a schedule {name!r}; give its id: {ids}")
-    return found[0]
+    return schedules[0]
 
 
 def _row(schedule: Json) -> tuple[str, ...]:
@@ -147,20 +147,20 @@ def _row(schedule: Json) -> tuple[str, ...]:
     return schedule["name"], schedule["project"], schedule["cron"], then, schedule["then"], last
 
 
-def _print(found: Json, *, as_json: bool) -> None:
+def _print(schedule: Json, *, as_json: bool) -> None:
     if as_json:
-        print_json(found)
+        print_json(schedule)
         return
     table = Table.grid(padding=(0, 2))
-    table.add_row("schedule", f"{found['name']} of {found['project']} ({found['id']})")
-    table.add_row("cron", f"{found['cron']} (UTC)")
-    table.add_row("next", "paused" if found["paused"] else ", ".join(map(_time, found["next_times"])))
-    table.add_row("starts from", f"the checkpoint of {found['promoted_name']}")
-    table.add_row("then", found["then"])
-    since = "the last draw" if found["window_days"] is None else f"{found['window_days']:g} days before"
-    table.add_row("tasks", f"since {since}; at least {found['least_new_tasks']} new ones")
-    expected = found["expected_wrong_promotions"]
-    table.add_row("trials", f"{found['trials']}; at most {expected:.2f} wrong promotions are to be expected by now")
+    table.add_row("schedule", f"{schedule['name']} of {schedule['project']} ({schedule['id']})")
+    table.add_row("cron", f"{schedule['cron']} (UTC)")
+    table.add_row("next", "paused" if schedule["paused"] else ", ".join(map(_time, schedule["next_times"])))
+    table.add_row("starts from", f"the checkpoint of {schedule['promoted_name']}")
+    table.add_row("then", schedule["then"])
+    since = "the last draw" if schedule["window_days"] is None else f"{schedule['window_days']:g} days before"
+    table.add_row("tasks", f"since {since}; at least {schedule['least_new_tasks']} new ones")
+    expected = schedule["expected_wrong_promotions"]
+    table.add_row("trials", f"{schedule['trials']}; at most {expected:.2f} wrong promotions are to be expected by now")
     results.print(table)
 
 

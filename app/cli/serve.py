@@ -74,9 +74,9 @@ def settings_with(**flags: Any) -> "Settings":
     from learnloop_service.app.settings import SettingsError, load_settings
 
     with failing_on(SettingsError):
-        found = load_settings(**{name: value for name, value in flags.items() if value is not None})
-    keep_private(found.data_dir)
-    return found
+        settings = load_settings(**{name: value for name, value in flags.items() if value is not None})
+    keep_private(settings.data_dir)
+    return settings
 
 
 def data_directory(flag: Path | None) -> Path:

@@ -13,7 +13,7 @@ Advance = Callable[[str, int, int | None], None]
 
 @contextmanager
 def stage_bar() -> Iterator[Advance]:
-    """Yield what reports progress; the bars disappear at the end."""
+    """Yield the function that reports progress. The bars disappear at the end."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -24,9 +24,9 @@ def stage_bar() -> Iterator[Advance]:
     with Progress(*columns, console=progress, transient=True, disable=not progress.is_terminal) as bar:
         stages: dict[str, TaskID] = {}
 
-        def advance(stage: str, done: int, total: int | None) -> None:
+        def advance(stage: str, finished: int, total: int | None) -> None:
             if stage not in stages:
                 stages[stage] = bar.add_task(stage, total=total)
-            bar.update(stages[stage], completed=done)
+            bar.update(stages[stage], completed=finished)
 
         yield advance

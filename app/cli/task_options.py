@@ -15,11 +15,15 @@ def takes_task_fields(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command with `**fields` an option for each field of a task that an installed environment has, unless it
     has a parameter of that name. The options come before its last two, which all commands have."""
     signature = inspect.signature(command)
-    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-    added = [_option(name, said, about) for name, said, about in _fields({each.name for each in own})]
-    merged = [each.replace(kind=each.KEYWORD_ONLY) for each in (*own[:-2], *added, *own[-2:])]
+    parameters = [
+        parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    added = [_option(name, text, about) for name, text, about in _fields({parameter.name for parameter in parameters})]
+    merged = [
+        parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in (*parameters[:-2], *added, *parameters[-2:])
+    ]
     setattr(command, "__signature__", signature.replace(parameters=merged))  # noqa: B010
-    command.__annotations__ |= {each.name: each.annotation for each in added}
+    command.__annotations__ |= {parameter.name: parameter.annotation for parameter in added}
     return command
 
 
@@ -35,28 +39,28 @@ def task_of(fields: Mapping[str, str | list[str] | None]) -> dict[str, Json]:
     return task
 
 
-def _fields(taken: set[str]) -> Iterator[tuple[str, str, Mapping[str, Json]]]:
+def _fields(reserved: set[str]) -> Iterator[tuple[str, str, Mapping[str, Json]]]:
     """Yield the name of each field, what the environments say of it, and its schema in the first of them."""
-    found: dict[str, list[tuple[str, Mapping[str, Json]]]] = {}
+    fields: dict[str, list[tuple[str, Mapping[str, Json]]]] = {}
     for environment in registry.names():
         for name, about in (registry.task_schema(environment) or {"properties": {}})["properties"].items():
-            if name.isidentifier() and name not in taken:
-                found.setdefault(name, []).append((environment, about))
-    for name, uses in found.items():
-        said = " ".join(f"{environment}: {_said(name, about)}" for environment, about in uses)
-        yield name, said, uses[0][1]
+            if name.isidentifier() and name not in reserved:
+                fields.setdefault(name, []).append((environment, about))
+    for name, uses in fields.items():
+        text = " ".join(f"{environment}: {_sentence(name, about)}" for environment, about in uses)
+        yield name, text, uses[0][1]
 
 
-def _said(name: str, about: Mapping[str, Json]) -> str:
+def _sentence(name: str, about: Mapping[str, Json]) -> str:
     return f"{str(about.get('description') or about.get('title', name)).rstrip('.')}."
 
 
-def _option(name: str, said: str, about: Mapping[str, Json]) -> inspect.Parameter:
+def _option(name: str, text: str, about: Mapping[str, Json]) -> inspect.Parameter:
     is_list = "array" in about.get("type", ())
     option = typer.Option(
         f"--{name.replace('_', '-')}",
         metavar="YYYY-MM-DD" if about.get("format") == "date" else None,
-        help=f"{said} Repeatable." if is_list else said,
+        help=f"{text} Repeatable." if is_list else text,
     )
     kind: Any = list[str] | None if is_list else str | None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])

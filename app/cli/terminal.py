@@ -41,7 +41,7 @@ class Terminal(Console):
     def into(self, file: Path) -> Iterator[None]:
         """Print to a file instead, without styles. Raises Failure if it cannot be written.
 
-        It is not replaced if the block raises Failure: until the end another one beside it is written.
+        The file keeps its content if the block raises Failure: until the end, another one in its directory is written.
         """
         unfinished = file.with_name(f".{file.name}.unfinished")
         try:
@@ -85,7 +85,7 @@ def print_json(document: Any) -> None:
 def json_text(document: Any, indent: int | None = None) -> str:
     """Return a document as JSON in which characters that a terminal would obey are escaped."""
     text = json.dumps(document, indent=indent, ensure_ascii=False, default=_plain)
-    return _UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    return _UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def print_result(document: Any, as_json: bool, *lines: str | Text) -> None:
@@ -96,9 +96,9 @@ def print_result(document: Any, as_json: bool, *lines: str | Text) -> None:
         say(line)
 
 
-def print_finding(state: str, name: str, found: str, remedy: str | None = None, console: Console = results) -> None:
+def print_finding(state: str, name: str, text: str, remedy: str | None = None, console: Console = results) -> None:
     """Print what an examination found, in the color of its state, and below it what to do about it."""
-    line = Text.assemble((f"{state:9}", _STYLES[state]), (name, "bold"), ": ", plain(found))
+    line = Text.assemble((f"{state:9}", _STYLES[state]), (name, "bold"), ": ", plain(text))
     console.print(line, soft_wrap=True)
     if remedy is not None:
         console.print(plain(f"{'':9}{remedy}"), soft_wrap=True)
@@ -119,7 +119,7 @@ def print_deleted(names: list[str], as_json: bool) -> None:
 
 
 def print_list(
-    found: Sequence[Any],
+    items: Sequence[Any],
     as_json: bool,
     nothing: str,
     columns: Iterable[Column | str],
@@ -127,17 +127,17 @@ def print_list(
 ) -> None:
     """Print a list as JSON or as a table with a row for each item; `nothing` if it is empty."""
     if as_json:
-        print_json(found)
+        print_json(items)
     else:
-        results.print(table(columns, map(row, found)) if found else nothing)
+        results.print(table(columns, map(row, items)) if items else nothing)
 
 
 def table(columns: Iterable[Column | str], rows: Iterable[Iterable[RenderableType]]) -> Table:
     """Return a table without lines."""
-    made = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    grid = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        made.add_row(*row)
-    return made
+        grid.add_row(*row)
+    return grid
 
 
 def whole(heading: str, min_width: int | None = None) -> Column:

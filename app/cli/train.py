@@ -102,10 +102,10 @@ def _request(
     file: Path | None, graph: Path | None, settings: Sequence[str], flags: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the request for a run. Flags override settings, and settings override the file."""
-    given = {path: value for path, value in flags.items() if value is not None}
+    overrides = {path: value for path, value in flags.items() if value is not None}
     if graph:
-        given["graph"] = read_graph_file(graph)
-    return overlay(read_run_file(file) if file else {}, {**parse_settings(settings), **given})
+        overrides["graph"] = read_graph_file(graph)
+    return overlay(read_run_file(file) if file else {}, {**parse_settings(settings), **overrides})
 
 
 def _show_accepted(service: Service, accepted: Any, as_json: bool) -> None:

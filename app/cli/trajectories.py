@@ -39,41 +39,42 @@ def show(
     """Show a trajectory: the conversation with its tool calls, the judge's score and why, reward and advantage."""
     missing = f"there is no trajectory {trajectory_id!r}; GET /runs/RUN_ID/trajectories lists those of a run"
     with explained_if_missing(missing):
-        found = service.trajectory(trajectory_id)
-    print_result(found, as_json, *_lines(found, None if full else _MOST))
+        trajectory = service.trajectory(trajectory_id)
+    print_result(trajectory, as_json, *_lines(trajectory, None if full else _MOST))
 
 
-def _lines(found: Json, most: int | None) -> Iterator[Text]:
-    place = f", iteration {found['iteration']}" if found["iteration"] is not None else ""
-    of_run = f" of run {found['run_id']}" if found["run_id"] else ""
-    yield plain(f"trajectory {found['id']}{of_run}{place}", "bold")
+def _lines(trajectory: Json, most: int | None) -> Iterator[Text]:
+    iteration = f", iteration {trajectory['iteration']}" if trajectory["iteration"] is not None else ""
+    of_run = f" of run {trajectory['run_id']}" if trajectory["run_id"] else ""
+    yield plain(f"trajectory {trajectory['id']}{of_run}{iteration}", "bold")
     yield plain(
-        f"{found['kind']}, {found['split']}, {found['mode']}, by {found['model']}, scenario {found['scenario_id']}"
+        f"{trajectory['kind']}, {trajectory['split']}, {trajectory['mode']}, by {trajectory['model']}, "
+        f"scenario {trajectory['scenario_id']}"
     )
-    tokens = f"{found['prompt_tokens']:,} prompt and {found['completion_tokens']:,} sampled tokens"
-    yield plain(f"{counted(found['turns'], 'turn')}, {tokens}, {found['seconds']:.1f} s")
-    for message in found["messages"]:
+    tokens = f"{trajectory['prompt_tokens']:,} prompt and {trajectory['completion_tokens']:,} sampled tokens"
+    yield plain(f"{counted(trajectory['turns'], 'turn')}, {tokens}, {trajectory['seconds']:.1f} s")
+    for message in trajectory["messages"]:
         yield Text()
         yield from _message(message, most)
-    for number, history in enumerate(found.get("additional_histories", ()), 2):
+    for number, history in enumerate(trajectory.get("additional_histories", ()), 2):
         yield Text()
         yield plain(f"history {number}", "bold")
         for message in history["messages"]:
             yield Text()
             yield from _message(message, most)
     yield Text()
-    if ending := found["outcome"].get("finish"):
+    if ending := trajectory["outcome"].get("finish"):
         yield plain(f"ended       {in_words(str(ending))}")
-    yield plain(f"outcome     {_json(found['outcome'])}")
-    if found["error"]:
-        yield plain(f"failed      {found['error']}", "red")
-    why = f": {found['why_no_success']}" if found.get("why_no_success") else ""
-    yield plain(f"success     {_truth(found['success'])}{why}")
-    yield plain(f"score       {figure(found['score'])}{_parts(found['score_parts'])}")
-    if found["score_explanation"]:
-        yield plain(f"judge       {found['score_explanation']}")
-    yield plain(f"reward      {figure(found['reward'])}{_parts(found['reward_parts'])}")
-    yield plain(f"advantage   {figure(found['advantage'])}")
+    yield plain(f"outcome     {_json(trajectory['outcome'])}")
+    if trajectory["error"]:
+        yield plain(f"failed      {trajectory['error']}", "red")
+    why = f": {trajectory['why_no_success']}" if trajectory.get("why_no_success") else ""
+    yield plain(f"success     {_truth(trajectory['success'])}{why}")
+    yield plain(f"score       {figure(trajectory['score'])}{_parts(trajectory['score_parts'])}")
+    if trajectory["score_explanation"]:
+        yield plain(f"judge       {trajectory['score_explanation']}")
+    yield plain(f"reward      {figure(trajectory['reward'])}{_parts(trajectory['reward_parts'])}")
+    yield plain(f"advantage   {figure(trajectory['advantage'])}")
 
 
 def _message(message: Json, most: int | None) -> Iterator[Text]:
@@ -82,8 +83,8 @@ def _message(message: Json, most: int | None) -> Iterator[Text]:
     if content := _content(message.get("content")):
         yield plain(f"  {_cut(content, most)}")
     for call in message.get("tool_calls") or ():
-        asked = call.get("function", {})
-        yield plain(f"  {asked.get('name')}({_cut(asked.get('arguments') or '', most)})", "green")
+        function = call.get("function", {})
+        yield plain(f"  {function.get('name')}({_cut(function.get('arguments') or '', most)})", "green")
 
 
 def _content(content: Json) -> str:

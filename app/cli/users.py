@@ -31,16 +31,16 @@ def delete(
     if not yes:
         confirm("Delete everything of this user? This cannot be undone.", "this cannot be undone")
     body = {"user": user} | ({} if project is None else {"project": project})
-    found = service.call("POST", "/users/delete", json=body)
+    reply = service.call("POST", "/users/delete", json=body)
     if as_json:
-        print_json(found)
+        print_json(reply)
     else:
-        counted = [f"{count} {kind.replace('_', ' ')}" for kind, count in sorted(found["deleted"].items()) if count]
+        counted = [f"{count} {kind.replace('_', ' ')}" for kind, count in sorted(reply["deleted"].items()) if count]
         say(f"deleted: {', '.join(counted) or 'nothing'}")
-        for checkpoint in found["trained_checkpoints"]:
+        for checkpoint in reply["trained_checkpoints"]:
             results.print(plain(f"{checkpoint} may have been trained on tasks of the user; weights cannot be cleaned"))
-        for id in found["unfinished"]:
+        for id in reply["unfinished"]:
             results.print(plain(f"{id} still uses tasks of the user; repeat this when it has ended"))
-        for path in found["remaining"]:
+        for path in reply["remaining"]:
             results.print(plain(f"{path} may still hold data of the user; DELETE on it deletes all of it"))
-    raise typer.Exit(1 if found["unfinished"] else 0)
+    raise typer.Exit(1 if reply["unfinished"] else 0)

@@ -132,17 +132,17 @@ class RunDisplay:
 
     def say_if_learned(self, event: Json) -> None:
         """Print the event that says that little is left to learn, if it is one."""
-        found = event["data"]
-        if event["type"] == "run.diagnosis" and (found["cause"], found["state"]) == ("too_easy", "active"):
-            self.say(f"iteration {event['iteration']}: {found['summary']} (end_when_learned ends a run here)")
+        diagnosis = event["data"]
+        if event["type"] == "run.diagnosis" and (diagnosis["cause"], diagnosis["state"]) == ("too_easy", "active"):
+            self.say(f"iteration {event['iteration']}: {diagnosis['summary']} (end_when_learned ends a run here)")
 
     def away(self, reason: str) -> None:
         """Show that the service is not responding."""
-        said = f"waiting for the service: {reason}"
+        text = f"waiting for the service: {reason}"
         if self._live:
-            self._live.update(plain(said, "yellow"), refresh=True)
+            self._live.update(plain(text, "yellow"), refresh=True)
         else:
-            self._console.print(plain(said), soft_wrap=True)
+            self._console.print(plain(text), soft_wrap=True)
 
     def show(self, run: Json) -> None:
         """Update the display."""
@@ -222,13 +222,13 @@ def live_panel(run: Json, elapsed_s: float, events: Collection[Json] = (), left_
     trained = [row for row in run["iterations"] if row["iteration"] > 0]
     rewards = [row["rewards"]["mean"] for row in trained]
     successes = [row["success"] for row in trained]
-    known = [reward for reward in rewards if reward is not None]
+    measured = [reward for reward in rewards if reward is not None]
     lines = [_event_text(event) for event in events]
     if losses := losses_of(trained):
         curve = sparkline(losses, low=min(losses), high=max(losses))
         lines.append(Text.assemble("loss     ", (curve, "magenta"), f"  {figure(losses[-1])}"))
-    if known:
-        curve = sparkline(rewards, low=min(known), high=max(known))
+    if measured:
+        curve = sparkline(rewards, low=min(measured), high=max(measured))
         lines.append(Text.assemble("reward   ", (curve, "cyan"), f"  {figure(rewards[-1])}"))
         curve = sparkline(successes, low=0.0, high=1.0)
         lines.append(Text.assemble("success  ", (curve, "green"), f"  {percent(successes[-1])}"))
@@ -237,13 +237,13 @@ def live_panel(run: Json, elapsed_s: float, events: Collection[Json] = (), left_
         low, high = wilson(held_out[-1]["success"], held_out[-1]["scenarios"])
         newest = f"  {percent(held_out[-1]['success'])} [{100 * low:.0f}, {100 * high:.0f}]"
         best = run["best_checkpoint"]
-        kept = f"   best: step {best['step']}, {percent(best['success'])}" if best else ""
-        lines.append(Text.assemble("held-out ", (curve, "yellow"), newest, kept))
+        best_text = f"   best: step {best['step']}, {percent(best['success'])}" if best else ""
+        lines.append(Text.assemble("held-out ", (curve, "yellow"), newest, best_text))
         lines.append(verdict_text(run["verdict"]))
     if failures := run["progress"].get("failures"):
         lines.append(plain(failures_text(failures), "red"))
-    left = f", about {duration(left_s)} left" if left_s is not None and run["progress"]["iteration"] == 0 else ""
-    status = f"{_status_text(run)}{left}   {duration(elapsed_s)}"
+    remaining = f", about {duration(left_s)} left" if left_s is not None and run["progress"]["iteration"] == 0 else ""
+    status = f"{_status_text(run)}{remaining}   {duration(elapsed_s)}"
     lines.append(Text(status, style="dim", no_wrap=True, overflow="ellipsis"))
     return Group(*lines)
 
@@ -285,15 +285,17 @@ def _work(run: Json, *, with_bar: bool = False) -> str:
         return f"waiting: {run['wait_reason']}"
     if progress["iteration"] is None:
         return ""
-    place = f"iteration {progress['iteration']}/{progress['iterations_total']}" if progress["iteration"] else "baseline"
+    iteration = (
+        f"iteration {progress['iteration']}/{progress['iterations_total']}" if progress["iteration"] else "baseline"
+    )
     phase = _PHASES.get(progress["phase"], progress["phase"])
     if not progress["total"]:
-        return f"{place}   {phase}"
+        return f"{iteration}   {phase}"
     drawn = f"{bar(progress['done'], progress['total'])} " if with_bar else ""
     share = f" ({percent(progress['done'] / progress['total'])})" if with_bar else ""
     failures = progress.get("failures") if phase == _PHASES["rollout"] or not progress["iteration"] else None
     failed = f", {failures['failed']} failed" if failures else ""
-    return f"{place}   {phase:<9} {drawn}{progress['done']}/{progress['total']}{share}{failed}"
+    return f"{iteration}   {phase:<9} {drawn}{progress['done']}/{progress['total']}{share}{failed}"
 
 
 def page_of(url: str, run_id: str) -> str:

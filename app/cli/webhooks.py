@@ -44,8 +44,8 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Add a webhook endpoint. Its secret is shown only once."""
-    given = {"url": to, "events": event or None, "run_id": run_id, "project": project}
-    _print_secret(_post(service, "", {name: value for name, value in given.items() if value is not None}), as_json)
+    fields = {"url": to, "events": event or None, "run_id": run_id, "project": project}
+    _print_secret(_post(service, "", {name: value for name, value in fields.items() if value is not None}), as_json)
 
 
 @app.command()
@@ -86,8 +86,8 @@ def rotate_secret(
 def send_test(id: Id, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Send a test message now. The exit code is 1 if it was not delivered."""
     went = _post(service, f"/{segment(id)}/test")
-    said = "delivered" if went["delivered"] else went["error"]
-    print_result(went, as_json, f"{said} ({went['seconds']:.2f} s)")
+    outcome = "delivered" if went["delivered"] else went["error"]
+    print_result(went, as_json, f"{outcome} ({went['seconds']:.2f} s)")
     raise typer.Exit(0 if went["delivered"] else 1)
 
 
@@ -102,9 +102,9 @@ def deliveries(
     as_json: AsJson = False,
 ) -> None:
     """List the deliveries to a webhook endpoint, newest first."""
-    found = service.newest(f"/webhooks/{segment(id)}/deliveries", limit, state=state)
+    rows = service.newest(f"/webhooks/{segment(id)}/deliveries", limit, state=state)
     columns = [whole("DELIVERY", 26), *map(folded, ("EVENT", "STATE", "ATTEMPTS", "CREATED", "LAST ERROR"))]
-    print_list(found, as_json, "no deliveries", columns, _delivery_row)
+    print_list(rows, as_json, "no deliveries", columns, _delivery_row)
 
 
 @app.command()
@@ -141,8 +141,8 @@ def _post(service: Service, path: str, body: Json = None) -> Json:
     return service.call("POST", f"/webhooks{path}", json=body)
 
 
-def _print_secret(made: Json, as_json: bool) -> None:
-    print_result(made, as_json, f"webhook {made['id']}", f"secret  {made['secret']}  (not shown again)")
+def _print_secret(webhook: Json, as_json: bool) -> None:
+    print_result(webhook, as_json, f"webhook {webhook['id']}", f"secret  {webhook['secret']}  (not shown again)")
 
 
 def _endpoint_row(endpoint: Json) -> tuple[str | Text, ...]:

@@ -74,8 +74,8 @@ def what_if(
 
 def turn_values(trajectory_id: TrajectoryId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Show which turn decided a rollout, by the continuations of its what-ifs."""
-    found = _turn_values(service, trajectory_id)
-    print_result(found, as_json, *_value_lines(found))
+    values = _turn_values(service, trajectory_id)
+    print_result(values, as_json, *_value_lines(values))
 
 
 def _turn_values(service: Service, trajectory_id: str) -> Json:
@@ -90,18 +90,18 @@ def _start(service: Service, trajectory_id: str, request: Json) -> Json:
 
 def _edit(message: str | None, tool_result: str | None, append: str | None) -> Json:
     """Return the edit in a request's form; None without one."""
-    if sum(each is not None for each in (message, tool_result, append)) > 1:
+    if sum(edit is not None for edit in (message, tool_result, append)) > 1:
         raise typer.BadParameter("give one of --edit, --edit-tool and --append")
     if append is not None:
         return {"append": _text(append)}
-    place, _, content = (message or tool_result or "").partition("=")
+    target, _, content = (message or tool_result or "").partition("=")
     if tool_result is not None:
-        return {"tool_result": place, "content": _text(content)}
+        return {"tool_result": target, "content": _text(content)}
     if message is None:
         return None
-    if not place.isdecimal():
-        raise typer.BadParameter(f"--edit takes the number of a message, as in 1=TEXT, not {place!r}")
-    return {"message": int(place), "content": _text(content)}
+    if not target.isdecimal():
+        raise typer.BadParameter(f"--edit takes the number of a message, as in 1=TEXT, not {target!r}")
+    return {"message": int(target), "content": _text(content)}
 
 
 def _text(value: str) -> str:
@@ -124,33 +124,33 @@ def _report_lines(ended: Json) -> Iterator[Text]:
     ending = {None: "ended", True: "succeeded", False: "failed"}[original["success"]]
     reward = figure(original["reward"])
     yield plain(f"the rollout itself {ending} after {counted(original['turns'], 'turn')}, reward {reward}")
-    for each in report["continuations"]:
+    for continuation in report["continuations"]:
         yield Text()
-        yield plain(f"from turn {each['turn']}, {each['label']}: {_share(each)}", "bold")
-        yield plain(f"  reward {figure(each['reward'])}, {figure(each['turns'])} turns")
-        for action in each["next"]:
+        yield plain(f"from turn {continuation['turn']}, {continuation['label']}: {_share(continuation)}", "bold")
+        yield plain(f"  reward {figure(continuation['reward'])}, {figure(continuation['turns'])} turns")
+        for action in continuation["next"]:
             same = ", as the rollout did" if action["is_original"] else ""
             yield plain(f"  {action['count']:>3} x {action['action']}  ({action['successes']} succeeded{same})")
 
 
-def _share(each: Json) -> str:
-    if each["success"] is None:
+def _share(figures: Json) -> str:
+    if figures["success"] is None:
         return "none was judged"
-    interval = each["success"]
+    interval = figures["success"]
     ends = f"{percent(interval['low'])} to {percent(interval['high'])}"
-    return f"{percent(interval['mean'])} of {each['count']} succeed [{ends}]"
+    return f"{percent(interval['mean'])} of {figures['count']} succeed [{ends}]"
 
 
-def _value_lines(found: Json) -> Iterator[Text]:
+def _value_lines(values: Json) -> Iterator[Text]:
     yield Text()
-    yield plain(found["text"], "bold")
-    credits = {each["turn"]: each["points"] for each in found["credits"]}
-    for value in found["values"]:
+    yield plain(values["text"], "bold")
+    credits = {turn["turn"]: turn["points"] for turn in values["credits"]}
+    for value in values["values"]:
         credit = credits.get(value["turn"])
-        shown = f"   the turn changes it by {_points(credit)}" if credit is not None else ""
-        yield plain(f"  before turn {value['turn']}: {_share(value)}{shown}")
-    if found["success"] is not None:
-        yield plain(f"  the rollout itself: {'success' if found['success'] else 'failure'}")
+        change = f"   the turn changes it by {_points(credit)}" if credit is not None else ""
+        yield plain(f"  before turn {value['turn']}: {_share(value)}{change}")
+    if values["success"] is not None:
+        yield plain(f"  the rollout itself: {'success' if values['success'] else 'failure'}")
 
 
 def _points(interval: Json) -> str:

@@ -54,23 +54,24 @@ def joined(modules: Mapping[str, str], first: str) -> str:
     each other.
     """
     parts = list(_ordered(modules, first, [], {}))
-    return f"{_scripts(parts)}export {{ {', '.join(_variable(each.name) for each in parts)} }};\n"
+    return f"{_scripts(parts)}export {{ {', '.join(_variable(part.name) for part in parts)} }};\n"
 
 
 def added(modules: Mapping[str, str], first: str, name: str, to: str, script: str) -> str:
-    """Return a module that exports `name` of the module `first`, and shares with another script what that has joined.
+    """Return a module that exports `name` of the module `first`, and takes the modules that another script has
+    from there.
 
-    `to` is the path of that script from the new one. What it has is imported under the folder CORE. Raises UnknownForm
+    `to` is the path of that script from the new one. Its modules are imported under the folder CORE. Raises UnknownForm
     as `joined` does, and if `first` has no such export.
     """
-    known = {_in_core(each): _variable(each) for each in re.findall(r"^// (\S+)$", script, re.MULTILINE)}
-    parts = list(_ordered(modules, first, [], dict.fromkeys(known)))
+    core_variables = {_in_core(path): _variable(path) for path in re.findall(r"^// (\S+)$", script, re.MULTILINE)}
+    parts = list(_ordered(modules, first, [], dict.fromkeys(core_variables)))
     if name not in parts[-1].exported:
         raise UnknownForm(f"{first} does not export {name}.")
-    shared = dict.fromkeys(each for part in parts for each in part.imported if each in known)
-    names = ", ".join(f"{known[each]} as {_variable(each)}" for each in shared)
-    taken = f'import {{ {names} }} from "{to}";\n' if names else ""
-    return f"{taken}{_scripts(parts)}export const {name} = {_variable(first)}.{name};\n"
+    shared = dict.fromkeys(path for part in parts for path in part.imported if path in core_variables)
+    names = ", ".join(f"{core_variables[path]} as {_variable(path)}" for path in shared)
+    import_line = f'import {{ {names} }} from "{to}";\n' if names else ""
+    return f"{import_line}{_scripts(parts)}export const {name} = {_variable(first)}.{name};\n"
 
 
 def in_core(modules: Mapping[str, str]) -> dict[str, str]:
@@ -83,21 +84,23 @@ def _in_core(name: str) -> str:
 
 
 def _scripts(parts: Iterable[_Module]) -> str:
-    return "".join(f"// {each.name}\n{each.script}\n" for each in parts)
+    return "".join(f"// {part.name}\n{part.script}\n" for part in parts)
 
 
-def _ordered(modules: Mapping[str, str], name: str, importers: list[str], done: dict[str, None]) -> Iterator[_Module]:
-    """Yield the module after those that it imports, leaving out those in `done`."""
+def _ordered(
+    modules: Mapping[str, str], name: str, importers: list[str], ordered: dict[str, None]
+) -> Iterator[_Module]:
+    """Yield the module after those that it imports, leaving out those in `ordered`."""
     if name in importers:
         raise UnknownForm(f"These modules import each other: {', '.join([*importers, name])}.")
-    if name in done:
+    if name in ordered:
         return
     if name not in modules:
         raise UnknownForm(f"{importers[-1] if importers else 'The page'} imports {name}, which does not exist.")
     module = _wrapped(name, modules[name])
-    for each in module.imported:
-        yield from _ordered(modules, each, [*importers, name], done)
-    done[name] = None
+    for path in module.imported:
+        yield from _ordered(modules, path, [*importers, name], ordered)
+    ordered[name] = None
     yield module
 
 
@@ -119,11 +122,11 @@ def _wrapped(name: str, source: str) -> _Module:
 
     def pass_on(match: re.Match[str]) -> str:
         module = variable(match)
-        exports.update({public: f"{module}.{own}" for own, public in _renamed(match["names"])})
+        exports.update({public: f"{module}.{local}" for local, public in _renamed(match["names"])})
         return ""
 
     def listed(match: re.Match[str]) -> str:
-        exports.update({public: own for own, public in _renamed(match["names"])})
+        exports.update({public: local for local, public in _renamed(match["names"])})
         return ""
 
     def declared(match: re.Match[str]) -> str:
@@ -146,7 +149,7 @@ def _wrapped(name: str, source: str) -> _Module:
         body = form.sub(replace, body)
     if (unknown := _UNKNOWN.search(_COMMENT.sub("", body))) is not None:
         raise UnknownForm(f"{name} has a form of import or export that cannot be joined: {unknown[0].strip()[:120]}")
-    result = ", ".join(f"{public}: {own}" for public, own in exports.items())
+    result = ", ".join(f"{public}: {expression}" for public, expression in exports.items())
     script = f"const {_variable(name)} = (() => {{{body};\nreturn {{ {result} }};\n}})();"
     return _Module(name, tuple(imported), frozenset(exports), script)
 
@@ -158,8 +161,8 @@ def _variable(name: str) -> str:
 
 def _renamed(names: str) -> Iterator[tuple[str, str]]:
     """Yield the parts of `a, b as c`, each as the name before and after."""
-    for each in filter(None, map(str.strip, names.split(","))):
-        before, _, after = each.partition(" as ")
+    for clause in filter(None, map(str.strip, names.split(","))):
+        before, _, after = clause.partition(" as ")
         yield before.strip(), (after or before).strip()
 
 

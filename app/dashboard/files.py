@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 _PAGE, _MAIN = "index.html", "main.js"
 _UNJOINED = {"theme.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _STYLES = ("style/base.css", "style/layout.css", "style/parts.css", "style/tables.css", "style/pages.css")
-"""In the order in which they apply."""
+"""The style sheets, in the order in which they apply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +52,18 @@ def dashboard() -> Dashboard:
     """Read the files on first use, so that they do not delay the start of the service."""
     root = files("learnloop_service.app.dashboard").joinpath("static")
     modules = {name: file.read_text(encoding="utf-8") for name, file in _below(root) if name.endswith(".js")}
-    found = {name: _file(root.joinpath(name).read_bytes(), media_type) for name, media_type in _UNJOINED.items()}
+    served = {name: _file(root.joinpath(name).read_bytes(), media_type) for name, media_type in _UNJOINED.items()}
     script = joined(modules, _MAIN)
-    found[_MAIN] = _file(script.encode(), "text/javascript")
-    found["style.css"] = _file(b"\n".join(root.joinpath(name).read_bytes() for name in _STYLES), "text/css")
-    pages = dict(_pages(script, in_core(modules), found))
+    served[_MAIN] = _file(script.encode(), "text/javascript")
+    served["style.css"] = _file(b"\n".join(root.joinpath(name).read_bytes() for name in _STYLES), "text/css")
+    pages = dict(_pages(script, in_core(modules), served))
     digest = hashlib.sha256()
-    for name, file in sorted(found.items()):
+    for name, file in sorted(served.items()):
         digest.update(f"{name}\0{len(file.content)}\0".encode() + file.content)
     version = digest.hexdigest()[:16]
     page = root.joinpath(_PAGE).read_text(encoding="utf-8").replace("{version}", version)
     page = page.replace("{pages}", escape(json.dumps(pages)))
-    return Dashboard(page, version, found)
+    return Dashboard(page, version, served)
 
 
 def _pages(
@@ -75,29 +75,29 @@ def _pages(
         listed = []
         for page in registry.traits(environment).pages:
             try:
-                place = f"environments/{environment}/{page.name}"
-                own = {f"{place}.js": _file(_script(page, core, script).encode(), "text/javascript")}
+                path = f"environments/{environment}/{page.name}"
+                page_files = {f"{path}.js": _file(_script(page, core, script).encode(), "text/javascript")}
                 if page.style is not None:
-                    own[f"{place}.css"] = _file(page.folder.joinpath(page.style).read_bytes(), "text/css")
+                    page_files[f"{path}.css"] = _file(page.folder.joinpath(page.style).read_bytes(), "text/css")
                 listed.append(
                     {
                         "name": str(page.name),
                         "title": str(page.title),
-                        "script": f"{place}.js",
-                        "style": None if page.style is None else f"{place}.css",
+                        "script": f"{path}.js",
+                        "style": None if page.style is None else f"{path}.css",
                     }
                 )
             except Exception as error:
                 log.error("page left out", environment=environment, page=str(page), error=repr(error))
             else:
-                files |= own
+                files |= page_files
         if listed:
             yield environment, listed
 
 
 def _script(page: RunPage, core: Mapping[str, str], script: str) -> str:
-    own = {name: file.read_text(encoding="utf-8") for name, file in _below(page.folder) if name.endswith(".js")}
-    return added({**core, **own}, page.module, "Page", f"../../{_MAIN}", script)
+    modules = {name: file.read_text(encoding="utf-8") for name, file in _below(page.folder) if name.endswith(".js")}
+    return added({**core, **modules}, page.module, "Page", f"../../{_MAIN}", script)
 
 
 def _file(content: bytes, media_type: str) -> File:
@@ -105,8 +105,8 @@ def _file(content: bytes, media_type: str) -> File:
 
 
 def _below(folder: Traversable, path: str = "") -> Iterator[tuple[str, Traversable]]:
-    for each in folder.iterdir():
-        if each.is_dir():
-            yield from _below(each, f"{path}{each.name}/")
+    for child in folder.iterdir():
+        if child.is_dir():
+            yield from _below(child, f"{path}{child.name}/")
         else:
-            yield path + each.name, each
+            yield path + child.name, child

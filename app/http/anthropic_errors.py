@@ -21,8 +21,8 @@ _BAD_REQUEST = 400
 
 
 def error_document(status: int, message: str) -> dict[str, Any]:
-    """Return an error document. In a stream, it is the data of the event `error`. That the prompt is too long is said
-    in Anthropic's words, which its clients look for."""
+    """Return an error document. In a stream, it is the data of the event `error`. A prompt that is too long is
+    reported in Anthropic's words, because its clients look for them."""
     kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
     if status == _BAD_REQUEST and (full := read_full_context(message)) is not None:
         message = "prompt is too long: {} tokens > {} maximum".format(*full)

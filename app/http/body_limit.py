@@ -45,23 +45,23 @@ class _Budget:
     """A limit on the total bytes of bodies in memory."""
 
     most: int
-    held: int = 0
-    held_by: Counter[str] = field(default_factory=Counter)
+    total: int = 0
+    by_owner: Counter[str] = field(default_factory=Counter)
 
     def take(self, owner: str, count: int) -> None:
         """Reserve bytes for an owner. Raises TooManyRequests or Unavailable."""
-        if self.held_by[owner] + count > self.most // _PROJECT_FRACTION:
+        if self.by_owner[owner] + count > self.most // _PROJECT_FRACTION:
             raise TooManyRequests("Too many large requests of this project are being handled.", _RETRY_AFTER_S)
-        if self.held + count > self.most:
+        if self.total + count > self.most:
             raise Unavailable("Too many large requests are being handled.", _RETRY_AFTER_S)
-        self.held += count
-        self.held_by[owner] += count
+        self.total += count
+        self.by_owner[owner] += count
 
     def give_back(self, owner: str, count: int) -> None:
         """Return bytes that were reserved for an owner."""
-        self.held -= count
-        self.held_by[owner] -= count
-        self.held_by += Counter()  # drops owners that hold nothing
+        self.total -= count
+        self.by_owner[owner] -= count
+        self.by_owner += Counter()  # drops owners without bytes
 
 
 @dataclass(slots=True)
@@ -180,8 +180,8 @@ class BodyLimit:
 
 def _content_length(scope: Scope, otherwise: int = 0) -> int:
     """Return the length of the body according to its header, or `otherwise` without one."""
-    given = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-    return int(given) if given.isdigit() else otherwise
+    header = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+    return int(header) if header.isdigit() else otherwise
 
 
 async def _has_more_values(content: bytes, most: int) -> bool:

@@ -40,7 +40,7 @@ class Connections:
     """All connections of a server."""
 
     def __init__(self, most: int, most_per_client: int = 0) -> None:
-        """For `most_per_client`, 0 means no limit."""
+        """A `most_per_client` of 0 means no limit for one client."""
         self._most = most
         self._most_per_client = most_per_client or most
         self._clients: defaultdict[str, _Client] = defaultdict(_Client)
@@ -106,14 +106,14 @@ class Connections:
 def raise_file_limit() -> None:
     """Raise this process's limit of open files as far as allowed. Each connection needs one, and 1,024 is usual."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
-def most_connections(wanted: int) -> int:
-    """Return `wanted`, or the number of connections for which this process's limit of open files leaves room."""
+def most_connections(requested: int) -> int:
+    """Return `requested`, or the number of connections that this process's limit of open files leaves room for."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return wanted
-    return max(RESERVE, min(wanted, soft - _OTHER_FILES - RESERVE))
+        return requested
+    return max(RESERVE, min(requested, soft - _OTHER_FILES - RESERVE))

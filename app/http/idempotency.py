@@ -56,7 +56,7 @@ class Claim:
     keep_body: bool
     completed: bool = False
 
-    def held(self) -> Any:
+    def owns_row(self) -> Any:
         """Return the SQL condition that the row of the key still belongs to this claim."""
         row = IdempotencyKey
         return and_(row.project == self.project, row.key == self.key, row.created_at == self.since)
@@ -77,8 +77,10 @@ async def complete(tx: AsyncSession, *, status: int, reply: BaseModel, has_secre
 
 
 async def _complete(tx: AsyncSession, claim: Claim, status: int, body: str) -> None:
-    kept = update(IdempotencyKey).where(claim.held()).values(status=status, body=body if claim.keep_body else None)
-    if (await tx.execute(kept.returning(IdempotencyKey.key))).scalar_one_or_none() is None:
+    completion = (
+        update(IdempotencyKey).where(claim.owns_row()).values(status=status, body=body if claim.keep_body else None)
+    )
+    if (await tx.execute(completion.returning(IdempotencyKey.key))).scalar_one_or_none() is None:
         raise Conflict(
             f"The request with Idempotency-Key {claim.key!r} took too long, and a repetition has replaced it."
         )
@@ -118,14 +120,14 @@ class Idempotency:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = [value for name, value in scope.get("headers", ()) if name == b"idempotency-key"]
+        keys = [value for name, value in scope.get("headers", ()) if name == b"idempotency-key"]
         is_post = scope["type"] == "http" and scope["method"] == "POST"
-        if not is_post or not given or "caller" not in scope["state"] or _is_session_call(scope):
+        if not is_post or not keys or "caller" not in scope["state"] or _is_session_call(scope):
             await self._app(scope, receive, send)
             return
         database: Database = scope["app"].state.service.database
         try:
-            key = _valid_key(given)
+            key = _valid_key(keys)
             message = await receive()
             request = await asyncio.to_thread(_request_hash, scope, message.get("body", b""))
             claim = await _claim_or_reply(database, scope, key, request)
@@ -156,12 +158,12 @@ def _is_session_call(scope: Scope) -> bool:
     return model_path(path) is not None and (path.startswith(SESSIONS) or scope["state"]["caller"].agent is not None)
 
 
-def _valid_key(given: list[bytes]) -> str:
-    if len(given) > 1 or not _VISIBLE.fullmatch(given[0]):
+def _valid_key(keys: list[bytes]) -> str:
+    if len(keys) > 1 or not _VISIBLE.fullmatch(keys[0]):
         raise InvalidRequest(
             ("header", "Idempotency-Key"), "Send one Idempotency-Key of 1 to 255 visible ASCII characters."
         )
-    return given[0].decode()
+    return keys[0].decode()
 
 
 def _has_secret(path: str) -> bool:
@@ -208,7 +210,7 @@ def _claiming(project: str, key: str, request: str) -> Any:
 
 
 async def _renew(database: Database, claim: Claim) -> None:
-    renewed = update(IdempotencyKey).where(claim.held(), IdempotencyKey.status.is_(None))
+    renewed = update(IdempotencyKey).where(claim.owns_row(), IdempotencyKey.status.is_(None))
     async with database.begin() as tx:
         await tx.execute(renewed.values(lease_until=func.clock_timestamp() + _LEASE))
 
@@ -222,7 +224,7 @@ async def _save_or_free(database: Database, claim: Claim, reply: _Reply) -> None
             if reply.to_keep:
                 await _complete(tx, claim, reply.start["status"], reply.body.decode())
             else:
-                await tx.execute(delete(IdempotencyKey).where(claim.held(), IdempotencyKey.status.is_(None)))
+                await tx.execute(delete(IdempotencyKey).where(claim.owns_row(), IdempotencyKey.status.is_(None)))
     except (Conflict, *DATABASE_DOWN) as error:
         log.warning("response not saved for repetition", error=first_line(error))
 

@@ -9,7 +9,7 @@ def has_more_values(body: bytes, than: int) -> bool:
     """Return whether the text has more values. Takes milliseconds per megabyte; other threads can run in between."""
     if len(body) <= than:
         return False
-    found = 0
+    count = 0
     in_text = False
     rest = b""
     for start in range(0, len(body), _PIECE):
@@ -19,7 +19,7 @@ def has_more_values(body: bytes, than: int) -> bool:
         parts = plain.split(b'"')
         outside = b"".join(parts[in_text::2])
         in_text ^= len(parts) % 2 == 0
-        found += sum(map(outside.count, _STARTS))
-        if found > than:
+        count += sum(map(outside.count, _STARTS))
+        if count > than:
             return True
     return False

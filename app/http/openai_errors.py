@@ -91,6 +91,6 @@ def _translated(path: str, start: Message, body: bytes) -> JSONResponse:
     }
     if path in ANTHROPIC:
         return anthropic_error(start["status"], problem["detail"], headers=headers)
-    wrong = [".".join(map(str, each["loc"][1:])) for each in problem.get("errors", ())]
+    wrong = [".".join(map(str, error["loc"][1:])) for error in problem.get("errors", ())]
     param = problem.get("param") or next(iter(wrong), None) or None
     return openai_error(start["status"], problem["detail"], code=problem.get("code"), param=param, headers=headers)

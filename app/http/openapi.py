@@ -202,9 +202,9 @@ def _describe(schemas: dict[str, Json], path: str, method: str, operation: dict[
 def _describe_response(schemas: dict[str, Json], response: dict[str, Json]) -> None:
     """Describe a response by its schema where FastAPI only calls it successful."""
     schema = response.get("content", {}).get("application/json", {}).get("schema", {})
-    said = schemas.get(schema.get("$ref", "").rpartition("/")[2], {}).get("description")
-    if response["description"] == "Successful Response" and said:
-        response["description"] = said
+    description = schemas.get(schema.get("$ref", "").rpartition("/")[2], {}).get("description")
+    if response["description"] == "Successful Response" and description:
+        response["description"] = description
 
 
 def _errors(path: str, method: str, operation: dict[str, Json]) -> Iterator[int]:

@@ -216,8 +216,8 @@ class BoundedHttp(HttpToolsProtocol):
 _OWN = {"close_idle"}
 _GONE = sorted(
     name
-    for name, each in vars(BoundedHttp).items()
-    if callable(each) and not name.startswith("_") and name not in _OWN and not hasattr(HttpToolsProtocol, name)
+    for name, member in vars(BoundedHttp).items()
+    if callable(member) and not name.startswith("_") and name not in _OWN and not hasattr(HttpToolsProtocol, name)
 )
 if _GONE:  # not an assertion, which `python -O` leaves out
     raise ImportError(f"this release of uvicorn has no {', '.join(_GONE)}, so the limits of requests would not hold")

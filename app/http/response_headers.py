@@ -43,5 +43,5 @@ class ResponseHeaders:
 
 
 def _request_id(scope: Scope) -> str:
-    given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-    return given.decode() if _SANE_ID.fullmatch(given) else token_hex(16)
+    header = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+    return header.decode() if _SANE_ID.fullmatch(header) else token_hex(16)

@@ -55,8 +55,8 @@ class TracedRequests:
                 span.update_name(f"{method} {route}")
                 span.set_attribute("http.route", route)
             if 200 <= status < 300:
-                found = scope.get("path_params", {})
-                span.set_attributes({f"learnloop.{name}": found[name] for name in _IDS if name in found})
+                parameters = scope.get("path_params", {})
+                span.set_attributes({f"learnloop.{name}": parameters[name] for name in _IDS if name in parameters})
             span.end()
 
 

@@ -14,9 +14,9 @@ def client_types(api: Json) -> str:
     schemas: dict[str, Json] = dict(api["components"]["schemas"])
     bodies = dict(_bodies(api))
     schemas |= {name: schema for name, schema in bodies.items() if "$ref" not in schema}
-    sent = reached(schemas, {name.rpartition("/")[2] for schema in bodies.values() for name in _names(schema)})
-    sent |= bodies.keys()
-    return _HEAD + "".join(declared(name, schemas[name], sent=name in sent) for name in sorted(schemas))
+    of_requests = reached(schemas, {name.rpartition("/")[2] for schema in bodies.values() for name in _names(schema)})
+    of_requests |= bodies.keys()
+    return _HEAD + "".join(declared(name, schemas[name], of_request=name in of_requests) for name in sorted(schemas))
 
 
 def _bodies(api: Json) -> Iterator[tuple[str, Json]]:
@@ -31,13 +31,13 @@ def _bodies(api: Json) -> Iterator[tuple[str, Json]]:
 
 def reached(schemas: Json, names: Iterable[str]) -> set[str]:
     """Return the named schemas and all schemas that they refer to, directly or indirectly."""
-    found: set[str] = set()
+    reachable: set[str] = set()
     waiting = list(names)
     while waiting:
-        if (name := waiting.pop()) not in found:
-            found.add(name)
+        if (name := waiting.pop()) not in reachable:
+            reachable.add(name)
             waiting.extend(_names(schemas[name]))
-    return found
+    return reachable
 
 
 def _names(schema: Json) -> Iterator[str]:
@@ -52,14 +52,14 @@ def _names(schema: Json) -> Iterator[str]:
             yield from _names(part)
 
 
-def declared(name: str, schema: Json, *, sent: bool = False) -> str:
-    """Return the declaration of a type. If it is `sent` to the service, optional fields can be left out."""
+def declared(name: str, schema: Json, *, of_request: bool = False) -> str:
+    """Return the declaration of a type. If it is part of a request, optional fields can be left out."""
     if "properties" not in schema:
         return f"\nexport type {name} = {_type(schema)};\n"
-    optional = set(schema["properties"]) - set(schema.get("required", ())) if sent else set()
+    optional = set(schema["properties"]) - set(schema.get("required", ())) if of_request else set()
     fields = "".join(
-        f'  "{field}"{"?" if field in optional else ""}: {_type(each)};\n'
-        for field, each in schema["properties"].items()
+        f'  "{field}"{"?" if field in optional else ""}: {_type(field_schema)};\n'
+        for field, field_schema in schema["properties"].items()
     )
     return f"\nexport interface {name} {{\n{fields}}}\n"
 

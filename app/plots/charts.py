@@ -106,7 +106,7 @@ def _ends(rows: Sequence[Json], heads: Sequence[Json], palette: Palette) -> Iter
 def end_labels(frame: Frame, ends: Iterable[tuple[float, str, str, str]]) -> Iterator[str]:
     """Write the names and values of the series at the right edge, moved apart where they would overlap."""
     lowest = float("-inf")
-    for share, name, color, weight in sorted(ends, key=lambda each: -each[0]):
+    for share, name, color, weight in sorted(ends, key=lambda end: -end[0]):
         lowest = max(frame.y(share) + 4, lowest + frame.text + 4)
         x = frame.width - frame.right + 12
         yield svg.label(x, lowest, f"{name} {share:.0%}", fill=color, size=frame.text, weight=weight)
@@ -122,11 +122,11 @@ def grid(frame: Frame, palette: Palette, words: Callable[[float], str] = "{:.0%}
 
 def iteration_labels(frame: Frame, palette: Palette, places: Iterable[tuple[float, int]]) -> Iterator[str]:
     """Write the numbers of iterations at their x, as many as fit."""
-    taken = float("-inf")
+    last_x = float("-inf")
     y = frame.height - frame.bottom + frame.text + 8
     for x, number in places:
-        if x - taken >= 3.2 * frame.text:
-            taken = x
+        if x - last_x >= 3.2 * frame.text:
+            last_x = x
             words = "base" if number == 0 else str(number)
             yield svg.label(x, y, words, anchor="middle", fill=palette.faint, size=frame.text)
 

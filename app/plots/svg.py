@@ -27,9 +27,9 @@ def label(
     x: float, y: float, words: str, *, anchor: str = "start", fill: str = INK, size: int = 13, weight: str | None = None
 ) -> str:
     """Return a text at a position. It is escaped."""
-    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    position = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
     bold = "" if weight is None else f' font-weight="{weight}"'
-    return f'<text {place} font-size="{size}" fill="{fill}"{bold}>{_escaped(words)}</text>'
+    return f'<text {position} font-size="{size}" fill="{fill}"{bold}>{_escaped(words)}</text>'
 
 
 def heading(words: str) -> str:
@@ -40,8 +40,8 @@ def heading(words: str) -> str:
 def line(start: Point, end: Point, stroke: str, width: float = 1, dashes: str | None = None) -> str:
     """Return a straight line."""
     (x1, y1), (x2, y2) = start, end
-    place = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
-    return f'<line {place} stroke="{stroke}" stroke-width="{width:g}"{_dashed(dashes)}/>'
+    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+    return f'<line {ends} stroke="{stroke}" stroke-width="{width:g}"{_dashed(dashes)}/>'
 
 
 def curve(points: Sequence[Point], stroke: str, width: float = 2, dashes: str | None = None) -> str:
@@ -68,9 +68,9 @@ def moved(x: float, y: float, parts: Iterable[str]) -> str:
     return f'<g transform="translate({x:g} {y:g})">{"".join(parts)}</g>'
 
 
-def dot(place: Point, fill: str, radius: float = 4) -> str:
+def dot(center: Point, fill: str, radius: float = 4) -> str:
     """Return a dot."""
-    return f'<circle cx="{place[0]:.1f}" cy="{place[1]:.1f}" r="{radius:g}" fill="{fill}"/>'
+    return f'<circle cx="{center[0]:.1f}" cy="{center[1]:.1f}" r="{radius:g}" fill="{fill}"/>'
 
 
 def _dashed(dashes: str | None) -> str:
@@ -83,4 +83,4 @@ def _places(points: Sequence[Point]) -> str:
 
 def _escaped(words: str) -> str:
     """Escape text for XML, which excludes control characters. Direction marks would reverse adjacent text."""
-    return escape("".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words))
+    return escape("".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in words))

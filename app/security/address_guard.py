@@ -85,14 +85,14 @@ class AddressGuard:
         """Return the addresses of the URL's host to connect to, in order of preference. Raises AddressRefused."""
         host, port = url.raw_host.decode(), url.port or DEFAULT_PORTS[url.scheme]
         try:
-            found = await self._resolve(host, port)
+            addresses = await self._resolve(host, port)
         except (OSError, UnicodeError):
             raise AddressRefused(f"the host {host!r} cannot be resolved") from None
-        if not found:
+        if not addresses:
             raise AddressRefused(f"the host {host!r} has no address")
-        if _plain_name(host) not in self._names and not all(map(self._allowed, found)):
+        if _plain_name(host) not in self._names and not all(map(self._allowed, addresses)):
             raise AddressRefused(f"the host {host!r} has an address that is not public")
-        return found
+        return addresses
 
     def _allowed(self, text: str) -> bool:
         address = ip_address(text)
@@ -188,5 +188,5 @@ def _plain_name(host: str) -> str:
 
 async def _resolve(host: str, port: int) -> list[str]:
     loop = asyncio.get_running_loop()
-    found = await loop.run_in_executor(_resolving, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-    return list(dict.fromkeys(str(place[0]) for *_, place in found))
+    answers = await loop.run_in_executor(_resolving, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    return list(dict.fromkeys(str(address[0]) for *_, address in answers))

@@ -32,13 +32,13 @@ def open_project(project: str, api_key: str, base_url: str) -> str:
     with httpx.Client(base_url=base_url, **settings) as http:
         entity, _, name = project.rpartition("/")
         entity = entity or _default_entity(http)
-        found = _graphql(http, _PROJECT, entityName=entity, name=name).get("project")
-        if found is None:
-            made = _graphql(http, _CREATE_PROJECT, entity=entity, name=name).get("upsertModel") or {}
-            found = made.get("model")
-        if found is None:
+        node = _graphql(http, _PROJECT, entityName=entity, name=name).get("project")
+        if node is None:
+            creation = _graphql(http, _CREATE_PROJECT, entity=entity, name=name).get("upsertModel") or {}
+            node = creation.get("model")
+        if node is None:
             raise ProjectUnavailable(f"there is no project {name} of {entity}, and it could not be made")
-        return f"{entity}/{found['name']}"
+        return f"{entity}/{node['name']}"
 
 
 def _default_entity(http: httpx.Client) -> str:

@@ -68,12 +68,12 @@ class WeavePublisher:
     def _write(self, path: Path, job: EvaluationJob, rows: Mapping[Slot, Any], project: str) -> None:
         request = parse_evaluation(job.request)
         assert job.report is not None
-        shown = {slot: self._row(row) for slot, row in sorted(rows.items())}
+        weave_rows = {slot: self._row(row) for slot, row in sorted(rows.items())}
         whole = {
             "project": project,
             "name": job.id,
             # The same for all models, because Weave compares evaluations of the same data.
-            "dataset": [shown[slot]["inputs"] for slot in shown if slot.model == 0 and slot.sample == 0],
+            "dataset": [weave_rows[slot]["inputs"] for slot in weave_rows if slot.model == 0 and slot.sample == 0],
             "scorers": list(_SCORES),
             "attributes": {
                 "evaluation_id": job.id, "environment": request.environment.name, "judge": request.judge.name,
@@ -83,7 +83,7 @@ class WeavePublisher:
                 {
                     "label": contestant.label,
                     "described": {"name": contestant.label, "model": contestant.model, "step": contestant.step},
-                    "rows": [row for slot, row in shown.items() if slot.model == number],
+                    "rows": [row for slot, row in weave_rows.items() if slot.model == number],
                     "summary": job.report["models"][number],
                 }
                 for number, contestant in enumerate(request.models)

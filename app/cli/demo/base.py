@@ -38,14 +38,14 @@ def find_base(named: str, data_dir: Path, usual: Path) -> FoundBase:
     """
     if (path := Path(named)).exists():
         return _from_files(path, data_dir)
-    if (place := added_base_models(data_dir).get(named)) is not None:
-        return FoundBase(named, place, is_added=True)
-    if (place := added_base_models(usual).get(named)) is not None:
-        return _from_files(place, data_dir)
+    if (directory := added_base_models(data_dir).get(named)) is not None:
+        return FoundBase(named, directory, is_added=True)
+    if (directory := added_base_models(usual).get(named)) is not None:
+        return _from_files(directory, data_dir)
     if HUB_ID.fullmatch(named):
         name = _slug(named.replace("/", "-"))
-        place = added_base_models(data_dir).get(name)
-        return FoundBase(name, place, named, is_added=place is not None)
+        directory = added_base_models(data_dir).get(name)
+        return FoundBase(name, directory, named, is_added=directory is not None)
     raise Failure(
         f"there is no base model {named!r}: give a directory in Hugging Face layout, a GGUF file, the name of a model "
         "that `learnloop bases list` shows, or NAMESPACE/NAME on the Hugging Face hub"

@@ -68,7 +68,7 @@ def demo(
         Path, typer.Option(envvar="LEARNLOOP_DATA_DIR", file_okay=False, help="Directory for the runs and models.")
     ] = Path(".learnloop/demo"),
     base_model: _BaseModel = None,
-    own: _OwnData = None,
+    data_paths: _OwnData = None,
     device: _Device = None,
     keep: Annotated[
         bool | None,
@@ -84,7 +84,7 @@ def demo(
     With --base-model another model is trained, on a GPU and with the service's defaults.
     """
     started = time.monotonic()
-    _check_options(environment, base_model, own, device)
+    _check_options(environment, base_model, data_paths, device)
     require_engine(data_dir)
     job = demo_job(environment)
     request: dict[str, Any] = {"environment": {"name": environment}, "iterations": iterations, "seed": seed}
@@ -93,7 +93,7 @@ def demo(
         request["iterations"] = iterations or job.iterations
         print_introduction(progress, job.introduction.format(environment=environment), request["iterations"])
     else:
-        real = prepare_real_base(base_model, environment, own or (), device, data_dir)
+        real = prepare_real_base(base_model, environment, data_paths or (), device, data_dir)
         request = real.request(request)
         print_real_introduction(progress, real)
     with own_service(data_dir, waiting=Waiting(progress).show, variables=real.variables if real else None) as service:
@@ -101,17 +101,19 @@ def demo(
         _train_and_show(service, job, request, real, started, data_dir, keep=stays, as_json=as_json)
 
 
-def _check_options(environment: str, base_model: str | None, own: Sequence[str] | None, device: Device | None) -> None:
+def _check_options(
+    environment: str, base_model: str | None, data_paths: Sequence[str] | None, device: Device | None
+) -> None:
     """Raises Failure if the environment is unknown, or if an option needs another one or another environment."""
     if environment not in registry.names():
         raise Failure(registry.unknown(environment))
-    if base_model is None and (own or device):
+    if base_model is None and (data_paths or device):
         options = " and ".join((*_DATA_OPTIONS, "--device"))
         raise Failure(f"{options} need --base-model: the included model learns from invented inboxes only")
-    if own and environment not in _DATA_OPTIONS.values():
-        options, known = " and ".join(_DATA_OPTIONS), " and ".join(_DATA_OPTIONS.values())
-        raise Failure(f"{options} is for the environment {known}, not {environment}")
-    if own:
+    if data_paths and environment not in _DATA_OPTIONS.values():
+        options, environments = " and ".join(_DATA_OPTIONS), " and ".join(_DATA_OPTIONS.values())
+        raise Failure(f"{options} is for the environment {environments}, not {environment}")
+    if data_paths:
         data_sources.data_source(environment)
 
 

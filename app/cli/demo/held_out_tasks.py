@@ -26,21 +26,21 @@ def ask_both(service: Service, run: Json, fields: Iterable[str]) -> list[Answere
     `fields` are the fields of a task that /ask accepts. The first one is required: scenarios without it are skipped.
     """
     first, *_ = fields = tuple(fields)
-    return [_asked(service, run, scenario, fields) for scenario in _held_out(service, run["run_id"], first)]
+    return [_answered(service, run, scenario, fields) for scenario in _held_out(service, run["run_id"], first)]
 
 
 def _held_out(service: Service, run_id: str, field: str) -> list[Json]:
-    found: dict[str, Json] = {}
+    scenarios: dict[str, Json] = {}
     for row in service.trajectories(run_id, iteration=0, split="test", mode="greedy"):
         scenario = row["scenario"]
         if scenario["task"].get(field):
-            found.setdefault(row["scenario_id"], {"id": row["scenario_id"], **scenario})
-        if len(found) == COUNT:
+            scenarios.setdefault(row["scenario_id"], {"id": row["scenario_id"], **scenario})
+        if len(scenarios) == COUNT:
             break
-    return list(found.values())
+    return list(scenarios.values())
 
 
-def _asked(service: Service, run: Json, scenario: Json, fields: Iterable[str]) -> AnsweredScenario:
+def _answered(service: Service, run: Json, scenario: Json, fields: Iterable[str]) -> AnsweredScenario:
     task = {field: scenario["task"][field] for field in fields if scenario["task"].get(field)}
     environment = run["request"]["environment"]
     base = service.ask({"model": run["model"]["base_model"], "environment": environment, **task})

@@ -23,16 +23,16 @@ class OwnData:
     test_questions: int
 
 
-def own_data(environment: str, given: Sequence[str], settings: "Settings") -> OwnData:
-    """Prepare data for the environment as `learnloop data prepare` does; what was made of the same before is used
-    again.
+def own_data(environment: str, paths: Sequence[str], settings: "Settings") -> OwnData:
+    """Prepare data for the environment as `learnloop data prepare` does, or use what was prepared from the same files
+    before.
 
-    If nothing is given, the environment's own inboxes are used. Raises Failure.
+    Without paths, the environment's own inboxes are used. Raises Failure.
     """
-    if not given:
+    if not paths:
         return OwnData(None, None, RunConfig().evaluation.test_scenarios)
     source = data_source(environment)
-    return _of_version(source.prepare(source.demo_recipe(given), settings).version)
+    return _of_version(source.prepare(source.demo_recipe(paths), settings).version)
 
 
 def prepared_data(name: str, data_dir: Path) -> OwnData:

@@ -20,13 +20,13 @@ def examples(service: Service, run: Json) -> dict[str, Json]:
     return {
         "answers": [
             {
-                "scenario_id": asked.scenario["id"],
-                **asked.task,
-                "expected": asked.scenario["reference"],
-                "base": _marked(asked.base, asked.scenario["reference"]),
-                "trained": _marked(asked.trained, asked.scenario["reference"]),
+                "scenario_id": answered.scenario["id"],
+                **answered.task,
+                "expected": answered.scenario["reference"],
+                "base": _marked(answered.base, answered.scenario["reference"]),
+                "trained": _marked(answered.trained, answered.scenario["reference"]),
             }
-            for asked in ask_both(service, run, _TASK_FIELDS)
+            for answered in ask_both(service, run, _TASK_FIELDS)
         ]
     }
 
@@ -56,17 +56,17 @@ def print_answers(console: Console, document: Json) -> None:
     if not document["answers"]:
         return
     console.print("\nThe same held-out questions, asked through POST /ask", style="bold")
-    for asked in document["answers"]:
-        console.print(plain(f"\n  {asked['question']}"))
+    for example in document["answers"]:
+        console.print(plain(f"\n  {example['question']}"))
         table = Table.grid(padding=(0, 2))
         for who in ("base", "trained"):
-            answer = asked[who]
-            said = plain(answer["answer"] or "(no answer)")
-            table.add_row(f"    {who}", _mark(answer["correct"]), said, plain(_sources(answer)))
-        expected = asked["expected"]
+            answer = example[who]
+            text = plain(answer["answer"] or "(no answer)")
+            table.add_row(f"    {who}", _mark(answer["correct"]), text, plain(_sources(answer)))
+        expected = example["expected"]
         if "answer" in expected:
-            known = f"from {', '.join(expected.get('source_ids', ()))}" if expected.get("source_ids") else ""
-            table.add_row("    expected", "", plain(expected["answer"], "dim"), plain(known, "dim"))
+            sources = f"from {', '.join(expected.get('source_ids', ()))}" if expected.get("source_ids") else ""
+            table.add_row("    expected", "", plain(expected["answer"], "dim"), plain(sources, "dim"))
         console.print(table)
 
 

@@ -54,9 +54,9 @@ class RealBase:
 
 
 def prepare_real_base(
-    named: str, environment: str, given: Sequence[str], device: Device | None, data_dir: Path
+    named: str, environment: str, paths: Sequence[str], device: Device | None, data_dir: Path
 ) -> RealBase:
-    """Add the base model and prepare the given data for the environment. Raises Failure.
+    """Add the base model and prepare the data at these paths for the environment. Raises Failure.
 
     If no device is given and nvidia-smi finds no GPU, it is raised before any work.
     """
@@ -65,7 +65,7 @@ def prepare_real_base(
     if device is None:
         _require_gpu(base)
     add_found(base, settings)
-    data = own_data(environment, given, settings)
+    data = own_data(environment, paths, settings)
     arguments = shlex.join((*settings.engine_args, "--device", (device or Device.CUDA).value))
     return RealBase(base.name, data, {"LEARNLOOP_ENGINE_ARGS": arguments})
 
@@ -121,20 +121,22 @@ def _report(rollouts: Sequence[Json], run: Json) -> Json:
 
     base, best = run["model"]["base_model"], f"{run['model']['project']}/{run['model']['name']}"
     by_place: dict[tuple[bool, str], list[Json]] = {}
-    for each in rollouts:
-        by_place.setdefault((each["iteration"] > 0, each["scenario_id"]), []).append(each)
+    for rollout in rollouts:
+        by_place.setdefault((rollout["iteration"] > 0, rollout["scenario_id"]), []).append(rollout)
     ids = sorted({id for _, id in by_place})
     rows = [
-        SimpleNamespace(**each, undelivered_parts=None, slot=str(Slot(int(is_after), ids.index(id), sample)))
+        SimpleNamespace(**rollout, undelivered_parts=None, slot=str(Slot(int(is_after), ids.index(id), sample)))
         for (is_after, id), samples in by_place.items()
-        for sample, each in enumerate(samples)
+        for sample, rollout in enumerate(samples)
     ]
     request = Comparison.model_validate(
         {
             **run["request"],
             "models": [
                 Contestant(label="before", kind="trained", model=base),
-                Contestant(label="after", kind="trained", model=best, step=max(each["step"] for each in rollouts)),
+                Contestant(
+                    label="after", kind="trained", model=best, step=max(rollout["step"] for rollout in rollouts)
+                ),
             ],
             "split": "test",
             "scenarios": len(ids),

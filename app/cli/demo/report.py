@@ -15,8 +15,8 @@ from learnloop_service.environment.wording import counted
 
 def print_introduction(console: Console, introduction: str, iterations: int) -> None:
     """Print what is trained, on which tasks, and how it is judged."""
-    made = counted(iterations, "iteration")
-    console.print(f"Learnloop demo: {made} of reinforcement learning on this machine", style="bold")
+    length = counted(iterations, "iteration")
+    console.print(f"Learnloop demo: {length} of reinforcement learning on this machine", style="bold")
     console.print(Padding(introduction, (0, 0, 1, 2), expand=False))
 
 
@@ -51,9 +51,9 @@ def print_links(console: Console, document: Json, url: str | None, data_dir: Pat
     ):
         console.print(f"  {what:<14}{link}", soft_wrap=True)
     for what in ("answer", "email"):
-        if found := document.get(f"{what}s"):
+        if examples := document.get(f"{what}s"):
             console.print(
-                f"  {'one ' + what:<14}{url}/trajectories/{found[0]['trained']['trajectory_id']}", soft_wrap=True
+                f"  {'one ' + what:<14}{url}/trajectories/{examples[0]['trained']['trajectory_id']}", soft_wrap=True
             )
 
 

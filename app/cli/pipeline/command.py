@@ -15,7 +15,7 @@ from learnloop_service.app.cli.serve import data_directory
 from learnloop_service.app.cli.terminal import plain, print_json, say
 
 if TYPE_CHECKING:  # importing it takes a second
-    from learnloop_service.app.cli.pipeline.steps import Done
+    from learnloop_service.app.cli.pipeline.steps import StepOutcome
 
 
 class Step(StrEnum):
@@ -62,35 +62,37 @@ def pipeline(
         read = LoadedPipeline(config, parse_settings(settings or ()))
     except (BadPipeline, BadRunFile) as error:
         raise typer.BadParameter(str(error), param_hint="--config") from error
-    finished: list[Done] = []
+    finished: list[StepOutcome] = []
 
-    def done(each: "Done") -> None:
-        finished.append(each)
+    def report(outcome: "StepOutcome") -> None:
+        finished.append(outcome)
         if not as_json:
-            _print(each)
+            _print(outcome)
 
-    with PipelineRunner(read, data_directory(data_dir), url, done) as runner:
+    with PipelineRunner(read, data_directory(data_dir), url, report) as runner:
         runner.run(step)
     if as_json:
-        print_json([asdict(each) for each in finished])
+        print_json([asdict(outcome) for outcome in finished])
 
 
 setattr(pipeline, "rich_help_panel", "Start")  # noqa: B010
 
 
-def _print(done: "Done") -> None:
-    how = ("unchanged", "dim") if done.skipped else (duration(done.seconds), "green")
-    said = plain(_said(done.step, done.result))
-    say(Text.assemble((f"{done.step:8}", "bold"), how, "  ", said))
+def _print(outcome: "StepOutcome") -> None:
+    how = ("unchanged", "dim") if outcome.skipped else (duration(outcome.seconds), "green")
+    summary = plain(_result_text(outcome.step, outcome.result))
+    say(Text.assemble((f"{outcome.step:8}", "bold"), how, "  ", summary))
 
 
-def _said(step: str, result: Any) -> str:
+def _result_text(step: str, result: Any) -> str:
     if step == "data":
         return str(result["data"])
     if step == "train":
         success = percent(result["success"])
         return f"{result['model']}@{result['step']}, validation success {success} (run {result['run_id']})"
     if step == "eval":
-        figures = ", ".join(f"{each['model']} {percent(each['success']['mean'])}" for each in result["models"])
+        figures = ", ".join(
+            f"{contestant['model']} {percent(contestant['success']['mean'])}" for contestant in result["models"]
+        )
         return f"{figures} (evaluation {result['evaluation_id']})"
     return f"{result['name']} is {result['model']}@{result['step']}"

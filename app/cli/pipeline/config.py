@@ -96,8 +96,8 @@ class LoadedPipeline:
 
     def section(self, name: str) -> dict[str, Json] | None:
         """Return a section as written, or None if it is missing."""
-        given = self._sections.get(name)
-        return dict(given) if given is not None else None
+        content = self._sections.get(name)
+        return dict(content) if content is not None else None
 
 
 def _renamed(path: str) -> str:
@@ -117,18 +117,18 @@ def _rename_old_section(document: dict[str, Json], tree: yaml.Node | None) -> No
 def _environment(document: Mapping[str, Json]) -> str:
     """Return the environment that the section `train` names, or the default without a usable one."""
     train = document.get("train")
-    given = train.get("environment") if isinstance(train, dict) else None
-    name = given.get("name") if isinstance(given, dict) else given
+    environment = train.get("environment") if isinstance(train, dict) else None
+    name = environment.get("name") if isinstance(environment, dict) else environment
     return name if isinstance(name, str) else EnvironmentChoice().name
 
 
 def _remove(document: dict[str, Json], path: str) -> None:
     *parents, last = path.split(".")
-    place: Json = document
+    node: Json = document
     for parent in parents:
-        place = place.get(parent) if isinstance(place, dict) else None
-    if isinstance(place, dict):
-        place.pop(last, None)
+        node = node.get(parent) if isinstance(node, dict) else None
+    if isinstance(node, dict):
+        node.pop(last, None)
 
 
 def _runnable(document: Mapping[str, Json]) -> dict[str, Json]:
@@ -140,19 +140,19 @@ def _runnable(document: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _lines(path: Path, tree: yaml.Node | None, error: ValidationError) -> Iterator[str]:
-    for each in error.errors(include_url=False):
-        where = ".".join(map(str, each["loc"]))
-        yield f"{path}:{_line(tree, each['loc'])}: {where}: {message_of(each)}"
+    for detail in error.errors(include_url=False):
+        where = ".".join(map(str, detail["loc"]))
+        yield f"{path}:{_line(tree, detail['loc'])}: {where}: {message_of(detail)}"
 
 
 def _line(tree: yaml.Node | None, loc: Sequence[int | str]) -> int:
-    """Return the line of the node at that place, or of its closest ancestor in the file."""
+    """Return the line of the node at that path, or of its closest ancestor in the file."""
     node, line = tree, 1
     for part in loc:
-        found = _child(node, part)
-        if found is None:
+        child = _child(node, part)
+        if child is None:
             break
-        line, node = found
+        line, node = child
     return line
 
 

@@ -27,7 +27,7 @@ _INBOX = "environment.config.inbox"
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class StepOutcome:
     """The outcome of a step."""
 
     step: str
@@ -39,12 +39,14 @@ class Done:
 class PipelineRunner:
     """Runs the steps of one pipeline in one data directory."""
 
-    def __init__(self, pipeline: LoadedPipeline, data_dir: Path, url: str | None, done: Callable[[Done], None]) -> None:
+    def __init__(
+        self, pipeline: LoadedPipeline, data_dir: Path, url: str | None, report: Callable[[StepOutcome], None]
+    ) -> None:
         """`url` is that of a running service. With None, a service is started when a step needs it."""
         self._pipeline = pipeline
         self._data_dir = data_dir
         self._url = url
-        self._done = done
+        self._report = report
         self._history = StepHistory(data_dir, pipeline.name)
         self._service: Service | None = None
         self._exit = ExitStack()
@@ -55,16 +57,16 @@ class PipelineRunner:
     def __exit__(self, *_: object) -> None:
         self._exit.close()
 
-    def run(self, wanted: str) -> None:
+    def run(self, name: str) -> None:
         """Run one step, or with `all` every step that has a section in the file. Raises Failure."""
         steps = {"data": self._data, "train": self._train, "eval": self._evaluate, "promote": self._promote}
-        if wanted != "all" and self._pipeline.section(wanted) is None:
-            raise Failure(f"the pipeline {self._pipeline.name} has no section `{wanted}`")
-        for step in STEPS if wanted == "all" else (wanted,):
+        if name != "all" and self._pipeline.section(name) is None:
+            raise Failure(f"the pipeline {self._pipeline.name} has no section `{name}`")
+        for step in STEPS if name == "all" else (name,):
             if self._pipeline.section(step) is not None:
                 started = time.monotonic()
                 result, skipped = steps[step]()
-                self._done(Done(step, result, skipped, time.monotonic() - started))
+                self._report(StepOutcome(step, result, skipped, time.monotonic() - started))
 
     def _data(self) -> tuple[Json, bool]:
         recipe, source = self._pipeline.file.data, self._pipeline.source
@@ -81,7 +83,7 @@ class PipelineRunner:
     def _train(self) -> tuple[Json, bool]:
         inputs, request = self._training()
         begun = self._history.begun("train", inputs)
-        run = None if begun is None else self._found(f"/runs/{begun}")
+        run = None if begun is None else self._existing(f"/runs/{begun}")
         if run is not None and run["status"] == "cancelled":
             run = None  # start a new run instead
         if run is not None and run["status"] == "completed":
@@ -111,13 +113,15 @@ class PipelineRunner:
         request = {"run_id": trained["run_id"], **(self._pipeline.section("eval") or {})}
         inputs = digest(request)
         begun = self._history.begun("eval", inputs)
-        found = None if begun is None else self._found(f"/evaluations/{begun}")
-        if found is not None and found["status"] == "completed":
-            return self._finished("eval", inputs, found["evaluation_id"], _evaluated(found)), True
-        if found is not None and found["status"] in ("failed", "cancelled"):
-            self._live.call("POST", f"/evaluations/{found['evaluation_id']}/resume")
+        evaluation = None if begun is None else self._existing(f"/evaluations/{begun}")
+        if evaluation is not None and evaluation["status"] == "completed":
+            return self._finished("eval", inputs, evaluation["evaluation_id"], _evaluated(evaluation)), True
+        if evaluation is not None and evaluation["status"] in ("failed", "cancelled"):
+            self._live.call("POST", f"/evaluations/{evaluation['evaluation_id']}/resume")
         id: str = (
-            found["evaluation_id"] if found else self._started("/evaluations", "eval", inputs, request, "evaluation_id")
+            evaluation["evaluation_id"]
+            if evaluation
+            else self._started("/evaluations", "eval", inputs, request, "evaluation_id")
         )
         ended = watch_evaluation(self._live, id)
         if ended["status"] != "completed":
@@ -130,14 +134,14 @@ class PipelineRunner:
         trained = self._result("train", self._training()[0])
         project, _, name = trained["model"].partition("/")
         result = {"name": f"{project}/{promotion.name}", "model": trained["model"], "step": trained["step"]}
-        history = self._found(f"/promotions/{project}/{promotion.name}")
+        history = self._existing(f"/promotions/{project}/{promotion.name}")
         now = history["items"][0] if history and history["items"] else None
         if now is not None and (now["model"], now["step"]) == (result["model"], result["step"]):
             return result, True
         path = f"/models/{project}/{name}/promote"
         if promotion.if_better and now is not None:
-            asked = self._live.call("POST", path, json={"step": trained["step"], "if_better_than": promotion.name})
-            decided = watch_evaluation(self._live, asked["evaluation_id"])
+            trial = self._live.call("POST", path, json={"step": trained["step"], "if_better_than": promotion.name})
+            decided = watch_evaluation(self._live, trial["evaluation_id"])
             decision = trial_decision(decided)
             if decision != "promote":
                 failed = f"{decided['status']}: {decided['error']}"
@@ -163,13 +167,13 @@ class PipelineRunner:
         """Start a run or an evaluation, and return its id, which is saved first so that it can be found again."""
         key = f"pipeline-{step}-{digest(self._pipeline.name, inputs)[:32]}"
         reply = self._live.call("POST", path, json=request, key=key)
-        known = self._found(f"{'/runs' if step == 'train' else path}/{reply[id]}")
-        if known is None or known["status"] == "cancelled":  # what this key started was cancelled or deleted
+        started = self._existing(f"{'/runs' if step == 'train' else path}/{reply[id]}")
+        if started is None or started["status"] == "cancelled":  # what this key started was cancelled or deleted
             reply = self._live.call("POST", path, json=request)
         self._history.save(step, inputs, reply[id])
         return str(reply[id])
 
-    def _found(self, path: str) -> Json | None:
+    def _existing(self, path: str) -> Json | None:
         try:
             return self._live.call("GET", path)
         except ServiceRefused as error:
@@ -203,7 +207,11 @@ def _trained(run: Json) -> Json:
 
 def _evaluated(evaluation: Json) -> Json:
     models = [
-        {"model": each["label"], "success": each["success"], "difference": each["difference"]["success"]}
-        for each in evaluation["report"]["models"]
+        {
+            "model": contestant["label"],
+            "success": contestant["success"],
+            "difference": contestant["difference"]["success"],
+        }
+        for contestant in evaluation["report"]["models"]
     ]
     return {"evaluation_id": evaluation["evaluation_id"], "models": models}

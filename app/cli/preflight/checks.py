@@ -58,8 +58,8 @@ def checks(settings: Settings, request: LearnLoopRequest) -> Iterator[Check]:
 
 def _machine() -> Check:
     cores, memory = usable_cores(), psutil.virtual_memory()
-    found = f"Python {platform.python_version()}, {cores} cores, {memory.available / GB:.1f} GB of memory free"
-    return Check("machine", State.OK, found)
+    summary = f"Python {platform.python_version()}, {cores} cores, {memory.available / GB:.1f} GB of memory free"
+    return Check("machine", State.OK, summary)
 
 
 def _backend(settings: Settings, backend: str, base_model: str) -> Check:
@@ -77,8 +77,8 @@ def _base_model(settings: Settings, name: str, tuning: Tuning | None) -> Iterato
         yield Check("base model", State.OK, f"{name}, a checkpoint: the trial finds out whether it exists")
         return
     if (directory := settings.base_models.get(name)) is None:
-        known = ", ".join([TINY_BASE, *settings.base_models])
-        remedy = f"add it with `learnloop bases add NAME SOURCE`, or choose one of: {known}"
+        names = ", ".join([TINY_BASE, *settings.base_models])
+        remedy = f"add it with `learnloop bases add NAME SOURCE`, or choose one of: {names}"
         yield Check("base model", State.FAILED, f"the engine does not have {name}", remedy)
         return
     if (fault := base_model_fault(directory)) is not None:
@@ -103,12 +103,12 @@ def _memory(device: str, need: MemoryNeed, tuning: Tuning) -> Check:
     parts = (
         f"{need.training / GB:.1f} to train, {need.sampling / GB:.1f} to sample, {need.program / GB:.1f} for the rest"
     )
-    found = f"{free / GB:.1f} GB free, about {need.total / GB:.1f} GB needed ({parts})"
+    summary = f"{free / GB:.1f} GB free, about {need.total / GB:.1f} GB needed ({parts})"
     if need.total <= 0.8 * free:
-        return Check(name, State.OK, found)
+        return Check(name, State.OK, summary)
     lora = "train a LoRA (`--set model.tuning.mode=lora`), " if tuning.mode == "full" else ""
     remedy = f"{lora}choose a smaller base model, or free memory"
-    return Check(name, State.FAILED if need.total > free else State.WARNING, found, remedy)
+    return Check(name, State.FAILED if need.total > free else State.WARNING, summary, remedy)
 
 
 def _disk(settings: Settings, request: LearnLoopRequest) -> Check:
@@ -121,16 +121,16 @@ def _disk(settings: Settings, request: LearnLoopRequest) -> Check:
         remedy = "set LEARNLOOP_DATA_DIR to a directory that can be written"
         return Check("disk", State.FAILED, f"{there} cannot be written: {error.strerror}", remedy)
     free = shutil.disk_usage(there).free
-    found = f"{free / GB:.1f} GB free for {data_dir}"
+    summary = f"{free / GB:.1f} GB free for {data_dir}"
     plan = plan_with_defaults(request, settings)
     need = need_of(settings, plan, plan.model.base_model, plan.model.tuning)
     if need is not None and settings.engine_url is None:  # an engine elsewhere is asked when the run is posted
-        found += f", about {need.total / GB:.1f} GB needed ({need}, and rollouts in the database)"
+        summary += f", about {need.total / GB:.1f} GB needed ({need}, and rollouts in the database)"
         if need.total > free:
-            return Check("disk", State.FAILED, found, REMEDY)
+            return Check("disk", State.FAILED, summary, REMEDY)
     if free < _SPARE_DISK:
-        return Check("disk", State.WARNING, found, f"keep at least {_SPARE_DISK / GB:.0f} GB free")
-    return Check("disk", State.OK, found)
+        return Check("disk", State.WARNING, summary, f"keep at least {_SPARE_DISK / GB:.0f} GB free")
+    return Check("disk", State.OK, summary)
 
 
 def _database(settings: Settings) -> Check:
@@ -166,6 +166,6 @@ def _default_judge(settings: Settings, request: LearnLoopRequest) -> str:
     }
     with (
         tempfile.TemporaryDirectory(prefix="learnloop-") as directory,
-        closing(build(environment.name, config, Path(directory))) as made,
+        closing(build(environment.name, config, Path(directory))) as built,
     ):
-        return made.default_judge
+        return built.default_judge

@@ -36,14 +36,14 @@ def preflight(
     body = overlay(read_run_file(file) if file else {}, parse_settings(set_ or ()))
     settings = settings_with(data_dir=data_dir)
     request = _valid(body)
-    found = []
+    checks = []
     for check in _checks(settings, request, body, url, trial=not no_trial):
-        found.append(check)
+        checks.append(check)
         if not as_json:
             print_finding(check.state, check.name, check.found, None if check.state == "ok" else check.remedy)
     if as_json:
-        print_json([asdict(check) for check in found])
-    raise typer.Exit(1 if any(check.state == "failed" for check in found) else 0)
+        print_json([asdict(check) for check in checks])
+    raise typer.Exit(1 if any(check.state == "failed" for check in checks) else 0)
 
 
 def _valid(body: dict[str, Any]) -> "LearnLoopRequest":
@@ -55,7 +55,9 @@ def _valid(body: dict[str, Any]) -> "LearnLoopRequest":
     try:
         return LearnLoopRequest.model_validate(body)
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, each['loc']))}: {message_of(each)}" for each in error.errors(include_url=False)]
+        lines = [
+            f"{'.'.join(map(str, detail['loc']))}: {message_of(detail)}" for detail in error.errors(include_url=False)
+        ]
         raise typer.BadParameter("; ".join(lines)) from error
 
 

@@ -62,20 +62,20 @@ def _in_small(whole: Mapping[str, Json], body: Mapping[str, Json]) -> dict[str, 
 
 
 def _rollouts(rollouts: list[Json]) -> Check:
-    failed = [each for each in rollouts if each["error"]]
-    malformed = sum(each["outcome"].get("finish") == "malformed" for each in rollouts)
-    found = f"{counted(len(rollouts), 'rollout')}, {len(failed)} failed, {malformed} ended with a malformed tool call"
+    failed = [rollout for rollout in rollouts if rollout["error"]]
+    malformed = sum(rollout["outcome"].get("finish") == "malformed" for rollout in rollouts)
+    summary = f"{counted(len(rollouts), 'rollout')}, {len(failed)} failed, {malformed} ended with a malformed tool call"
     if len(failed) == len(rollouts):
         return Check(
             "rollouts",
             State.FAILED,
-            f"{found}: {failed[0]['error']}" if failed else found,
+            f"{summary}: {failed[0]['error']}" if failed else summary,
             "see the log of the service",
         )
     if malformed == len(rollouts):
         remedy = "choose a base model that can call tools, or train it on demonstrations first (docs/engine.md)"
-        return Check("rollouts", State.WARNING, found, remedy)
-    return Check("rollouts", State.WARNING if failed else State.OK, found)
+        return Check("rollouts", State.WARNING, summary, remedy)
+    return Check("rollouts", State.WARNING if failed else State.OK, summary)
 
 
 def _training(run: Json) -> Check:
@@ -95,23 +95,23 @@ def _judging(run: Json) -> Check:
     return Check("judging", State.OK, f"{name}: {tokens:,} tokens, ${cost['judge_usd']:.4f}")
 
 
-def estimates(with_defaults: WithDefaults, run: Json, iterations: Sequence[Json], made: int) -> list[Check]:
-    """Estimate the run from the trial, which made `made` rollouts and whose warm start is that of the run.
+def estimates(with_defaults: WithDefaults, run: Json, iterations: Sequence[Json], trial_rollouts: int) -> list[Check]:
+    """Estimate the run from a trial of `trial_rollouts` rollouts, whose warm start is that of the run.
 
     Larger batches take less time per rollout, so this is an upper bound.
     """
-    supervised = [each for each in iterations if each["supervised"] is not None]
+    supervised = [iteration for iteration in iterations if iteration["supervised"] is not None]
     whole, timing = with_defaults(bool(supervised)), iterations[-1]["timing"]
     size = expected_rollouts(whole, whole["iterations"])
-    demonstrated = sum(each["timing"]["total_s"] for each in supervised)
-    sampled = size.total * timing["rollout_s"] / made
-    judged = size.total * timing["judge_s"] / made
-    trained = size.training * timing["train_s"] / made
+    demonstrated = sum(iteration["timing"]["total_s"] for iteration in supervised)
+    sampled = size.total * timing["rollout_s"] / trial_rollouts
+    judged = size.total * timing["judge_s"] / trial_rollouts
+    trained = size.training * timing["train_s"] / trial_rollouts
     total = demonstrated + sampled + judged + trained
-    found = f"at most about {duration(total)} for {counted(size.total, 'rollout')}"
+    summary = f"at most about {duration(total)} for {counted(size.total, 'rollout')}"
     if supervised:
-        found += f", of which {duration(demonstrated)} for the warm start on demonstrations"
-    checks = [Check("expected time", State.OK, found)]
+        summary += f", of which {duration(demonstrated)} for the warm start on demonstrations"
+    checks = [Check("expected time", State.OK, summary)]
     if run["cost"]["judge_usd"]:
         dollars = run["cost"]["judge_usd"] * size.total / run["rollouts"]
         checks.append(Check("expected cost", State.OK, f"about ${dollars:.2f} for the judge"))

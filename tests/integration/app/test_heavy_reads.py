@@ -71,9 +71,9 @@ async def test_equal_reads_are_made_once(database_url: str) -> None:
         made += 1
         return made
 
-    assert await asyncio.gather(*(reads.kept("a", "key", read) for _ in range(20))) == [1] * 20
-    assert await reads.kept("b", "key", read) == 1
-    assert await reads.kept("b", "another state", read) == 2
+    assert await asyncio.gather(*(reads.cached("a", "key", read) for _ in range(20))) == [1] * 20
+    assert await reads.cached("b", "key", read) == 1
+    assert await reads.cached("b", "another state", read) == 2
 
 
 async def test_a_read_that_fails_is_not_kept(database_url: str) -> None:
@@ -85,9 +85,9 @@ async def test_a_read_that_fails_is_not_kept(database_url: str) -> None:
         return "done"
 
     with pytest.raises(ValueError, match="not now"):
-        await reads.kept("a", "key", read)
+        await reads.cached("a", "key", read)
     failing = False
-    assert await reads.kept("a", "key", read) == "done"
+    assert await reads.cached("a", "key", read) == "done"
 
 
 @pytest.mark.parametrize(
