@@ -75,6 +75,9 @@ class Traits:
     repeats: bool = False
     """Whether the same tool calls have the same results and no effect outside the episode, so that a recorded rollout
     can be replayed."""
+    milestones: Mapping[str, str] = field(default_factory=dict)
+    """Facts of an outcome that a success needs, in the order in which they come about, each with a phrase for a rollout
+    that missed it, such as "never found the source". They name the patterns of failures."""
     config_for: Callable[[Mapping[str, Json], Mapping[str, Json], Path], Mapping[str, Json]] = _unchanged_config
     """Returns, for a user's task, a config and the data directory, the config in which the task can be done. Raises
     UnknownScenario, with a message for the user, if there is none."""

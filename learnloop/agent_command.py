@@ -16,7 +16,8 @@ _RUN = f"""\
 Claim tasks of runs of the environment `agent` whose runner is `pull`, and start CMD for each of them.
 
 CMD finds its model by OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL (or ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY),
-its task as JSON in LEARNLOOP_TASK, and its session in LEARNLOOP_SESSION. Of the variables of this command it gets PATH,
+its task as JSON in LEARNLOOP_TASK, and its session in LEARNLOOP_SESSION. If the rollout has a prompt, its texts by part
+are in LEARNLOOP_PROMPT as JSON, and in LEARNLOOP_PROMPT_DIR as files. Of the variables of this command it gets PATH,
 HOME, LANG, LC_ALL, LC_CTYPE, TZ, TMPDIR and those named by --env. The last line that it prints is the outcome, if it is
 a JSON object such as {{"reward": 1}}; else it is the output that a judge scores. If CMD fails, it is started again for
 the task; after three times in a row without a new answer of its model, the rollout counts for nothing. With --keep, CMD

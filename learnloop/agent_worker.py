@@ -6,9 +6,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
 
@@ -133,10 +135,15 @@ class AgentWorker:
 
     async def _outcome(self, claim: Mapping[str, Json]) -> dict[str, Json]:
         """Have the command do the task. It has ended when this is cancelled. Raises CommandFailed, CannotWork."""
+        with prompt_files(claim.get("prompt") or {}) as prompt:
+            return await self._outcome_of_command(claim, {**variables(claim), **prompt})
+
+    async def _outcome_of_command(self, claim: Mapping[str, Json], task: Mapping[str, str]) -> dict[str, Json]:
+        """Have the command do the task that the variables describe. Raises CommandFailed, CannotWork."""
         try:
             if self.keep:
-                return await self._kept.do(variables(claim))
-            command = await self._start_command(claim)
+                return await self._kept.do(task)
+            command = await self._start_command(task)
         except CommandEnded as ended:
             raise CommandFailed(str(ended)) from ended
         except OSError as error:
@@ -150,12 +157,12 @@ class AgentWorker:
         finally:
             await _end_process(command)
 
-    async def _start_command(self, claim: Mapping[str, Json]) -> "_Command":
+    async def _start_command(self, task: Mapping[str, str]) -> "_Command":
         stdout, stderr = _Output(), _Output()
         try:
             process = await asyncio.create_subprocess_exec(
                 *self.command,
-                env={**self.environment, **variables(claim)},
+                env={**self.environment, **task},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=stdout.writer,
                 stderr=stderr.writer,
@@ -242,8 +249,25 @@ def variables(claim: Mapping[str, Json]) -> dict[str, str]:
         "LEARNLOOP_SESSION": session["id"],
         "LEARNLOOP_ATTEMPT": str(claim["attempt"]),
         "LEARNLOOP_DEADLINE": claim["deadline"],
-        **({"LEARNLOOP_PROMPT": json.dumps(claim["prompt"], ensure_ascii=False)} if claim.get("prompt") else {}),
     }
+
+
+@contextmanager
+def prompt_files(prompt: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Write the parts of a prompt to files in a temporary folder, and yield the variables that tell the command of
+    them; none without a prompt. Raises CommandFailed for a part whose name leads out of the folder."""
+    if not prompt:
+        yield {}
+        return
+    with TemporaryDirectory(prefix="learnloop-prompt-") as folder:
+        for name, text in prompt.items():
+            kind, _, rest = name.partition(":")
+            path = Path(folder, rest if kind == "file" else f"{kind}/{rest}.txt" if rest else f"{kind}.txt")
+            if not path.resolve().is_relative_to(Path(folder).resolve()):
+                raise CommandFailed(f"the prompt's part {name!r} leads out of its folder")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        yield {"LEARNLOOP_PROMPT": json.dumps(dict(prompt), ensure_ascii=False), "LEARNLOOP_PROMPT_DIR": folder}
 
 
 class _Output:

@@ -10,9 +10,10 @@ from typing import Any
 Json = Any
 MAX_REWARD = 1e9
 """Largest absolute value of a reward. Sums and squares of larger ones could overflow in what is computed from them."""
-_KEYS = ("reward", "parts", "output", "reason")
+_KEYS = ("reward", "parts", "output", "reason", "facts")
 MAX_REPORT_CHARACTERS = 1_000_000
 MAX_PARTS = 64
+MAX_FACTS = 16
 
 
 class BadOutcome(ValueError):
@@ -29,6 +30,8 @@ class AgentOutcome:
     """Named parts whose sum is the reward; empty if it has no parts."""
     output: Json = None
     reason: str | None = None
+    facts: Mapping[str, bool] = field(default_factory=dict)
+    """Whether milestones were reached, in the order in which a success reaches them."""
 
     @property
     def known(self) -> bool:
@@ -37,7 +40,7 @@ class AgentOutcome:
 
     def text(self) -> str:
         """The outcome as JSON text that `read_report` accepts."""
-        fields = {"reward": self.reward, "parts": dict(self.parts), "output": self.output, "reason": self.reason}
+        fields = {"parts": dict(self.parts), "output": self.output, "reason": self.reason, "facts": dict(self.facts)}
         return json.dumps({"reward": self.reward} | {key: value for key, value in fields.items() if value})
 
 
@@ -84,7 +87,12 @@ def parse_outcome(value: Json) -> AgentOutcome:
         if reward is not None and not math.isclose(total, reward, rel_tol=1e-6, abs_tol=1e-6):
             raise BadOutcome(f"the parts add up to {total:g}, and the reward is {reward:g}")
         reward = total
-    return AgentOutcome(reward, parts, output, reason)
+    return AgentOutcome(reward, parts, output, reason, _facts(value.get("facts")))
+
+
+def ordered(facts: Mapping[str, bool]) -> list[list[Json]]:
+    """Return facts as pairs of name and value: a database keeps the order of a list, and not that of an object."""
+    return [[name, reached] for name, reached in facts.items()]
 
 
 def _parts(value: Json) -> dict[str, float]:
@@ -97,6 +105,13 @@ def _parts(value: Json) -> dict[str, float]:
     if missing:
         raise BadOutcome(f"the part {missing[0]!r} is null")
     return {name: part for name, part in parts.items() if part is not None}
+
+
+def _facts(value: Json) -> dict[str, bool]:
+    facts = {} if value is None else value
+    if not isinstance(facts, Mapping) or len(facts) > MAX_FACTS or not all(isinstance(x, bool) for x in facts.values()):
+        raise BadOutcome(f"facts is an object of at most {MAX_FACTS} names, true or false, not {_excerpt(value)}")
+    return {str(name): reached for name, reached in facts.items()}
 
 
 def _number(what: str, value: Json) -> float | None:

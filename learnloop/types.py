@@ -282,6 +282,7 @@ class Outcome(TypedDict, total=False):
     parts: dict[str, float]
     output: str | dict[str, Any]
     reason: str
+    facts: dict[str, bool]
     attempt: int
 
 

@@ -1,10 +1,11 @@
 """Checks names and docstrings: filler words, class names that several modules share, docstrings that are fragments.
 
-    python -m scripts.check_names [--by-folder] [--list FOLDER...]
+    python -m scripts.check_names [--by-folder] [--tests] [--list FOLDER...]
 
 A *binding* is a place where a name is bound: an assignment, a parameter, a loop variable, a function, a class, a field
 or an import under another name. Filler words say nothing of what they are bound to. `--by-folder` prints the counts of
-each folder, and `--list` names the places in the folders given.
+each folder, and `--list` names the places in the folders given. `--tests` also counts asserts that compare tuples, and
+so hide which value is wrong, imports from a `test_*` module, and names of tests that are too long to be read.
 """
 
 import argparse
@@ -51,6 +52,7 @@ _FRAGMENT = re.compile(
 MOST_FILLERS = 0.01
 MOST_SHARED_CLASSES = 30
 MOST_FRAGMENTS = 0.02
+LONGEST_TEST_NAME = 70
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,36 @@ def _documents(node: ast.AST, before: ast.stmt | None) -> bool:
     if before is None:
         return isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
     return isinstance(before, ast.Assign | ast.AnnAssign)
+
+
+def tuple_asserts(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """The asserts that compare a tuple with a tuple, each with its line."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assert(test=ast.Compare(left=ast.Tuple(), ops=[ast.Eq()], comparators=[ast.Tuple()])):
+                yield ast.unparse(node), node.lineno
+
+
+def helper_imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """The imports from modules of tests, each with its line."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str(module)) if module.startswith("tests.") and ".test_" in module:
+                yield ast.unparse(node), node.lineno
+
+
+def long_test_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """The names of tests with more than LONGEST_TEST_NAME characters, each with its line."""
+    for name, line in bindings(tree):
+        if name.startswith("test_") and len(name) > LONGEST_TEST_NAME:
+            yield name, line
+
+
+TEST_FAULTS = {
+    "asserts that compare tuples": tuple_asserts,
+    "imports from modules of tests": helper_imports,
+    f"names of tests with more than {LONGEST_TEST_NAME} characters": long_test_names,
+}
 
 
 def sources(root: Path) -> Iterator[tuple[str, ast.Module]]:
@@ -153,6 +185,16 @@ def _print_folders(names: NameCounts) -> None:
         print(f"{name:40} {fillers[name]:5} of {total:6} bindings {fragments[name]:5} of {documented:5} docstrings")
 
 
+def _print_test_faults(root: Path, folders: list[str]) -> None:
+    trees = [(path, tree) for path, tree in sources(root) if path.startswith("tests/") or "/tests/" in path]
+    for kind, faults in TEST_FAULTS.items():
+        places = [Place(path, line, text) for path, tree in trees for text, line in faults(tree)]
+        for place in places:
+            if place.path.startswith(tuple(folders)):
+                print(place)
+        print(f"{kind}: {len(places)}")
+
+
 def _share(part: int, whole: int) -> str:
     return f"{part} of {whole} ({part / whole:.2%})"
 
@@ -160,11 +202,14 @@ def _share(part: int, whole: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--by-folder", action="store_true")
+    parser.add_argument("--tests", action="store_true")
     parser.add_argument("--list", nargs="+", default=[], metavar="FOLDER")
     options = parser.parse_args()
     names = counted(sources(_ROOT))
     if options.by_folder:
         _print_folders(names)
+    if options.tests:
+        _print_test_faults(_ROOT, options.list)
     for place in (*names.fillers, *names.fragments):
         if any(place.path.startswith(prefix) for prefix in options.list):
             print(place)

@@ -35,6 +35,7 @@ USED = (
     "EvaluationBrief",
     "EvaluationOut",
     "EventOut",
+    "FailureMap",
     "FeedbackOut",
     "FileImported",
     "FilmOut",

@@ -26,7 +26,9 @@ _SETTINGS = Path("docs/site/zensical.toml")
 _BESIDE_DOCS = (
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", ".env.example"),
     "benchmarks/README.md",
+    "configs/tools/orders.py",
     "plugins/mail/README.md",
+    "plugins/sales/README.md",
     "training/engine/tiny_base/model/README.md",
 )
 """Files outside of `docs/` that pages link to."""

@@ -9,10 +9,12 @@ from learnloop_service.training.types import IterationResult
 
 def best_of(results: Sequence[IterationResult]) -> BestCheckpoint:
     """The best checkpoint after the last of the results, with the highest figures among all of them."""
-    evaluations = [each for result in results for each in result.evaluations]
-    validations = [each for each in evaluations if (each.split, each.mode) == ("validation", "sampled")]
+    evaluations = [evaluation for result in results for evaluation in result.evaluations]
+    validations = [
+        evaluation for evaluation in evaluations if (evaluation.split, evaluation.mode) == ("validation", "sampled")
+    ]
     if not validations:
         return BestCheckpoint(results[-1].best_step)
-    top = max(validations, key=lambda each: (each.success, each.mean_reward))
+    top = max(validations, key=lambda validation: (validation.success, validation.mean_reward))
     highest = Validation(top.success, top.mean_reward, successes(top.rollouts))
     return BestCheckpoint(results[-1].best_step, highest)

@@ -19,15 +19,15 @@ async def until(condition: Callable[[], object], timeout_s: float = PATIENCE_S) 
 
 
 async def answered(
-    ask: Callable[[], Awaitable[Any]], wanted: Callable[[Any], object], timeout_s: float = PATIENCE_S
+    ask: Callable[[], Awaitable[Any]], condition: Callable[[Any], object], timeout_s: float = PATIENCE_S
 ) -> Any:
-    """Poll until the answer is the wanted one, and return it. Raises TimeoutError.
+    """Poll until the answer meets the condition, and return it. Raises TimeoutError.
 
     Pauses grow with the elapsed time, because the polled process needs the processor for the awaited work.
     """
     started = time.monotonic()
     async with asyncio.timeout(timeout_s):
-        while not wanted(answer := await ask()):
+        while not condition(answer := await ask()):
             elapsed = time.monotonic() - started
             await asyncio.sleep(min(max(_PAUSE_S, elapsed / 8), _LONGEST_PAUSE_S))
     return answer

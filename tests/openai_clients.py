@@ -41,26 +41,26 @@ def use_sync_client(base_url: str, api_key: str, model: str) -> None:
 
 
 def _completions(client: openai.OpenAI, model: str) -> None:
-    asked: Any = {"model": model, "messages": MESSAGES, "max_completion_tokens": 8, "seed": 4}
-    completion = client.chat.completions.create(**asked, n=2, logprobs=True, top_logprobs=2, user="me", store=False)
+    body: Any = {"model": model, "messages": MESSAGES, "max_completion_tokens": 8, "seed": 4}
+    completion = client.chat.completions.create(**body, n=2, logprobs=True, top_logprobs=2, user="me", store=False)
     assert [choice.index for choice in completion.choices] == [0, 1]
     assert completion.usage is not None
     tokens = [choice.logprobs.content for choice in completion.choices if choice.logprobs and choice.logprobs.content]
     assert completion.usage.completion_tokens == sum(map(len, tokens)) > 0
-    assert all(len(token.top_logprobs) == 2 for each in tokens for token in each)
-    again = client.chat.completions.create(**asked)
+    assert all(len(token.top_logprobs) == 2 for alternatives in tokens for token in alternatives)
+    again = client.chat.completions.create(**body)
     assert again.choices[0].message.content == completion.choices[0].message.content
     readable = [letter for letter in again.choices[0].message.content or "" if letter.isalnum() and letter.isascii()]
     if readable:
-        cut = client.chat.completions.create(**asked, stop=readable[0])
+        cut = client.chat.completions.create(**body, stop=readable[0])
         assert readable[0] not in (cut.choices[0].message.content or "")
         assert cut.choices[0].finish_reason == "stop"
 
 
 def _streams(client: openai.OpenAI, model: str) -> None:
-    asked: Any = {"model": model, "messages": MESSAGES, "max_completion_tokens": 8, "seed": 4}
-    whole = client.chat.completions.create(**asked)
-    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    body: Any = {"model": model, "messages": MESSAGES, "max_completion_tokens": 8, "seed": 4}
+    whole = client.chat.completions.create(**body)
+    chunks = list(client.chat.completions.create(**body, stream=True, stream_options={"include_usage": True}))
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == whole.choices[0].message.content
     assert chunks[-1].usage is not None
     assert whole.usage is not None
@@ -68,7 +68,7 @@ def _streams(client: openai.OpenAI, model: str) -> None:
 
 
 def _tools(client: openai.OpenAI, model: str) -> None:
-    asked: Any = {
+    body: Any = {
         "model": model,
         "messages": MESSAGES,
         "tools": [SEARCH],
@@ -76,40 +76,42 @@ def _tools(client: openai.OpenAI, model: str) -> None:
         "temperature": 0,
         "max_completion_tokens": 60,
     }
-    called = client.chat.completions.create(**asked).choices[0]
+    called = client.chat.completions.create(**body).choices[0]
     assert called.finish_reason == "tool_calls"
     assert called.message.tool_calls is not None
     [call] = called.message.tool_calls
     assert call.type == "function"
-    assert (call.function.name, json.loads(call.function.arguments)) == ("search_inbox", ARGUMENTS)
-    with client.chat.completions.stream(**asked) as stream:  # the client's own accumulator
+    assert call.function.name == "search_inbox"
+    assert json.loads(call.function.arguments) == ARGUMENTS
+    with client.chat.completions.stream(**body) as stream:  # the client's own accumulator
         streamed = stream.get_final_completion().choices[0].message
     assert streamed.tool_calls
     assert streamed.tool_calls[0].function.arguments == call.function.arguments
-    told: Any = [
+    with_result: Any = [
         *MESSAGES,
         called.message.model_dump(exclude_none=True),
         {"role": "tool", "tool_call_id": call.id, "content": "m41 Kickoff moved"},
     ]
-    assert client.chat.completions.create(**{**asked, "messages": told}).choices
-    kept = client.chat.completions.create(**{**asked, "tool_choice": "none"})
-    assert kept.choices[0].message.tool_calls is None
+    assert client.chat.completions.create(**{**body, "messages": with_result}).choices
+    without_call = client.chat.completions.create(**{**body, "tool_choice": "none"})
+    assert without_call.choices[0].message.tool_calls is None
 
 
 def _responses(client: openai.OpenAI, model: str) -> None:
     """A turn with a call and one with its result, whole and streamed, continued by its id."""
-    asked: Any = {
+    body: Any = {
         "model": model,
         "instructions": MESSAGES[0]["content"],
         "tools": [{"type": "function", **SEARCH["function"]}],
         "temperature": 0,
         "max_output_tokens": 60,
     }
-    first = client.responses.create(**asked, input=MESSAGES[1]["content"])
+    first = client.responses.create(**body, input=MESSAGES[1]["content"])
     [call] = first.output
     assert call.type == "function_call"
-    assert (call.name, json.loads(call.arguments)) == ("search_inbox", ARGUMENTS)
-    with client.responses.stream(**asked, input=MESSAGES[1]["content"]) as stream:  # the client's own accumulator
+    assert call.name == "search_inbox"
+    assert json.loads(call.arguments) == ARGUMENTS
+    with client.responses.stream(**body, input=MESSAGES[1]["content"]) as stream:  # the client's own accumulator
         kinds = [event.type for event in stream]
         [streamed] = stream.get_final_response().output
     assert kinds[0] == "response.created"
@@ -117,7 +119,7 @@ def _responses(client: openai.OpenAI, model: str) -> None:
     assert streamed.type == "function_call"
     assert streamed.arguments == call.arguments
     answer: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "m41 Kickoff moved"}
-    second = client.responses.create(**asked, input=[answer], previous_response_id=first.id)
+    second = client.responses.create(**body, input=[answer], previous_response_id=first.id)
     assert second.output
     with pytest.raises(openai.BadRequestError) as caught:
         client.responses.create(model=model, input="?", tools=[{"type": "local_shell"}])
@@ -125,7 +127,7 @@ def _responses(client: openai.OpenAI, model: str) -> None:
 
 
 def _models(client: openai.OpenAI, model: str) -> None:
-    listed = {each.id for each in client.models.list()}
+    listed = {listed_model.id for listed_model in client.models.list()}
     assert model.partition("@")[0] in listed
     assert client.models.retrieve(model).id == model
 
@@ -166,12 +168,12 @@ def use_langchain(base_url: str, api_key: str, model: str) -> None:
         max_retries=0,
         max_completion_tokens=60,
     )
-    said = chat.invoke("When is the kickoff?")
-    assert isinstance(said, AIMessage)
-    assert said.usage_metadata is not None
-    assert said.usage_metadata["output_tokens"] > 0
-    assert "".join(str(chunk.content) for chunk in chat.stream("When is the kickoff?")) == said.content
-    assert [each.content for each in chat.batch(["When is the kickoff?"] * 3)] == [said.content] * 3
+    reply = chat.invoke("When is the kickoff?")
+    assert isinstance(reply, AIMessage)
+    assert reply.usage_metadata is not None
+    assert reply.usage_metadata["output_tokens"] > 0
+    assert "".join(str(chunk.content) for chunk in chat.stream("When is the kickoff?")) == reply.content
+    assert [answer.content for answer in chat.batch(["When is the kickoff?"] * 3)] == [reply.content] * 3
 
     bound = chat.bind_tools([SEARCH])
     messages: list[BaseMessage] = [HumanMessage("When is the kickoff?")]
@@ -202,8 +204,8 @@ async def use_agents_sdk(base_url: str, api_key: str, model: str) -> None:
         provider = OpenAIProvider(openai_client=client)
         config = RunConfig(model_provider=provider, tracing_disabled=True)
         plain: Agent[None] = Agent(name="assistant", instructions="Answer.", model=model)
-        said = await Runner.run(plain, "When is the kickoff?", run_config=config)
-        assert said.final_output == said.raw_responses[0].output[0].model_dump()["content"][0]["text"]
+        result = await Runner.run(plain, "When is the kickoff?", run_config=config)
+        assert result.final_output == result.raw_responses[0].output[0].model_dump()["content"][0]["text"]
 
         tools = [function_tool(search_inbox)]
         agent: Agent[None] = Agent(

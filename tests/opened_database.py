@@ -1,4 +1,4 @@
-"""The database of a test, opened beside the service that uses it."""
+"""The database of a test, opened while the service uses it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

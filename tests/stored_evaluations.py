@@ -1,4 +1,4 @@
-"""Requests of evaluations as they were stored before each kind had a class of its own."""
+"""Requests of evaluations as they were stored before each kind had its own class."""
 
 from typing import Any
 

@@ -142,8 +142,8 @@ class _Workers:
         capture: Any = self._config.pluginmanager.getplugin("capturemanager")
         if self._config.option.capture == "fd":
             for stream in (capture._global_capturing.out, capture._global_capturing.err):
-                with tempfile.TemporaryFile() as own:
-                    os.dup2(own.fileno(), stream.tmpfile.fileno(), inheritable=False)
+                with tempfile.TemporaryFile() as file:
+                    os.dup2(file.fileno(), stream.tmpfile.fileno(), inheritable=False)
 
     def _next_file(self) -> Sequence[int]:
         """Return the numbers of the tests in the next file, or none at the end."""
@@ -185,13 +185,13 @@ class _Workers:
         self, warning_message: warnings.WarningMessage, when: Literal["config", "collect", "runtest"], nodeid: str
     ) -> None:
         if self._parent:
-            said = warnings.WarningMessage(
+            warning = warnings.WarningMessage(
                 str(warning_message.message),
                 warning_message.category,
                 warning_message.filename,
                 warning_message.lineno,
             )
-            self._parent.send(("warning", {"warning_message": said, "when": when, "nodeid": nodeid}))
+            self._parent.send(("warning", {"warning_message": warning, "when": when, "nodeid": nodeid}))
 
 
 def files_of(items: Sequence[pytest.Item]) -> deque[deque[int]]:

@@ -29,11 +29,12 @@ UNDELIVERED_PARTS = "undelivered_parts"
 
 
 class InvalidPrompt(ValueError):
-    """A prompt that cannot be used. `part` is the part at fault, or None if it is the whole."""
+    """A prompt that cannot be used. `part` is the part at fault, or None if it is the whole; `why` does not name it."""
 
     def __init__(self, part: str | None, why: str) -> None:
         super().__init__(why if part is None else f"part {part!r}: {why}")
         self.part = part
+        self.why = why
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,8 @@ def _check_part(name: str, text: Json) -> None:
     """Raise InvalidPrompt if the part's name or text is not one."""
     if _NAME.fullmatch(name) is None:
         raise InvalidPrompt(name, "the name is not one of system, tool:NAME, tool:NAME.ARGUMENT or KIND:NAME")
+    if not {"", ".", ".."}.isdisjoint(name.partition(":")[2].split("/")) and name != SYSTEM:
+        raise InvalidPrompt(name, "agents get it as a file, so the name is a path without . and ..")
     if not isinstance(text, str) or not text.strip():
         raise InvalidPrompt(name, "expected a text that is not empty")
     try:

@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import Depends, Query
 from ulid import ULID
 
+from learnloop.outcome import ordered
 from learnloop_service.app.agent_sessions.calls import SessionCalls
 from learnloop_service.app.agent_sessions.records import KeptCall
 from learnloop_service.app.agent_sessions.store import AgentSessions, OpenedSession, SessionSpec, outcome_of
@@ -142,7 +143,8 @@ async def end_agent_session(
     409 if another attempt has begun: the outcome of an earlier one does not count. The same outcome again changes
     nothing.
     """
-    outcome = SessionOutcome(request.reward, request.parts, request.output, request.reason)
+    facts = ordered(request.facts) if request.facts else None
+    outcome = SessionOutcome(request.reward, request.parts, request.output, request.reason, facts)
     row = await store.end(caller, id, outcome, request.attempt)
     return _shown(row, (await opinions_of(database, [id])).get(id))
 

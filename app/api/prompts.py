@@ -42,7 +42,7 @@ async def store_prompt(
         read = read_prompt(prompt.model_dump())
     except InvalidPrompt as error:
         where = ("body",) if error.part is None else ("body", "parts", error.part)
-        raise InvalidRequest(where, str(error)) from error
+        raise InvalidRequest(where, error.why) from error
     new = prompt_document(caller.namespace, read)
     sha256, count = str(new.reference["sha256"]), int(new.reference["count"])
     version = NewVersion(new.project, "prompt", name, sha256, count, environment="", origin={"author": caller.actor})

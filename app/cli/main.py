@@ -38,6 +38,7 @@ COMMANDS = {
         "trajectories": "learnloop_service.app.cli.trajectories:app",
         "eval": "learnloop_service.app.cli.evaluations:evaluate",
         "evaluations": "learnloop_service.app.cli.evaluations:app",
+        "failures": "learnloop_service.app.cli.failures:failures",
     },
     "Use": {
         "ask": "learnloop_service.app.cli.ask:ask",

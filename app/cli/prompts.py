@@ -30,7 +30,7 @@ def upload(
             exists=True,
             metavar="FILE|DIR",
             help="YAML or JSON with `parts`, or with the parts themselves; any other file is the system message. In a "
-            "directory, each file is a part: system.txt, tool/search_inbox.txt, skill/refunds.md.",
+            "directory, each file is a part: system.txt, tool/search_inbox.txt, and others as files of the agent.",
         ),
     ],
     service: ServiceAt = HERE,
@@ -122,9 +122,12 @@ def read(path: Path) -> dict[str, Json]:
 
 
 def _part(folder: Path, file: Path) -> str:
-    """Return the part that a file of a directory is: `tool/search.txt` is `tool:search`."""
-    kind, *rest = file.relative_to(folder).with_suffix("").parts
-    return f"{kind}:{'/'.join(rest)}" if rest else kind
+    """Return the part that a file of a directory is: `system.txt` is `system`, `tool/search.txt` is `tool:search`, and
+    any other is a file of the agent, such as `file:AGENTS.md`."""
+    path = file.relative_to(folder)
+    if path.parts[:-1] == ("tool",):
+        return f"tool:{path.stem}"
+    return "system" if path.parts[:-1] == () and path.stem == "system" else f"file:{path.as_posix()}"
 
 
 def _parts(service: Service, prompt: str) -> dict[str, str]:

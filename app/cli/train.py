@@ -91,8 +91,7 @@ def train(
     request = _request(file, graph, settings or (), flags)
     with service_at(url, data_dir) as service:
         if detach:
-            _show_accepted(service, service.start_run(request), as_json)
-            return
+            return _show_accepted(service, service.start_run(request), as_json)
         with RunDisplay(progress) as display:
             run = run_to_end(service, request, display)
     print_json(run) if as_json else print_run(run)

@@ -9,6 +9,7 @@ from typing import Any
 from learnloop_service.app.domain.stored_evaluation import Slot, StoredEvaluation
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted
+from learnloop_service.training.diagnosis.patterns import ending_of
 from learnloop_service.training.statistics.bootstrap import DRAWS, LEVEL, intervals
 from learnloop_service.training.statistics.shares import wilson
 
@@ -162,7 +163,7 @@ def _counts(rows: Sequence[Any]) -> dict[str, Json]:
     return {
         "rollouts": len(rows),
         "unscored": sum(row.reward is None and row.error is None for row in rows),
-        "errors": dict(sorted(Counter(kind for row in rows if (kind := _kind_of_error(row))).items())),
+        "errors": dict(sorted(Counter(ending for row in rows if (ending := ending_of(row))).items())),
     }
 
 
@@ -174,17 +175,3 @@ def _usage(rows: Sequence[Any]) -> dict[str, Json]:
         "seconds_p50": median(seconds) if seconds else None,
         "seconds_p95": seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))] if seconds else None,
     }
-
-
-def _kind_of_error(row: Any) -> str | None:
-    """Return why the rollout is not a success; None if it is one."""
-    if row.error is not None:
-        return "failed"
-    if row.success:
-        return None
-    if row.reward is None:
-        return "unscored"
-    finish = str(row.outcome.get("finish", "unsuccessful"))
-    if finish != "answered":
-        return finish
-    return "wrong_sources" if (row.score or 0.0) >= 0.5 else "wrong_answer"

@@ -5,9 +5,9 @@ import math
 from datetime import datetime
 from typing import Annotated, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from learnloop.outcome import MAX_REWARD
+from learnloop.outcome import MAX_FACTS, MAX_REWARD
 from learnloop_service.app.domain.agent_session_state import AgentSessionState
 from learnloop_service.app.schemas.base import Name, RequestBody, RequestPart, ResponseModel
 from learnloop_service.environment.json_type import Json
@@ -83,6 +83,9 @@ class OutcomeRequest(RequestBody):
     """What the agent achieved, for a judge to read."""
     reason: Text | None = None
     """Why there is no reward. A session without one counts for nothing, which is not zero."""
+    facts: dict[Text, bool] | None = Field(default=None, max_length=MAX_FACTS)
+    """Whether milestones of the task were reached, in the order in which a success reaches them: they name the patterns
+    of `GET /failures`."""
     attempt: int | None = Field(default=None, ge=1, lt=2**31)
     """The attempt that has this outcome, as the claim, the posted task or `POST /sessions` gave it. Default: that of
     the session's key. With an API key it is required once a session was restarted whose `restart` is `explicit`."""
@@ -111,6 +114,8 @@ class AgentSessionOutcome(ResponseModel):
     """What the agent achieved."""
     reason: str | None = None
     """Why there is no reward."""
+    facts: Annotated[dict[str, bool], BeforeValidator(dict)] | None = None
+    """Whether milestones of the task were reached, in the agent's order."""
 
 
 class AgentSessionOpinions(ResponseModel):

@@ -64,6 +64,8 @@ class TrajectoryBrief(ResponseModel):
     """Kind of the failure: `timeout`, `agent`, or `other`; or, for reasons that are not the agent's, `agent_lost`,
     `backend_away`, `backend_error`, `model_not_found` or `environment`. Null if it did not fail, or was saved by an
     earlier version."""
+    prompt_sha256: str | None = None
+    """Hash of the stored prompt that it was made with; null for the environment's own texts."""
     turns: int
     """Number of turns: replies of the agent."""
     prompt_tokens: int

@@ -11,7 +11,7 @@ import httpx
 import structlog
 
 from learnloop.errors import why_unreachable
-from learnloop.outcome import BadOutcome, parse_outcome
+from learnloop.outcome import BadOutcome, ordered, parse_outcome
 from learnloop_service.app.agent_sessions.tasks import UNCLAIMED, AgentTasks
 from learnloop_service.app.security.address_guard import AddressGuard, AddressRefused, guarded_transport
 from learnloop_service.app.security.webhook_signing import signed_headers
@@ -161,7 +161,8 @@ def _read(status: int, content: bytes) -> SessionOutcome | None:
         raise _Refused(f"the runner's outcome is invalid: {error}", again=True) from error
     except (ValueError, RecursionError) as error:
         raise _Refused(f"the runner's answer is no outcome: {error}", again=True) from error
-    return SessionOutcome(outcome.reward, outcome.parts or None, outcome.output, outcome.reason)
+    facts = ordered(outcome.facts) or None
+    return SessionOutcome(outcome.reward, outcome.parts or None, outcome.output, outcome.reason, facts)
 
 
 @dataclass(frozen=True)

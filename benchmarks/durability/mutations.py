@@ -188,7 +188,7 @@ MUTATIONS = (
     _one(
         "a damaged intent to train still stands",
         "training/journal.py",
-        '            put[name] = "{}"\n',
+        '            replacements[name] = "{}"\n',
         "            pass\n",
         "tests/unit/training/test_journal.py::test_what_becomes_of_damaged_entries",
     ),
@@ -239,7 +239,7 @@ MUTATIONS = (
         "training/engine/engine.py",
         "                self._drop_weights(after.key)\n",
         "",
-        "tests/unit/engine/test_training.py::test_a_step_is_sampled_by_its_name",
+        "tests/unit/engine/test_training.py::test_a_step_is_sampled_while_it_is_written",
     ),
     Mutation(
         "the engine's compare-and-set",
@@ -321,7 +321,7 @@ MUTATIONS = (
         "training/rollout/call_sequences.py",
         "if prompt[: len(content)] == content]",
         "if prompt[:1] == content[:1]]",
-        "tests/unit/training/rollout/test_call_sequences.py::test_every_sampled_token_is_trained_once_after_what_it_was_sampled",
+        "tests/unit/training/rollout/test_call_sequences.py::test_every_sampled_token_is_trained_once",
     ),
     _one(
         "an agent that asked nothing has no outcome",

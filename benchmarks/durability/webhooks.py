@@ -215,7 +215,7 @@ async def _calm(stage: Stage, dispatchers: Dispatchers) -> float:
 def _gone_wrong(story: Story, disabled_reason: str | None) -> list[str]:
     if "410" not in (disabled_reason or ""):
         return ["the endpoint that answered 410 is not disabled"]
-    received = {arrival.id for arrival in story.receiver.taken()}  # outcomes can be lost with a killed dispatcher
+    received = {arrival.id for arrival in story.receiver.accepted()}  # outcomes can be lost with a killed dispatcher
     delivered = {row.id for row in story.deliveries if row.state == "delivered"}
     if wrong := delivered - received:
         return [f"{len(wrong)} deliveries to the endpoint that answered 410 are not as they should be"]

@@ -320,6 +320,12 @@ TRAITS = Traits(
     asked_without=frozenset({"scenarios"}),
     task=_TASK,
     repeats=True,
+    milestones={
+        "found_source": "never found the source",
+        "read_source": "found the source and did not read it",
+        "cites_source": "read the source and did not cite it",
+        "sources_correct": "cited a source, but not exactly the right ones",
+    },
     config_for=_config_for,
 )
 

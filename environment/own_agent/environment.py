@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from learnloop.outcome import AgentOutcome, read_report
+from learnloop.outcome import AgentOutcome, ordered, read_report
 from learnloop_service.environment.base import (
     CUT_OFF,
     REPORTED_REWARD,
@@ -117,7 +117,8 @@ class AgentEpisode:
     """One attempt at a task; `outcome` holds the agent's report.
 
     `finish` is `reported`, or how the attempt ended otherwise. An output that is a text is the `answer`, which judges
-    compare; any other JSON is the `output`.
+    compare; any other JSON is the `output`. `facts` are pairs of a milestone's name and whether it was reached, in the
+    order of the agent; there are none if it reported none.
     """
 
     tools: Sequence[Tool] = ()
@@ -145,8 +146,10 @@ class AgentEpisode:
     def outcome(self) -> Outcome:
         reported = self._reported
         is_text = isinstance(reported.output, str)
-        cut_off: dict[str, Json] = {CUT_OFF: True} if self._finish in ("malformed", "full_context") else {}
-        return cut_off | {
+        added: dict[str, Json] = {CUT_OFF: True} if self._finish in ("malformed", "full_context") else {}
+        if reported.facts:
+            added["facts"] = ordered(reported.facts)
+        return added | {
             "finish": self._finish,
             "detail": self._detail,
             "output": None if is_text else reported.output,

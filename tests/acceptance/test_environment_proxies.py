@@ -9,7 +9,7 @@ import pytest
 
 from learnloop_service.app.cli.service_process import own_service
 from learnloop_service.app.cli.watching import follow
-from tests.acceptance.test_snippets import TINY
+from tests.acceptance.documented_blocks import TINY
 
 pytestmark = pytest.mark.long
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 @pytest.fixture
 def proxy() -> Iterator[tuple[str, list[object]]]:
     """The address of a server that accepts connections and closes them, and who connected."""
-    seen: list[object] = []
+    connections: list[object] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def accept() -> None:
@@ -26,12 +26,12 @@ def proxy() -> Iterator[tuple[str, list[object]]]:
                     connection, peer = listening.accept()
                 except OSError:
                     return
-                seen.append((peer, connection.recv(100)))
+                connections.append((peer, connection.recv(100)))
                 connection.close()
 
         thread = threading.Thread(target=accept)
         thread.start()
-        yield f"127.0.0.1:{listening.getsockname()[1]}", seen
+        yield f"127.0.0.1:{listening.getsockname()[1]}", connections
         listening.shutdown(socket.SHUT_RDWR)
     thread.join()
 
@@ -40,7 +40,7 @@ def proxy() -> Iterator[tuple[str, list[object]]]:
 def test_a_run_asks_no_proxy_for_what_is_on_this_machine(
     scheme: str, proxy: tuple[str, list[object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address, seen = proxy
+    address, connections = proxy
     for name in ("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, f"{scheme}://{address}")
         monkeypatch.setenv(name.lower(), f"{scheme}://{address}")
@@ -48,4 +48,6 @@ def test_a_run_asks_no_proxy_for_what_is_on_this_machine(
     monkeypatch.setenv("NO_PROXY", "fd07:b51a:cc66:f0::/64")
     with own_service(tmp_path, waiting=lambda _: None) as service:
         run = follow(service, service.start_run(TINY)["run_id"], lambda _: None)
-    assert (run["status"], run["error"], seen) == ("completed", None, [])
+    assert run["status"] == "completed"
+    assert run["error"] is None
+    assert connections == []

@@ -18,7 +18,7 @@ import pytest
 
 from learnloop_service.app.cli.client import Service
 from learnloop_service.app.cli.service_process import free_port
-from tests.acceptance.test_snippets import BLOCKS, ILLUSTRATIONS, Block
+from tests.acceptance.documented_blocks import BLOCKS, ILLUSTRATIONS, Block
 from tests.fakes.engine_process import ROOT
 from tests.fakes.mailboxes import mbox
 
@@ -143,16 +143,18 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     port = free_port()
     path = os.pathsep.join([str(programs), str(BIN), os.environ["PATH"]])
     packages = {"PYTHONPATH": str(tmp_path / "packages")}
-    made = Reader(folder, os.environ | packages | {"HOME": str(home), "PATH": path, "LEARNLOOP_PORT": str(port)}, port)
-    yield made
-    made.close()
+    opened = Reader(
+        folder, os.environ | packages | {"HOME": str(home), "PATH": path, "LEARNLOOP_PORT": str(port)}, port
+    )
+    yield opened
+    opened.close()
 
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_a_guide_works_as_it_is_written(guide: str, reader: Reader) -> None:
     if guide in NOT_FOLLOWED:
         pytest.skip(NOT_FOLLOWED[guide])
-    blocks = [block for block in BLOCKS if block.place.startswith(f"docs/guides/{guide}.md:")]
+    blocks = [block for block in BLOCKS if block.where.startswith(f"docs/guides/{guide}.md:")]
     if (missing := [name for name in ("curl", "jq") if which(name) is None]) and any(
         program in block.text for block in blocks for program in missing
     ):
@@ -164,8 +166,8 @@ def test_a_guide_works_as_it_is_written(guide: str, reader: Reader) -> None:
 
 def _file_name(block: Block) -> str | None:
     """The name of the file that holds the block, if the words before it give one."""
-    page, _, line = block.place.partition(":")
+    page, _, line = block.where.partition(":")
     before = (ROOT / page).read_text(encoding="utf-8").splitlines()[: int(line) - 1]
     words = " ".join(before[-4:])
-    found = re.findall(r"`([\w.]+\.(?:py|sh|json|csv|yaml))`", words)
-    return found[-1] if found and not block.commands else None
+    names = re.findall(r"`([\w.]+\.(?:py|sh|json|csv|yaml))`", words)
+    return names[-1] if names and not block.commands else None

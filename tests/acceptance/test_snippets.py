@@ -31,155 +31,22 @@ from learnloop_service.app.cli.service_process import own_service
 from learnloop_service.app.cli.watching import follow
 from learnloop_service.environment.email_search.synthetic import make_world, parse_address
 from learnloop_service.environment.json_type import Json
+from tests.acceptance.documented_blocks import BLOCKS, ILLUSTRATIONS, PAGES, PROGRAMS, TINY, Block
 from tests.fakes.engine_process import ROOT
 
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "benchmarks/README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
-    *sorted((ROOT / "docs/guides").glob("*.md")),
-]
-ILLUSTRATIONS = {
-    "Learned: held-out success rose": "output of a demo of minutes",
-    "Turn 1 decided it:": "output of a what-if of minutes",
-    "the rollout itself failed after": "output of the same what-if",
-    "POST /learn-loop            the service": "a drawing",
-    "POST /learn-loop            {": "an outline of requests",
-    '"on_no_signal"': "one member of a request",
-    '{"question": "...", "answer"': "the form of a line",
-    "GET /runs/RUN_ID/events": "an outline of requests",
-    '{"seq": 12': "the form of an event",
-    "event: progress": "a part of a stream",
-    "[project.entry-points": "a part of a pyproject.toml",
-    "TRAITS = Traits(documents": "a line of an environment's module",
-    'RunPage("emails"': "the same",
-    "// emails.js": "a page of the dashboard; tests/unit/dashboard/test_added_pages.py joins such ones",
-    'model = "MODEL"': "settings of another program",
-    "weight(rollout) =": "formulas",
-    '{"type": "iteration.completed"': "the form of a message",
-    "#!/bin/sh": "an agent in a shell script",
-    "OTEL_EXPORTER_OTLP": "settings",
-    "WANDB_API_KEY": "settings",
-    "CREATE ROLE": "statements for a user's own Postgres",
-    "LEARNLOOP_ALLOWED": "settings",
-    "LEARNLOOP_ENVIRONMENT": "settings",
-    "LEARNLOOP_MODELS": "settings",
-    "learn_loop                      run_id": "a drawing",
-    "POST /hooks": "the form of a message",
-    "learnloop: the engine needs": "what a command prints",
-    "iteration  ": "what training prints",
-    "MODEL           SUCCESS": "what evaluating prints",
-    "29,000 euros": "what asking prints",
-    "AGENT ": "what the check of an environment prints",
-    "500 lines: ": "what importing conversations prints",
-    "200 rows (": "what importing questions prints",
-    "step 1: mean reward": "what the script above it prints",
-    "server {": "lines for nginx; tests/integration/app/test_proxies.py runs them",
-    "learn.example {": "lines for Caddy, which the page says were not run",
-    "http:\n  routers:": "lines for Traefik, which the page says were not run",
-}
-"""Blocks that cannot be executed, by how they begin, with the reason."""
-ELSEWHERE = {
-    ".": "the environment is active here",
-    "cd": "a folder of the user's",
-    "cp": "a user's own file",
-    "docker": "there is no docker here",
-    "chmod": "a user's own file",
-    "export": "a variable of the shell",
-    "kubectl": "there is no cluster here; tests/unit/deploy builds and checks the files",
-    "pip": "another package, or the wheels: tests/integration/install",
-    "pipx": "it needs the network: scripts/install_check.py",
-    "python3": "the wheels: tests/integration/install",
-    "sbatch": "there is no Slurm here",
-    "systemctl": "there is no systemd here",
-    "uv": "it needs the network: scripts/install_check.py",
-    ".ci/run": "all checks, of which this is one",
-}
-"""Commands that are not checked, with the reason."""
-PROGRAMS = {"curl", "learnloop", "learnloop-agent", "make", *ELSEWHERE}
-TINY = {
-    "iterations": 1,
-    "groups_per_iteration": 1,
-    "rollouts_per_group": 2,
-    "max_turns": 3,
-    "max_completion_tokens": 60,
-    "evaluation": {"scenarios": 1, "test_scenarios": 1, "samples": 1},
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A block of code; `place` is file and line."""
-
-    place: str
-    language: str
-    text: str
-
-    @property
-    def commands(self) -> list[str]:
-        """Its commands without comments, continued lines joined; none if it is no shell."""
-        if self.language:
-            return []
-        found: list[str] = []
-        for line in self.text.splitlines():
-            if found and _is_open(found[-1]):
-                found[-1] = f"{found[-1].removesuffix(chr(92))}\n{line}"
-            elif line.strip() and not line.lstrip().startswith("#"):
-                if line.split()[0] not in PROGRAMS:
-                    return found if found and found[0].startswith("curl") else []  # what curl printed follows
-                found.append(line)
-        return found
-
-    @property
-    def is_python(self) -> bool:
-        return self.language == "python" or self.text.startswith(("from ", "import "))
-
-    @property
-    def documents(self) -> list[Json] | None:
-        """Its JSON documents, one or one a line; None if it is no JSON."""
-        for texts in ([self.text], self.text.splitlines()):
-            try:
-                return [json.loads(text) for text in texts]
-            except ValueError:
-                continue
-        return None
-
-
-def _is_open(command: str) -> bool:
-    return command.endswith("\\") or command.replace("\\'", "").count("'") % 2 == 1
-
-
-def _blocks() -> Iterator[Block]:
-    for page in PAGES:
-        lines, number = page.read_text(encoding="utf-8").splitlines(), 0
-        while number < len(lines):
-            begin, place = number, f"{page.relative_to(ROOT)}:{number + 1}"
-            if fence := re.match(r"( *)```(\w*)$", lines[number]):
-                number = lines.index(f"{fence[1]}```", number + 1)
-                text = "\n".join(line.removeprefix(fence[1]) for line in lines[begin + 1 : number])
-                yield Block(place, fence[2], text)
-            elif lines[number].startswith("    ") and not lines[number - 1].strip():
-                while number < len(lines) and (lines[number].startswith("    ") or not lines[number].strip()):
-                    number += 1
-                yield Block(place, "", "\n".join(line[4:] for line in lines[begin:number]).rstrip())
-            number += 1
-
-
-BLOCKS = list(_blocks())
-COMMANDS = [(block.place, command) for block in BLOCKS for command in block.commands]
+COMMANDS = [(block.where, command) for block in BLOCKS for command in block.commands]
 PYTHON = [block for block in BLOCKS if block.is_python]
 
 
 def _named(*programs: str) -> pytest.MarkDecorator:
-    found = [(place, command) for place, command in COMMANDS if command.split()[0] in programs]
-    return pytest.mark.parametrize(("place", "command"), found, ids=[place for place, _ in found])
+    matching = [(where, command) for where, command in COMMANDS if command.split()[0] in programs]
+    return pytest.mark.parametrize(("where", "command"), matching, ids=[where for where, _ in matching])
 
 
 def test_every_block_is_of_a_kind_that_is_checked() -> None:
     assert len(BLOCKS) > 40
     unknown = [
-        block.place
+        block.where
         for block in BLOCKS
         if not (block.commands or block.is_python or block.documents is not None)
         and not block.text.startswith(tuple(ILLUSTRATIONS))
@@ -191,21 +58,21 @@ def test_every_block_is_of_a_kind_that_is_checked() -> None:
 
 
 def test_questions_are_answered_by_their_inbox() -> None:
-    asked = [
+    questions = [
         (question, address)
         for _, command in COMMANDS
         for question in re.findall(r'"((?:When|On which|Who|What|Which|How)[^"]*\?)"', command)
         for address in re.findall(r"[a-z]+\.\d+\.\d+@inbox\.example", command)
     ]
-    assert len(asked) >= 4
-    for question, address in asked:
-        place = parse_address(address)
-        assert place is not None
-        assert make_world(*place).question == question
+    assert len(questions) >= 4
+    for question, address in questions:
+        key = parse_address(address)
+        assert key is not None
+        assert make_world(*key).question == question
 
 
 @_named("make")
-def test_targets_of_make_exist(place: str, command: str) -> None:
+def test_targets_of_make_exist(where: str, command: str) -> None:
     target = shlex.split(command, comments=True)[1]
     assert re.search(rf"^{re.escape(target)}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
@@ -217,7 +84,7 @@ def test_modules_exist() -> None:
 
 
 @_named("learnloop")
-def test_the_command_line_takes_it(place: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_takes_it(where: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "graph.json").write_text("[]")
     (tmp_path / "run.yaml").write_text("iterations: 1")
@@ -238,9 +105,9 @@ def test_the_command_line_takes_it(place: str, command: str, tmp_path: Path, mon
 
 
 @_named("learnloop-agent")
-def test_the_clients_command_takes_it(place: str, command: str) -> None:
-    taken = agent_parser("learnloop-agent").parse_args(shlex.split(command)[1:])
-    assert taken.command[:1] == ["--"]
+def test_the_clients_command_takes_it(where: str, command: str) -> None:
+    options = agent_parser("learnloop-agent").parse_args(shlex.split(command)[1:])
+    assert options.command[:1] == ["--"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,14 +147,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
         written = io.StringIO()
         with redirect_stdout(written):
             exec(next(block.text for block in PYTHON if "customer-" in block.text and "hours" in block.text), {})
-        made = service.import_file(written.getvalue().encode(), name="chats")
-        assert (made["conversations"]["liked"], made["tasks"]["count"]) == (365, 135)
+        imported = service.import_file(written.getvalue().encode(), name="chats")
+        assert imported["conversations"]["liked"] == 365
+        assert imported["tasks"]["count"] == 135
         yield Trained(service, *runs)
 
 
 @pytest.mark.long
 @_named("curl")
-def test_curl_gets_an_answer(place: str, command: str, trained: Trained, tmp_path: Path) -> None:
+def test_curl_gets_an_answer(where: str, command: str, trained: Trained, tmp_path: Path) -> None:
     if "[...]" in command:
         pytest.skip("an outline; docs/api.md has it in full")
     if '"graph": "test.0.17"' in command:
@@ -321,14 +189,14 @@ def _subject(command: str, trained: Trained) -> Iterator[str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("block", PYTHON, ids=[block.place for block in PYTHON])
+@pytest.mark.parametrize("block", PYTHON, ids=[block.where for block in PYTHON])
 def test_python_runs(block: Block, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEARNLOOP_TASK", '{"question": "Who are you?"}')
     monkeypatch.setattr("sys.stdin", io.StringIO('{"LEARNLOOP_ATTEMPT": "1"}\n'))
     monkeypatch.setenv("OPENAI_BASE_URL", f"{trained.service.url}/v1")
     monkeypatch.setenv("OPENAI_API_KEY", "none is needed on loopback")
     monkeypatch.setenv("OPENAI_MODEL", "learnloop/tiny")
-    code = compile(trained.filled(block.text), block.place, "exec", PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    code = compile(trained.filled(block.text), block.where, "exec", PyCF_ALLOW_TOP_LEVEL_AWAIT)
     names: dict[str, Any] = {}
     if code.co_flags & inspect.CO_COROUTINE:
         asyncio.run(eval(code, names))

@@ -7,8 +7,8 @@ from playwright.async_api import expect
 
 from tests.browser.visit import Visit
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.compared_runs import compared_runs
 from tests.integration.app.served import served, settings_for
-from tests.integration.app.test_comparisons import compared_runs
 
 pytestmark = pytest.mark.long
 

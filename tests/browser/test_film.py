@@ -13,9 +13,9 @@ from tests.browser.real_service import real_service
 from tests.browser.visit import Visit
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.film_scenarios import HELD_OUT
+from tests.integration.app.scored_runs import RUN
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_film import HELD_OUT
-from tests.integration.app.test_likelihood import RUN
 
 pytestmark = pytest.mark.long
 

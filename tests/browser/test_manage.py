@@ -15,8 +15,8 @@ from tests.conditions import answered, until
 from tests.fakes.faulty_receiver import faulty_receiver
 from tests.fakes.mailboxes import mbox, questions
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.imitating_runs import demonstrations
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_demonstrations import demonstrations
 
 pytestmark = pytest.mark.long
 

@@ -13,8 +13,8 @@ from playwright.async_api import Locator, expect
 from tests.browser.visit import Visit
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.integration.app.released_models import scripted_engine
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_challenges import _engine as scripted_engine
 
 pytestmark = pytest.mark.long
 

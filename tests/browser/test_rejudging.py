@@ -12,8 +12,8 @@ from playwright.async_api import expect
 from learnloop_service.app.domain.listed_model import ListedModel
 from tests.browser.visit import Visit
 from tests.fakes.scripted_judge import Raw, ScriptedJudge, completion, scripted_judge
+from tests.integration.app.rejudged_runs import RUN, rejudging_service
 from tests.integration.app.served import run_with
-from tests.integration.app.test_rejudging import RUN, rejudging_service
 
 pytestmark = pytest.mark.long
 

@@ -18,8 +18,8 @@ from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.conftest import database
 from tests.integration.app.release_stage import GOOD, MALFORMED, enroll, observe_all
+from tests.integration.app.released_models import scripted_engine
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_challenges import _engine as scripted_engine
 
 if TYPE_CHECKING:
     from playwright.async_api import Locator

@@ -10,8 +10,8 @@ from sqlalchemy import text
 from learnloop_service.app.db.database import make_database, make_engine, parse_url
 from tests.browser.visit import Visit
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.rewritten_rollouts import rewrite
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_rollout_filters import rewrite
 
 pytestmark = pytest.mark.long
 

@@ -21,13 +21,13 @@ from learnloop_service.training.types import IterationProgress, IterationResult
 from tests.browser.visit import Visit
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
-from tests.integration.app import test_budgets as budgets
+from tests.integration.app import talking_runs
+from tests.integration.app.diagnosed_runs import MALFORMED
+from tests.integration.app.diagnosed_runs import RUN as DIAGNOSED
+from tests.integration.app.engine_children import ENGINE_CHILD, engine_pid
+from tests.integration.app.quick_pulses import quick_pulses  # noqa: F401  # a fixture
+from tests.integration.app.runs_without_signal import service as service_that_answers
 from tests.integration.app.served import ended, run_with, served, settings_for, start
-from tests.integration.app.test_diagnoses import MALFORMED
-from tests.integration.app.test_diagnoses import RUN as DIAGNOSED
-from tests.integration.app.test_engine_process import _CHILD, _pid
-from tests.integration.app.test_health import quick_pulses  # noqa: F401  # a fixture
-from tests.integration.app.test_no_signal import service as service_that_answers
 
 pytestmark = pytest.mark.long
 
@@ -74,8 +74,8 @@ async def test_charts_show_what_there_is_and_lead_to_the_rollouts(
 
 
 async def test_a_used_up_budget_asks_for_a_higher_one(visit: Visit, data_dir: Path, database_url: str) -> None:
-    async with budgets.service(data_dir, database_url) as (client, _):
-        run_id = await start(client, budgets.RUN | {"budget": {"max_tokens": 5_000}})
+    async with talking_runs.service(data_dir, database_url) as (client, _):
+        run_id = await start(client, talking_runs.RUN | {"budget": {"max_tokens": 5_000}})
         assert (await ended(client, run_id))["status"] == "paused"
         await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}")
         await expect(visit.text("Paused: the budget of 5,000 tokens is used up")).to_be_visible()
@@ -181,7 +181,7 @@ async def test_a_run_says_that_the_engine_is_frozen_and_when_it_goes_on(
     visit: Visit, data_dir: Path, database_url: str
 ) -> None:
     settings = settings_for(data_dir, database_url, restart_after_s=0)
-    engine, held = EngineProcess(settings, _CHILD), threading.Event()
+    engine, held = EngineProcess(settings, ENGINE_CHILD), threading.Event()
     await engine.start()
     try:
         async with served(settings, ScriptedLoop(gates={2: held}), engine=engine) as client:
@@ -191,10 +191,10 @@ async def test_a_run_says_that_the_engine_is_frozen_and_when_it_goes_on(
             await expect(visit.text("1 of 2 iterations")).to_be_visible()
             notice = visit.text("The run is waiting for the service")
             await expect(notice).to_have_count(0)
-            os.kill(_pid(data_dir), signal.SIGSTOP)
+            os.kill(engine_pid(data_dir), signal.SIGSTOP)
             await expect(notice).to_be_visible()
             await expect(visit.text("engine unresponsive. The run continues by itself")).to_be_visible()
-            os.kill(_pid(data_dir), signal.SIGCONT)
+            os.kill(engine_pid(data_dir), signal.SIGCONT)
             await expect(notice).to_have_count(0)
             held.set()
             await run_with(client, run_id, "completed")

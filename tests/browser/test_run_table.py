@@ -12,8 +12,8 @@ from sqlalchemy import select
 from learnloop_service.app.db.tables import LedgerEntry, Run
 from tests.browser.visit import Visit
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.many_runs import insert_runs
 from tests.integration.app.served import served, settings_for
-from tests.integration.app.test_run_table import insert_runs
 from tests.opened_database import opened_database
 
 pytestmark = pytest.mark.long

@@ -9,7 +9,7 @@ from learnloop_service.app.db.database import make_database, make_engine, parse_
 from tests.browser.visit import Visit
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
-from tests.integration.app.test_agent_traffic import worked
+from tests.integration.app.worked_sessions import worked
 
 pytestmark = pytest.mark.long
 

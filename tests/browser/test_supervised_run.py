@@ -8,8 +8,8 @@ import httpx
 from playwright.async_api import expect
 
 from tests.browser.visit import Visit
+from tests.integration.app.imitating_runs import NOT_EVALUATED, ImitatingBackend, demonstrations, service, store
 from tests.integration.app.served import run_with
-from tests.integration.app.test_demonstrations import NOT_EVALUATED, ImitatingBackend, demonstrations, service, store
 
 _WIDTHS = (1440, 390)
 

@@ -13,8 +13,8 @@ from learnloop_service.app.db.database import make_engine, parse_url
 from tests.browser.real_service import real_service
 from tests.browser.visit import Visit
 from tests.fakes.engine_process import EngineProcess
+from tests.integration.app.ended_evaluations import ended
 from tests.integration.app.served import run_with
-from tests.integration.app.test_evaluations import ended
 from tests.opened_database import execute
 
 pytestmark = pytest.mark.long

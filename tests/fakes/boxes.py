@@ -42,7 +42,7 @@ class Boxes:
     def episode(self, scenario: Scenario, max_turns: int | None = None) -> Any:
         return Box(self, scenario)
 
-    def said(self, scenario: Scenario) -> str:
+    def question(self, scenario: Scenario) -> str:
         return f"Which colour has the box {scenario.task['box']}?"
 
     def opened(self, scenario: Scenario) -> str:
@@ -74,7 +74,7 @@ class Box:
         self.facts: dict[str, Any] = {"finish": "open", "answer": None, "opened": False}
 
     def messages(self) -> list[dict[str, Any]]:
-        return [{"role": "user", "content": self.boxes.said(self.scenario)}]
+        return [{"role": "user", "content": self.boxes.question(self.scenario)}]
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         check_call(self.tools, name, arguments)
@@ -102,17 +102,17 @@ class Overlapping(Boxes):
 class Drifting(Boxes):
     """A scenario is different each time that it is requested."""
 
-    asked = itertools.count()
+    numbers = itertools.count()
 
     def scenario(self, split: Any, box: str) -> Scenario:
-        return super().scenario(split, f"{box}-{next(self.asked)}")
+        return super().scenario(split, f"{box}-{next(self.numbers)}")
 
 
 class Leaking(Boxes):
     """The question contains the answer."""
 
-    def said(self, scenario: Scenario) -> str:
-        return f"{super().said(scenario)} Not to be told: {scenario.reference['answer'].upper()}."
+    def question(self, scenario: Scenario) -> str:
+        return f"{super().question(scenario)} It is a secret: {scenario.reference['answer'].upper()}."
 
 
 class Listing(Boxes):
@@ -121,8 +121,8 @@ class Listing(Boxes):
     def colour(self, box: str) -> str:
         return Random(box).choice(COLOURS)
 
-    def said(self, scenario: Scenario) -> str:
-        return f"{super().said(scenario)} One of: {', '.join(COLOURS)}."
+    def question(self, scenario: Scenario) -> str:
+        return f"{super().question(scenario)} One of: {', '.join(COLOURS)}."
 
 
 class Counting(Boxes):

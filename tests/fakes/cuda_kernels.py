@@ -23,21 +23,21 @@ Outputs = Tensor | tuple[Tensor, ...]
 
 def cuda_weights(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
     """Return CudaWeights for models on a CPU."""
-    found: type[Any] = _module("llama_cuda", monkeypatch).CudaWeights
+    weights_class: type[Any] = _module("llama_cuda", monkeypatch).CudaWeights
     product = torch.mm
 
     def mm(*operands: Tensor, out_dtype: torch.dtype | None = None, **options: Any) -> Tensor:
-        found = product(*operands, **options)
-        return found if out_dtype is None else found.to(out_dtype)
+        multiplied = product(*operands, **options)
+        return multiplied if out_dtype is None else multiplied.to(out_dtype)
 
     monkeypatch.setattr(torch, "mm", mm)
-    return found
+    return weights_class
 
 
 def packed_modules(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
     """Return PackedModules for models on a CPU."""
-    found: type[Any] = _module("packed_modules", monkeypatch).PackedModules
-    return found
+    modules_class: type[Any] = _module("packed_modules", monkeypatch).PackedModules
+    return modules_class
 
 
 def _module(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -71,8 +71,8 @@ class _Graph:
         """A graph's memory, of which there is none."""
 
     def replay(self) -> None:
-        for mine, found in zip(_tensors(self.outputs), _tensors(self.step()), strict=True):
-            mine.copy_(found)
+        for output, replayed in zip(_tensors(self.outputs), _tensors(self.step()), strict=True):
+            output.copy_(replayed)
 
 
 def _tensors(outputs: Outputs) -> tuple[Tensor, ...]:

@@ -28,14 +28,15 @@ def save_tensors(directory: Path, tensors: dict[str, Tensor]) -> None:
 
 def change(path: Path, **fields: Any) -> None:
     """Set fields of a JSON file, which may be missing."""
-    found = json.loads(path.read_text()) if path.is_file() else {}
-    path.write_text(json.dumps({**found, **fields}))
+    document = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps({**document, **fields}))
 
 
 def ids_of(directory: Path) -> dict[str, int]:
     """Return the ids of the added tokens."""
     return {
-        each["content"]: each["id"] for each in json.loads((directory / "tokenizer.json").read_text())["added_tokens"]
+        token["content"]: token["id"]
+        for token in json.loads((directory / "tokenizer.json").read_text())["added_tokens"]
     }
 
 

@@ -34,7 +34,7 @@ async def examined(
     """Return the facts of a run's iterations."""
     plan = Plan(config, tuning=tuning)
     facts = await examined_run.examined(backend, plan, SyntheticEmailSearch(), ReferenceJudge(), wrap)
-    assert all(len(str(each.dump())) < 4_096 for each in facts)
+    assert all(len(str(of_iteration.dump())) < 4_096 for of_iteration in facts)
     return facts
 
 

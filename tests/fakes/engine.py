@@ -52,9 +52,9 @@ def sampled_group(
 
 def trajectory(messages: Sequence[dict[str, str]], text: str, sample: Sample, reward: float) -> TrainingTrajectory:
     """Return a trajectory that ends with a sampled reply."""
-    said = (*messages, {"role": "assistant", "content": text})
+    whole = (*messages, {"role": "assistant", "content": text})
     index = len(messages)
-    conversation = Conversation(said, None, {index: tuple(sample.ids)}, {index: tuple(sample.logprobs)})
+    conversation = Conversation(whole, None, {index: tuple(sample.ids)}, {index: tuple(sample.logprobs)})
     return TrainingTrajectory((conversation,), reward)
 
 

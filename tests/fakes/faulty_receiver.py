@@ -45,7 +45,7 @@ class FaultyReceiver:
     """Ends all hanging. Requests that hung are then answered with 200."""
     url: str = ""
 
-    def taken(self) -> list[Arrival]:
+    def accepted(self) -> list[Arrival]:
         """Return the messages that were answered with success, in order."""
         return [arrival for arrival in self.arrivals if arrival.status is not None and arrival.status < 300]
 

@@ -20,8 +20,8 @@ class ForgetfulNetwork:
 
     def forget(self) -> None:
         """Forget all connections that are open now."""
-        for each in self._forgotten:
-            each.set()
+        for event in self._forgotten:
+            event.set()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
         """Carry one connection to the server."""

@@ -97,11 +97,11 @@ def _run(asking: socket.socket) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    given = _take_over(asking)
-    os.chdir(given["directory"])
+    state = _take_over(asking)
+    os.chdir(state["directory"])
     os.environ.clear()
-    os.environ.update(given["environment"])
-    sys.argv = given["arguments"]
+    os.environ.update(state["environment"])
+    sys.argv = state["arguments"]
     sys.modules.pop(sys.argv[0], None)
     status = 0
     try:
@@ -126,9 +126,9 @@ def _run(asking: socket.socket) -> int:
 def _take_over(asking: socket.socket) -> dict[str, Any]:
     """Take over the files, and return the rest of the process state. This process then dies with the requesting one."""
     _, files, _, _ = socket.recv_fds(asking, 1, len(_FILES))
-    for ours, given in zip(_FILES, files, strict=True):
-        os.dup2(given, ours)
-        os.close(given)
+    for ours, file in zip(_FILES, files, strict=True):
+        os.dup2(file, ours)
+        os.close(file)
     with asking.makefile("rb") as lines:
         described = json.loads(lines.readline())
     asking.sendall(os.getpid().to_bytes(4))

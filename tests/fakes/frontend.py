@@ -19,17 +19,17 @@ Fault = Literal["500", "drop", "slow"]
 class Frontend:
     """`faults[n]` is what happens to the n-th request; `slow` ones wait for `hurry`.
 
-    `taken` are the deliveries answered with 200, without repetitions, and `refused` the bodies answered with 400.
+    `accepted` are the deliveries answered with 200, without repetitions, and `refused` the bodies answered with 400.
     """
 
     faults: dict[int, Fault] = field(default_factory=dict)
     hurry: threading.Event = field(default_factory=threading.Event)
     attempts: list[tuple[str, bytes]] = field(default_factory=list)
     """Webhook id and body, in the order of arrival."""
-    taken: list[Any] = field(default_factory=list)
+    accepted: list[Any] = field(default_factory=list)
     refused: list[Any] = field(default_factory=list)
     url: str = ""
-    _seen: set[str] = field(default_factory=set)
+    _ids: set[str] = field(default_factory=set)
 
     def post_learn_loop(self, service: str, body: Any) -> Any:
         """Start a run, as the frontend does when its user presses start."""
@@ -38,14 +38,14 @@ class Frontend:
 
     def download(self, service: str, results_path: str) -> dict[str, tuple[dict[str, str], bytes]]:
         """Download all of a run's results: headers and bytes by name."""
-        found: dict[str, tuple[dict[str, str], bytes]] = {}
+        results: dict[str, tuple[dict[str, str], bytes]] = {}
         cursor = ""
         while cursor is not None:
             page = json.loads(_get(Request(f"{service}{results_path}?limit=7{cursor}"))[1])
             for item in page["items"]:
-                found[item["name"]] = _get(Request(service + item["url"]))
+                results[item["name"]] = _get(Request(service + item["url"]))
             cursor = page["next_cursor"] and f"&cursor={page['next_cursor']}"
-        return found
+        return results
 
     def handle(self, id: str, body: bytes) -> int | None:
         """Return the status to answer with, or None to hang up."""
@@ -61,9 +61,9 @@ class Frontend:
         if not _is_right(message):
             self.refused.append(message)
             return 400
-        if id not in self._seen:  # a delivery that took too long is sent again
-            self._seen.add(id)
-            self.taken.append(message)
+        if id not in self._ids:  # a delivery that took too long is sent again
+            self._ids.add(id)
+            self.accepted.append(message)
         return 200
 
 

@@ -68,7 +68,7 @@ def _paired(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
 def _add_tokenizer(writer: GGUFWriter, source: Path, config: dict[str, int]) -> None:
     tokenizer = json.loads((source / "tokenizer.json").read_text())
     tokens = {number: token for token, number in tokenizer["model"]["vocab"].items()}
-    added = {each["id"]: each["content"] for each in tokenizer["added_tokens"]}
+    added = {entry["id"]: entry["content"] for entry in tokenizer["added_tokens"]}
     tokens |= added
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("default")

@@ -11,13 +11,13 @@ from pathlib import Path
 from learnloop_service.training.engine.__main__ import main
 
 
-def hold(held: Path) -> None:
+def hold(hold_file: Path) -> None:
     """Make the syncs of this process wait for that file to go."""
     sync = os.fsync
 
     def fsync(descriptor: int) -> None:
-        while held.exists():
-            if held.stat().st_size:
+        while hold_file.exists():
+            if hold_file.stat().st_size:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             time.sleep(0.005)
         sync(descriptor)

@@ -60,14 +60,14 @@ class HostedServer:
     """Whether jobs find nothing to train on."""
 
     url: str = ""
-    seen: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     models: dict[str, HostedModel] = field(default_factory=dict)
     _jobs: dict[str, list[Json]] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _numbers: "count[int]" = field(default_factory=count)
 
     def model(self, name: str) -> HostedModel:
-        return next(each for each in self.models.values() if each.about["name"] == name)
+        return next(model for model in self.models.values() if model.about["name"] == name)
 
     def forget_jobs(self) -> None:
         """Forget all jobs, as after a restart."""
@@ -88,10 +88,10 @@ class HostedServer:
 
     async def _interfere(self, request: Request, call_next: Any) -> Response:
         line = f"{request.method} {request.url.path}"
-        self.seen.append(line)
+        self.requests.append(line)
         if request.headers.get("authorization") != f"Bearer {KEY}":
             return _error(401, f"bad key {request.headers.get('authorization')}")
-        if any(line.startswith(each) for each in self.hangs):
+        if any(line.startswith(prefix) for prefix in self.hangs):
             await asyncio.Event().wait()
         for beginning, statuses in self.refuses.items():
             if line.startswith(beginning) and statuses:
@@ -120,14 +120,14 @@ class HostedServer:
         if after := query.get("after"):
             steps = steps[steps.index(int(after.removeprefix("checkpoint-"))) + 1 :]
         limit = int(query.get("limit", 20))
-        kept = self.models[request.path_params["id"]].checkpoints
-        page = [{"id": f"checkpoint-{step}", "step": step, "metrics": kept[step]} for step in steps[:limit]]
+        checkpoints = self.models[request.path_params["id"]].checkpoints
+        page = [{"id": f"checkpoint-{step}", "step": step, "metrics": checkpoints[step]} for step in steps[:limit]]
         return JSONResponse({"data": page, "has_more": len(steps) > limit})
 
     async def _delete_checkpoints(self, request: Request) -> Response:
-        kept = self.models[request.path_params["id"]].checkpoints
+        checkpoints = self.models[request.path_params["id"]].checkpoints
         steps = (await request.json())["steps"]
-        gone = [step for step in steps if kept.pop(step, None) is not None]
+        gone = [step for step in steps if checkpoints.pop(step, None) is not None]
         missing = [step for step in steps if step not in gone]
         return JSONResponse({"deleted_count": len(gone), "not_found_steps": missing})
 

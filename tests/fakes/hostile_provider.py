@@ -14,11 +14,11 @@ Answer = Callable[["HostileProvider", asyncio.StreamWriter], Awaitable[None]]
 
 @dataclass
 class HostileProvider:
-    """`heads` are those of the requests; `sent` counts the bytes of bodies that clients accepted."""
+    """`heads` are those of the requests; `accepted_bytes` counts the bytes of bodies that clients accepted."""
 
     answer: Answer
     heads: list[str] = field(default_factory=list)
-    sent: int = 0
+    accepted_bytes: int = 0
     url: str = ""
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -36,7 +36,7 @@ class HostileProvider:
         for _ in range(times):
             writer.write(piece)
             await writer.drain()
-            self.sent += len(piece)
+            self.accepted_bytes += len(piece)
 
 
 @asynccontextmanager

@@ -75,33 +75,33 @@ class HubServer:
             return self._create(json.loads(body))
         return self._of_repo(method, path, body)
 
-    def _create(self, asked: Json) -> Answer:
-        id = f"{asked['organization']}/{asked['name']}"
+    def _create(self, request: Json) -> Answer:
+        id = f"{request['organization']}/{request['name']}"
         status = 409 if id in self.repos else 200
-        self.repos.setdefault(id, Repo(asked.get("private") or asked.get("visibility") == "private"))
+        self.repos.setdefault(id, Repo(request.get("private") or request.get("visibility") == "private"))
         return _json(status, {"url": f"{self.url}/{id}"})
 
     def _of_repo(self, method: str, path: str, body: bytes) -> Answer:
         for id, repo in self.repos.items():
             match path.removeprefix(f"/api/models/{id}").removeprefix(f"/{id}"):
                 case "/preupload/main":
-                    return _json(200, {"files": [_mode(each, repo) for each in json.loads(body)["files"]]})
+                    return _json(200, {"files": [_mode(file, repo) for file in json.loads(body)["files"]]})
                 case ".git/info/lfs/objects/batch":
-                    return _json(200, {"objects": [self._upload(each) for each in json.loads(body)["objects"]]})
+                    return _json(200, {"objects": [self._upload(upload) for upload in json.loads(body)["objects"]]})
                 case "/commit/main":
                     return self._commit(id, [json.loads(line) for line in body.splitlines()])
                 case "/revision/main" | "" if method == "GET":
                     return _json(200, {"id": id, "sha": repo.head, "siblings": [], "tags": [], "private": repo.private})
         return _json(404, {"error": f"not scripted: {method} {path}"})
 
-    def _upload(self, asked: Json) -> Json:
-        there = asked["oid"] in self.objects
-        return asked | ({} if there else {"actions": {"upload": {"href": f"{self.url}/lfs/{asked['oid']}"}}})
+    def _upload(self, request: Json) -> Json:
+        there = request["oid"] in self.objects
+        return request | ({} if there else {"actions": {"upload": {"href": f"{self.url}/lfs/{request['oid']}"}}})
 
     def _commit(self, id: str, lines: list[Json]) -> Answer:
         repo, values = self.repos[id], _by_key(lines)
-        new = {each["path"]: base64.b64decode(each["content"]) for each in values["file"]}
-        new |= {each["path"]: self.objects[each["oid"]] for each in values["lfsFile"]}
+        new = {entry["path"]: base64.b64decode(entry["content"]) for entry in values["file"]}
+        new |= {entry["path"]: self.objects[entry["oid"]] for entry in values["lfsFile"]}
         repo.files |= new
         repo.commits.append(values["header"][0]["summary"])
         return _json(200, {"commitUrl": f"{self.url}/{id}/commit/{repo.head}", "commitOid": repo.head})
@@ -126,7 +126,7 @@ def _download(path: str, prefix: str, repositories: Mapping[str, Mapping[str, by
 
 def _by_key(lines: list[Json]) -> dict[str, list[Json]]:
     kinds = ("header", "file", "lfsFile")
-    return {kind: [each["value"] for each in lines if each["key"] == kind] for kind in kinds}
+    return {kind: [line["value"] for line in lines if line["key"] == kind] for kind in kinds}
 
 
 def _mode(file: Json, repo: Repo) -> Json:

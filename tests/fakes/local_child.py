@@ -56,7 +56,7 @@ class ScriptedService:
         assert tensors["num_sequences"] > 0
         yield {"loss/train": 0.5}
         await asyncio.sleep(0)
-        before = max((int(each.name) for each in self._checkpoints.glob("*") if each.name.isdigit()), default=0)
+        before = max((int(path.name) for path in self._checkpoints.glob("*") if path.name.isdigit()), default=0)
         self._write(self._checkpoints / f"{before + 1:04d}")
         with (self._data_dir / "trained").open("a") as file:
             file.write(f"{before}\n")
@@ -86,12 +86,13 @@ def _imports() -> dict[str, Any]:
     missing = [name for name in ("trl", "megatron") if importlib.util.find_spec(name) is None]
     if "trl" not in missing:  # trl comes with the extra `gpu`
         import art.unsloth.service
-    wanted = None
+    missing_module = None
     try:
         import art.dev.get_model_config  # noqa: F401
     except ModuleNotFoundError as error:
-        wanted = str(error.name).partition(".")[0]
-    return {"start_method": multiprocessing.get_start_method(), "missing": missing, "model_config_wants": wanted}
+        missing_module = str(error.name).partition(".")[0]
+    method = multiprocessing.get_start_method()
+    return {"start_method": method, "missing": missing, "model_config_wants": missing_module}
 
 
 def make_backend(root: Path) -> Any:
@@ -105,8 +106,8 @@ def make_backend(root: Path) -> Any:
     async def service(model: Any) -> ScriptedService:
         if model.name not in backend._services:
             backend._services[model.name] = ScriptedService(root / model.project / "models" / model.name, root.parent)
-        found: ScriptedService = backend._services[model.name]
-        return found
+        existing: ScriptedService = backend._services[model.name]
+        return existing
 
     backend._get_service = service
     return backend

@@ -24,7 +24,7 @@ class LossyProxy:
 
     target: str
     loses: Loses = nothing
-    seen: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     url: str = ""
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -42,7 +42,7 @@ class LossyProxy:
         length = re.search(rb"(?i)content-length: (\d+)", head)
         body = await reader.readexactly(int(length[1])) if length else b""
         request = b" ".join(head.split(b" ", 2)[:2]).decode().partition("?")[0]
-        self.seen.append(request)
+        self.requests.append(request)
         if await self.loses("request", request):
             return
         head = re.sub(rb"(?im)^connection:.*\r\n", b"", head)[:-2] + b"Connection: close\r\n\r\n"

@@ -33,7 +33,7 @@ async def stored(client: httpx.AsyncClient, name: str = "mail", body: bytes | No
     return response.json()
 
 
-async def asked(client: httpx.AsyncClient, **more: Any) -> Any:
+async def create_scenarios(client: httpx.AsyncClient, **more: Any) -> Any:
     body = {"environment": "email_search", "inbox": "mail", "name": "mail", "scenarios": questions()} | more
     response = await client.post("/scenarios", json=body)
     assert response.status_code == 201, response.text
@@ -41,7 +41,7 @@ async def asked(client: httpx.AsyncClient, **more: Any) -> Any:
 
 
 def archive(path: Path, count: int, subject: str = "Topic {}", day: str = "01") -> None:
-    """A mailbox in which every email says a value of its own."""
+    """A mailbox in which every email says another value."""
     mails = [
         f"From mara@x.example Mon Mar  1 09:00:00 2021\nFrom: Mara <mara@x.example>\nTo: jo@x.example\n"
         f"Subject: {subject.format(number)}\nMessage-ID: <{number}@x.example>\n"

@@ -11,17 +11,17 @@ def main() -> None:
     """Answer the messages of standard input."""
     tools, reply = sys.argv[1:]
     for line in sys.stdin:
-        asked = json.loads(line)
-        number = json.dumps(asked.get("id"))
-        match asked["method"]:
+        message = json.loads(line)
+        number = json.dumps(message.get("id"))
+        match message["method"]:
             case "initialize":
-                version = asked["params"]["protocolVersion"]
+                version = message["params"]["protocolVersion"]
                 about = {"protocolVersion": version, "capabilities": {}, "serverInfo": {"name": "odd", "version": "1"}}
-                answer = json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": about})
+                answer = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": about})
             case "tools/list":
                 answer = f'{{"jsonrpc": "2.0", "id": {number}, "result": {tools}}}'
             case "tools/call":
-                answer = reply.replace("ID", number).replace("ARGUMENTS", json.dumps(json.dumps(asked["params"])))
+                answer = reply.replace("ID", number).replace("ARGUMENTS", json.dumps(json.dumps(message["params"])))
             case _:
                 continue
         sys.stdout.buffer.write(answer.encode("latin-1") + b"\n")

@@ -70,19 +70,19 @@ class OpenEnvServer:
             self.episodes -= 1
 
     async def _play(self, socket: ServerConnection) -> None:
-        secret, left, fault = 0, 0, None
+        secret, guesses_left, fault = 0, 0, None
         async for text in socket:
             message = json.loads(text)
             data = message["data"]
             if message["type"] == "reset":
                 self.resets.append(data)
-                secret, left, fault = data.get("seed", 0) % 5, _GUESSES, data.get("fault")
+                secret, guesses_left, fault = data.get("seed", 0) % 5, _GUESSES, data.get("fault")
                 if fault == "refuse":
                     await socket.send(_error("no such level", "EXECUTION_ERROR"))
                 else:
-                    await socket.send(_said({"prompt": "A number from 0 to 4."}, done=fault == "over"))
+                    await socket.send(_observation({"prompt": "A number from 0 to 4."}, done=fault == "over"))
             elif data.get("type") == "list_tools":
-                await socket.send(_said({"metadata": {}, "tools": _TOOLS}))
+                await socket.send(_observation({"metadata": {}, "tools": _TOOLS}))
             elif data.get("type") == "call_tool":
                 await socket.send(_tool(data["tool_name"], data["arguments"]))
             elif not isinstance(data.get("number"), int):
@@ -91,8 +91,8 @@ class OpenEnvServer:
             elif fault is not None:
                 await _misbehave(socket, fault)
             else:
-                left -= 1
-                await socket.send(_guessed(data["number"], secret, left))
+                guesses_left -= 1
+                await socket.send(_guessed(data["number"], secret, guesses_left))
 
     def schema(self, socket: ServerConnection, request: "Request") -> "Response | None":
         """Answer `/schema`, or return None for a WebSocket on `/ws`."""
@@ -116,29 +116,29 @@ async def _misbehave(socket: ServerConnection, fault: str) -> None:
         case "nan":
             await socket.send('{"type": "observation", "data": {"observation": {}, "reward": NaN, "done": false}}')
         case "flood":
-            await socket.send(_said({"prompt": "x" * 9_000_000}))
+            await socket.send(_observation({"prompt": "x" * 9_000_000}))
         case "many_values":
             await socket.send("[" + "[]," * 500_000 + "0]")
         case "no_reward":
-            await socket.send(_said({"prompt": "who knows"}, done=True))
+            await socket.send(_observation({"prompt": "who knows"}, done=True))
         case _:
             await socket.send(fault)
 
 
-def _guessed(number: int, secret: int, left: int) -> str:
+def _guessed(number: int, secret: int, guesses_left: int) -> str:
     hint = "right" if number == secret else "higher" if number < secret else "lower"
-    seen = {"metadata": {"secret": secret}, "hint": hint, "left": left}
-    return _said(seen, reward=1.0 if hint == "right" else -0.25, done=hint == "right" or left == 0)
+    observed = {"metadata": {"secret": secret}, "hint": hint, "left": guesses_left}
+    return _observation(observed, reward=1.0 if hint == "right" else -0.25, done=hint == "right" or guesses_left == 0)
 
 
 def _tool(name: str, arguments: Json) -> str:
     """Return a tool's result as FastMCP serialises it."""
     if name != "add":
         error = {"error_type": "tool_not_found", "message": f"Unknown tool: {name}"}
-        return _said({"metadata": {}, "tool_name": name, "result": None, "error": error})
+        return _observation({"metadata": {}, "tool_name": name, "result": None, "error": error})
     total = arguments["a"] + arguments["b"]
     result = {"content": [{"type": "text", "text": str(total)}], "structured_content": {"result": total}, "data": total}
-    return _said({"metadata": {}, "tool_name": name, "result": result, "error": None}, reward=0.5)
+    return _observation({"metadata": {}, "tool_name": name, "result": result, "error": None}, reward=0.5)
 
 
 _NUMBERS = {"a": {"type": "integer"}, "b": {"type": "integer"}}
@@ -148,7 +148,7 @@ _TOOLS = [
 ]
 
 
-def _said(observation: Json, *, reward: float | None = None, done: bool = False) -> str:
+def _observation(observation: Json, *, reward: float | None = None, done: bool = False) -> str:
     return json.dumps({"type": "observation", "data": {"observation": observation, "reward": reward, "done": done}})
 
 

@@ -22,9 +22,9 @@ async def answering(task: Mapping[str, Json], model: AgentModel) -> Json:
 
 async def scoring(task: Mapping[str, Json], model: AgentModel) -> Json:
     """Score itself. If the model says `refuse` it gives up, and if it says `lie` it reports an invalid reward."""
-    said = await _say(model, {"role": "user", "content": task["question"]})
+    reply = await _say(model, {"role": "user", "content": task["question"]})
     return {"refuse": {"reward": None, "reason": "no network"}, "lie": {"reward": float("nan")}}.get(
-        said, {"parts": {"right": float(said == "yes"), "length": -0.25}}
+        reply, {"parts": {"right": float(reply == "yes"), "length": -0.25}}
     )
 
 
@@ -40,7 +40,7 @@ async def endless(task: Mapping[str, Json], model: AgentModel) -> Json:
 
 
 def blocking(task: Mapping[str, Json], model: AgentModel) -> Json:
-    """Not an async function."""
+    """An agent that is not an async function."""
 
 
 async def replaying(task: Mapping[str, Json], model: AgentModel) -> Json:

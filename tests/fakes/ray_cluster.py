@@ -35,18 +35,18 @@ class Node:
             start_new_session=True,
         )
         assert self._process.stdout is not None
-        said = b""
+        output = b""
         for line in self._process.stdout:
-            said += line
+            output += line
             if b"Ray runtime started" in line:
                 return
         self.kill()
-        raise AssertionError(f"a Ray node did not start: {said.decode()}")
+        raise AssertionError(f"a Ray node did not start: {output.decode()}")
 
     def runs(self, pid: int) -> bool:
         """Return whether a process belongs to the node."""
         with suppress(psutil.NoSuchProcess):
-            return self._process.pid in [each.pid for each in psutil.Process(pid).parents()]
+            return self._process.pid in [parent.pid for parent in psutil.Process(pid).parents()]
         return False
 
     def kill(self) -> None:
@@ -54,9 +54,9 @@ class Node:
         with suppress(psutil.NoSuchProcess):
             root = psutil.Process(self._process.pid)
             root.suspend()  # otherwise it would clean up
-            for each in [*root.children(recursive=True), root]:
+            for process in [*root.children(recursive=True), root]:
                 with suppress(psutil.NoSuchProcess):
-                    each.kill()
+                    process.kill()
         self._process.wait()
 
 

@@ -55,15 +55,15 @@ async def sample(compute: VllmCompute, name: str, seed: int, **options: object) 
     engine = compute._engine
     target = engine.registry.resolve(name)
     tokenizer = engine.tokenizer(target)
-    wanted = {"max_tokens": 24, "stop_ids": tokenizer.stop_ids} | options
-    return await compute.sample(target, SampleRequest(prompt(engine, target), target.key, seed=seed, **wanted))  # type: ignore[arg-type]
+    settings = {"max_tokens": 24, "stop_ids": tokenizer.stop_ids} | options
+    return await compute.sample(target, SampleRequest(prompt(engine, target), target.key, seed=seed, **settings))  # type: ignore[arg-type]
 
 
 async def group(compute: VllmCompute, name: str) -> Group:
     """Sample a group concurrently, at a temperature that the log-probabilities must not show."""
     samples = await asyncio.gather(*(sample(compute, name, seed, temperature=1.3) for seed in range(8)))
     decode = compute._engine.tokenizer(compute._engine.registry.resolve(name)).decode
-    return tuple(trajectory(QUESTION, decode(each.ids), each, odd_share(each.ids)) for each in samples)
+    return tuple(trajectory(QUESTION, decode(sampled.ids), sampled, odd_share(sampled.ids)) for sampled in samples)
 
 
 async def sample_by_grammar(compute: VllmCompute) -> tuple[str, Sample]:
@@ -71,20 +71,20 @@ async def sample_by_grammar(compute: VllmCompute) -> tuple[str, Sample]:
     tokenizer = compute._engine.tokenizer(compute._engine.registry.resolve("tiny"))
     rules = r'start: "<tool_call>" WS "{\"name\": \"find\"}" WS "</tool_call>"' + "\nWS: /\\x0A/"
     grammar = Grammar(Vocabulary(tokenizer.fast, sorted(tokenizer.stop_ids)), rules)
-    found = await sample(compute, "tiny", 3, grammar=grammar, max_tokens=60)
-    return tokenizer.decode(found.ids), found
+    reply = await sample(compute, "tiny", 3, grammar=grammar, max_tokens=60)
+    return tokenizer.decode(reply.ids), reply
 
 
 def processes() -> tuple[psutil.Process, list[psutil.Process]]:
     """Return the vLLM process that holds the weights, and all processes of vLLM."""
-    [vllm] = [each for each in psutil.Process().children() if "serve" in each.cmdline()]
+    [vllm] = [child for child in psutil.Process().children() if "serve" in child.cmdline()]
     below = vllm.children(recursive=True)
-    [core] = [each for each in below if "VLLM::EngineCore" in " ".join(each.cmdline())]
+    [core] = [process for process in below if "VLLM::EngineCore" in " ".join(process.cmdline())]
     return core, [vllm, *below]
 
 
-def alive(found: Sequence[psutil.Process]) -> list[int]:
-    return [each.pid for each in found if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+def alive(candidates: Sequence[psutil.Process]) -> list[int]:
+    return [process.pid for process in candidates if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
 async def diagnosed_run(

@@ -22,17 +22,17 @@ _UNAUTHORIZED = b"HTTP/1.1 401 x\r\ncontent-type: application/json\r\ncontent-le
 
 @dataclass
 class Connection:
-    """An attempted connection. `sent` is the data before TLS."""
+    """An attempted connection. `plaintext` is the data before TLS."""
 
     address: str
     port: int
-    sent: bytearray = field(default_factory=bytearray)
+    plaintext: bytearray = field(default_factory=bytearray)
 
     @property
     def host(self) -> str:
         """Name of the request's host, or the address if it has none."""
-        found = re.search(rb"(?i)\r\nhost: ([^\r]+)", self.sent)
-        return found[1].decode() if found else self.address
+        match = re.search(rb"(?i)\r\nhost: ([^\r]+)", self.plaintext)
+        return match[1].decode() if match else self.address
 
     @property
     def is_private(self) -> bool:
@@ -51,7 +51,7 @@ class _Stream(httpcore.AsyncMockStream):
         self._connection = connection
 
     async def write(self, buffer: bytes, *_: object, **__: object) -> None:
-        self._connection.sent += buffer
+        self._connection.plaintext += buffer
 
     async def start_tls(self, *_: object, **__: object) -> "_Stream":
         return self
@@ -60,32 +60,32 @@ class _Stream(httpcore.AsyncMockStream):
 @contextmanager
 def recorded_connections(real_ports: Collection[int]) -> Iterator[Sequence[Connection]]:
     """Record the connections that are attempted in the block."""
-    found: list[Connection] = []
+    connections: list[Connection] = []
     connect_tcp, connect, resolve = AutoBackend.connect_tcp, socket.socket.connect, socket.getaddrinfo
 
     async def record_httpx(self: Any, host: str, port: int, *options: Any, **more: Any) -> Any:
         if port in real_ports:
             return await connect_tcp(self, host, port, *options, **more)
-        found.append(Connection(host, port))
-        return _Stream(found[-1])
+        connections.append(Connection(host, port))
+        return _Stream(connections[-1])
 
     def record(self: socket.socket, address: Any) -> None:
         if self.family == socket.AF_UNIX or address[1] in real_ports:
             connect(self, address)
             return
-        found.append(Connection(str(address[0]), address[1]))
+        connections.append(Connection(str(address[0]), address[1]))
         raise ConnectionRefusedError("nothing outside is reached here")
 
     def resolved(host: Any, port: Any, *options: Any, **more: Any) -> Any:
         try:
             return resolve(host, port, *options, **more | {"flags": socket.AI_NUMERICHOST})
         except socket.gaierror:
-            known = host if host == "localhost" else PUBLIC
-            return resolve(known, port, *options, **more)
+            resolvable = host if host == "localhost" else PUBLIC
+            return resolve(resolvable, port, *options, **more)
 
     with (
         patch.object(AutoBackend, "connect_tcp", record_httpx),
         patch.object(socket.socket, "connect", record),
         patch.object(socket, "getaddrinfo", resolved),
     ):
-        yield found
+        yield connections

@@ -20,8 +20,8 @@ async def ask_model(session: Mapping[str, Json], question: str) -> str:
     async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         headers = {"authorization": f"Bearer {session['api_key']}"}
         replied = await client.post(f"{session['base_url']}/chat/completions", headers=headers, json=body)
-    said: str = replied.raise_for_status().json()["choices"][0]["message"]["content"]
-    return said
+    reply: str = replied.raise_for_status().json()["choices"][0]["message"]["content"]
+    return reply
 
 
 async def send_outcome(session: Mapping[str, Json], outcome: Json) -> httpx.Response:

@@ -50,9 +50,9 @@ class S3Server:
         return {name: key.value for name, key in keys.items()}
 
     def __call__(self, server: Callable[..., Any], environ: dict[str, Any], start_response: Any) -> Any:
-        method, path = asked = environ["REQUEST_METHOD"], environ["PATH_INFO"]
-        self.requests.append(asked)
-        fault = self.fault(*asked)
+        method, path = request = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        self.requests.append(request)
+        fault = self.fault(*request)
         if fault is None and not self._signed(environ):
             return _refused(403, "SignatureDoesNotMatch")(environ, start_response)
         if fault is None:
@@ -69,15 +69,17 @@ class S3Server:
         from botocore.credentials import Credentials
 
         headers = EnvironHeaders(environ)
-        if (given := _AUTHORIZATION.search(headers.get("authorization", ""))) is None or given[1] != self.key_id:
+        if (authorization := _AUTHORIZATION.search(headers.get("authorization", ""))) is None or authorization[
+            1
+        ] != self.key_id:
             return False
-        signed = {name: headers[name] for name in given[3].split(";")}
+        signed = {name: headers[name] for name in authorization[3].split(";")}
         url = f"{self.url}{environ['REQUEST_URI']}"
         request = AWSRequest(environ["REQUEST_METHOD"], url, headers=signed)
         request.context["timestamp"] = headers["x-amz-date"]
-        auth = S3SigV4Auth(Credentials(self.key_id, self.secret), "s3", given[2])
+        auth = S3SigV4Auth(Credentials(self.key_id, self.secret), "s3", authorization[2])
         text = auth.string_to_sign(request, auth.canonical_request(request))
-        return bool(auth.signature(text, request) == given[4])
+        return bool(auth.signature(text, request) == authorization[4])
 
 
 def _refused(status: int, code: str) -> Response:

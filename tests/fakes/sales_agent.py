@@ -45,9 +45,9 @@ async def sales_agent(request: Mapping[str, Any]) -> Reply:
         return call("get_relevant_context", node_id=WAY[turn])
     if luck >= 0.5:
         return call("finalize_email", subject="<script>alert(1)</script>", body=_SAYS, citations=[WAY[0]])
-    told = _TASK.match(task)
-    assert told
-    body = f"Hi {told[1]}, a note for {told[2]}. {_SAYS}"
+    names = _TASK.match(task)
+    assert names
+    body = f"Hi {names[1]}, a note for {names[2]}. {_SAYS}"
     return call("finalize_email", subject=SUBJECT, body=body, citations=list(WAY))
 
 

@@ -82,9 +82,9 @@ def _response(reply: Reply, request: Mapping[str, Json]) -> bytes:
 def _completion(reply: Reply, request: Mapping[str, Json]) -> Json:
     if reply.status != 200:
         return {"error": {"message": "as scripted", "type": "server_error", "code": None}}
-    place = len(request.get("messages", ()))  # calls of different turns have different ids
+    turn = len(request.get("messages", ()))  # calls of different turns have different ids
     calls = [
-        {"id": f"call_{place}_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        {"id": f"call_{turn}_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
         for number, (name, arguments) in enumerate(reply.calls)
     ]
     message = {"role": "assistant", "content": reply.content} | ({"tool_calls": calls} if calls else {})

@@ -30,8 +30,8 @@ def marked(quality: float) -> str:
 
 
 def _marked_truth(text: str) -> float:
-    found = _TRUTH.findall(text)
-    return float(found[-1]) if found else 0.5
+    marks = _TRUTH.findall(text)
+    return float(marks[-1]) if marks else 0.5
 
 
 class Pauses:
@@ -125,7 +125,7 @@ class ScriptedJudge:
         self.headers.clear()
         self.prompt_tokens = self.completion_tokens = 0
 
-    def shown(self, request: int = 0) -> str:
+    def request_text(self, request: int = 0) -> str:
         """Return everything that the judge read in one request."""
         return "\n".join(str(message["content"]) for message in self.requests[request]["messages"])
 

@@ -86,13 +86,15 @@ class ScriptedBackend:
         return self.policies.setdefault(model, ScriptedPolicy(model, self.endpoint_url))
 
     async def checkpoints(self, project: str, name: str) -> frozenset[int]:
-        mine = [each for model, each in self.policies.items() if (model.project, model.name) == (project, name)]
-        steps = [set(range(await policy.step() + 1)) - policy.deleted for policy in mine]
+        policies_of_model = [
+            policy for model, policy in self.policies.items() if (model.project, model.name) == (project, name)
+        ]
+        steps = [set(range(await policy.step() + 1)) - policy.deleted for policy in policies_of_model]
         return frozenset().union(*steps)
 
     async def delete(self, model: ModelSpec) -> None:
-        for known in [known for known in self.policies if (known.project, known.name) == (model.project, model.name)]:
-            del self.policies[known]
+        for spec in [spec for spec in self.policies if (spec.project, spec.name) == (model.project, model.name)]:
+            del self.policies[spec]
 
     async def close(self) -> None:
         return None
@@ -218,8 +220,10 @@ def _with_validation(result: IterationResult, successes: list[bool]) -> Iteratio
             )
         )
     share = sum(successes) / len(successes)
-    made = Evaluation("validation", "sampled", result.step, len(successes), share, share, 0.0, 2.0, tuple(rollouts))
-    return replace(result, evaluations=(made,), best_step=0)
+    evaluation = Evaluation(
+        "validation", "sampled", result.step, len(successes), share, share, 0.0, 2.0, tuple(rollouts)
+    )
+    return replace(result, evaluations=(evaluation,), best_step=0)
 
 
 WHY_NO_SUCCESS = "no source cited; expected <b>pebro</b>\u202e"

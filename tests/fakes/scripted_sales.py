@@ -37,8 +37,8 @@ class ScriptedSales(ScriptedService):
 
         @app.post("/ask")
         def ask(request: dict[str, Any]) -> AskOut:
-            self.asked.append(request)
-            number = next(n for n, each in enumerate(SCENARIOS) if each.task["prospect"] == request["prospect"])
+            self.asks.append(request)
+            number = next(n for n, scenario in enumerate(SCENARIOS) if scenario.task["prospect"] == request["prospect"])
             trained = "run_id" in request
             email = _email(number, trained)
             return AskOut(

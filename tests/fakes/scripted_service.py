@@ -95,7 +95,7 @@ class ScriptedService:
     ends_as: RunStatus | None = RunStatus.COMPLETED
     iterations: int = 3
     posted: list[dict[str, Any]] = field(default_factory=list)
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    asks: list[dict[str, Any]] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     """Bodies of POST /evaluations, which are all refused."""
     releases: list[dict[str, Any]] = field(default_factory=list)
@@ -111,7 +111,7 @@ class ScriptedService:
 
     def run(self) -> RunOut:
         """Return the current state of the run."""
-        done = min(self.reads, self.iterations)
+        completed = min(self.reads, self.iterations)
         status = RunStatus.RUNNING
         if self.cancelled:
             status = RunStatus.CANCELLED
@@ -120,7 +120,7 @@ class ScriptedService:
         ended = status != RunStatus.RUNNING
         evaluations = [_evaluation(0, "sampled", 0.25), _evaluation(0, "greedy", 0.125)]
         if ended:
-            evaluations += [_evaluation(done, "sampled", 0.75), _evaluation(done, "greedy", 0.5)]
+            evaluations += [_evaluation(completed, "sampled", 0.75), _evaluation(completed, "greedy", 0.5)]
         return RunOut(
             run_id=RUN_ID,
             status=status,
@@ -130,16 +130,16 @@ class ScriptedService:
             on_engine=True,
             model=ModelOut(project="learnloop", name="mail", base_model="learnloop/tiny"),
             progress=Progress(
-                iterations_done=done,
+                iterations_done=completed,
                 iterations_total=self.iterations,
-                iteration=None if ended else done,
+                iteration=None if ended else completed,
                 phase=None if ended else "rollout",
                 done=None if ended else 16,
                 total=None if ended else 64,
             ),
-            best_checkpoint=BestCheckpoint(step=done, success=0.5),
-            rollouts=64 * done,
-            tokens=Tokens(prompt=10_000 * done, completion=4_000 * done),
+            best_checkpoint=BestCheckpoint(step=completed, success=0.5),
+            rollouts=64 * completed,
+            tokens=Tokens(prompt=10_000 * completed, completion=4_000 * completed),
             error="the engine ended" if status == RunStatus.FAILED else None,
             created_at=STARTED,
             started_at=STARTED,
@@ -147,9 +147,9 @@ class ScriptedService:
             links={},
             cancel_requested=self.cancelled,
             request={"environment": {"name": "email_search", "config": {}}, "seed": 0},
-            iterations=[_iteration(number) for number in range(done + 1)],
+            iterations=[_iteration(number) for number in range(completed + 1)],
             evaluations=evaluations,
-            verdict=VerdictOut.model_validate(asdict(verdict([each.model_dump() for each in evaluations]))),
+            verdict=VerdictOut.model_validate(asdict(verdict([evaluation.model_dump() for evaluation in evaluations]))),
             summary=None,
             webhooks={},
             last_event=min(self.reads, 7),
@@ -176,16 +176,16 @@ class ScriptedService:
         @app.get("/runs")
         def runs(cursor: int = 0, limit: int = 100, search: str = "") -> Page[RunListed]:
             """Return a page with one run, or with none."""
-            found = [id for id in self.listed if search in id]
+            ids = [id for id in self.listed if search in id]
             listed = [
                 RunListed.model_validate(
                     self.run().model_dump()
                     | {"run_id": id, "settings_hash": "a" * 32, "seed": 0, "learning_rate": 7e-4}
                     | {"judge_usd": 0.0, "curve": None}
                 )
-                for id in found[cursor : cursor + 1]
+                for id in ids[cursor : cursor + 1]
             ]
-            return Page(items=listed, next_cursor=str(cursor + 1) if cursor + 1 < len(found) else None)
+            return Page(items=listed, next_cursor=str(cursor + 1) if cursor + 1 < len(ids) else None)
 
         @app.get("/runs/{run_id}")
         def run(run_id: str) -> RunOut:
@@ -231,12 +231,12 @@ class ScriptedService:
         @app.post("/ask")
         def ask(request: dict[str, Any]) -> AskOut:
             """Answer a question: the base model is always wrong, a trained agent always right."""
-            self.asked.append(request)
-            known = REFERENCES.get(request.get("inbox_address", ""), "14 March")
+            self.asks.append(request)
+            answer = REFERENCES.get(request.get("inbox_address", ""), "14 March")
             trained = "run_id" in request
             return AskOut(
                 question=request.get("question"),
-                answer=known if trained else None,
+                answer=answer if trained else None,
                 source_ids=["tolu"] if trained else [],
                 success=trained,
                 trajectory_id="trajectory-1",
@@ -322,7 +322,7 @@ def _trajectory(number: int, scenario_id: str, iteration: int) -> TrajectoryBrie
 
 
 def _event(seq: int) -> EventOut:
-    """Return an event. Only the third one is printed as a line of its own."""
+    """Return an event. Only the third one is printed on a separate line."""
     kind, data = ("phase.completed", {"phase": "rollout"}) if seq != 3 else ("run.released", {"attempt": 1})
     return EventOut(
         seq=seq, type=kind, version=1, run_id=RUN_ID, iteration=None, actor="worker:a", occurred_at=STARTED, data=data

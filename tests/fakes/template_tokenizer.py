@@ -46,9 +46,11 @@ def _with_special(path: Path, special: Sequence[str]) -> dict[str, int]:
     """Add special tokens after all others, and return the ids of the special tokens."""
     content = json.loads(path.read_text())
     added = content["added_tokens"]
-    known = {each["content"] for each in added}
-    following = 1 + max(each["id"] for each in added)
+    existing = {token["content"] for token in added}
+    following = 1 + max(token["id"] for token in added)
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    added += [{"id": id, "content": text, **flags} for id, text in enumerate(sorted(set(special) - known), following)]
+    added += [
+        {"id": id, "content": text, **flags} for id, text in enumerate(sorted(set(special) - existing), following)
+    ]
     path.write_text(json.dumps(content))
-    return {each["content"]: each["id"] for each in added}
+    return {token["content"]: token["id"] for token in added}

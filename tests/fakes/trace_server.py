@@ -65,7 +65,7 @@ class TraceServer:
     released: threading.Event = field(default_factory=threading.Event)
     requests: list[tuple[str, Mapping[str, str], bytes]] = field(default_factory=list)
     """Path, headers and body of each request, whatever its answer."""
-    taken: list[tuple[str, bytes]] = field(default_factory=list)
+    accepted: list[tuple[str, bytes]] = field(default_factory=list)
     """Path and body of the requests with spans that were answered with 200."""
     url: str = ""
 
@@ -76,7 +76,7 @@ class TraceServer:
 
     def spans(self, path: str = WEAVE) -> dict[str, SentSpan]:
         """Return the spans that were accepted at a path, by id."""
-        return {span.id: span for at, body in self.taken if at == path for span in _spans(body)}
+        return {span.id: span for at, body in self.accepted if at == path for span in _spans(body)}
 
     def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         status, content = self._answer(path, headers, body)
@@ -100,7 +100,7 @@ class TraceServer:
             return 415, {"message": "protobuf only"}
         if self.poison is not None and self.poison.encode() in body:
             return 422, {"detail": "as scripted"}
-        self.taken.append((path, body))
+        self.accepted.append((path, body))
         return 200, {}
 
     def _graphql(self, request: Json) -> Json:
@@ -122,10 +122,10 @@ def _spans(body: bytes) -> Iterator[SentSpan]:
     request.ParseFromString(body)
     for resource in request.resource_spans:
         for scope in resource.scope_spans:
-            yield from map(_sent, scope.spans)
+            yield from map(_sent_span, scope.spans)
 
 
-def _sent(span: Span) -> SentSpan:
+def _sent_span(span: Span) -> SentSpan:
     return SentSpan(
         span.name,
         span.span_id.hex(),
@@ -133,7 +133,7 @@ def _sent(span: Span) -> SentSpan:
         span.parent_span_id.hex() or None,
         span.start_time_unix_nano,
         span.end_time_unix_nano,
-        {each.key: _plain(each.value) for each in span.attributes},
+        {attribute.key: _plain(attribute.value) for attribute in span.attributes},
         span.status.message if span.status.code == Status.STATUS_CODE_ERROR else None,
     )
 
@@ -141,7 +141,7 @@ def _sent(span: Span) -> SentSpan:
 def _plain(value: AnyValue) -> Json:
     kind = value.WhichOneof("value")
     if kind == "array_value":
-        return [_plain(each) for each in value.array_value.values]
+        return [_plain(element) for element in value.array_value.values]
     return None if kind is None else getattr(value, kind)
 
 

@@ -52,7 +52,7 @@ class State:
             file.write(json.dumps({"pid": os.getpid(), "kind": kind, "body": body}) + "\n")
 
 
-def told(fault: str) -> bool:
+def is_requested(fault: str) -> bool:
     """Return whether a test requests that fault now."""
     if (NOTES / "always").exists():
         return (NOTES / fault).exists()
@@ -119,13 +119,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def complete(self, body: Any) -> None:
         state, model = self.state, body["model"]
-        if told("die"):
+        if is_requested("die"):
             os._exit(9)
-        if told("hang"):
+        if is_requested("hang"):
             time.sleep(600)
-        if (NOTES / "dead").exists() or told("fail"):
+        if (NOTES / "dead").exists() or is_requested("fail"):
             return self.answer({"error": {"message": "EngineCore encountered an issue"}}, 500)
-        if told("nonsense"):
+        if is_requested("nonsense"):
             return self.answer({"choices": [{"token_ids": [1], "logprobs": None, "finish_reason": "stop"}]})
         if model != "base" and model not in state.adapters:
             return self.answer({"error": {"message": f"The model `{model}` does not exist."}}, 404)
@@ -148,7 +148,7 @@ class Handler(BaseHTTPRequestHandler):
             event = json.dumps(piece | {"usage": None}, ensure_ascii=False)
             self.wfile.write(f"data: {event}\n\n".encode())
             self.wfile.flush()
-            if told("die-midway"):
+            if is_requested("die-midway"):
                 os._exit(9)
         self.wfile.write(b'data: {"choices": [], "usage": {"prompt_tokens_details": {"cached_tokens": 3}}}\n\n')
         self.wfile.write(b"data: [DONE]\n\n")
@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--max-model-len", type=int, default=128)
     options, _ = parser.parse_known_args()
     (NOTES / "dead").unlink(missing_ok=True)
-    if told("broken"):
+    if is_requested("broken"):
         sys.exit("INFO says\nERROR the model cannot be read")
     Handler.state = State(options.base, options.max_model_len)
     Handler.state.note("started", sys.argv[1:])

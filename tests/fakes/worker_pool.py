@@ -35,9 +35,9 @@ class Pool(WorkerPool):
 
     def pid(self, worker: int) -> int:
         """Return the process id of a worker."""
-        found = re.search(r"\d+", str(self.workers[worker]["place"]))
-        assert found is not None
-        return int(found[0])
+        match = re.search(r"\d+", str(self.workers[worker]["place"]))
+        assert match is not None
+        return int(match[0])
 
     def kill(self, worker: int) -> None:
         """Kill a worker, as the kernel does when memory runs out."""
@@ -45,7 +45,7 @@ class Pool(WorkerPool):
 
     def busiest(self) -> int:
         """Return the worker that has sampled the most tokens."""
-        sampled = [each.get("figures", {}).get("sampled_tokens", 0) for each in self.workers]
+        sampled = [worker.get("figures", {}).get("sampled_tokens", 0) for worker in self.workers]
         return sampled.index(max(sampled))
 
     async def trained(self, steps: Steps) -> TrainResult:
@@ -106,7 +106,7 @@ async def worker_pool(
     pool.registry = registry
     pool.start()
     try:
-        await until(lambda: all(each["up"] for each in pool.workers))
+        await until(lambda: all(worker["up"] for worker in pool.workers))
         yield pool
     finally:
         await pool.close()

@@ -25,7 +25,7 @@ from learnloop_service.training.engine.weights.weights import snapshot
 from learnloop_service.training.tuning import Tuning
 from tests.fakes.engine import odd_share, sampled_group
 from tests.fakes.tiny_model import make_tiny_model
-from tests.gpu.test_cuda import FAMILIES, exact_logprobs, model_of, tokens
+from tests.gpu.cuda_models import FAMILIES, exact_logprobs, model_of, tokens
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 ADAPTERS, ROWS = 4, 16
@@ -43,21 +43,21 @@ def adapters_of(
         if "lora_" not in name:
             parameter.data = parameter.data.bfloat16()
     joined = JoinedModel(base, [device] * stages, torch.bfloat16, ranks=ranks, share=False, in_fp8=in_fp8)
-    found = []
+    models = []
     for number in range(ADAPTERS):
-        mine: Any = copy.deepcopy(plain)
-        mine.get_base_model().joined = joined
+        model: Any = copy.deepcopy(plain)
+        model.get_base_model().joined = joined
         torch.manual_seed(number)
         with torch.no_grad():
-            for name, parameter in mine.named_parameters():
+            for name, parameter in model.named_parameters():
                 if "lora_B" in name:
                     parameter.normal_(0.0, 0.1)
-        found.append(mine)
-    return found
+        models.append(model)
+    return models
 
 
-def relative(found: Tensor, exact: Tensor) -> float:
-    return float((found - exact).norm() / exact.norm())
+def relative(approximate: Tensor, exact: Tensor) -> float:
+    return float((approximate - exact).norm() / exact.norm())
 
 
 def prefilled(weights: Any, prompts: list[list[int]], whose: list[Any]) -> PagedCache:
@@ -75,7 +75,7 @@ def decoded(weights: Any, cache: PagedCache, prompts: list[list[int]], whose: li
     """Logits [steps, rows, vocab] of a few tokens; every third row is left alone."""
     skipped = [row % 3 == 2 for row in range(ROWS)]
     lengths = torch.tensor([-1 if skip else len(ids) for skip, ids in zip(skipped, prompts, strict=True)])
-    rows = [None if skip else each for skip, each in zip(skipped, whose, strict=True)]
+    rows = [None if skip else row_weights for skip, row_weights in zip(skipped, whose, strict=True)]
     steps = []
     for step in range(3):
         ids = torch.tensor([tokens(1, 10 * row + step)[0] for row in range(ROWS)])
@@ -103,13 +103,13 @@ def assert_each_as_alone(weights: list[Any]) -> None:
     whose = [draw.choice(weights) for _ in range(ROWS)]
     prompts = [tokens(30 + 3 * row, row) for row in range(ROWS)]
     mixed = decoded(weights[0], prefilled(weights[0], prompts, whose), prompts, whose)
-    kept = [each for row, each in enumerate(whose) if row % 3 < 2]
-    for each in weights:
-        own = [each] * ROWS
-        alone = decoded(each, prefilled(each, prompts, own), prompts, own)
-        for row, owner in enumerate(kept):
-            found = relative(mixed[:, row], alone[:, row])
-            assert (found < 0.15) if owner is each else (found > 0.5), (row, owner is each, found)
+    decoded_rows = [row_weights for row, row_weights in enumerate(whose) if row % 3 < 2]
+    for adapter in weights:
+        only = [adapter] * ROWS
+        alone = decoded(adapter, prefilled(adapter, prompts, only), prompts, only)
+        for row, owner in enumerate(decoded_rows):
+            difference = relative(mixed[:, row], alone[:, row])
+            assert (difference < 0.15) if owner is adapter else (difference > 0.5), (row, owner is adapter, difference)
 
 
 def test_one_is_trained_while_others_are_sampled(tmp_path: Path) -> None:
@@ -122,12 +122,12 @@ def test_one_is_trained_while_others_are_sampled(tmp_path: Path) -> None:
         name: engine.registry.create(project="test", name=name, base_model="tiny", tuning=Tuning("lora")).id
         for name in rewards
     }
-    prompt, found = tokens(20, 0), dict[tuple[str, int], Any]()
+    prompt, outcome_of = tokens(20, 0), dict[tuple[str, int], Any]()
 
     def ask(name: str, seed: int) -> None:
         target = engine.registry.resolve(f"test/{name}")
         request = SampleRequest(tuple(prompt), target.key, 200, seed=seed)
-        engine.submit(target, request, None, partial(found.__setitem__, (target.key, seed)))
+        engine.submit(target, request, None, partial(outcome_of.__setitem__, (target.key, seed)))
 
     for step in range(2):
         for name, reward in rewards.items():
@@ -140,8 +140,8 @@ def test_one_is_trained_while_others_are_sampled(tmp_path: Path) -> None:
             ask(name, 100 + step)
     while engine.sampler.busy:
         engine.sampler.step()
-    assert {key for key, _ in found} == {f"test/{name}@{step}" for name in rewards for step in range(3)}
-    for (key, _), sample in found.items():
+    assert {key for key, _ in outcome_of} == {f"test/{name}@{step}" for name in rewards for step in range(3)}
+    for (key, _), sample in outcome_of.items():
         target = engine.registry.resolve(key)
         exact: Any = load_checkpoint(target.directory, target.base_directory, target.tuning, torch.device("cpu"))
         off = float((torch.tensor(sample.logprobs) - exact_logprobs(exact, prompt, sample.ids)).abs().mean())

@@ -4,21 +4,17 @@
 """
 
 import copy
-import random
 from functools import partial
-from math import expm1, sqrt
 from pathlib import Path
-from statistics import fmean, variance
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from learnloop_service.training.engine.engine import Engine, finish
 from learnloop_service.training.engine.registry.registry import Registry
-from learnloop_service.training.engine.sampling.requests import Sample, SampleRequest
+from learnloop_service.training.engine.sampling.requests import SampleRequest
 from learnloop_service.training.engine.sampling.sampler import Sampler
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
 from learnloop_service.training.engine.trainer.grpo_step import grpo_step
@@ -29,67 +25,19 @@ from learnloop_service.training.engine.trainer.pretrained import fresh_adapter, 
 from learnloop_service.training.engine.trainer.trajectories import TrainSequence
 from learnloop_service.training.engine.weights import tensor_file
 from learnloop_service.training.engine.weights.joined import JoinedModel
-from learnloop_service.training.engine.weights.weights import Weights, snapshot
+from learnloop_service.training.engine.weights.weights import snapshot
 from learnloop_service.training.tuning import Tuning
 from tests.fakes.architectures import make_architecture
 from tests.fakes.engine import odd_share, sampled_group
 from tests.fakes.tiny_model import make_tiny_model
+from tests.gpu.cuda_models import FAMILIES, assert_learns, divergence, exact_logprobs, model_of, sample, tokens
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-FAMILIES = ("qwen2", "qwen3", "llama")
 PACKED = ("gemma3_text", "gemma4_text", "mistral", "phi3", "olmo2", "qwen3_moe")
 # The most by which bfloat16's 8 bits change a log-probability of these models.
 ROUNDING = 0.15
 MISMATCH = 0.02
 """Nats a token by which sampler and trainer may differ; 0.0084 was seen. GRPO's loss weighs tokens by their ratio."""
-SIGNIFICANT = 3.09
-"""Standard errors by which a mean must rise: a one-sided test that a model that does not learn passes once in 1,000
-times. A reward, the share of odd tokens among at most 12, has a standard deviation of about 0.15, so with EVALUATED
-rollouts before and after the standard error of the rise is 0.02, and the rises of 0.15 and more that were seen are
-beyond 7 of them."""
-EVALUATED = 128
-
-
-def model_of(directory: Path, family: str, *, adapter: bool = False) -> Any:
-    """A random float32 model on the CPU, wide enough for the kernels; with a random adapter if asked for."""
-    overrides = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 8}
-    make_tiny_model(directory, family, overrides=overrides)
-    model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    model.eval()
-    if not adapter:
-        return model
-    adapted: Any = fresh_adapter(model, Tuning("lora"))
-    adapted.eval()
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for name, parameter in adapted.named_parameters():
-            if "lora_B" in name:
-                parameter.normal_(0.0, 0.02)
-    return adapted
-
-
-def tokens(count: int, seed: int) -> list[int]:
-    draw = random.Random(seed)
-    return [draw.randrange(261, 320) for _ in range(count)]
-
-
-def sample(weights: Weights, prompts: list[list[int]], count: int = 24, **options: Any) -> list[Sample]:
-    sampler = Sampler(slots=16)
-    sampler.set_weights("w", weights)
-    found: dict[int, Any] = {}
-    for number, prompt in enumerate(prompts):
-        request = SampleRequest(tuple(prompt), "w", count, seed=number, **options)
-        sampler.submit(request, None, partial(found.__setitem__, number))
-    while sampler.busy:
-        sampler.step()
-    return [found[number] for number in range(len(prompts))]
-
-
-def exact_logprobs(model: Any, prompt: list[int], reply: list[int]) -> Tensor:
-    ids = [*prompt, *reply]
-    [batch] = padded_batches([ids], [range(len(prompt), len(ids))], 10_000, torch.device("cpu"))
-    with torch.no_grad():
-        return batch.logprobs(model)[0]
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "gpt_neox"])
@@ -100,9 +48,9 @@ def test_samples_have_the_log_probabilities_of_float32_on_a_cpu(tmp_path: Path, 
     shared = tokens(150, 0)
     prompts = [shared + tokens(10 + 7 * number, number) for number in range(12)] + [tokens(3, 50), tokens(300, 51)] * 6
     weights = snapshot(model, device="cuda", dtype=torch.bfloat16)
-    for prompt, each in zip(prompts, sample(weights, prompts), strict=True):
-        exact = exact_logprobs(model, prompt, each.ids)
-        worst = float((torch.tensor(each.logprobs) - exact).abs().max())
+    for prompt, reply in zip(prompts, sample(weights, prompts), strict=True):
+        exact = exact_logprobs(model, prompt, reply.ids)
+        worst = float((torch.tensor(reply.logprobs) - exact).abs().max())
         assert worst < ROUNDING, (len(prompt), worst)
 
 
@@ -124,24 +72,24 @@ def test_other_architectures_are_sampled_packed_and_captured(tmp_path: Path, nam
         with torch.no_grad():
             model.model.layers[0].self_attn.o_proj.weight.mul_(scale)
         weights.update(model)
-        for prompt, each in zip(prompts, sample(weights, prompts), strict=True):
-            worst = float((torch.tensor(each.logprobs) - exact_logprobs(model, prompt, each.ids)).abs().max())
+        for prompt, reply in zip(prompts, sample(weights, prompts), strict=True):
+            worst = float((torch.tensor(reply.logprobs) - exact_logprobs(model, prompt, reply.ids)).abs().max())
             assert worst < ROUNDING, (scale, len(prompt), worst)
     assert weights.captured
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_next_turn_goes_on_where_the_last_one_ended(tmp_path: Path, family: str) -> None:
+def test_the_next_turn_continues_where_the_last_one_ended(tmp_path: Path, family: str) -> None:
     model = model_of(tmp_path, family)
     sampler = Sampler(slots=8)
     sampler.set_weights("w", snapshot(model, device="cuda", dtype=torch.bfloat16))
     ids, cached = tokens(40, 1), 0
     for turn in range(3):
-        found: list[Any] = []
-        sampler.submit(SampleRequest(tuple(ids), "w", 8, seed=turn), None, found.append)
+        ended: list[Any] = []
+        sampler.submit(SampleRequest(tuple(ids), "w", 8, seed=turn), None, ended.append)
         while sampler.busy:
             sampler.step()
-        [reply] = found
+        [reply] = ended
         assert reply.cached_tokens == cached
         assert float((torch.tensor(reply.logprobs) - exact_logprobs(model, ids, reply.ids)).abs().max()) < ROUNDING
         cached = len(ids) + len(reply.ids) - 1
@@ -163,12 +111,14 @@ def test_a_model_in_stages_is_sampled_and_trained_as_a_whole_one(tmp_path: Path,
     base: Any = load_in_stages(tmp_path, devices)
     base.joined = JoinedModel(base, devices, torch.bfloat16, ranks=16, share=True)
     adapted: Any = fresh_adapter(base, Tuning("lora")).eval()
-    adapted.load_state_dict({name: each for name, each in model.state_dict().items() if "lora_" in name}, strict=False)
+    adapted.load_state_dict(
+        {name: tensor for name, tensor in model.state_dict().items() if "lora_" in name}, strict=False
+    )
     policy = Policy(adapted, Tuning("lora"), Path)
     prompts = [tokens(100, 0) + tokens(10 + 7 * number, number) for number in range(12)]
-    for prompt, each in zip(prompts, sample(snapshot(policy.model), prompts), strict=True):
-        exact = exact_logprobs(model, prompt, each.ids)
-        assert float((torch.tensor(each.logprobs) - exact).abs().max()) < ROUNDING
+    for prompt, reply in zip(prompts, sample(snapshot(policy.model), prompts), strict=True):
+        exact = exact_logprobs(model, prompt, reply.ids)
+        assert float((torch.tensor(reply.logprobs) - exact).abs().max()) < ROUNDING
     assert_trained_like(model, policy)
     policy.recomputing = base.joined_layers.recompute = True
     assert_trained_like(model, policy)
@@ -193,7 +143,7 @@ def assert_trained_like(model: Any, policy: Policy) -> None:
     """A policy's log-probabilities and gradients are those of a float32 model on the CPU."""
     prompt = tokens(60, 0)
     ids = [prompt + tokens(20 + 5 * number, number) for number in range(6)]
-    chosen = [list(range(60, len(each), 2)) for each in ids]
+    chosen = [list(range(60, len(sequence), 2)) for sequence in ids]
     [plain] = padded_batches(ids, chosen, 10_000, torch.device("cpu"))
     expected = plain.logprobs(model)[0]
     expected.sum().backward()  # type: ignore[no-untyped-call]
@@ -204,12 +154,12 @@ def assert_trained_like(model: Any, policy: Policy) -> None:
         for batch in packed_batches(ids, chosen, most, torch.device("cuda")):
             logprobs = batch.logprobs(policy.model)[0]
             logprobs.sum().backward()  # type: ignore[no-untyped-call]
-            for place, value in zip(_places(batch, chosen), logprobs.tolist(), strict=True):
-                assert abs(value - order[place]) < ROUNDING
+            for position, value in zip(_places(batch, chosen), logprobs.tolist(), strict=True):
+                assert abs(value - order[position]) < ROUNDING
         for name, parameter in policy.model.named_parameters():
             if parameter.grad is not None:
-                wanted = gradients[name]
-                assert float((parameter.grad.cpu() - wanted).norm() / wanted.norm()) < 0.1, name
+                expected_gradient = gradients[name]
+                assert float((parameter.grad.cpu() - expected_gradient).norm() / expected_gradient.norm()) < 0.1, name
         policy.model.zero_grad()
 
 
@@ -224,21 +174,8 @@ def test_what_is_sampled_is_what_is_trained(tmp_path: Path) -> None:
                 parameter.normal_(0.0, 0.02)
     policy = Policy(_half(adapted).cuda().eval(), Tuning("lora"), Path)
     prompts = [tokens(200, 0) + tokens(20, number) for number in range(8)]
-    found = divergence(policy, prompts, sample(snapshot(policy.model), prompts, 64))
-    assert found < MISMATCH, found
-
-
-def divergence(policy: Policy, prompts: list[list[int]], replies: list[Sample]) -> float:
-    """Schulman's k3 estimate of KL(sampler || trainer) in nats a token, of prompts of one length."""
-    ids = [prompt + reply.ids for prompt, reply in zip(prompts, replies, strict=True)]
-    chosen = [list(range(len(prompts[0]), len(each))) for each in ids]
-    differences: list[float] = []
-    for batch in packed_batches(ids, chosen, 600, torch.device("cuda"), stems=True):
-        with torch.no_grad():
-            trained = batch.logprobs(policy.model)[0].tolist()
-        sampled = [value for number in batch.members for value in replies[number].logprobs]
-        differences += [one - other for one, other in zip(trained, sampled, strict=True)]
-    return fmean(expm1(each) - each for each in differences)
+    measured = divergence(policy, prompts, sample(snapshot(policy.model), prompts, 64))
+    assert measured < MISMATCH, measured
 
 
 def test_trained_weights_are_taken_over_in_place(tmp_path: Path) -> None:
@@ -250,11 +187,11 @@ def test_trained_weights_are_taken_over_in_place(tmp_path: Path) -> None:
     prompt = tokens(80, 0)
 
     def greedy(key: str) -> list[int]:
-        found: list[Any] = []
-        sampler.submit(SampleRequest(tuple(prompt), key, 30, temperature=0.0), None, found.append)
+        ended: list[Any] = []
+        sampler.submit(SampleRequest(tuple(prompt), key, 30, temperature=0.0), None, ended.append)
         while sampler.busy:
             sampler.step()
-        return list(found[0].ids)
+        return list(ended[0].ids)
 
     first = greedy("before")
     ids = tuple(prompt + first)
@@ -272,7 +209,7 @@ def test_trained_weights_are_taken_over_in_place(tmp_path: Path) -> None:
 def test_tensors_of_a_gpu_are_written_as_those_of_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_file, "FETCHED_BYTES", 200)
     tensors = {f"{number}": torch.randn(number, 7) for number in range(12)} | {"half": torch.randn(5).bfloat16()}
-    mixed = {name: each if name == "3" else each.cuda() for name, each in tensors.items()}
+    mixed = {name: tensor if name == "3" else tensor.cuda() for name, tensor in tensors.items()}
     tensor_file.write_tensors(tensors, tmp_path / "cpu")
     tensor_file.write_tensors(mixed, tmp_path / "gpu")
     assert (tmp_path / "gpu").read_bytes() == (tmp_path / "cpu").read_bytes()
@@ -282,8 +219,8 @@ def test_training_that_does_not_fit_takes_less_at_a_time(tmp_path: Path) -> None
     model = model_of(tmp_path, "qwen3", adapter=True)
     ids = [tokens(200, number) for number in range(8)]
     items = [
-        TrainSequence(tuple(each), tuple(range(100, 200)), (-3.0,) * 100, (-1.0) ** number, 1.0)
-        for number, each in enumerate(ids)
+        TrainSequence(tuple(sequence), tuple(range(100, 200)), (-3.0,) * 100, (-1.0) ** number, 1.0)
+        for number, sequence in enumerate(ids)
     ]
     policy = Policy(_half(model).cuda(), Tuning("lora"), Path)
     step = partial(grpo_step, policy, items, TrainOptions(learning_rate=1e-4))
@@ -299,19 +236,19 @@ def test_training_that_does_not_fit_takes_less_at_a_time(tmp_path: Path) -> None
 
 
 def test_a_conversation_grows_in_its_pages(tmp_path: Path) -> None:
-    """From a few tokens to thousands, beside another that holds most of the pages; nothing is prefilled twice."""
+    """It grows from a few tokens to thousands while another one has most of the pages; nothing is prefilled twice."""
     model = model_of(tmp_path, "llama")
     weights: Any = snapshot(model, device="cuda", dtype=torch.bfloat16)
     sampler = Sampler(slots=4, cache_bytes=40 * 64 * weights.kv.bytes_per_token)
     sampler.set_weights("w", weights)
     ids, computed = tokens(30, 0), []
     for turn in range(6):
-        found: list[Any] = []
+        ended: list[Any] = []
         for prompt in (tokens(60, 1000 + turn), ids):
-            sampler.submit(SampleRequest(tuple(prompt), "w", 10, seed=turn), None, found.append)
+            sampler.submit(SampleRequest(tuple(prompt), "w", 10, seed=turn), None, ended.append)
         while sampler.busy:
             sampler.step()
-        [reply] = [each for each in found if each.prompt_tokens == len(ids)]
+        [reply] = [sampled for sampled in ended if sampled.prompt_tokens == len(ids)]
         assert float((torch.tensor(reply.logprobs) - exact_logprobs(model, ids, reply.ids)).abs().max()) < ROUNDING
         computed.append(reply.prompt_tokens - reply.cached_tokens)
         ids = ids + reply.ids + tokens(70, turn)
@@ -323,7 +260,7 @@ def test_many_adapters_take_the_memory_of_one_base(tmp_path: Path) -> None:
     wide = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 8, "num_hidden_layers": 8}
     make_tiny_model(tmp_path / "base", "qwen2", overrides=wide)
     engine = Engine(Registry(tmp_path / "data", {"tiny": tmp_path / "base"}), Sampler(slots=8), device="cuda")
-    sizes, said = [], []
+    sizes, greedy_replies = [], []
 
     def greedy(name: str) -> list[int]:
         target = engine.registry.resolve(name)
@@ -334,10 +271,10 @@ def test_many_adapters_take_the_memory_of_one_base(tmp_path: Path) -> None:
         model = engine.registry.create(project="test", name=f"agent{number}", base_model="tiny", tuning=Tuning("lora"))
         group = sampled_group(engine, name, odd_share, count=16, first_seed=100 * number)
         finish(engine.train(model.id, [group], TrainOptions(learning_rate=0.02)))
-        said.append(greedy(name))
+        greedy_replies.append(greedy(name))
         engine.sampler.release_idle()
         sizes.append(torch.cuda.memory_allocated())
-    assert [greedy(f"test/agent{number}") for number in range(3)] == said
+    assert [greedy(f"test/agent{number}") for number in range(3)] == greedy_replies
     base = 2 * sum(p.numel() for p in AutoModelForCausalLM.from_pretrained(tmp_path / "base").parameters())
     assert max(sizes) - sizes[0] < 0.5 * base
 
@@ -345,47 +282,6 @@ def test_many_adapters_take_the_memory_of_one_base(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tuning", [Tuning(), Tuning("lora", rank=4, alpha=8)], ids=lambda tuning: str(tuning.mode))
 def test_a_model_learns_and_its_checkpoints_are_what_was_sampled(tmp_path: Path, tuning: Tuning) -> None:
     assert_learns(tmp_path, tuning)
-
-
-def assert_learns(tmp_path: Path, tuning: Tuning, **options: bool) -> None:
-    """It does what is rewarded more often, and each checkpoint says what was said before it was kept."""
-    wide = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 8}
-    make_tiny_model(tmp_path / "base", "qwen3", overrides=wide)
-
-    def engine_here() -> Engine:
-        registry = Registry(tmp_path / "data", {"tiny": tmp_path / "base"})
-        return Engine(registry, Sampler(slots=32), device="cuda", **options)
-
-    def rewards(engine: Engine, first_seed: int) -> list[float]:
-        group = sampled_group(engine, "test/agent", odd_share, count=EVALUATED, first_seed=first_seed)
-        return [each.reward for each in group]
-
-    def greedy(engine: Engine, step: int) -> list[int]:
-        target = engine.registry.resolve(f"test/agent@{step}")
-        request = SampleRequest(tuple(tokens(20, 0)), target.key, 20, temperature=0.0)
-        return engine.sample(target, [request])[0].ids
-
-    engine = engine_here()
-    model = engine.registry.create(project="test", name="agent", base_model="tiny", tuning=tuning).id
-    before, said = rewards(engine, first_seed=100_000), [greedy(engine, 0)]
-    for step in range(10):
-        group = sampled_group(engine, "test/agent", odd_share, count=32, first_seed=1000 * step)
-        if len({each.reward for each in group}) == 1:
-            break  # equal rewards: a perfect model has nothing left to learn, and takes no step
-        finish(engine.train(model, [group], TrainOptions(learning_rate=1e-2)))
-        said.append(greedy(engine, step + 1))
-    after = rewards(engine, first_seed=200_000)
-    assert rise(before, after) > SIGNIFICANT, (fmean(before), fmean(after))
-    again = engine_here()
-    newest = len(said) - 1
-    for step in (0, newest // 2, newest):
-        assert greedy(again, step) == said[step]
-
-
-def rise(before: list[float], after: list[float]) -> float:
-    """The rise of the mean in standard errors (Welch's statistic; with so many values it is normal)."""
-    error = sqrt(variance(before) / len(before) + variance(after) / len(after))
-    return (fmean(after) - fmean(before)) / error
 
 
 def _places(batch: Any, chosen: list[list[int]]) -> list[tuple[int, int]]:

@@ -44,7 +44,7 @@ def test_outputs_and_gradients_are_those_of_float32(dim: int) -> None:
 def passed(heads: tuple[Tensor, ...], slope: Tensor, device: str) -> tuple[Tensor, ...]:
     """The output, and the gradients of queries, keys and values: in bfloat16 on a GPU, in float32 elsewhere."""
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    query, key, value = (each.to(device, dtype) for each in heads)
+    query, key, value = (head.to(device, dtype) for head in heads)
     packing = Packing(Segments.of(QUERIES, KEYS, torch.device(device)), None)
     attended = attend((query, key, value), packing, query.shape[-1] ** -0.5, None)
     gradients = attend_backward(

@@ -20,7 +20,7 @@ from learnloop_service.training.engine.weights.joined import JoinedModel
 from learnloop_service.training.engine.weights.weights import snapshot
 from learnloop_service.training.tuning import Tuning
 from tests.fakes.tiny_model import make_tiny_model
-from tests.gpu.test_cuda import assert_learns, divergence, sample, tokens
+from tests.gpu.cuda_models import assert_learns, divergence, sample, tokens
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] not in CAPABILITIES,
@@ -36,8 +36,8 @@ def random(*shape: int) -> Tensor:
     return torch.randn(*shape, device="cuda")
 
 
-def relative(found: Tensor, exact: Tensor) -> float:
-    return float((found.double() - exact.double()).norm() / exact.double().norm())
+def relative(approximate: Tensor, exact: Tensor) -> float:
+    return float((approximate.double() - exact.double()).norm() / exact.double().norm())
 
 
 @pytest.mark.parametrize("count", [1, 48, 100, 129, 300])
@@ -47,15 +47,15 @@ def test_a_product_is_that_of_the_numbers_in_8_bits(count: int, rows: int, width
     from learnloop_service.training.engine.weights.fp8_kernels import product
 
     torch.manual_seed(0)
-    matrix, given = Fp8Matrix.of(random(rows, width)), Fp8Matrix.of(random(count, width))
+    matrix, inputs = Fp8Matrix.of(random(rows, width)), Fp8Matrix.of(random(count, width))
     narrow, high = random(count, columns + 16).bfloat16()[:, 16:], random(rows, columns + 16).bfloat16()[:, 16:]
     bias = random(rows).bfloat16()
-    exact = exactly(given) @ exactly(matrix).t() + narrow.double() @ high.double().t() + bias.double()
-    assert relative(product(given, matrix, narrow, high, bias), exact) < 0.005
-    summed = product(given, matrix, narrow, high, bias, parts=True).view(-1, count, rows).sum(0)
+    exact = exactly(inputs) @ exactly(matrix).t() + narrow.double() @ high.double().t() + bias.double()
+    assert relative(product(inputs, matrix, narrow, high, bias), exact) < 0.005
+    summed = product(inputs, matrix, narrow, high, bias, parts=True).view(-1, count, rows).sum(0)
     assert relative(summed, exact) < 0.005
     turned = high.t().contiguous().t()
-    assert relative(product(given, matrix, narrow, turned, bias), exact) < 0.005
+    assert relative(product(inputs, matrix, narrow, turned, bias), exact) < 0.005
 
 
 @pytest.mark.parametrize("width", [192, 5120, 13_824])
@@ -68,19 +68,19 @@ def test_tokens_are_put_in_8_bits_as_they_come(width: int) -> None:
     gate, up = (random(50, 2 * width) * 3).chunk(2, dim=1)
     gate[7] = 0.0
     normed = F.rms_norm(hidden + parts.sum(0), (width,), gain, 1e-6)
-    room, found = random(50, width + 64).bfloat16(), Fp8Matrix.empty(50, width, hidden.device)
+    room, quantised = random(50, width + 64).bfloat16(), Fp8Matrix.empty(50, width, hidden.device)
     inputs = room[:, :width]
 
     def assert_found(exact: Tensor) -> None:
         assert relative(inputs, exact) < 0.004
-        bound = torch.maximum(exact.abs() / 16, found.scales / 1024) * 1.01
-        assert bool(((exactly(found) - exact).abs() <= bound).all())
+        bound = torch.maximum(exact.abs() / 16, quantised.scales / 1024) * 1.01
+        assert bool(((exactly(quantised) - exact).abs() <= bound).all())
 
-    add_norm(hidden, parts, gain, 1e-6, inputs, found)
+    add_norm(hidden, parts, gain, 1e-6, inputs, quantised)
     assert_found(normed)
-    silu_mul_quantised(gate, up, inputs, found)
+    silu_mul_quantised(gate, up, inputs, quantised)
     assert_found(F.silu(gate) * up)
-    quantise(inputs, found)
+    quantise(inputs, quantised)
     assert_found(inputs.float())
 
 
@@ -105,26 +105,26 @@ def test_sampler_and_trainer_differ_little_where_weights_are_trained() -> None:
 
 
 def divergences(base: Path) -> tuple[float, float, float]:
-    """Of a model with a random adapter: sampled and trained in bfloat16, sampled in 8 bits and trained in bfloat16, and
-    both in 8 bits. In the last case both round alike, but what is at the edge between two numbers in 8 bits falls to
-    either side by the last bits of bfloat16, and from layer to layer more does. On an H200 it was 0.0044 at real width
-    and 0.0111 for the tiny base.
+    """Divergences of a model with a random adapter: sampled and trained in bfloat16, sampled in 8 bits and trained in
+    bfloat16, and both in 8 bits. In the last case both round alike, but what is at the edge between two numbers in 8
+    bits falls to either side by the last bits of bfloat16, and from layer to layer more does. On an H200 it was 0.0044
+    at real width and 0.0111 for the tiny base.
 
     Plain torch on a CPU, its layers' inputs and matrices rounded to 8 bits, has 0.013 at real width and 0.0174 for the
     tiny base, over whole distributions. With 64 conversations the standard errors of the estimates are 0.0003 and
-    0.0013 (conversations taken as independent), so the bounds above are some 10 of them away. Noise twice as large
+    0.0013 (conversations taken as independent), so the bounds above are some 10 of them apart. Noise twice as large
     would give four times as much.
     """
     prompts = [tokens(200, 0) + tokens(20, number) for number in range(64)]
 
-    def found(*, sampled: bool, trained: bool) -> float:
+    def measured(*, sampled: bool, trained: bool) -> float:
         sampler, trainer = policy_of(base, in_fp8=sampled), policy_of(base, in_fp8=trained)
         return divergence(trainer, prompts, sample(snapshot(sampler.model), prompts, 64))
 
     return (
-        found(sampled=False, trained=False),
-        found(sampled=True, trained=False),
-        found(sampled=True, trained=True),
+        measured(sampled=False, trained=False),
+        measured(sampled=True, trained=False),
+        measured(sampled=True, trained=True),
     )
 
 
@@ -152,7 +152,7 @@ def test_gradients_point_where_those_of_float32_do(tmp_path: Path) -> None:
 
 
 def cosines(base: Path, *, in_fp8: bool) -> dict[str, float]:
-    """Of the gradients of all A and of all B with those of the same model in float32, its base not in 8 bits."""
+    """Cosines of the gradients of all A and all B with those of the same model in float32, its base not in 8 bits."""
     ids = [tokens(200, 0) + tokens(200, number) for number in range(16)]
     chosen, device = [list(range(200, 400))] * len(ids), torch.device("cuda")
     exact: Any = policy_of(base, in_fp8=False).model.float()
@@ -169,8 +169,8 @@ def cosines(base: Path, *, in_fp8: bool) -> dict[str, float]:
         }
 
     expected = gradients(exact, padded_batches(ids, chosen, 2000, device))
-    found = gradients(policy_of(base, in_fp8=in_fp8).model, packed_batches(ids, chosen, 10_000, device))
-    return {kind: float(F.cosine_similarity(found[kind], expected[kind], dim=0)) for kind in expected}
+    computed = gradients(policy_of(base, in_fp8=in_fp8).model, packed_batches(ids, chosen, 10_000, device))
+    return {kind: float(F.cosine_similarity(computed[kind], expected[kind], dim=0)) for kind in expected}
 
 
 def test_a_model_trained_over_a_base_in_8_bits_learns(tmp_path: Path) -> None:
@@ -182,18 +182,18 @@ def test_a_base_in_8_bits_takes_half_of_the_memory(tmp_path: Path) -> None:
     """Its embedding, head and adapter columns are in bfloat16, and it never was in bfloat16 as a whole."""
     wide = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 8, "num_hidden_layers": 8}
     make_tiny_model(tmp_path, "qwen2", overrides=wide)
-    taken, peaks = [], []
+    sizes, peaks = [], []
     for in_fp8 in (False, True):
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         model = SharedBases([torch.device("cuda")], in_fp8=in_fp8).model(tmp_path, Tuning("lora"))
-        taken.append(torch.cuda.memory_allocated() - before)
+        sizes.append(torch.cuda.memory_allocated() - before)
         peaks.append(torch.cuda.max_memory_allocated() - before)
         del model
         gc.collect()
-    assert taken[1] < 0.6 * taken[0], taken
-    assert peaks[1] < taken[0], peaks
+    assert sizes[1] < 0.6 * sizes[0], sizes
+    assert peaks[1] < sizes[0], peaks
 
 
 @pytest.mark.parametrize(("count", "rows", "width"), [(1, 208, 272), (300, 5120, 1040), (1000, 3072, 13_824)])

@@ -1,4 +1,4 @@
-"""The real vLLM as the sampler on a GPU, beside the trainer, where `LEARNLOOP_VLLM` names its command.
+"""The real vLLM as the sampler on a GPU that it shares with the trainer; `LEARNLOOP_VLLM` names its command.
 
 `LEARNLOOP_VLLM=vllm-env/bin/vllm python -m pytest --noconftest tests/gpu/test_vllm.py` on a machine with a GPU.
 """
@@ -78,9 +78,9 @@ async def test_its_log_probabilities_are_the_trainers(
 
 async def test_a_reply_keeps_to_its_grammar(compute: tuple[VllmCompute, str]) -> None:
     """With the log-probabilities of the model, which would hardly have said this."""
-    text, found = await sample_by_grammar(compute[0])
+    text, reply = await sample_by_grammar(compute[0])
     assert text == '<tool_call>\n{"name": "find"}\n</tool_call>'
-    assert sum(found.logprobs) < -1.0
+    assert sum(reply.logprobs) < -1.0
 
 
 async def test_a_killed_vllm_is_started_again(compute: tuple[VllmCompute, str]) -> None:
@@ -99,8 +99,10 @@ async def test_an_adapter_that_is_not_pushed_is_named_at_the_first_step(
 ) -> None:
     flags = FLAGS + PRECISIONS[precision]
     facts, [fault] = await diagnosed_run(tmp_path, Planted.ADAPTER_NOT_PUSHED, flags, {}, "cuda")
-    record_property("probes", [each.probe for each in facts])
-    assert (fault.cause, fault.first_iteration, fault.named_at_iteration) == (Cause.SAMPLER_IS_NOT_TRAINER, 1, 1)
+    record_property("probes", [fact.probe for fact in facts])
+    assert fault.cause == Cause.SAMPLER_IS_NOT_TRAINER
+    assert fault.first_iteration == 1
+    assert fault.named_at_iteration == 1
     assert fault.summary == "The sampler was asked for step 1 and still has the weights of the step before."
 
 
@@ -108,9 +110,9 @@ async def test_a_healthy_run_is_examined_and_has_no_diagnosis(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """Its steps move the examined tokens much further than sampler and trainer differ."""
-    facts, found = await diagnosed_run(tmp_path, None, FLAGS, {}, "cuda")
-    record_property("probes", [each.probe for each in facts])
-    assert found == []
-    for probe in [each.probe for each in facts[1:]]:
+    facts, diagnoses = await diagnosed_run(tmp_path, None, FLAGS, {}, "cuda")
+    record_property("probes", [fact.probe for fact in facts])
+    assert diagnoses == []
+    for probe in [fact.probe for fact in facts[1:]]:
         assert probe is not None
         assert probe.moved > 5 * max(probe.noise, probe.sampler_after)

@@ -26,7 +26,7 @@ from tests.fakes.worker_pool import Following, Pool, worker_pool
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 OPTIONS = TrainOptions(learning_rate=1e-3, max_kl=1e-2, kl_penalty_coef=0.1)
 ROUNDED = 0.1
-"""Of what a step moves the weights: where a gradient is nearly nothing, rounding gives Adam's step another sign."""
+"""Share of a step's movement of the weights. Where a gradient is nearly 0, rounding changes the sign of Adam's step."""
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def weights(pool: Pool, model_id: str) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("tuning", [Tuning("full"), Tuning("lora")], ids=lambda tuning: tuning.mode)
 def test_two_gpus_train_what_one_does(tmp_path: Path, alone: Engine, groups: list[Group], tuning: Tuning) -> None:
     base = alone.registry.base_directory("tiny")
-    found: list[tuple[dict[str, float], dict[str, torch.Tensor], dict[str, torch.Tensor]]] = []
+    runs: list[tuple[dict[str, float], dict[str, torch.Tensor], dict[str, torch.Tensor]]] = []
 
     async def trained(count: int) -> None:
         roles = [(True, True)] * count
@@ -63,15 +63,15 @@ def test_two_gpus_train_what_one_does(tmp_path: Path, alone: Engine, groups: lis
             first = await pool.trained(PolicyStep(model_id, groups, OPTIONS))
             before = weights(pool, model_id)
             await pool.trained(PolicyStep(model_id, groups, OPTIONS))
-            found.append((first.metrics, before, weights(pool, model_id)))
+            runs.append((first.metrics, before, weights(pool, model_id)))
             target = pool.registry.resolve("test/agent")
             requests = [SampleRequest((30, 31, 32), target.key, 8, seed=seed) for seed in range(4)]
-            samples = await asyncio.gather(*(pool.sample(target, each) for each in requests))
-            assert all(len(each.ids) == 8 for each in samples)
+            samples = await asyncio.gather(*(pool.sample(target, sample_request) for sample_request in requests))
+            assert all(len(sampled.ids) == 8 for sampled in samples)
 
     run(trained(1))
     run(trained(2))
-    (metrics, before, after), (metrics_of_two, before_of_two, after_of_two) = found
+    (metrics, before, after), (metrics_of_two, before_of_two, after_of_two) = runs
     for name in ("loss", "kl_div", "entropy", "num_trainable_tokens", "grad_norm", "step_kl"):
         assert metrics_of_two[name] == pytest.approx(metrics[name], rel=0.05, abs=1e-3), name
     for ours, theirs in ((before, before_of_two), (after, after_of_two)):
@@ -93,6 +93,6 @@ def test_a_step_is_taken_once_when_a_trainer_is_killed(
             outcome = await training.end
             assert isinstance(outcome, TrainResult)
             assert outcome.step == 1
-            assert [each.step for each in pool.registry.steps(model_id)] == [0, 1]
+            assert [checkpoint.step for checkpoint in pool.registry.steps(model_id)] == [0, 1]
 
     run(killed())

@@ -45,12 +45,14 @@ def test_no_file_of_the_core_names_a_plugin() -> None:
 @pytest.mark.parametrize("name", sorted(PROJECTS))
 def test_what_a_plugin_brings_is_known_where_it_is_missing(name: str) -> None:
     project: dict[str, Any] = PROJECTS[name]["project"]
-    [known] = [each["names"] for each in KNOWN if each["distribution"] == project["name"]]
+    [declared] = [plugin["names"] for plugin in KNOWN if plugin["distribution"] == project["name"]]
     brought = project["entry-points"]
     for group in ("learnloop.environments", "learnloop.judges"):
-        assert sorted(known.get(group, ())) == sorted(brought.get(group, ()))
-    documents = [each for each, (owner, _) in registry.documents().items() if owner in brought.get(registry.GROUP, ())]
-    assert sorted(known.get("documents", ())) == sorted(documents)
+        assert sorted(declared.get(group, ())) == sorted(brought.get(group, ()))
+    documents = [
+        document for document, (owner, _) in registry.documents().items() if owner in brought.get(registry.GROUP, ())
+    ]
+    assert sorted(declared.get("documents", ())) == sorted(documents)
 
 
 def test_a_name_that_no_plugin_of_ours_has_is_unknown() -> None:

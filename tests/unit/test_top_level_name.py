@@ -39,9 +39,9 @@ def _names(text: str) -> Iterator[str]:
 def _files() -> Iterator[Path]:
     for folder, folders, files in os.walk(ROOT):
         folders[:] = [
-            each for each in folders
-            if each not in _UNREAD and not each.endswith(".egg-info")
-            and (not each.startswith(".") or each in (".ci", ".github"))
+            name for name in folders
+            if name not in _UNREAD and not name.endswith(".egg-info")
+            and (not name.startswith(".") or name in (".ci", ".github"))
         ]  # fmt: skip
         for name in files:
             path = Path(folder, name)
@@ -50,12 +50,12 @@ def _files() -> Iterator[Path]:
 
 
 def test_no_file_names_a_module_by_its_folder() -> None:
-    found = {
+    names_by_file = {
         path.relative_to(ROOT).as_posix(): names
         for path in _files()
         if (names := list(_names(path.read_text(encoding="utf-8", errors="ignore"))))
     }
-    assert found == {}
+    assert names_by_file == {}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

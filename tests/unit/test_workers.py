@@ -49,36 +49,36 @@ def test_uses_it(breaks_at_the_end):
 """
 
 
-def test_whatever_becomes_of_a_test_is_told(tmp_path: Path) -> None:
+def test_whatever_becomes_of_a_test_is_reported(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / f"test_{name}.py").write_text(TESTS)
     # The last one: who runs it will not die with another.
     (tmp_path / "test_with_a_fixture.py").write_text(A_FIXTURE)
     options: list[str] = ["-p", "tests.workers", "--workers", "2", "--rootdir", ".", "--basetemp", "temporary"]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "pytest", "-rA", "-c", "/dev/null", *options],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "200"},
         capture_output=True,
         text=True,
     )
-    said = done.stdout
-    assert done.returncode == 3, said  # processes died
-    assert "5 failed, 5 passed, 2 warnings" in said
+    output = process.stdout
+    assert process.returncode == 3, output  # processes died
+    assert "5 failed, 5 passed, 2 warnings" in output
     for name in ("one", "two"):
-        assert f"PASSED test_{name}.py::test_passes" in said
-        assert f"FAILED test_{name}.py::test_fails - AssertionError: this failed" in said
-        assert f"FAILED test_{name}.py::test_dies - the process of this test ended with status -9" in said
-        assert f"PASSED test_{name}.py::test_comes_behind" in said
-    assert said.count("UserWarning: this is a warning") == 2
-    assert said.count("\nthis was printed") == 2
-    assert "ValueError('this fixture broke')" in said
+        assert f"PASSED test_{name}.py::test_passes" in output
+        assert f"FAILED test_{name}.py::test_fails - AssertionError: this failed" in output
+        assert f"FAILED test_{name}.py::test_dies - the process of this test ended with status -9" in output
+        assert f"PASSED test_{name}.py::test_comes_behind" in output
+    assert output.count("UserWarning: this is a warning") == 2
+    assert output.count("\nthis was printed") == 2
+    assert "ValueError('this fixture broke')" in output
 
 
 def test_files_with_long_tests_come_first() -> None:
     def item(path: str, **marks: str) -> Any:
-        found = {name: SimpleNamespace(args=[value]) for name, value in marks.items()}
-        return SimpleNamespace(path=Path(path), get_closest_marker=found.get)
+        markers = {name: SimpleNamespace(args=[value]) for name, value in marks.items()}
+        return SimpleNamespace(path=Path(path), get_closest_marker=markers.get)
 
     items = [item("one"), item("two"), item("two", long=""), item("three", together="x"), item("four", together="x")]
     assert list(map(list, files_of(items))) == [[1, 2], [0], [3, 4]]

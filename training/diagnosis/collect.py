@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +22,7 @@ from learnloop_service.training.diagnosis.count_group import (
     truncated,
 )
 from learnloop_service.training.diagnosis.facts import MAX_EXAMPLES, Facts, Form, GroupFacts, HeldOut, RewardFacts
+from learnloop_service.training.diagnosis.patterns import form_of
 from learnloop_service.training.diagnosis.true_success import TrueSuccess
 from learnloop_service.training.inclusion import is_replacement
 from learnloop_service.training.no_signal import no_signal_of
@@ -39,8 +39,6 @@ from learnloop_service.training.types import (
 
 _SHOWN = 200
 """Characters that are kept of an error or of a malformed reply."""
-_STRING = re.compile(r'"(?:[^"\\]|\\.){13,}"?')
-_DIGITS = re.compile(r"\d+")
 _METRICS = ("entropy", "step_kl", "step_share", RESTORED)
 
 
@@ -150,7 +148,7 @@ def _task_hash(scenario: Scenario) -> str:
 def forms_of(rollouts: Iterable[Rollout]) -> tuple[Form, ...]:
     """Return the three commonest forms of the malformed rollouts' last replies.
 
-    Replies have the same form if they differ only in numbers and in the contents of long strings.
+    Replies have the same form if they differ only in numbers and in long strings.
     """
     counts: Counter[str] = Counter()
     first: dict[str, tuple[str, str]] = {}
@@ -158,7 +156,7 @@ def forms_of(rollouts: Iterable[Rollout]) -> tuple[Form, ...]:
         if not malformed(rollout):
             continue
         text = last_reply(rollout)
-        form = _DIGITS.sub("0", _STRING.sub('"..."', " ".join(text.split())))
+        form = form_of(text)
         counts[form] += 1
         first.setdefault(form, (text[:_SHOWN], rollout.id))
     common = sorted(counts.items(), key=lambda counted: (-counted[1], counted[0]))[:3]

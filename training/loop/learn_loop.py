@@ -83,11 +83,10 @@ async def learn_loop(
     With `resume`, continue where an earlier loop stopped. Work on unfinished iterations that is in the journal is not
     repeated. On a deterministic backend, the same config gives the same results.
 
-    `agent` is an agent that owns its loop; by default the built-in loop makes the rollouts. `prompt`
-    replaces texts of the environment in all of them. `now` timestamps them, in seconds since the epoch. A warm start
-    trains on the `demonstrations`, or on that number of demonstrations by the environment's oracle. With `pipeline`,
-    rollouts can use the earlier state of a reflective environment while it learns; `another_environment` creates an
-    instance for them.
+    `agent` is an agent that owns its loop; by default the built-in loop makes the rollouts. `prompt` replaces
+    texts of the environment in all of them. `now` timestamps them, in seconds since the epoch. A warm start trains on
+    the `demonstrations`, or on that number by the environment's oracle. With `pipeline`, rollouts can use the earlier
+    state of a reflective environment while it learns; `another_environment` creates an instance for them.
 
     Raises BudgetReached, CheckpointLost, and the backend's errors when training fails. Failures of single rollouts and
     verdicts are data; RolloutsFailed or NothingScored is raised only if all of them fail.

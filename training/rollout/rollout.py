@@ -92,9 +92,8 @@ async def rollout(
     that owns its loop, here or elsewhere; None takes the built-in loop. `prompt` replaces texts of the environment;
     of an agent's rollout, the metric `undelivered_parts` counts those of its parts that were not in the first request.
     `name` stays the same when the rollout is repeated (default: derived from `id`), and `recorded` holds the answers
-    that its model gave before. With `fork` the
-    rollout begins with the recorded turns before it; only the loops of this process can be forked. `now` returns the
-    time for `started_at`, in seconds since the epoch.
+    that its model gave before. With `fork` the rollout begins with the recorded turns before it; only the loops of
+    this process can be forked. `now` returns the time for `started_at`, in seconds since the epoch.
 
     Raises the environment's errors if it cannot open the scenario or report its outcome, BudgetReached if the next
     request does not fit the reservation, and ReplayDiffers if the environment does not repeat what is before the fork.

@@ -62,6 +62,7 @@ export interface AgentSessionOutcome {
   "parts": Record<string, number> | null;
   "output": string | Record<string, any> | null;
   "reason": string | null;
+  "facts": Record<string, boolean> | null;
 }
 
 export type AgentSessionState = "open" | "ended" | "expired";
@@ -134,6 +135,11 @@ export interface BackendSettingOut {
   "name": string;
   "description": string;
   "is_set": boolean;
+}
+
+export interface BecameOut {
+  "pattern": string | null;
+  "tasks": number;
 }
 
 export interface BeforeAndNow {
@@ -481,6 +487,38 @@ export interface ExpectedWork {
   "disk_bytes": number | null;
 }
 
+export interface FailedRolloutOut {
+  "trajectory_id": string;
+  "scenario_id": string;
+  "why": string | null;
+  "reason": string | null;
+}
+
+export interface FailureMap {
+  "now": FailureSideOut;
+  "before": FailureSideOut | null;
+  "patterns": (FailurePatternOut)[];
+  "lost_tasks": number;
+  "lost": (LostTaskOut)[];
+}
+
+export interface FailurePatternOut {
+  "id": string;
+  "sentence": string;
+  "now": TaskShareOut;
+  "before": TaskShareOut | null;
+  "became": (BecameOut)[];
+  "rollouts": (FailedRolloutOut)[];
+}
+
+export interface FailureSideOut {
+  "name": string;
+  "source": string;
+  "tasks": number;
+  "left_out": number;
+  "solved": TaskShareOut;
+}
+
 export interface FeedbackOut {
   "event_id": string;
   "confidence": number;
@@ -822,6 +860,13 @@ export interface LogLine {
   "text": string;
   "seq": number | null;
   "trajectory_id": string | null;
+}
+
+export interface LostTaskOut {
+  "scenario_id": string;
+  "pattern": string;
+  "trajectory_id": string;
+  "before_trajectory_id": string;
 }
 
 export interface MethodOut {
@@ -1453,6 +1498,13 @@ export interface SupervisedFigures {
   "seconds": number | null;
 }
 
+export interface TaskShareOut {
+  "mean": number;
+  "low": number;
+  "high": number;
+  "tasks": number;
+}
+
 export interface TestResult {
   "delivered": boolean;
   "status": number | null;
@@ -1489,6 +1541,7 @@ export interface TrajectoryBrief {
   "replaces": string | null;
   "error": string | null;
   "failure": string | null;
+  "prompt_sha256": string | null;
   "turns": number;
   "prompt_tokens": number;
   "completion_tokens": number;
@@ -1518,6 +1571,7 @@ export interface TrajectoryOut {
   "replaces": string | null;
   "error": string | null;
   "failure": string | null;
+  "prompt_sha256": string | null;
   "turns": number;
   "prompt_tokens": number;
   "completion_tokens": number;

@@ -149,11 +149,9 @@ class EvaluationStarter:
         """
         noted = built or NotedModels(ListedModels(self.resources.settings))
         models = [await self._resolve_model(index, model, caller, noted) for index, model in enumerate(request.models)]
-        contestants = [
-            await self._prompted(index, model, contestant, project)
-            for index, (model, (contestant, _)) in enumerate(zip(request.models, models, strict=True))
-        ]
-        labelled = _require_unique_labels(contestants)
+        labelled = _require_unique_labels(
+            [await self._prompted(index, request, contestant, project) for index, (contestant, _) in enumerate(models)]
+        )
         stored = await self._stored(request, basis, project, labelled, None if built else noted)
         noted.check_budget(request.budget.max_usd if request.budget else None)
         evaluation = kind.model_validate({**dict(stored), **fields})
@@ -169,15 +167,10 @@ class EvaluationStarter:
             **evaluation.listed_by,
         )
         started = StartedEvaluation(job, noted.warnings)
-        created = {
-            "models": [model.label for model in evaluation.models],
-            "environment": evaluation.environment.name,
-            "judge": evaluation.judge.name,
-            "rollouts": job.total,
-        }
         async with self.resources.database.begin() as tx:
             tx.add(job)
             await tx.flush()
+            created = _created(evaluation)
             await append_to_evaluation(tx, id, EventType.EVALUATION_CREATED, caller.actor, created)
             await tx.refresh(job)
             await save_reply(tx, started)
@@ -218,9 +211,12 @@ class EvaluationStarter:
         )
         return contestant, run.engine if run is not None and spec is None else None
 
-    async def _prompted(self, index: int, model: ModelToEvaluate, contestant: Contestant, project: str) -> Contestant:
+    async def _prompted(
+        self, index: int, request: EvaluationRequest, contestant: Contestant, project: str
+    ) -> Contestant:
         """Return the model with the prompt that was asked for; without one, it keeps that of its run. Raises
         InvalidRequest."""
+        model = request.models[index]
         if "prompt" not in model.model_fields_set:
             return contestant
         database, data_dir = self.resources.database, self.resources.settings.data_dir
@@ -308,6 +304,16 @@ class EvaluationStarter:
                     where = ("body", "models", index, "prompt")
                     await asyncio.to_thread(check_fits, environment, drawn[0], prompt, where)
         return environment.default_judge, request.scenarios if synthetic else len(different(drawn))
+
+
+def _created(evaluation: StoredEvaluation) -> dict[str, Any]:
+    """Return the data of the event that says that the evaluation was created."""
+    return {
+        "models": [contestant.label for contestant in evaluation.models],
+        "environment": evaluation.environment.name,
+        "judge": evaluation.judge.name,
+        "rollouts": evaluation.slots,
+    }
 
 
 def _gate(request: EvaluationRequest) -> Gate:

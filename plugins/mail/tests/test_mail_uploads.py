@@ -15,7 +15,7 @@ from learnloop_service.app.cli.main import app
 from learnloop_service.app.datasets.store import DatasetStore
 from learnloop_service.app.db.database import make_database, make_engine, parse_url
 from learnloop_service.app.db.tables import DatasetVersion, InboxPart, Run
-from tests.fakes.mailboxes import COUNT, asked, mbox, questions, stored
+from tests.fakes.mailboxes import COUNT, create_scenarios, mbox, questions, stored
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import keyed
 from tests.integration.app.served import run_with, served, settings_for
@@ -38,7 +38,7 @@ async def test_uploaded_mail_and_questions_can_be_learned_from(client: httpx.Asy
     assert (inbox["version"], inbox["emails"], inbox["duplicates"], inbox["unreadable"]) == (1, COUNT, 0, 0)
     assert inbox["first"] == inbox["last"] == "2021-03-01"
     assert await stored(client) == inbox, "the same mail again"
-    scenarios = await asked(client)
+    scenarios = await create_scenarios(client)
     assert (scenarios["count"], scenarios["name"], scenarios["version"]) == (6, "mail", 1)
     accepted = await started(client, inbox="mail")
     assert accepted.status_code == 202, accepted.text
@@ -90,7 +90,7 @@ async def test_any_worker_makes_its_own_copy_of_an_uploaded_inbox(
     client: httpx.AsyncClient, data_dir: Path, database_url: str, tmp_path: Path
 ) -> None:
     await stored(client)
-    await asked(client)
+    await create_scenarios(client)
     async with served(settings_for(tmp_path / "other", database_url), ScriptedLoop()) as other:
         accepted = await started(other, inbox="mail")
         assert accepted.status_code == 202, accepted.text
@@ -228,7 +228,7 @@ async def test_a_run_is_not_started_on_data_that_is_not_there(client: httpx.Asyn
 
 async def test_a_lost_file_without_parts_is_told(client: httpx.AsyncClient, data_dir: Path, database_url: str) -> None:
     inbox = await stored(client)
-    await asked(client)
+    await create_scenarios(client)
     await execute(database_url, "DELETE FROM inbox_part")
     (data_dir / "datasets" / "inboxes" / f"{inbox['sha256']}.sqlite").unlink()
     response = await started(client, inbox="mail")
@@ -242,7 +242,7 @@ async def test_mail_that_nothing_needs_can_be_deleted(
     first = await stored(client)
     second = await stored(client, body=mbox(first=COUNT))
     await stored(client, name="copy")
-    scenarios = await asked(client, inbox="mail@1")
+    scenarios = await create_scenarios(client, inbox="mail@1")
     accepted = await started(client, inbox="mail@1", scenarios="mail")
     run_id = accepted.json()["run_id"]
     await run_with(client, run_id, "completed")

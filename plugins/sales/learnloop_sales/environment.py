@@ -288,4 +288,11 @@ TRAITS = Traits(
         RunPage("emails", "Emails and graph", files("learnloop_sales") / "dashboard", "emails.js", style="emails.css"),
     ),
     repeats=True,
+    milestones={
+        "read_product": "never read a Product Feature",
+        "cited_product": "read a Product Feature and cited none",
+        "citations_read": "cited what it had not read, or what does not exist",
+        "named_prospect": "did not name the prospect",
+        "named_company": "did not name the company",
+    },
 )

@@ -23,8 +23,8 @@ from tests.fakes.frontend import Frontend, frontend
 from tests.fakes.sales_agent import GRAPH, WAY, sales_agent, silent_agent
 from tests.fakes.scripted_chat import Script, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
+from tests.integration.app.sales_runs import SALES
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_results import SALES
 
 BODY: dict[str, Any] = {"graph": GRAPH, "iterations": 2, "depth": 4}
 """All that the frontend sends."""
@@ -58,7 +58,7 @@ async def _run(data_dir: Path, database_url: str, receiver: Frontend, script: Sc
         await until((folder / "final_email.json").exists, timeout_s=_PATIENCE_S)
         run = await run_with(client, answer["run_id"], "completed")
         deliveries = body["iterations"] + 1
-        await until(lambda: len(receiver.taken) + len(receiver.refused) >= deliveries, timeout_s=_PATIENCE_S)
+        await until(lambda: len(receiver.accepted) + len(receiver.refused) >= deliveries, timeout_s=_PATIENCE_S)
         files = await asyncio.to_thread(receiver.download, address, answer["results_path"])
         return answer, run, files
 
@@ -71,11 +71,11 @@ async def test_a_frontend_that_fails_at_times_hears_of_every_iteration(data_dir:
     assert answer["results_path"] == f"/runs/{run_id}/results"
     assert run["status"] == "completed"
     assert receiver.refused == []
-    assert [message["iteration"] for message in receiver.taken] == [0, 1, 2]
+    assert [message["iteration"] for message in receiver.accepted] == [0, 1, 2]
     # Every attempt of a delivery sends the same bytes.
     assert len(receiver.attempts) >= 3 + 4
     assert len({id for id, _ in receiver.attempts}) == len(set(receiver.attempts)) == 3
-    for number, message in enumerate(receiver.taken):
+    for number, message in enumerate(receiver.accepted):
         assert message["run_id"] == run_id
         email = json.loads(files[f"iter{number}_email.json"][1])
         assert message["final_email"] == {name: email[name] for name in ("subject", "body", "citations")}
@@ -84,9 +84,9 @@ async def test_a_frontend_that_fails_at_times_hears_of_every_iteration(data_dir:
         assert message["node_scores"] == json.loads(files[f"iter{number}_node_scores.json"][1])
         rewards = json.loads(files[f"iter{number}_rewards.json"][1])
         assert message["rewards"] == {name: rewards[name] for name in ("mean", "median", "min", "max", "count")}
-    assert set(receiver.taken[0]["node_scores"].values()) == {1.0}
-    assert receiver.taken[0]["node_scores"] != receiver.taken[2]["node_scores"]
-    assert receiver.taken[2].keys() == {
+    assert set(receiver.accepted[0]["node_scores"].values()) == {1.0}
+    assert receiver.accepted[0]["node_scores"] != receiver.accepted[2]["node_scores"]
+    assert receiver.accepted[2].keys() == {
         *("type", "timestamp", "run_id", "iteration", "status", "rewards", "success", "step"),
         *("final_email", "node_scores", "trajectory_id", "email_written"),
         *("seq", "version"),
@@ -107,6 +107,6 @@ async def test_an_agent_that_writes_nothing_is_told_in_the_same_form(data_dir: P
     with frontend() as receiver:
         await _run(data_dir, database_url, receiver, silent_agent, SALES | {"iterations": 1})
     assert receiver.refused == []
-    assert [message["email_written"] for message in receiver.taken] == [False, False]
-    assert receiver.taken[1]["final_email"] == {"subject": "", "body": "", "citations": []}
-    assert receiver.taken[1]["node_scores"].keys() == {node["id"] for node in GRAPH}
+    assert [message["email_written"] for message in receiver.accepted] == [False, False]
+    assert receiver.accepted[1]["final_email"] == {"subject": "", "body": "", "citations": []}
+    assert receiver.accepted[1]["node_scores"].keys() == {node["id"] for node in GRAPH}

@@ -11,7 +11,7 @@ def test_asks_for_an_email(learnloop: Learnloop) -> None:
     with serving(ScriptedSales()) as service:
         ran = learnloop("ask", "--run", RUN_ID, *options, "--start", "a", "--start", "b", "--url", service.url)
     assert ran.exit_code == 0, ran.stderr
-    assert service.asked == [
+    assert service.asks == [
         {
             "run_id": RUN_ID,
             "prospect": task["prospect"],
@@ -31,7 +31,7 @@ def test_an_email_cannot_steer_the_terminal(learnloop: Learnloop) -> None:
     options = ("--prospect", task["prospect"], "--company", task["company"], "--graph", task["graph"])
     with serving(ScriptedSales()) as service:
         ran = learnloop("ask", "--model", "learnloop/tiny", *options, "--url", service.url)
-    assert service.asked[0]["graph"] == task["graph"]
+    assert service.asks[0]["graph"] == task["graph"]
     assert "\x1b" in HOSTILE
     assert "\x1b" not in ran.stdout
     assert "[bold red]Hello[/bold red]" in ran.stdout

@@ -40,12 +40,12 @@ def test_the_same_three_prospects_go_to_both_agents(sales: ScriptedSales) -> Non
     assert [email["trained"]["grounded"] for email in emails] == [True] * 3
     assert [email["base"]["email"] is None for email in emails] == [False, True, True]
     assert not any(emails[0]["base"]["checks"].values())
-    assert sales.asked[0] == {
+    assert sales.asks[0] == {
         "model": "learnloop/tiny",
         "environment": {"name": "sales_email", "config": {}},
         **SCENARIOS[0].task,
     }
-    assert sales.asked[1] == {"run_id": RUN_ID, **SCENARIOS[0].task}
+    assert sales.asks[1] == {"run_id": RUN_ID, **SCENARIOS[0].task}
 
 
 def test_nodes_are_ranked_as_the_agent_is_shown_them(sales: ScriptedSales) -> None:

@@ -12,7 +12,7 @@ import httpx
 from sqlalchemy import URL
 
 from tests.fixtures import MIGRATED, database
-from tests.integration.app.test_results import completed, sales_service
+from tests.integration.app.sales_runs import completed, sales_service
 
 
 @dataclass(frozen=True)

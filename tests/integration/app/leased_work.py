@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from sqlalchemy import func, select, text, update
 from ulid import ULID
 
@@ -136,3 +137,8 @@ class Evaluations:
 
 
 Kind = Runs | Evaluations
+
+
+@pytest.fixture(params=[Runs, Evaluations], ids=["runs", "evaluations"])
+def kind(request: pytest.FixtureRequest, database: Database) -> Any:
+    return request.param(database)

@@ -14,7 +14,7 @@ from learnloop_service.app.auth.caller import LOCAL
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import AgentSession, Schedule
 from learnloop_service.training.rollout.agents.sessions import SessionOutcome
-from tests.integration.app.test_agent_session_store import answered
+from tests.integration.app.agent_calls import answered
 
 LIVE = PinnedModel("learnloop/live", "learnloop/m@0", 0, "embedded", None)
 RUN: dict[str, Any] = {

@@ -17,9 +17,8 @@ from learnloop_service.training.rollout.chat import identity
 from learnloop_service.training.types import EvaluationConfig, RunConfig
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
+from tests.integration.app.own_agent_runs import get, reachable
 from tests.integration.app.served import run_with, served
-from tests.integration.app.test_agents_elsewhere import reachable
-from tests.integration.app.test_own_agents import get
 
 SEED = 0
 COUNTS: Mapping[Split, int] = {"train": 2, "validation": 1, "test": 1}

@@ -2,11 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import openai
@@ -16,44 +14,16 @@ from learnloop_service.app.agent_sessions.calls import SessionCalls
 from learnloop_service.training.rollout.histories import conversations
 from tests.conditions import answered
 from tests.fakes.engine_process import EngineProcess
+from tests.integration.app.agent_clients import agent, ask, opened, recorded, two_turns
 from tests.integration.app.keyed import OPERATOR_KEY, bearer
 from tests.integration.app.model_stage import CALLER, ModelStage, model_stage
-from tests.integration.app.test_sessions import OWN_PAGE, sign_in
+from tests.integration.app.sign_ins import OWN_PAGE, sign_in
 from tests.openai_clients import MESSAGES
 
 TOOL = {
     "type": "function",
     "function": {"name": "look_up", "parameters": {"type": "object", "properties": {"name": {"type": "string"}}}},
 }
-
-
-async def opened(stage: ModelStage, **more: Any) -> Any:
-    key = await stage.key()
-    reply = await stage.service.client.post("/sessions", json={"model": CALLER} | more, headers=bearer(key))
-    return reply.raise_for_status().json() | {"owner": bearer(key)}
-
-
-@asynccontextmanager
-async def agent(session: Any) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=session["base_url"], api_key=session["api_key"], max_retries=0) as client:
-        yield client
-
-
-async def ask(client: openai.AsyncOpenAI, messages: Any = MESSAGES, **more: Any) -> Any:
-    body: Any = {"model": "gpt-4o", "messages": messages, "max_tokens": 8}
-    return await client.chat.completions.create(**body | more)
-
-
-async def recorded(stage: ModelStage, session: Any) -> list[Any]:
-    reply = await stage.service.client.get(f"/sessions/{session['id']}/calls", headers=session["owner"])
-    return cast(list[Any], reply.raise_for_status().json()["items"])
-
-
-def two_turns(first: Any) -> list[Any]:
-    said = first.choices[0].message.model_dump(exclude_none=True)
-    calls = said.get("tool_calls") or []
-    results = [{"role": "tool", "tool_call_id": call["id"], "content": "Tuesday"} for call in calls]
-    return [*MESSAGES, said, *results, {"role": "user", "content": "And then?"}]
 
 
 @pytest.fixture(autouse=True)
@@ -175,8 +145,20 @@ async def test_no_outcome_is_not_zero(stage: ModelStage) -> None:
         json={"reward": None, "reason": "the site was down"},
         headers=session["owner"],
     )
-    assert reply.json()["outcome"] == {"reward": None, "parts": None, "output": None, "reason": "the site was down"}
+    nothing = dict.fromkeys(("reward", "parts", "output", "facts"))
+    assert reply.json()["outcome"] == {**nothing, "reason": "the site was down"}
     assert reply.json()["reward"] is None
+
+
+async def test_facts_keep_the_order_in_which_an_agent_reports_them(stage: ModelStage) -> None:
+    session, http = await opened(stage), stage.service.client
+    path, facts = f"/sessions/{session['id']}/outcome", {"looked_up": True, "a": False, "verified": False}
+    for _ in range(2):  # the same outcome again changes nothing
+        reply = await http.post(path, json={"reward": 0, "facts": facts}, headers=session["owner"])
+        assert reply.status_code == 200, reply.text
+        assert [*reply.json()["outcome"]["facts"].items()] == [*facts.items()]
+    other = await http.post(path, json={"reward": 0, "facts": {**facts, "a": True}}, headers=session["owner"])
+    assert other.status_code == 409
 
 
 async def test_an_agent_reaches_its_own_session_only(stage: ModelStage) -> None:

@@ -15,9 +15,7 @@ import httpx
 import pytest
 from standardwebhooks import Webhook
 
-from learnloop_service.app.cli.service_process import free_port
 from learnloop_service.app.security.webhook_signing import new_secret
-from learnloop_service.app.settings import Settings
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.conditions import answered, until
@@ -26,8 +24,8 @@ from tests.fakes.hostile_provider import Answer, bomb, gigabyte, hostile_provide
 from tests.fakes.runner import Behaviour, ask_model, runner, send_outcome
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
+from tests.integration.app.own_agent_runs import by_seed, get, reachable, request
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_own_agents import by_seed, get, request
 from tests.opened_database import execute
 
 
@@ -38,11 +36,6 @@ async def service(data_dir: Path, database_url: str, **more: Any) -> AsyncIterat
         backend = ScriptedBackend(chat.url)
         async with served(reachable(data_dir, database_url, **more), learn_loop, backend) as client:  # type: ignore[arg-type]
             yield client, backend
-
-
-def reachable(data_dir: Path, database_url: str, **more: Any) -> Settings:
-    """Settings of a service that agents can reach."""
-    return settings_for(data_dir, database_url, port=free_port(), allowed_private_hosts="127.0.0.1", **more)
 
 
 async def started(client: httpx.AsyncClient, how: Any, **more: Any) -> str:
@@ -61,7 +54,12 @@ async def finished(client: httpx.AsyncClient, run_id: str) -> list[Json]:
 async def at_once(document: Mapping[str, Json]) -> tuple[int, Json]:
     """Does the task while the service waits."""
     said = await ask_model(document["session"], document["task"]["question"])
-    return 200, {"reward": float(said == "yes")}
+    return 200, {"reward": float(said == "yes"), "facts": _facts(said)}
+
+
+def _facts(said: str) -> dict[str, bool]:
+    """What a rollout reached: a database sorts the shorter name first."""
+    return dict.fromkeys(("understood", "sure"), said == "yes")
 
 
 def later(tasks: set[asyncio.Task[Any]]) -> Behaviour:
@@ -70,7 +68,8 @@ def later(tasks: set[asyncio.Task[Any]]) -> Behaviour:
     async def work(document: Mapping[str, Json]) -> None:
         said = await ask_model(document["session"], document["task"]["question"])
         for _ in range(2):  # the same outcome again changes nothing
-            sent = await send_outcome(document["session"], {"parts": {"right": float(said == "yes"), "length": 0.5}})
+            parts = {"right": float(said == "yes"), "length": 0.3}
+            sent = await send_outcome(document["session"], {"parts": parts, "facts": _facts(said)})
             assert sent.status_code == 200, sent.text
 
     async def accept(document: Mapping[str, Json]) -> tuple[int, Json]:
@@ -90,7 +89,10 @@ async def test_an_agent_behind_http_is_trained(data_dir: Path, database_url: str
         run_id = await started(client, {"push": {"url": it.url, "secret": secret}})
         rows = await finished(client, run_id)
         assert len(rows) == 8
-        assert {each["reward"] for each in rows} == ({0.0, 1.0} if how == "at once" else {0.5, 1.5})
+        assert {each["reward"] for each in rows} == ({0.0, 1.0} if how == "at once" else {0.3, 1.3})
+        assert rows[0]["outcome"]["facts"] in ([["understood", x], ["sure", x]] for x in (True, False))
+        failing = await get(client, f"/failures?run={run_id}&split=train")
+        assert [pattern["id"] for pattern in failing["patterns"]] == ["reported/understood"]
         assert {(each["turns"], each["completion_tokens"]) for each in rows} == {(1, 10)}
         shown = await get(client, f"/trajectories/{rows[0]['id']}")
         assert [each["role"] for each in shown["messages"]] == ["user", "assistant"]
@@ -276,7 +278,7 @@ async def test_a_runner_on_a_private_address_is_refused(data_dir: Path, database
 async def test_what_a_runner_answers_is_bounded(data_dir: Path, database_url: str, answer: Answer, said: str) -> None:
     async with hostile_provider(answer) as it, service(data_dir, database_url) as (client, _):
         run = await run_with(client, await started(client, {"push": {"url": it.url}}), "failed")
-        assert it.sent < len(it.heads) * 32 * 2**20
+        assert it.accepted_bytes < len(it.heads) * 32 * 2**20
     assert f"the runner's answer cannot be read: {said}" in run["error"]
 
 
@@ -298,7 +300,7 @@ async def test_scenarios_that_are_fetched_are_bounded(
         body = request({"pull": {}})
         body["environment"]["config"]["scenarios"] = {"url": it.url}
         refused = await client.post("/learn-loop", json=body)
-        assert it.sent < 32 * 2**20
+        assert it.accepted_bytes < 32 * 2**20
     assert refused.status_code == 422
     assert said in refused.text
 

@@ -7,9 +7,9 @@ import pytest
 
 from learnloop_service.app.agent_sessions.calls import SessionCalls
 from learnloop_service.training.rollout.histories import conversations
+from tests.integration.app.agent_clients import opened, recorded
 from tests.integration.app.keyed import bearer
 from tests.integration.app.model_stage import CALLER, ModelStage
-from tests.integration.app.test_agent_sessions import opened, recorded
 from tests.openai_clients import ARGUMENTS, SEARCH
 
 TOOL: Any = {

@@ -14,8 +14,8 @@ from learnloop_service.app.agent_sessions.batched_calls import BatchedCalls, New
 from learnloop_service.app.gateway.upstream import Upstream
 from learnloop_service.training.backends.base import Endpoint
 from tests import conditions
+from tests.integration.app.agent_clients import agent, ask, opened, recorded, two_turns
 from tests.integration.app.model_stage import ModelStage
-from tests.integration.app.test_agent_sessions import agent, ask, opened, recorded, two_turns
 
 IS_STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 

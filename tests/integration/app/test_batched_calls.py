@@ -27,7 +27,7 @@ from learnloop_service.app.db.tables import AgentSession, SessionCall, SessionUs
 from learnloop_service.training.rollout.agents.sessions import SessionLimits, SessionOutcome
 from tests import conditions
 from tests.connections import end_connections
-from tests.integration.app.test_agent_session_store import GREETING, QUESTION, completion, spec
+from tests.integration.app.agent_calls import GREETING, QUESTION, completion, spec
 
 SEED = 7
 

@@ -2,8 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -14,66 +14,22 @@ import pytest
 from learnloop_service.app.domain.stored_request import StoredBudget
 from learnloop_service.app.runs.budget import Meter, PriorUsage, RunBudgetReached
 from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
-from learnloop_service.environment.email_search.synthetic import make_world, parse_address
 from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.backends.art_import import import_art
 from learnloop_service.training.backends.base import ModelSpec, Policy
 from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.types import EvaluationConfig, RunConfig
 from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
-from tests.fakes.scripted_chat import call as tool_call
 from tests.fakes.scripted_judge import scripted_judge
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy
 from tests.integration.app.served import ended, served, settings_for, start
-from tests.integration.training.test_learn_loop import address_of
-
-PROMPT, REPLY = 500, 10
-"""Tokens of each request to the scripted model."""
-TURNS = 3
-RUN = {
-    "iterations": 2,
-    "groups_per_iteration": 2,
-    "rollouts_per_group": 3,
-    "concurrency": 4,
-    "max_turns": TURNS,
-    "max_completion_tokens": REPLY,
-    "seed": 5,
-    "evaluation": {"every": 1, "scenarios": 2, "test_scenarios": 2, "samples": 1},
-}
+from tests.integration.app.talking_runs import PROMPT, REPLY, RUN, TURNS, service, talker
 
 
 @pytest.fixture(scope="module", autouse=True)
 def art() -> None:
     """Imported before the clocks of the tests run: it takes seconds."""
     import_art()
-
-
-async def talker(request: Mapping[str, Any]) -> Reply:
-    """Searches up to twice, as the seed says, and then answers, often right; each request takes as many tokens."""
-    asked = sum(message["role"] == "tool" for message in request["messages"])
-    luck = request["seed"] / 2**53
-    [(name, arguments)] = tool_call("search_inbox", keywords=["kickoff"]).calls
-    if asked == TURNS - 1 or luck < 0.4:
-        place = parse_address(address_of(request))
-        assert place
-        world = make_world(*place)
-        answer = world.answer if request["seed"] % 2 else "no idea"
-        [(name, arguments)] = tool_call("return_final_answer", answer=answer, sources=[world.source_id]).calls
-    message = {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}}],
-    }
-    return Reply(
-        body={
-            "id": "1",
-            "object": "chat.completion",
-            "created": 0,
-            "model": request["model"],
-            "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
-            "usage": {"prompt_tokens": PROMPT, "completion_tokens": REPLY, "total_tokens": PROMPT + REPLY},
-        }
-    )
 
 
 class Remembering(ScriptedBackend):
@@ -84,17 +40,6 @@ class Remembering(ScriptedBackend):
         endpoint = policy.endpoint
         policy.endpoint = lambda step=None: replace(endpoint(step), remembers=True)  # type: ignore[method-assign]
         return policy
-
-
-@asynccontextmanager
-async def service(data_dir: Path, database_url: str, **more: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Any]]:
-    """A client of the service, and the model behind it."""
-    settings = settings_for(data_dir, database_url, **more)
-    async with (
-        scripted_chat(talker) as model,
-        served(settings, cast(Any, learn_loop), ScriptedBackend(model.url)) as client,
-    ):
-        yield client, model
 
 
 async def ledger_of(client: httpx.AsyncClient, run_id: str) -> Any:

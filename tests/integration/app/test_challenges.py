@@ -12,22 +12,11 @@ from typer.testing import CliRunner
 
 from learnloop_service.app.cli.main import app
 from learnloop_service.environment.json_type import Json
-from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
+from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.integration.app.ended_evaluations import ended
+from tests.integration.app.released_models import PROMOTE, scripted_engine
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_evaluations import ended, reference
-
-PROMOTE = "/models/learnloop/m/promote"
-
-
-async def _engine(request: Json) -> Reply:
-    """Knows four checkpoints, of which the last two answer everything and the others nothing."""
-    if not request:
-        return Reply(body={"data": [{"id": "learnloop/m", "steps": [0, 1, 2, 3]}]})
-    if request["model"] in ("learnloop/m@0", "learnloop/m@1"):
-        return call("return_final_answer", answer="I don't know", sources=[])
-    right = reference(request)
-    return call("return_final_answer", answer=right["answer"], sources=right["source_ids"])
 
 
 @asynccontextmanager
@@ -54,7 +43,7 @@ async def _promotions(client: httpx.AsyncClient) -> list[Json]:
 
 
 async def test_a_name_goes_to_the_better_one_with_the_evidence(data_dir: Path, database_url: str) -> None:
-    async with scripted_chat(_engine) as chat, _service(data_dir, database_url, chat) as client:
+    async with scripted_chat(scripted_engine) as chat, _service(data_dir, database_url, chat) as client:
         early = await client.post(PROMOTE, json={"step": 2, "if_better_than": "live"})
         assert (early.status_code, "Nothing is promoted" in early.json()["detail"]) == (409, True)
         assert (await client.post(PROMOTE, json={"step": 0, "as": "live"})).json()["evidence"] is None
@@ -85,7 +74,7 @@ async def test_a_name_that_was_given_away_meanwhile_stays(data_dir: Path, databa
         if request:
             begun.set()
             await held.wait()
-        return await _engine(request)
+        return await scripted_engine(request)
 
     async with scripted_chat(slow) as chat, _service(data_dir, database_url, chat) as client:
         await client.post(PROMOTE, json={"step": 0, "as": "live"})
@@ -114,7 +103,7 @@ async def test_a_checkpoint_that_never_answers_decides_nothing(data_dir: Path, d
     async def without(request: Json) -> Reply:
         if request.get("model") == f"learnloop/m@{silent}":
             return Reply(status=400, body={"error": {"message": "the checkpoint is lost"}})
-        return await _engine(request)
+        return await scripted_engine(request)
 
     async with scripted_chat(without) as chat, _service(data_dir, database_url, chat) as client:
         await client.post(PROMOTE, json={"step": 0, "as": "live"})
@@ -128,7 +117,7 @@ async def test_a_checkpoint_that_never_answers_decides_nothing(data_dir: Path, d
 
 
 async def test_what_makes_no_trial_is_refused(data_dir: Path, database_url: str) -> None:
-    async with scripted_chat(_engine) as chat, _service(data_dir, database_url, chat) as client:
+    async with scripted_chat(scripted_engine) as chat, _service(data_dir, database_url, chat) as client:
         for request, said in (
             ({"step": 2}, "give as, or if_better_than"),
             ({"step": 2, "as": "live", "margin": 0.2}, "margin can only be given with if_better_than"),
@@ -144,7 +133,7 @@ async def test_what_makes_no_trial_is_refused(data_dir: Path, database_url: str)
 
 @pytest.mark.long
 async def test_the_command_promotes_the_better_one(data_dir: Path, database_url: str) -> None:
-    async with scripted_chat(_engine) as chat, _service(data_dir, database_url, chat) as client:
+    async with scripted_chat(scripted_engine) as chat, _service(data_dir, database_url, chat) as client:
         await client.post(PROMOTE, json={"step": 0, "as": "live"})
 
         async def command(step: str) -> Any:

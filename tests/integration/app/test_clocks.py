@@ -15,7 +15,7 @@ from learnloop_service.environment.email_search.synthetic import address_of
 from tests.fakes.webhook_receiver import receiver
 from tests.integration.app.keyed import keyed
 from tests.integration.app.served import ended, start
-from tests.integration.app.test_budgets import RUN, service
+from tests.integration.app.talking_runs import RUN, service
 from tests.integration.app.webhook_stage import BOX, HERE
 
 JUMP_S = 3 * 86_400.0

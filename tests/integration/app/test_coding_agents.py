@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from learnloop_service.environment.json_type import Json
+from tests.integration.app.agent_clients import opened, recorded
 from tests.integration.app.keyed import bearer
 from tests.integration.app.model_stage import CALLER, ModelStage
-from tests.integration.app.test_agent_sessions import opened, recorded
 from tests.openai_clients import MESSAGES
 
 _REQUESTS = Path(__file__).parent / "first_requests"

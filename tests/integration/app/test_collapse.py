@@ -13,7 +13,7 @@ from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy
 from tests.integration.app.served import ended, served, settings_for, start
-from tests.integration.training.test_learn_loop import skilled
+from tests.integration.training.scripted_runs import skilled
 from tests.opened_database import execute
 
 RUN = {

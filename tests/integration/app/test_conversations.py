@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.imitating_runs import NOT_EVALUATED, ImitatingBackend
 from tests.integration.app.served import served, settings_for
-from tests.integration.app.test_demonstrations import NOT_EVALUATED, ImitatingBackend
 
 CHATS = {"name": "chats", "kind": "conversations"}
 HELLO = {"role": "assistant", "content": "hello"}

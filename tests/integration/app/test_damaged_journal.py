@@ -19,7 +19,7 @@ from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy
 from tests.integration.app.leased_work import claimed, queued, worker
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_budgets import RUN, talker
+from tests.integration.app.talking_runs import RUN, talker
 
 GARBLED = b"\x00garbled\xff"
 ENTRIES = {"rollout/train/0": '{"id": "a"}', "rollout/train/1": '{"id": "b"}', "judge/train": "[]", "train": "{}"}

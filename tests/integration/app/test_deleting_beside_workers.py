@@ -13,6 +13,7 @@ from learnloop_service.app.evaluations.store import EvaluationStore
 from learnloop_service.app.runs.store import RunStore
 from tests.conditions import answered
 from tests.integration.app.emails import make_run, make_trajectory
+from tests.integration.app.waiting_transactions import is_waiting
 
 
 async def _nothing() -> None:
@@ -26,22 +27,13 @@ async def _job(database: Database, **more: Any) -> str:
     return id
 
 
-async def _is_waiting(database: Database) -> bool:
-    """Whether a statement waits for a row that another transaction has locked."""
-    query = text(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    )
-    async with database() as tx:
-        return bool((await tx.execute(query)).scalar_one())
-
-
 async def _beside(database: Database, table: Any, row: str, deleting: Any) -> None:
     """Update a row twice in one transaction, as workers do, and delete what it refers to in between."""
     change = update(table).where(table.id == row).values(event_seq=table.event_seq + 1)
     async with database.begin() as tx:
         await tx.execute(change)
         task = asyncio.create_task(deleting)
-        await answered(lambda: _is_waiting(database), bool)
+        await answered(lambda: is_waiting(database), bool)
         await tx.execute(change)
     await task
 

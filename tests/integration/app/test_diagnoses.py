@@ -12,18 +12,10 @@ import pytest
 from learnloop_service.app.schemas.run_request import ForkRequest
 from tests.fakes.engine_process import ROOT
 from tests.fakes.forked_learnloop import learnloop
-from tests.fakes.scripted_chat import Reply
+from tests.integration.app.diagnosed_runs import MALFORMED, RUN
+from tests.integration.app.runs_without_signal import WRONG, service
 from tests.integration.app.served import run_with
-from tests.integration.app.test_no_signal import WRONG, service
 from tests.opened_database import execute
-
-RUN = {
-    "iterations": 3,
-    "groups_per_iteration": 8,
-    "rollouts_per_group": 2,
-    "evaluation": {"every": 4, "scenarios": 1, "test_scenarios": 0, "samples": 1},
-}
-MALFORMED = Reply(content='I would search for "the invoice of last month" now')
 
 
 async def _ended(client: httpx.AsyncClient, **more: Any) -> Any:

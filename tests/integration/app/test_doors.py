@@ -6,9 +6,9 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.integration.app.agent_clients import opened
 from tests.integration.app.keyed import bearer
 from tests.integration.app.model_stage import CALLER, ModelStage
-from tests.integration.app.test_agent_sessions import opened
 from tests.openai_clients import SEARCH
 
 QUESTION = {"role": "user", "content": [{"type": "input_text", "text": "When is the kickoff?"}]}

@@ -9,9 +9,9 @@ from learnloop_service.app.cli.main import app
 from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
+from tests.integration.app.runs_without_signal import RUN, started
 from tests.integration.app.served import ended, served, settings_for
-from tests.integration.app.test_no_signal import RUN, started
-from tests.integration.training.test_learn_loop import skilled
+from tests.integration.training.scripted_runs import skilled
 
 PERFECT = RUN | {"iterations": 9, "groups_per_iteration": 8, "evaluation": {**RUN["evaluation"], "every": 20}}  # type: ignore[dict-item]
 

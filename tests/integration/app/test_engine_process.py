@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -19,14 +18,13 @@ from learnloop_service.app.processes import child as child_process
 from learnloop_service.app.processes.engine import EngineProcess, EngineState, EngineUnavailable
 from learnloop_service.training.engine_flags import KEY_VARIABLE
 from tests.conditions import until
+from tests.integration.app.engine_children import ENGINE_CHILD, engine_pid
 from tests.integration.app.served import settings_for
-
-_CHILD = (sys.executable, str(Path(__file__).parents[2] / "fakes" / "engine_child.py"))
 
 
 @asynccontextmanager
 async def _engine(data_dir: Path, **settings: Any) -> AsyncIterator[EngineProcess]:
-    engine = EngineProcess(settings_for(data_dir, None, **settings), _CHILD)
+    engine = EngineProcess(settings_for(data_dir, None, **settings), ENGINE_CHILD)
     await engine.start()
     try:
         yield engine
@@ -38,12 +36,6 @@ def _ready(data_dir: Path) -> dict[str, int]:
     return dict(json.loads((data_dir / "engine" / "ready.json").read_text()))
 
 
-def _pid(data_dir: Path) -> int:
-    process = child_process.read(data_dir / "engine" / "process.json")
-    assert process is not None
-    return process.pid
-
-
 async def test_it_comes_up_behind_the_start_and_goes_with_us(data_dir: Path) -> None:
     async with _engine(data_dir) as engine:
         states = [engine.state]
@@ -52,7 +44,7 @@ async def test_it_comes_up_behind_the_start_and_goes_with_us(data_dir: Path) -> 
         assert states == [EngineState.STARTING, EngineState.READY]
         assert address.url == f"http://127.0.0.1:{_ready(data_dir)['port']}"
         assert address.key not in repr(address)
-        pid = _pid(data_dir)
+        pid = engine_pid(data_dir)
         assert "--checkpoint-store" not in psutil.Process(pid).cmdline()
     assert str(engine.state) == "stopped"
     assert not psutil.pid_exists(pid)
@@ -62,7 +54,7 @@ async def test_it_is_given_the_checkpoint_store(data_dir: Path, monkeypatch: pyt
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of the store")
     async with _engine(data_dir, engine_checkpoint_store="s3://bucket/models") as engine:
         await engine.address()
-        process = psutil.Process(_pid(data_dir))
+        process = psutil.Process(engine_pid(data_dir))
         flags = process.cmdline()
         assert flags[flags.index("--checkpoint-store") + 1] == "s3://bucket/models"
         assert process.environ()["AWS_SECRET_ACCESS_KEY"] == "of the store"
@@ -74,7 +66,7 @@ async def test_it_gets_no_key_of_ours_or_of_a_provider(data_dir: Path, monkeypat
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     async with _engine(data_dir) as engine:
         address = await engine.address()
-        found = psutil.Process(_pid(data_dir)).environ()
+        found = psutil.Process(engine_pid(data_dir)).environ()
         assert "a canary" not in found.values()
         assert (found["OMP_NUM_THREADS"], found["PATH"]) == ("1", os.environ["PATH"])
         assert found[KEY_VARIABLE] == address.key
@@ -83,11 +75,11 @@ async def test_it_gets_no_key_of_ours_or_of_a_provider(data_dir: Path, monkeypat
 async def test_a_killed_engine_comes_back_on_its_port(data_dir: Path) -> None:
     async with _engine(data_dir) as engine:
         before = await engine.address()
-        first = _pid(data_dir)
+        first = engine_pid(data_dir)
         os.kill(first, signal.SIGKILL)
         await until(lambda: not psutil.pid_exists(first) and engine.state is not EngineState.READY)
         assert await engine.address() == before
-        assert _pid(data_dir) != first
+        assert engine_pid(data_dir) != first
 
 
 @pytest.fixture
@@ -98,7 +90,7 @@ def quick_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_frozen_engine_is_noticed_and_so_is_its_thaw(data_dir: Path, quick_pulse: None) -> None:
     async with _engine(data_dir, restart_after_s=0) as engine:
         address = await engine.address()
-        pid = _pid(data_dir)
+        pid = engine_pid(data_dir)
         os.kill(pid, signal.SIGSTOP)
         await engine.unresponsive()
         assert (str(engine.state), engine.trouble and engine.trouble.reason) == ("unresponsive", "it does not answer")
@@ -106,24 +98,24 @@ async def test_a_frozen_engine_is_noticed_and_so_is_its_thaw(data_dir: Path, qui
             await engine.address()
         os.kill(pid, signal.SIGCONT)
         await until(lambda: engine.state is EngineState.READY)
-        assert (engine.trouble, await engine.address(), _pid(data_dir)) == (None, address, pid)
+        assert (engine.trouble, await engine.address(), engine_pid(data_dir)) == (None, address, pid)
 
 
 async def test_an_engine_that_stays_frozen_is_ended_and_started_again(data_dir: Path, quick_pulse: None) -> None:
     async with _engine(data_dir, restart_after_s=0.1) as engine:
         address = await engine.address()
-        frozen = _pid(data_dir)
+        frozen = engine_pid(data_dir)
         os.kill(frozen, signal.SIGSTOP)
         await engine.unresponsive()
         await until(lambda: engine.state is not EngineState.UNRESPONSIVE)
         assert await engine.address() == address
-        assert (engine.trouble, _pid(data_dir) == frozen) == (None, False)
+        assert (engine.trouble, engine_pid(data_dir) == frozen) == (None, False)
 
 
 async def test_a_frozen_engine_stops_with_us(data_dir: Path, quick_pulse: None) -> None:
     async with _engine(data_dir, restart_after_s=0) as engine:
         await engine.address()
-        frozen = _pid(data_dir)
+        frozen = engine_pid(data_dir)
         os.kill(frozen, signal.SIGSTOP)
         await engine.unresponsive()
     assert not psutil.pid_exists(frozen)
@@ -137,12 +129,12 @@ async def test_an_engine_that_had_worked_is_started_again_without_a_pause(
         monkeypatch.setattr(f"learnloop_service.app.processes.engine.{pause}", 3600.0)
     async with _engine(data_dir) as engine:
         address = await engine.address()
-        killed = _pid(data_dir)
+        killed = engine_pid(data_dir)
         os.kill(killed, signal.SIGKILL)
         await until(lambda: engine.trouble is not None)
         await until(lambda: engine.trouble is None)
         assert await engine.address() == address
-        assert _pid(data_dir) != killed
+        assert engine_pid(data_dir) != killed
 
 
 async def test_an_engine_that_never_listens_is_ended_and_started_again(

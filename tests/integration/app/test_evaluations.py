@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 from learnloop_service.app.cli.main import app
 from learnloop_service.app.db.database import make_database, make_engine, parse_url
 from learnloop_service.app.operations.prune import prune
-from learnloop_service.environment.email_search import synthetic
 from learnloop_service.environment.json_type import Json
 from tests.conditions import answered, until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
@@ -25,20 +24,12 @@ from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.fakes.weave_server import weave_server
 from tests.fakes.webhook_receiver import receiver
 from tests.fonts import HAS_FONT
+from tests.integration.app.ended_evaluations import ended, reference
+from tests.integration.app.held_leases import held_past_its_lease
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_phases import held_past_its_lease
 
 TINY = "learnloop/tiny"
 SMALL = {"scenarios": 4, "samples": 2}
-
-
-def reference(request: Json) -> Json:
-    """The answer and sources of the question that the model is asked."""
-    system = request["messages"][0]["content"]
-    address = next(word.strip(".,") for word in system.split() if "@inbox.example" in word)
-    place = synthetic.parse_address(address)
-    assert place is not None
-    return synthetic.make_world(*place).scenario("test").reference
 
 
 async def _clever(request: Json) -> Reply:
@@ -67,15 +58,6 @@ async def _start(client: httpx.AsyncClient, **request: Any) -> str:
     assert posted.status_code == 202, posted.text
     id: str = posted.json()["evaluation_id"]
     return id
-
-
-async def ended(client: httpx.AsyncClient, id: str) -> Json:
-    """The evaluation once it has ended."""
-
-    async def ask() -> Json:
-        return (await client.get(f"/evaluations/{id}")).raise_for_status().json()
-
-    return await answered(ask, lambda found: found["status"] in ("completed", "failed", "cancelled", "paused"))
 
 
 def _prompted(name: str) -> Json:

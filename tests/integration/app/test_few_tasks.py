@@ -14,10 +14,10 @@ from learnloop_service.app.reports.verify import read_report
 from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
+from tests.integration.app.changed_rows import change
+from tests.integration.app.own_agent_runs import AGENTS, by_seed, get
+from tests.integration.app.run_commands import run_command
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_own_agents import AGENTS, by_seed, get
-from tests.integration.app.test_run_commands import run_command
-from tests.integration.app.test_verify import change
 
 SPLITS = ["validation"] * 6 + ["test"] * 3 + ["train"] * 9
 TASKS: list[Any] = [

@@ -14,13 +14,8 @@ from learnloop_service.app.db.tables import Checkpoint, Evaluation, Trajectory
 from learnloop_service.app.runs.film import MAX_CHECKPOINTS, MAX_SCENARIOS, chosen
 from learnloop_service.app.schemas.film import FilmCheckpoint
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.film_scenarios import HELD_OUT
 from tests.integration.app.served import run_with, served, settings_for
-
-HELD_OUT = {
-    0: [True, False, False, False, True, False, False],
-    1: [True, False, True, True, True, False, False],
-    2: [True, False, True, False, False, True, False],
-}
 
 
 async def _ended(client: httpx.AsyncClient, **request: Any) -> str:

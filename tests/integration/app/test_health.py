@@ -2,32 +2,19 @@
 
 import os
 import signal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
-import pytest
 
-from learnloop_service.app.aio.pulse import Pulse
 from learnloop_service.app.processes.engine import EngineProcess
 from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.engine_children import ENGINE_CHILD, engine_pid
 from tests.integration.app.frozen_server import freeze, thaw
+from tests.integration.app.quick_pulses import quick_pulses  # noqa: F401  # a fixture
 from tests.integration.app.served import served, settings_for
-from tests.integration.app.test_engine_process import _CHILD, _pid
-
-
-@pytest.fixture(autouse=True)
-def quick_pulses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is frozen is noticed soon, and what has little of a busy machine is not taken for it."""
-    for module in (
-        "learnloop_service.app.processes.engine",
-        "learnloop_service.app.processes.postgres",
-        "learnloop_service.app.resources",
-    ):
-        monkeypatch.setattr(f"{module}.Pulse", partial(Pulse, period_s=0.05, deadline_s=8.0))
 
 
 async def _status(client: httpx.AsyncClient, status: str) -> tuple[int, Any]:
@@ -38,14 +25,14 @@ async def _status(client: httpx.AsyncClient, status: str) -> tuple[int, Any]:
 
 async def test_a_frozen_engine_is_said_and_holds_up_nobody(data_dir: Path, database_url: str) -> None:
     settings = settings_for(data_dir, database_url, restart_after_s=0)
-    engine = EngineProcess(settings, _CHILD)
+    engine = EngineProcess(settings, ENGINE_CHILD)
     await engine.start()
     try:
         async with served(settings, ScriptedLoop(), engine=engine) as client:
             await engine.address()
             await _status(client, "ready")
             assert (await client.get("/v1/models")).status_code == 200
-            os.kill(_pid(data_dir), signal.SIGSTOP)
+            os.kill(engine_pid(data_dir), signal.SIGSTOP)
             waiting = await client.get("/v1/models")
             assert (waiting.status_code, waiting.json()["error"]["message"]) == (503, "The engine does not answer.")
             assert int(waiting.headers["retry-after"]) >= 1
@@ -54,7 +41,7 @@ async def test_a_frozen_engine_is_said_and_holds_up_nobody(data_dir: Path, datab
             [part] = said["degraded"]
             assert (part["part"], part["reason"]) == ("engine", "it does not answer")
             assert (await client.get("/v1/models")).status_code == 503
-            os.kill(_pid(data_dir), signal.SIGCONT)
+            os.kill(engine_pid(data_dir), signal.SIGCONT)
             assert (await _status(client, "ready"))[1]["degraded"] == []
             assert (await client.get("/v1/models")).status_code == 200
     finally:

@@ -21,8 +21,8 @@ from tests.conditions import until
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_judge import Raw, scripted_judge
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.integration.app.own_agent_runs import AGENTS, by_seed, request
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_own_agents import AGENTS, by_seed, request
 
 
 @pytest.mark.parametrize("stopped_in", [0, 1, 3])

@@ -2,60 +2,19 @@
 
 import asyncio
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
-from sqlalchemy import insert
 from typer.testing import CliRunner
 
 from learnloop_service.app.cli.main import app
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.db.tables import Trajectory
 from tests.fakes.scripted_judge import KEY, Raw, completion, scripted_judge
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import make_run
+from tests.integration.app.judged_rollouts import judged_rollouts
 from tests.integration.app.served import served, settings_for
-
-ANSWERS = ("14 March", "March 14th", "the fourteenth", "in April", None)
-"""The judge `reference` finds the first two right; the scripted model the first three."""
-
-
-async def _rollouts(database: Database, run_id: str) -> None:
-    """Two scenarios with a rollout for each answer, whose stored score is 1 if there is an answer at all."""
-    same = {
-        "run_id": run_id,
-        "kind": "evaluation",
-        "iteration": 0,
-        "split": "test",
-        "mode": "sampled",
-        "model": "learnloop/a",
-        "step": 0,
-        "messages": [],
-        "tools": [],
-        "score_parts": {},
-        "reward_parts": {},
-        "turns": 1,
-        "prompt_tokens": 10,
-        "completion_tokens": 10,
-        "seconds": 0.1,
-        "started_at": datetime.now(UTC),
-    }
-    rows: list[dict[str, Any]] = [
-        same
-        | {
-            "id": f"t{scenario}{number}",
-            "scenario_id": f"s{scenario}",
-            "scenario": {"task": {"question": f"When is launch {scenario}?"}, "reference": {"answer": "14 March"}},
-            "outcome": {"answer": answer},
-            "score": float(answer is not None),
-        }
-        for scenario in range(2)
-        for number, answer in enumerate(ANSWERS)
-    ]
-    async with database.begin() as tx:
-        await tx.execute(insert(Trajectory), rows)
 
 
 def _opinion(request: Any) -> Raw:
@@ -81,7 +40,7 @@ async def test_two_judges_are_compared_and_a_second_report_costs_nothing(
             run_id = await make_run(database, environment="email_search")
             empty = await client.post(f"/runs/{run_id}/judge-agreement", json={"judges": [{"name": "reference"}]})
             assert (empty.status_code, "no finished rollouts" in empty.json()["detail"]) == (409, True)
-            await _rollouts(database, run_id)
+            await judged_rollouts(database, run_id)
             judges = [{"name": "reference"}, {"name": "correctness"}]
             found = await _report(client, run_id, judges=judges)
             assert (found["trajectories"], found["both_scored"], found["same_decisions"]) == (10, 10, 0.8)

@@ -24,12 +24,9 @@ from learnloop_service.app.worker.save_iteration import iteration_rows, save_ite
 from learnloop_service.training.backends.base import ModelSpec
 from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedPolicy, scripted_result
-from tests.integration.app.leased_work import Evaluations, Kind, Runs, claimed, events, lapse, queued, worker
+from tests.integration.app.leased_work import Evaluations, Kind, Runs, claimed, events, kind, lapse, queued, worker
 
-
-@pytest.fixture(params=[Runs, Evaluations], ids=["runs", "evaluations"])
-def kind(request: pytest.FixtureRequest, database: Database) -> Any:
-    return request.param(database)
+__all__ = ["kind"]
 
 
 async def test_many_workers_claim_each_row_once_and_the_oldest_first(kind: Kind) -> None:
@@ -317,12 +314,12 @@ async def test_work_waits_for_a_worker_that_reaches_its_engine(kind: Kind) -> No
 async def test_one_heartbeat_renews_both_kinds_and_tells_what_is_lost(database: Database, database_url: str) -> None:
     held: list[Lease[Any]] = []
     stolen, kept = set(), set()
-    for kind in (Runs(database), Evaluations(database)):
-        mine = [await kind.queue(), await kind.queue()]
-        held += [await claimed(kind.worker("w")), await claimed(kind.worker("w"))]
+    for work in (Runs(database), Evaluations(database)):
+        mine = [await work.queue(), await work.queue()]
+        held += [await claimed(work.worker("w")), await claimed(work.worker("w"))]
         for id in mine:
-            await lapse(database, id, kind.table)
-        stolen.add((await claimed(kind.worker("thief"))).id)
+            await lapse(database, id, work.table)
+        stolen.add((await claimed(work.worker("thief"))).id)
         kept |= {*mine} - stolen
     lost: set[str] = set()
     told = threading.Event()

@@ -13,16 +13,9 @@ from learnloop_service.app.db.tables import Checkpoint
 from tests.browser.real_service import real_service
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.scored_runs import RUN
 from tests.integration.app.served import run_with, served, settings_for
 
-RUN = {
-    "iterations": 1,
-    "groups_per_iteration": 2,
-    "rollouts_per_group": 2,
-    "evaluation": {"every": 1, "scenarios": 2, "test_scenarios": 0, "samples": 1},
-    "learning_rate": 0.003,
-    "seed": 3,
-}
 _ROUNDING = 5e-4
 """Stored log-probabilities have four digits."""
 

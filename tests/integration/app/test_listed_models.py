@@ -14,8 +14,8 @@ from tests.fakes.litellm_providers import known_to_litellm
 from tests.fakes.recorded_connections import Connection, recorded_connections
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import make_run
+from tests.integration.app.judged_rollouts import judged_rollouts
 from tests.integration.app.served import served, settings_for
-from tests.integration.app.test_judge_agreement import _rollouts
 
 JUDGE, OPENAI, OTHER, OPERATOR = "canary-judge-0001", "canary-openai-0002", "canary-listed-0003", "operator-" + "k" * 32
 OURS = {"judge_model": "openai/judge", "judge_api_key": JUDGE, "openai_api_key": OPENAI}
@@ -38,7 +38,7 @@ async def _service(data_dir: Path, database_url: str, **more: Any) -> AsyncItera
     async with served(settings, ScriptedLoop()) as client:
         client.headers["authorization"] = f"Bearer {OPERATOR}"
         run_id = await make_run(make_database(engine), environment="email_search")
-        await _rollouts(make_database(engine), run_id)
+        await judged_rollouts(make_database(engine), run_id)
         yield client, run_id
     await engine.dispose()
 
@@ -59,7 +59,7 @@ async def _judge(client: httpx.AsyncClient, run_id: str, model: str | None) -> h
 
 def _strayed(connections: Sequence[Connection]) -> list[tuple[str, str]]:
     """Keys that would have arrived where they do not belong."""
-    sent = [(each, key) for each in connections for key in HOMES if key.encode() in each.sent]
+    sent = [(each, key) for each in connections for key in HOMES if key.encode() in each.plaintext]
     return [(key, each.host) for each, key in sent if each.host != HOMES[key]]
 
 
@@ -92,7 +92,7 @@ async def test_the_first_listed_model_is_asked_with_its_key(
     judged = await _judge(*here, None)
     assert judged.status_code == 200, judged.text
     assert {each.host for each in outside} == {"api.openai.com"}
-    assert all(f"Bearer {JUDGE}".encode() in each.sent for each in outside)
+    assert all(f"Bearer {JUDGE}".encode() in each.plaintext for each in outside)
 
 
 async def test_a_listed_model_is_asked_at_its_private_address_with_its_own_key(
@@ -102,7 +102,7 @@ async def test_a_listed_model_is_asked_at_its_private_address_with_its_own_key(
         with recorded_connections({client.base_url.port or 0}) as outside:
             assert (await _judge(client, run_id, "second")).status_code == 200
             assert {each.host for each in outside} == {"10.1.2.3:8000"}
-            assert all(f"Bearer {OTHER}".encode() in each.sent for each in outside)
+            assert all(f"Bearer {OTHER}".encode() in each.plaintext for each in outside)
             refused = await _judge(client, run_id, "openai/b")
         assert refused.status_code == 422
         [error] = refused.json()["errors"]

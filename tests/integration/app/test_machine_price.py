@@ -12,9 +12,9 @@ from learnloop_service.app.reports.verify import verified
 from learnloop_service.judges.base import JudgeCall
 from learnloop_service.training.types import IterationResult
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.changed_rows import change
+from tests.integration.app.run_commands import run_command
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_run_commands import run_command
-from tests.integration.app.test_verify import change
 
 PER_SECOND = 3600.0
 """Price per hour at which a second costs a dollar."""
@@ -87,8 +87,8 @@ async def test_the_cost_of_a_run_is_verified(
 
 async def _verified(client: httpx.AsyncClient, run_id: str) -> set[str]:
     """Return the names of the figures that differ."""
-    found = (await client.get(f"/runs/{run_id}/verify")).raise_for_status().json()
-    return {difference["what"] for difference in found["differences"]}
+    report = (await client.get(f"/runs/{run_id}/verify")).raise_for_status().json()
+    return {difference["what"] for difference in report["differences"]}
 
 
 async def test_runs_are_listed_and_sorted_by_their_cost(data_dir: Path, database_url: str) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ import psycopg
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.samples import Sample
 from sqlalchemy import make_url
 
 from learnloop_service.app.auth.keys import Keys
@@ -26,30 +25,8 @@ from tests.connections import end_connections
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.fakes.webhook_receiver import receiver
 from tests.integration.app.keyed import OPERATOR_KEY, bearer, keyed
+from tests.integration.app.scraped_metrics import figure, scrape, value
 from tests.integration.app.served import run_with, served, settings_for
-
-Figures = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-async def scrape(client: httpx.AsyncClient, headers: Mapping[str, str] | None = None) -> Figures:
-    """All samples of a scrape by name and labels."""
-    response = await client.get("/metrics", headers=headers)
-    assert response.status_code == 200, response.text
-    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
-    families = text_string_to_metric_families(response.text)
-    return {_key(each): each.value for family in families for each in family.samples}
-
-
-def _key(sample: Sample) -> tuple[str, frozenset[tuple[str, str]]]:
-    return sample.name, frozenset(sample.labels.items())
-
-
-def value(figures: Figures, name: str, **labels: str) -> float:
-    return figures.get((name, frozenset(labels.items())), 0.0)
-
-
-async def figure(client: httpx.AsyncClient, name: str, **labels: str) -> float:
-    return value(await scrape(client), name, **labels)
 
 
 @pytest.fixture

@@ -22,26 +22,16 @@ from tests.conditions import until
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.forked_engine import fork_server
 from tests.integration.app.keyed import bearer
-from tests.integration.app.model_stage import CALLER, ModelStage, engine_http
+from tests.integration.app.model_stage import CALLER, ModelStage
 from tests.integration.app.peft_reply import MAX_TOKENS, save_reply
+from tests.integration.app.trained_models import trained_model
 from tests.integration.cli.conftest import Learnloop
 from tests.integration.cli.conftest import learnloop as learnloop
-from tests.integration.engine.training_client import create_model, sampled_group, train
 
 
 @pytest.fixture(autouse=True)
 async def _with_a_key(stage: ModelStage) -> None:
     stage.service.client.headers.update(bearer(await stage.key()))
-
-
-async def _trained(engine: EngineProcess, name: str, steps: int, **fields: Json) -> str:
-    """A new model of mail with so many steps; its name."""
-    async with engine_http(engine) as http:
-        model = await create_model(http, name, project="mail", **fields)
-        group = await sampled_group(http, f"mail/{name}")
-        for _ in range(steps):
-            await train(http, model["id"], [group])
-    return f"mail/{name}"
 
 
 def _directory(engine: EngineProcess, model: str, step: int) -> Path:
@@ -125,7 +115,7 @@ async def test_an_export_is_the_checkpoint(stage: ModelStage, tmp_path: Path) ->
 
 
 async def test_an_exported_adapter_says_the_same_in_peft(stage: ModelStage, tmp_path: Path) -> None:
-    name = await _trained(stage.engine, "adapter", 2, tuning={"mode": "lora", "rank": 4})
+    name = await trained_model(stage.engine, "adapter", 2, tuning={"mode": "lora", "rank": 4})
     raw = (await stage.service.client.get(f"/models/{name}/export")).content
     with tarfile.open(fileobj=io.BytesIO(raw)) as tar:
         tar.extractall(tmp_path, filter="data")
@@ -145,7 +135,7 @@ async def test_an_exported_adapter_says_the_same_in_peft(stage: ModelStage, tmp_
 
 
 async def test_a_torn_checkpoint_is_neither_exported_nor_sampled_nor_promoted(stage: ModelStage) -> None:
-    name = await _trained(stage.engine, "torn", 3)
+    name = await trained_model(stage.engine, "torn", 3)
     weights = _directory(stage.engine, name, 2) / "model.safetensors"
     raw = bytearray(weights.read_bytes())
     raw[-1] ^= 1
@@ -162,7 +152,7 @@ async def test_a_torn_checkpoint_is_neither_exported_nor_sampled_nor_promoted(st
 
 async def test_what_is_in_use_is_not_deleted(stage: ModelStage) -> None:
     client = stage.service.client
-    name = await _trained(stage.engine, "thinned", 4)
+    name = await trained_model(stage.engine, "thinned", 4)
     run_id = await stage.run_of(name, best_step=2)
     rows = [{"run_id": run_id, "step": step, "iteration": step, "is_best": step == 2} for step in range(5)]
     async with stage.service.database.begin() as tx:
@@ -187,7 +177,7 @@ async def test_what_is_in_use_is_not_deleted(stage: ModelStage) -> None:
 
 
 async def test_what_rollouts_that_run_ahead_are_sampled_from_is_not_deleted(stage: ModelStage) -> None:
-    client, name = stage.service.client, await _trained(stage.engine, "sampled", 4)
+    client, name = stage.service.client, await trained_model(stage.engine, "sampled", 4)
     run_id = await stage.run_of(name, best_step=4)
     figures: Json = {"best_step": 4, "reward_count": 0, "failed_rollouts": 0}
     figures |= {"skipped_groups": {}, "train_metrics": {}, "timing": {}}
@@ -233,7 +223,7 @@ async def test_to_another_tenant_nothing_of_it_exists(stage: ModelStage, api: Js
 async def test_commands(
     stage: ModelStage, learnloop: Learnloop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    name = await _trained(stage.engine, "commanded", 2)
+    name = await trained_model(stage.engine, "commanded", 2)
     monkeypatch.setenv("LEARNLOOP_API_KEY", await stage.key())
     monkeypatch.setenv("COLUMNS", "200")
     url = str(stage.service.client.base_url)

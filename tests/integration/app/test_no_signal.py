@@ -1,7 +1,5 @@
 """Runs that learn nothing: said in the log, in the run and when it is accepted, and stopped where they ask for it."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,38 +8,10 @@ import pytest
 
 from learnloop_service.environment.email_search.inbox import write_inbox
 from learnloop_service.environment.email_search.synthetic import make_world
-from learnloop_service.training.loop.learn_loop import learn_loop
-from tests.fakes.scripted_chat import Reply, call, scripted_chat
-from tests.fakes.scripted_learning import ScriptedBackend
-from tests.integration.app.served import ended, served, settings_for
+from tests.fakes.scripted_chat import Reply
+from tests.integration.app.runs_without_signal import RUN, WRONG, service, started
+from tests.integration.app.served import ended
 from tests.opened_database import execute
-
-RUN = {
-    "iterations": 4,
-    "groups_per_iteration": 2,
-    "rollouts_per_group": 2,
-    "evaluation": {"every": 4, "scenarios": 1, "test_scenarios": 1, "samples": 1},
-}
-WRONG = call("return_final_answer", answer="no idea", sources=["x"])
-
-
-@asynccontextmanager
-async def service(data_dir: Path, database_url: str, reply: Reply = WRONG) -> AsyncIterator[httpx.AsyncClient]:
-    """With a model that always gives that reply."""
-
-    async def answer(request: Mapping[str, Any]) -> Reply:
-        return reply
-
-    async with scripted_chat(answer) as model:
-        settings = settings_for(data_dir, database_url)
-        async with served(settings, learn_loop, ScriptedBackend(model.url)) as client:  # type: ignore[arg-type]
-            yield client
-
-
-async def started(client: httpx.AsyncClient, **more: Any) -> Any:
-    response = await client.post("/learn-loop", json=RUN | more)
-    assert response.status_code == 202, response.text
-    return response.json()
 
 
 async def no_signals(client: httpx.AsyncClient, run_id: str) -> list[Any]:

@@ -6,7 +6,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from rich.console import Console
 
@@ -16,31 +15,8 @@ from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.conditions import answered
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.integration.app.own_agent_runs import AGENTS, SMALL, TASKS, by_seed, get, request
 from tests.integration.app.served import run_with, served, settings_for
-
-AGENTS = "tests.fakes.own_agents"
-TASKS: list[Any] = [{"task": {"question": f"{n}?"}, "reference": {"answer": "yes"}} for n in range(5)]
-SMALL: dict[str, Any] = {
-    "iterations": 1,
-    "groups_per_iteration": 2,
-    "rollouts_per_group": 4,
-    "seed": 3,  # in both groups some calls have even seeds and some odd ones
-    "evaluation": {"scenarios": 1, "test_scenarios": 1, "samples": 1},
-}
-
-
-def request(runner: Any, **more: Any) -> dict[str, Any]:
-    config = {"scenarios": TASKS, "runner": runner}
-    return {"environment": {"name": "agent", "config": config}, "judge": {"name": "reported"}, **SMALL, **more}
-
-
-async def get(client: httpx.AsyncClient, path: str) -> Any:
-    return (await client.get(path)).raise_for_status().json()
-
-
-async def by_seed(asked: Mapping[str, Any]) -> Reply:
-    """Half of the replies are right."""
-    return Reply(content="yes" if asked["seed"] % 2 else "no")
 
 
 async def test_a_python_function_is_trained_evaluated_and_asked(data_dir: Path, database_url: str) -> None:

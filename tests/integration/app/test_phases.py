@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psycopg
 import pytest
 
 from learnloop_service.training.backends.base import Policy
@@ -14,6 +13,7 @@ from learnloop_service.training.phases import Phase
 from learnloop_service.training.types import IterationProgress, IterationResult, RunConfig
 from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedLoop, scripted_result
+from tests.integration.app.held_leases import held_past_its_lease
 from tests.integration.app.served import run_with, served, settings_for
 
 PHASES = tuple(Phase)
@@ -100,14 +100,3 @@ async def test_a_blocked_loop_keeps_its_run(data_dir: Path, database_url: str, b
         await run_with(client, run_id, "completed")
         assert (await _types(client, run_id)).count("run.started") == 1
     assert kept == [True]
-
-
-def held_past_its_lease(database_url: str, table: str = "run") -> bool:
-    """Blocks until the lease on the table's only row is over as it stands now; whether the row is held then."""
-    with psycopg.connect(database_url, autocommit=True) as connection:
-        ends = connection.execute(f"SELECT lease_until FROM {table}".encode()).fetchone()
-        query = f"SELECT clock_timestamp() > %s, lease_until > clock_timestamp() FROM {table}".encode()
-        while True:
-            [(over, held)] = connection.execute(query, ends).fetchall()
-            if over:
-                return bool(held)

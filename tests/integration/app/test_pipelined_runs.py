@@ -20,7 +20,7 @@ from tests.conditions import answered, until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy
 from tests.integration.app.served import run_with, served, settings_for, start
-from tests.integration.training.test_learn_loop import address_of, lucky, skilled
+from tests.integration.training.scripted_runs import address_of, lucky, skilled
 
 RUN: dict[str, Any] = {
     "iterations": 4,

@@ -116,13 +116,15 @@ async def test_a_prompt_decides_and_its_gate_says_so_early(data_dir: Path, datab
 
 async def test_a_run_its_evaluations_and_questions_have_its_prompt(data_dir: Path, database_url: str) -> None:
     async with scripted_chat(right_when_hinted) as chat, service(data_dir, database_url, chat) as client:
-        await store(client, HINTED)
+        stored = (await store(client, HINTED)).json()
         small = {"groups_per_iteration": 1, "rollouts_per_group": 2, "iterations": 1}
         held_out = {"scenarios": 1, "test_scenarios": 1, "samples": 1}
         body = {**small, "evaluation": held_out, "prompt": "hinted"}
         run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
         run = await run_with(client, run_id, "completed", "failed")
         assert run["status"] == "completed", run["error"]
+        rows = (await client.get(f"/runs/{run_id}/trajectories")).raise_for_status().json()["items"]
+        assert {row["prompt_sha256"] for row in rows} == {stored["sha256"]}
         messages = await first_messages(client, f"/runs/{run_id}")
         assert messages
         assert all(message.endswith(HINT) for message in messages)

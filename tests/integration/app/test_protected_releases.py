@@ -15,16 +15,21 @@ from learnloop_service.environment.json_type import Json
 from tests.conditions import answered
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.integration.app.ended_evaluations import ended
 from tests.integration.app.keyed import bearer
 from tests.integration.app.model_stage import ModelStage, engine_http
 from tests.integration.app.release_stage import running_release
+from tests.integration.app.released_models import (
+    PROMOTE,
+    RELEASES,
+    release_events,
+    release_service,
+    scripted_engine,
+    started_release,
+)
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_challenges import PROMOTE
-from tests.integration.app.test_challenges import _engine as scripted_engine
-from tests.integration.app.test_deleting_beside_workers import _is_waiting
-from tests.integration.app.test_evaluations import ended
-from tests.integration.app.test_models import _trained
-from tests.integration.app.test_releases import RELEASES, _events, _service, _started
+from tests.integration.app.trained_models import trained_model
+from tests.integration.app.waiting_transactions import is_waiting
 from tests.integration.cli.conftest import Learnloop
 from tests.integration.cli.conftest import learnloop as learnloop
 
@@ -59,8 +64,8 @@ async def _steps(client: httpx.AsyncClient) -> list[int]:
 async def test_a_name_with_a_live_release_is_only_touched_by_ending_it(
     data_dir: Path, database_url: str, send: Send, status: int
 ) -> None:
-    async with scripted_chat(scripted_engine) as chat, _service(data_dir, database_url, chat) as client:
-        id = (await _started(client))["release_id"]
+    async with scripted_chat(scripted_engine) as chat, release_service(data_dir, database_url, chat) as client:
+        id = (await started_release(client))["release_id"]
         before = await _found(client, f"/releases/{id}")
 
         refused = await send(client, False)
@@ -73,12 +78,12 @@ async def test_a_name_with_a_live_release_is_only_touched_by_ending_it(
         assert (after["state"], after["version"]) == (before["state"], before["version"]) == ("running", 2)
         assert await _steps(client) == [0]
         assert (await _found(client, "/evaluations"))["items"] == []
-        assert len(await _events(client, id)) == 1
+        assert len(await release_events(client, id)) == 1
 
         done = await send(client, True)
         assert done.status_code == status, done.text
         assert (await _found(client, f"/releases/{id}"))["state"] == "overtaken"
-        [_, event] = await _events(client, id)
+        [_, event] = await release_events(client, id)
         told = event["data"]
         assert (event["type"], told["state"], told["release_version"]) == ("release.ended", "overtaken", 3)
         assert event["actor"] == "local"
@@ -93,8 +98,8 @@ async def test_a_name_with_a_live_release_is_only_touched_by_ending_it(
 
 
 async def test_what_is_refused_for_another_reason_ends_no_release(data_dir: Path, database_url: str) -> None:
-    async with scripted_chat(scripted_engine) as chat, _service(data_dir, database_url, chat) as client:
-        id = (await _started(client))["release_id"]
+    async with scripted_chat(scripted_engine) as chat, release_service(data_dir, database_url, chat) as client:
+        id = (await started_release(client))["release_id"]
         for request, status in (
             ({"step": 9, "as": "live"}, 404),
             ({"step": 9, "if_better_than": "live"}, 404),
@@ -116,10 +121,10 @@ async def test_a_trial_that_is_won_during_a_release_is_overtaken(data_dir: Path,
             await held.wait()
         return await scripted_engine(request)
 
-    async with scripted_chat(slow) as chat, _service(data_dir, database_url, chat) as client:
+    async with scripted_chat(slow) as chat, release_service(data_dir, database_url, chat) as client:
         trial = (await client.post(PROMOTE, json={"step": 3, "if_better_than": "live"})).json()
         await begun.wait()
-        id = (await _started(client))["release_id"]
+        id = (await started_release(client))["release_id"]
         held.set()
         found = await ended(client, trial["evaluation_id"])
         assert found["report"]["trial"]["decision"] == "overtaken"
@@ -136,7 +141,7 @@ async def test_the_trial_of_a_release_that_is_ended_is_cancelled(data_dir: Path,
             await held.wait()
         return await scripted_engine(request)
 
-    async with scripted_chat(stuck) as chat, _service(data_dir, database_url, chat) as client:
+    async with scripted_chat(stuck) as chat, release_service(data_dir, database_url, chat) as client:
         started = (await client.post(RELEASES, json={"step": 2})).json()
         await begun.wait()
         assert (await _promote(client, False)).status_code == 409
@@ -153,13 +158,13 @@ async def test_a_promotion_waits_for_a_decision_that_is_being_written(
     data_dir: Path, database_url: str, database: Database
 ) -> None:
     """Both lock the release before the name; in the other order they would deadlock here."""
-    async with scripted_chat(scripted_engine) as chat, _service(data_dir, database_url, chat) as client:
-        id = (await _started(client))["release_id"]
+    async with scripted_chat(scripted_engine) as chat, release_service(data_dir, database_url, chat) as client:
+        id = (await started_release(client))["release_id"]
         async with database.begin() as tx:
             row = await moves.locked(tx, id)
             assert row is not None
             waiting = asyncio.create_task(_promote(client, False))
-            await answered(lambda: _is_waiting(database), bool)
+            await answered(lambda: is_waiting(database), bool)
             await moves.promote(tx, row, ReleaseReason.TIME, moves.SYSTEM, None)
         assert (await waiting).status_code == 201
         assert await _steps(client) == [3, 2, 0]
@@ -193,7 +198,7 @@ async def test_a_run_keeps_the_candidate_and_is_kept_with_it(
 async def test_checkpoints_of_a_live_release_are_not_deleted(stage: ModelStage) -> None:
     client = stage.service.client
     client.headers.update(bearer(await stage.key()))
-    name = await _trained(stage.engine, "protected", 3)
+    name = await trained_model(stage.engine, "protected", 3)
     await client.post(f"/models/{name}/promote", json={"step": 1, "as": "kept"})
     release = {"step": 2, "skip_trial": True}
     id = (await client.post("/promotions/mail/kept/releases", json=release)).raise_for_status().json()["release_id"]
@@ -225,12 +230,12 @@ async def test_releases_in_the_terminal(
     data_dir: Path, database_url: str, learnloop: Learnloop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    async with scripted_chat(scripted_engine) as chat, _service(data_dir, database_url, chat) as client:
+    async with scripted_chat(scripted_engine) as chat, release_service(data_dir, database_url, chat) as client:
 
         async def command(*arguments: str) -> Any:
             return await asyncio.to_thread(learnloop, *arguments, "--url", str(client.base_url))
 
-        first = (await _started(client))["release_id"]
+        first = (await started_release(client))["release_id"]
         shown = (await command("promotions", "describe", "learnloop/live")).stdout
         assert f"{first} is running: learnloop/m@2 has a share of 5%, stage 1 of 3" in shown
         assert (await client.post(f"/releases/{first}/promote")).status_code == 202
@@ -243,7 +248,7 @@ async def test_releases_in_the_terminal(
         promote = ("models", "promote", "learnloop/m", "--step", "1", "--as", "live")
         delete = ("promotions", "delete", "learnloop/live", "--yes")
         for arguments, said in ((promote, "is now learnloop/m@1"), (delete, "is deleted")):
-            id = (await _started(client, step=3))["release_id"]
+            id = (await started_release(client, step=3))["release_id"]
             refused = await command(*arguments)
             assert (refused.exit_code, id in refused.stderr, "--end-release" in refused.stderr) == (1, True, True)
             done = await command(*arguments, "--end-release")

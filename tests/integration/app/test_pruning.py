@@ -22,8 +22,8 @@ from learnloop_service.training.rollout.agents.sessions import SessionOutcome
 from tests.integration.app.emails import make_trajectory
 from tests.integration.app.ended_runs import EndedRuns
 from tests.integration.app.release_stage import running_release
+from tests.integration.app.sales_runs import SALES, completed, sales_service
 from tests.integration.app.served import settings_for
-from tests.integration.app.test_results import SALES, completed, sales_service
 from tests.integration.app.user_data import everything
 from tests.opened_database import opened_database
 

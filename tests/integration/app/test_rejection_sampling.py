@@ -14,8 +14,8 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Trajectory
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import make_run
+from tests.integration.app.imitating_runs import CALL, RESULT, TOOL, USER
 from tests.integration.app.served import served, settings_for
-from tests.integration.app.test_demonstrations import CALL, RESULT, TOOL, USER
 
 EXAMPLE, CALLS = {"role": "assistant", "content": "for example"}, {"role": "assistant", "tool_calls": [CALL]}
 SYSTEM, SUMMARY = {"role": "system", "content": "Sum up."}, {"role": "assistant", "content": "all of it"}

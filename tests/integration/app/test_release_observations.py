@@ -20,16 +20,7 @@ from learnloop_service.app.releases.split import Requester, Split
 from tests.conditions import answered, until
 from tests.integration.app.keyed import bearer
 from tests.integration.app.model_stage import ModelStage
-from tests.integration.app.test_release_traffic import (
-    HASHER,
-    QUESTION,
-    TALK,
-    promoted,
-    release_of,
-    rows,
-    stage,
-    user_of,
-)
+from tests.integration.app.release_traffic import HASHER, QUESTION, TALK, promoted, release_of, rows, stage, user_of
 from tests.openai_clients import MESSAGES, SEARCH
 
 __all__ = ["promoted", "stage"]

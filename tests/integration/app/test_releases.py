@@ -1,8 +1,6 @@
 """Releases over HTTP: how one is started, shown, and ended by a person."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +12,15 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.domain.release_state import Arm
 from learnloop_service.environment.json_type import Json
 from tests.conditions import answered
-from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
-from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.integration.app.release_stage import GOOD, MALFORMED, observe_all
-from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_challenges import _engine as scripted_engine
-
-RELEASES = "/promotions/learnloop/live/releases"
-
-
-@asynccontextmanager
-async def _service(data_dir: Path, database_url: str, chat: ScriptedChat) -> AsyncIterator[httpx.AsyncClient]:
-    """With a model `m` whose checkpoint 0 is promoted. 2 and 3 answer everything, 0 and 1 nothing."""
-    settings = settings_for(data_dir, database_url)
-    async with served(settings, ScriptedLoop(), ScriptedBackend(chat.url)) as client:
-        posted = await client.post("/learn-loop", json={"iterations": 3, "model": {"name": "m"}})
-        await run_with(client, posted.json()["run_id"], "completed")
-        await client.post("/models/learnloop/m/promote", json={"step": 0, "as": "live"})
-        yield client
-
-
-async def _started(client: httpx.AsyncClient, **request: Json) -> Json:
-    accepted = await client.post(RELEASES, json={"step": 2, "skip_trial": True, **request})
-    assert accepted.status_code == 202, accepted.text
-    return accepted.json()
+from tests.integration.app.released_models import (
+    RELEASES,
+    release_events,
+    release_service,
+    scripted_engine,
+    started_release,
+)
 
 
 async def _in_state(client: httpx.AsyncClient, release_id: str, *states: str) -> Json:
@@ -47,14 +30,9 @@ async def _in_state(client: httpx.AsyncClient, release_id: str, *states: str) ->
     return await answered(ask, lambda found: found["state"] in states)
 
 
-async def _events(client: httpx.AsyncClient, release_id: str) -> list[Json]:
-    items: list[Json] = (await client.get(f"/releases/{release_id}/events")).raise_for_status().json()["items"]
-    return items
-
-
 async def test_a_person_starts_holds_resumes_and_promotes(data_dir: Path, database_url: str) -> None:
-    async with scripted_chat(scripted_engine) as chat, _service(data_dir, database_url, chat) as client:
-        started = await _started(client, guardrails={"malformed": 0.03, "error": None})
+    async with scripted_chat(scripted_engine) as chat, release_service(data_dir, database_url, chat) as client:
+        started = await started_release(client, guardrails={"malformed": 0.03, "error": None})
         id = started["release_id"]
         assert (started["state"], started["share"], started["stages"]) == ("running", 0.05, 3)
         assert (started["candidate"], started["stable"]) == ("learnloop/m@2", "learnloop/m@0")
@@ -91,7 +69,7 @@ async def test_a_person_starts_holds_resumes_and_promotes(data_dir: Path, databa
         assert (now["step"], before["step"], now["release"]) == (2, 0, None)
         assert (now["evidence"]["release_id"], now["evidence"]["by"]) == (id, "person")
 
-        events = await _events(client, id)
+        events = await release_events(client, id)
         assert [each["type"].removeprefix("release.") for each in events] == ["started", "held", "resumed", "promoted"]
         assert [each["data"]["release_version"] for each in events] == [2, 3, 4, 5]
         verified = (await client.get(f"/releases/{id}/verify")).json()
@@ -99,7 +77,7 @@ async def test_a_person_starts_holds_resumes_and_promotes(data_dir: Path, databa
 
 
 async def test_a_trial_comes_first_and_does_not_promote(data_dir: Path, database_url: str) -> None:
-    async with scripted_chat(scripted_engine) as chat, _service(data_dir, database_url, chat) as client:
+    async with scripted_chat(scripted_engine) as chat, release_service(data_dir, database_url, chat) as client:
         key = {"Idempotency-Key": "one"}
         better = await client.post(RELEASES, json={"step": 2}, headers=key)
         assert better.json()["state"] == "trial"
@@ -109,7 +87,7 @@ async def test_a_trial_comes_first_and_does_not_promote(data_dir: Path, database
         found = await _in_state(client, id, "running")
         assert found["evaluation_id"] == better.json()["evaluation_id"]
         assert [each["step"] for each in (await client.get("/promotions/learnloop/live")).json()["items"]] == [0]
-        [started] = await _events(client, id)
+        [started] = await release_events(client, id)
         assert started["data"]["evidence"]["trial"]["decision"] == "promote"
         assert (await client.post(f"/releases/{id}/rollback", json={"sessions": "end"})).status_code == 202
 
@@ -129,7 +107,7 @@ async def test_a_trial_is_cancelled_with_its_release(data_dir: Path, database_ur
             await asyncio.Event().wait()
         return await scripted_engine(request)
 
-    async with scripted_chat(stuck) as chat, _service(data_dir, database_url, chat) as client:
+    async with scripted_chat(stuck) as chat, release_service(data_dir, database_url, chat) as client:
         started = (await client.post(RELEASES, json={"step": 2})).json()
         await begun.wait()
         refused = await client.post(f"/releases/{started['release_id']}/promote")
@@ -157,7 +135,7 @@ _REFUSED: list[tuple[Json, list[str | int], str]] = [
 
 
 async def test_what_cannot_be_released_is_said_with_its_field(data_dir: Path, database_url: str) -> None:
-    async with scripted_chat(scripted_engine) as chat, _service(data_dir, database_url, chat) as client:
+    async with scripted_chat(scripted_engine) as chat, release_service(data_dir, database_url, chat) as client:
         for request, loc, said in _REFUSED:
             refused = await client.post(RELEASES, json=request)
             assert refused.status_code == 422, (request, refused.text)
@@ -166,7 +144,7 @@ async def test_what_cannot_be_released_is_said_with_its_field(data_dir: Path, da
 
 
 async def test_a_checkpoint_against_itself_has_no_trial_and_a_warning(data_dir: Path, database_url: str) -> None:
-    async with scripted_chat(scripted_engine) as chat, _service(data_dir, database_url, chat) as client:
+    async with scripted_chat(scripted_engine) as chat, release_service(data_dir, database_url, chat) as client:
         same = await client.post(RELEASES, json={"step": 0})
         assert (same.status_code, same.json()["state"]) == (202, "running")
         assert "stable checkpoint itself" in same.json()["warnings"][-1]
@@ -177,7 +155,7 @@ async def test_a_checkpoint_against_itself_has_no_trial_and_a_warning(data_dir: 
 async def test_the_commands_show_a_release_and_why_it_was_taken_back(
     data_dir: Path, database_url: str, database: Database
 ) -> None:
-    async with scripted_chat(scripted_engine) as chat, _service(data_dir, database_url, chat) as client:
+    async with scripted_chat(scripted_engine) as chat, release_service(data_dir, database_url, chat) as client:
 
         async def command(*words: str) -> Any:
             arguments = ["releases", *words, "--url", str(client.base_url)]

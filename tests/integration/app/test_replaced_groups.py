@@ -16,11 +16,10 @@ from learnloop_service.app.runs.resume_point import resume_of
 from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
+from tests.integration.app.changed_rows import change
+from tests.integration.app.runs_without_signal import RUN, started
 from tests.integration.app.served import ended, served, settings_for
-from tests.integration.app.test_no_signal import RUN, started
-from tests.integration.app.test_verify import change
-from tests.integration.training.test_learn_loop import skilled
-from tests.integration.training.test_replacements import mixed
+from tests.integration.training.scripted_runs import mixed, skilled
 
 REPLACING = RUN | {"groups_per_iteration": 3, "replace_groups": True}
 

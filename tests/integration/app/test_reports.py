@@ -20,12 +20,12 @@ from learnloop_service.app.reports.signature import public_text, signing_key
 from learnloop_service.app.reports.verify import read_report
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.fonts import needs_font
+from tests.integration.app.changed_rows import change
 from tests.integration.app.emails import make_run
 from tests.integration.app.ended_runs import EndedRun, EndedRuns
 from tests.integration.app.keyed import keyed
+from tests.integration.app.sales_runs import MANY, SALES
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_results import MANY, SALES
-from tests.integration.app.test_verify import change
 
 
 async def _command(ended: EndedRun, *arguments: str) -> Any:

@@ -59,12 +59,12 @@ async def test_asking_is_one_kind_of_request(observed: tuple[ModelStage, LossyPr
         ("/ask", {"run_id": run_id, "checkpoint": 0, **QUESTION}),
         *(("/v1/chat/completions", {"model": name, **CHAT}) for name in names),
     ):
-        proxy.seen.clear()
+        proxy.requests.clear()
         reply = await stage.service.client.post(path, json=body)
         assert reply.status_code == 200, reply.text
         # On a busy machine the service asks whether the engine still works on the request.
-        seen = {each for each in proxy.seen if not each.startswith("GET /v1/preview/requests/")}
-        assert seen == {SAMPLING}, (path, body, proxy.seen)
+        seen = {each for each in proxy.requests if not each.startswith("GET /v1/preview/requests/")}
+        assert seen == {SAMPLING}, (path, body, proxy.requests)
 
 
 async def test_a_checkpoint_that_is_not_there_is_the_engines_to_refuse(
@@ -75,4 +75,4 @@ async def test_a_checkpoint_that_is_not_there_is_the_engines_to_refuse(
     reply = await stage.service.client.post("/ask", json={"run_id": run_id, "checkpoint": 7, **QUESTION})
     assert reply.status_code == 404
     assert f"Run {run_id} has no checkpoint 7; the newest one is 1" in reply.json()["detail"]
-    assert proxy.seen == [SAMPLING]
+    assert proxy.requests == [SAMPLING]

@@ -1,20 +1,17 @@
 """A run's rollouts are found by how they went and by what was said in them, and counted over the iterations."""
 
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 import pytest_asyncio
-from sqlalchemy import URL, text
+from sqlalchemy import URL
 
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.fixtures import MIGRATED, database
+from tests.integration.app.rewritten_rollouts import rewrite
 from tests.integration.app.served import run_with, served, settings_for
-from tests.opened_database import opened_database
-
-_SAID = 'The "kickoff" (50%) is on\n12 May, says Zoë.'
 
 
 class Found:
@@ -47,29 +44,6 @@ async def found(postgres: URL, tmp_path_factory: pytest.TempPathFactory) -> Asyn
         await run_with(client, run_id, "completed")
         await rewrite(url, run_id)
         yield Found(client, run_id)
-
-
-async def rewrite(database_url: str, run_id: str) -> None:
-    """Make one training rollout of the second iteration give up after a search, and one of the first fail."""
-    arguments = json.dumps({"keywords": ["Kickoff", "budget"]})
-    messages = [
-        {"role": "user", "content": _SAID},
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{"function": {"name": "search_inbox", "arguments": arguments}}],
-        },
-        {"role": "tool", "content": [{"type": "text", "text": "No emails."}]},
-    ]
-    async with opened_database(database_url) as database, database.begin() as tx:
-        mine = "WHERE run_id = :run_id AND kind = 'train'"
-        change = f"""
-            UPDATE trajectory SET messages = cast(:messages AS jsonb), outcome = '{{"finish": "gave_up"}}',
-            reward_parts = '{{"answer": 0, "turns": 0.25}}' {mine} AND iteration = 2 AND success
-        """
-        await tx.execute(text(change), {"messages": json.dumps(messages), "run_id": run_id})
-        fail = f"UPDATE trajectory SET error = 'too late' {mine} AND iteration = 1 AND NOT success"
-        await tx.execute(text(fail), {"run_id": run_id})
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -4,7 +4,6 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from tests.conditions import until
 from tests.fakes.engine_process import ROOT
 from tests.fakes.forked_learnloop import learnloop
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.run_commands import run_command
 from tests.integration.app.served import run_with, served, settings_for
 
 
@@ -27,27 +27,6 @@ def loop() -> ScriptedLoop:
 async def client(data_dir: Path, database_url: str, loop: ScriptedLoop) -> AsyncIterator[httpx.AsyncClient]:
     async with served(settings_for(data_dir, database_url), loop) as client:
         yield client
-
-
-@dataclass(frozen=True)
-class Ran:
-    """How a command ended and what it wrote."""
-
-    exit_code: int | None
-    stdout: str
-    stderr: str
-
-
-async def run_command(client: httpx.AsyncClient, *arguments: str, group: str = "runs") -> Ran:
-    """Run `learnloop GROUP` in a process of its own: the service's log goes to this one's output."""
-    process = await asyncio.create_subprocess_exec(
-        *learnloop(group, *arguments, "--url", str(client.base_url)),
-        cwd=ROOT,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await process.communicate()
-    return Ran(process.returncode, out.decode(), err.decode())
 
 
 async def _started(client: httpx.AsyncClient, **body: Any) -> str:

@@ -20,8 +20,7 @@ from learnloop_service.app.domain.run_state import Move, RunStatus, Verb, allowe
 from learnloop_service.app.errors import NotAllowed
 from learnloop_service.app.evaluations.store import EvaluationStore
 from learnloop_service.app.runs.store import RunStore
-from tests.integration.app.leased_work import Evaluations, Kind, Runs
-from tests.integration.app.test_leases import kind
+from tests.integration.app.leased_work import Evaluations, Kind, Runs, kind
 
 __all__ = ["kind"]
 

@@ -12,8 +12,8 @@ from standardwebhooks import Webhook
 from tests.conditions import until
 from tests.fakes.faulty_receiver import faulty_receiver
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.integration.app.sales_runs import SALES, completed, sales_service
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_results import SALES, completed, sales_service
 
 
 async def _post(client: httpx.AsyncClient, **body: Any) -> str:

@@ -19,7 +19,7 @@ from tests.fakes.scripted_learning import ScriptedBackend
 from tests.fakes.trace_server import trace_server
 from tests.integration.app.keyed import bearer
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_budgets import RUN, talker
+from tests.integration.app.talking_runs import RUN, talker
 
 OPENAI, WANDB, JUDGE = "plain-openai-canary-4711", "c0ffee" * 6 + "beef", "odd.judge.canary.4712"
 PASSWORD, OPERATOR = "password-canary-4713", "operator-canary-4714-" + "x" * 20

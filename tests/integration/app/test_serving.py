@@ -2,72 +2,23 @@
 
 import asyncio
 import json
-import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 
 from learnloop_service.app.processes.data_directory import DataDirectory
-from learnloop_service.app.settings import Settings
-from tests.conditions import answered, until
+from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.frozen_server import lives
 from tests.integration.app.served import served, settings_for
-
-_SERVE = """
-from learnloop_service.app.server import serve
-from learnloop_service.app.settings import load_settings
-serve(load_settings(_env_file=None))
-"""
-
-NO_ENGINE = {"LEARNLOOP_ENGINE_URL": "http://127.0.0.1:9"}
-"""Somebody else's: none of our own is started, whose imports take seconds."""
-
-
-def _environment(data_dir: Path, **more: str) -> dict[str, str]:
-    ours = {name for field in Settings.model_fields for name in (f"LEARNLOOP_{field.upper()}", field.upper())}
-    kept = {name: value for name, value in os.environ.items() if name not in ours}
-    return kept | {"LEARNLOOP_DATA_DIR": str(data_dir), "LEARNLOOP_LOG_FORMAT": "json", **more}
-
-
-@asynccontextmanager
-async def _process(data_dir: Path, **more: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
-    """The service in a process, its database ready, with everything it starts; killed at the end."""
-    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    server.close()
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        _SERVE,
-        env=_environment(data_dir, LEARNLOOP_PORT=str(port), LEARNLOOP_STOP_TIMEOUT_S="15", **more),
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as client:
-            await answered(lambda: _is_up(client), bool)
-            yield process, client
-    finally:
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-
-
-async def _is_up(client: httpx.AsyncClient) -> bool:
-    try:
-        return (await client.get("/health/ready")).status_code == 200
-    except httpx.TransportError:
-        return False
+from tests.integration.app.served_processes import NO_ENGINE, process_environment, service_process
 
 
 def _gone(processes: list[psutil.Process]) -> bool:
@@ -83,7 +34,7 @@ async def test_nothing_outlives_the_service_however_it_ends_and_it_starts_again(
         (signal.SIGKILL, -9, False, {}),
         (signal.SIGINT, 0, False, NO_ENGINE),
     ):
-        async with _process(data_dir, **environment) as (process, client):
+        async with service_process(data_dir, **environment) as (process, client):
             assert (await client.get("/runs")).json() == {"items": [], "next_cursor": None}
             children = psutil.Process(process.pid).children(recursive=True)
             databases = [each for each in children if _name(each) == "postgres"]
@@ -150,7 +101,7 @@ async def test_why_it_does_not_start_is_raised_to_the_caller(data_dir: Path) -> 
         )
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", _REFUSALS, *map(json.dumps, changes)),
-            env=_environment(data_dir, **NO_ENGINE),
+            env=process_environment(data_dir, **NO_ENGINE),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
         )

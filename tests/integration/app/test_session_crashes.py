@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from tests.conditions import answered
+from tests.integration.app.engine_children import engine_pid
 from tests.integration.app.keyed import bearer
-from tests.integration.app.test_engine_process import _pid
-from tests.integration.app.test_serving import _process
+from tests.integration.app.served_processes import service_process
 
 OPENING = [{"role": "user", "content": "On which day is the launch of Masibe?"}]
 ASKED: Any = {"max_tokens": 24, "seed": 7}
@@ -43,13 +43,13 @@ async def tokens(http: httpx.AsyncClient, session: Any) -> list[tuple[list[int],
 
 @pytest.mark.long
 async def test_the_tokens_are_those_of_an_undisturbed_conversation(data_dir: Path, database_url: str) -> None:
-    async with _process(data_dir, DATABASE_URL=database_url) as (process, http):
+    async with service_process(data_dir, DATABASE_URL=database_url) as (process, http):
         await answered(lambda: http.get("/health/ready"), lambda reply: reply.json()["engine"] == "ready")
         undisturbed, without_engine, cut_off = [await opened(http) for _ in range(3)]
         await ask(http, undisturbed, continued(await ask(http, undisturbed, OPENING)))
         expected = await tokens(http, undisturbed)
         first = await ask(http, without_engine, OPENING)
-        os.kill(_pid(data_dir), signal.SIGKILL)
+        os.kill(engine_pid(data_dir), signal.SIGKILL)
         await ask(http, without_engine, continued(first))  # waits until the engine is back
         assert await tokens(http, without_engine) == expected
 
@@ -60,7 +60,7 @@ async def test_the_tokens_are_those_of_an_undisturbed_conversation(data_dir: Pat
             await anext(reply.aiter_bytes())
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
-    async with _process(data_dir, DATABASE_URL=database_url) as (_, http):  # and the agent is started again, too
+    async with service_process(data_dir, DATABASE_URL=database_url) as (_, http):  # and the agent is started again, too
         again = await ask(http, cut_off, OPENING)
         assert again.json() == before.json()
         assert again.headers["idempotency-replayed"] == "true"

@@ -4,11 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from http.cookies import Morsel, SimpleCookie
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from sqlalchemy import func, select, text, update
 
@@ -27,8 +25,8 @@ from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
 from tests.integration.app.served import served, settings_for
+from tests.integration.app.sign_ins import OWN_PAGE, set_cookie, sign_in
 
-OWN_PAGE = {"sec-fetch-site": "same-origin"}
 LIFETIME = timedelta(hours=12)
 
 
@@ -36,22 +34,6 @@ LIFETIME = timedelta(hours=12)
 async def service(data_dir: Path, database_url: str) -> AsyncIterator[Keyed]:
     async with keyed(data_dir, database_url, rate_per_s=0) as made:
         yield made
-
-
-def set_cookie(response: httpx.Response) -> Morsel[str]:
-    """The only cookie that a response sets."""
-    (value,) = response.headers.get_list("set-cookie")
-    (cookie,) = SimpleCookie(value).values()
-    return cookie
-
-
-async def sign_in(service: Keyed, key: str, **headers: str) -> dict[str, str]:
-    """The header of a browser that has the cookie."""
-    response = await service.client.post("/session", headers=bearer(key) | headers)
-    assert response.status_code == 200, response.text
-    cookie = set_cookie(response)
-    service.client.cookies.clear()  # each request says which cookie it has
-    return {"cookie": f"{cookie.key}={cookie.value}"}
 
 
 async def test_a_browser_signs_in_and_out(service: Keyed) -> None:

@@ -27,9 +27,9 @@ from tests.conditions import answered, until
 from tests.connections import end_connections
 from tests.fakes.sales_agent import GRAPH
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.integration.app.engine_children import ENGINE_CHILD
 from tests.integration.app.served import run_once, run_with, served, settings_for
 from tests.integration.app.small_disk import filled, small_disk
-from tests.integration.app.test_engine_process import _CHILD
 
 CONNECTIONS = 20
 CLIENTS = 30
@@ -184,7 +184,7 @@ def engine(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> EngineProcess:
     """One that dies at each start for as long as the file `orders` is there."""
     monkeypatch.setattr("learnloop_service.app.processes.engine._FIRST_PAUSE_S", 0.01)
     (data_dir / "orders").write_text("die at start")
-    return EngineProcess(settings_for(data_dir, None), _CHILD)
+    return EngineProcess(settings_for(data_dir, None), ENGINE_CHILD)
 
 
 class _Behind(ScriptedBackend):

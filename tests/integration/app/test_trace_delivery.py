@@ -133,7 +133,7 @@ def test_what_failed_is_sent_again_when_the_server_is_back() -> None:
         weave.status = 200
         asyncio.run(until(lambda: len(weave.spans()) == 250))
     assert numbers(weave) == set(range(250))
-    assert len(weave.taken) >= 3
+    assert len(weave.accepted) >= 3
     warnings = [entry for entry in logs if entry["log_level"] == "warning"]
     assert [entry["event"] for entry in warnings] == ["traces do not reach W&B Weave, runs go on without it"]
 
@@ -181,7 +181,7 @@ def test_one_request_holds_no_more_than_a_server_takes(monkeypatch: pytest.Monke
         asyncio.run(until(lambda: len(weave.requests) > 1))
         weave.status = 200
     assert numbers(weave) == set(range(20))
-    assert max(len(body) for _, body in weave.taken) < 60_000
+    assert max(len(body) for _, body in weave.accepted) < 60_000
 
 
 def test_one_span_that_the_server_refuses_takes_no_other_with_it() -> None:

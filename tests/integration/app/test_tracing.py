@@ -21,9 +21,10 @@ from tests.fakes.scripted_chat import call as tool_call
 from tests.fakes.scripted_judge import KEY as JUDGE_KEY
 from tests.fakes.scripted_judge import scripted_judge
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
-from tests.fakes.trace_server import COLLECTOR, SentSpan, TraceServer, trace_server
+from tests.fakes.trace_server import COLLECTOR, TraceServer, trace_server
 from tests.integration.app.served import run_once, run_with, served, settings_for
-from tests.integration.training.test_learn_loop import address_of
+from tests.integration.app.span_paths import path
+from tests.integration.training.scripted_runs import address_of
 
 KEY = "c0ffee" * 6 + "beef"
 OPENAI = "plain-canary-4711"
@@ -78,11 +79,6 @@ async def learn(settings: Any, **more: Any) -> tuple[Any, list[Any]]:
         task = trajectories[0]["scenario"]["task"]
         asked = await client.post("/ask", json={"run_id": run["run_id"], **task})
     return run, [*trajectories, asked.raise_for_status().json()]
-
-
-def path(span: SentSpan, spans: Mapping[str, SentSpan]) -> tuple[str, ...]:
-    """Names from the root down to the span."""
-    return (*(path(spans[span.parent_id], spans) if span.parent_id else ()), span.name)
 
 
 AGENT = "invoke_agent email_search"

@@ -33,7 +33,7 @@ from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop, Scripte
 from tests.fakes.webhook_receiver import receiver
 from tests.integration.app.keyed import bearer
 from tests.integration.app.served import run_with, served, settings_for
-from tests.integration.app.test_serving import NO_ENGINE, _environment
+from tests.integration.app.served_processes import NO_ENGINE, process_environment
 
 FILES = sorted((Path(__file__).parent / "revisions").glob("*.sql"))
 OLD_KEY, REVOKED_KEY = "ll_" + "K" * 43, "ll_" + "R" * 43
@@ -208,7 +208,7 @@ async def test_an_old_worker_refuses_a_new_schema_and_says_so(empty_database_url
     await engine.dispose()
     worker = await asyncio.create_subprocess_exec(
         *learnloop("worker"),
-        env=_environment(data_dir, DATABASE_URL=empty_database_url, **NO_ENGINE) | {"PYTHONPATH": str(ROOT)},
+        env=process_environment(data_dir, DATABASE_URL=empty_database_url, **NO_ENGINE) | {"PYTHONPATH": str(ROOT)},
         cwd="/",
         stderr=asyncio.subprocess.PIPE,
     )

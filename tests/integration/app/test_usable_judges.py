@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.run_commands import run_command
 from tests.integration.app.served import served, settings_for
-from tests.integration.app.test_run_commands import run_command
 
 ASKING = {"blend", "correctness", "ruler"}
 """Judges that ask a language model, unless they are given other settings."""

@@ -8,32 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 from typer.testing import CliRunner
 
 from learnloop_service.app.api import results
 from learnloop_service.app.api.heavy_reads import WAITING, HeavyReads
 from learnloop_service.app.cli.main import app
-from learnloop_service.app.db.database import make_engine, parse_url
 from learnloop_service.app.schemas.results import Verification
 from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.conditions import until
 from tests.fakes.scripted_chat import call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
+from tests.integration.app.changed_rows import change
 from tests.integration.app.emails import make_run
 from tests.integration.app.ended_runs import EndedRuns
 from tests.integration.app.keyed import keyed
+from tests.integration.app.sales_runs import MANY, SALES, completed
 from tests.integration.app.served import served, settings_for
-from tests.integration.app.test_results import MANY, SALES, completed
-
-
-async def change(database_url: str, statement: str, rows: int = 1) -> None:
-    """Execute a statement that changes so many rows."""
-    engine = make_engine(parse_url(database_url))
-    async with engine.begin() as connection:
-        changed = await connection.execute(text(statement))
-        assert changed.rowcount == rows
-    await engine.dispose()
 
 
 async def _verify(client: Any, run: Any) -> Any:

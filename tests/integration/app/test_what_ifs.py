@@ -10,8 +10,8 @@ import pytest
 
 from tests.browser.real_service import real_service
 from tests.fakes.engine_process import EngineProcess
+from tests.integration.app.ended_evaluations import ended
 from tests.integration.app.served import run_with
-from tests.integration.app.test_evaluations import ended
 
 RUN = {
     "iterations": 2,

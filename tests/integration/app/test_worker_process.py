@@ -20,11 +20,11 @@ from tests.fakes.engine_process import ROOT, EngineProcess
 from tests.fakes.forked_learnloop import learnloop
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.fakes.trace_server import COLLECTOR, SentSpan, TraceServer, trace_server
+from tests.integration.app.scraped_metrics import figure
 from tests.integration.app.served import run_once, served, settings_for
-from tests.integration.app.test_metrics import figure
-from tests.integration.app.test_serving import NO_ENGINE, _environment
-from tests.integration.app.test_tracing import path
-from tests.unit.deploy.test_observability import documented_metrics, offered_metrics, used_metrics
+from tests.integration.app.served_processes import NO_ENGINE, process_environment
+from tests.integration.app.span_paths import path
+from tests.unit.deploy.metric_names import documented_metrics, offered_metrics, used_metrics
 
 SMALL = {
     "groups_per_iteration": 2,
@@ -46,7 +46,7 @@ async def _worker(data_dir: Path, **environment: str) -> AsyncIterator[asyncio.s
     """The command in a process; killed at the end if it is still there."""
     process = await asyncio.create_subprocess_exec(
         *learnloop("worker", "--max-concurrent-runs", "2"),
-        env=_environment(data_dir, **environment) | {"PYTHONPATH": str(ROOT)},
+        env=process_environment(data_dir, **environment) | {"PYTHONPATH": str(ROOT)},
         cwd="/",  # no .env of a developer
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

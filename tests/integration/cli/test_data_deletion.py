@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from tests.fakes.mailboxes import asked, stored
+from tests.fakes.mailboxes import create_scenarios, stored
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 from tests.integration.cli.conftest import Learnloop, Ran
@@ -17,7 +17,7 @@ async def test_uploaded_data_is_deleted(data_dir: Path, database_url: str, learn
             return await asyncio.to_thread(learnloop, *whole)
 
         await stored(client)
-        await asked(client)
+        await create_scenarios(client)
         refused = await delete("mail")
         assert (refused.exit_code, "is used by scenarios mail" in refused.stderr) == (1, True)
         unknown = await delete("mail", "--scenarios", "--version", "2")

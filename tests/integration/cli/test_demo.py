@@ -17,7 +17,7 @@ def test_the_same_three_questions_go_to_both_agents(service: ScriptedService) ->
     answers = shown_document(service, demo_job("email_search"))["answers"]
     assert [answer["scenario_id"] for answer in answers] == list(REFERENCES)[:3]
     assert [(answer["base"]["correct"], answer["trained"]["correct"]) for answer in answers] == [(False, True)] * 3
-    base, trained = service.asked[:2]
+    base, trained = service.asks[:2]
     assert base.pop("model") == "learnloop/tiny"
     assert trained.pop("run_id") == RUN_ID
     assert base.pop("environment")["name"] == "email_search"

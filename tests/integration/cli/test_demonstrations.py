@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.imitating_runs import demonstrations
 from tests.integration.app.served import served, settings_for
-from tests.integration.app.test_demonstrations import demonstrations
 from tests.integration.cli.conftest import Learnloop, Ran
 
 

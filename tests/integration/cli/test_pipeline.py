@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from learnloop_service.app.cli.main import app
 from tests.fakes.engine_process import ROOT
-from tests.integration.app.test_results import SALES, sales_service
+from tests.integration.app.sales_runs import SALES, sales_service
 from tests.integration.cli.conftest import Learnloop, Ran
 from tests.opened_database import execute
 

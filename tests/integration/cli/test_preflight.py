@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from learnloop_service.app.cli.main import app
-from tests.integration.app.test_results import SALES, sales_service
+from tests.integration.app.sales_runs import SALES, sales_service
 from tests.integration.cli.conftest import Learnloop, Ran
 
 

@@ -1,4 +1,4 @@
-"""Engines on two machines over one store: what one trained, the other goes on with."""
+"""Engines on two machines over one store: one continues with what the other trained."""
 
 import shutil
 import signal
@@ -19,7 +19,7 @@ def s3() -> Iterator[S3Server]:
         yield server
 
 
-async def test_an_engine_on_another_machine_goes_on_where_one_died(s3: S3Server, base: Path, tmp_path: Path) -> None:
+async def test_an_engine_on_another_machine_continues_where_one_died(s3: S3Server, base: Path, tmp_path: Path) -> None:
     arguments = ("--base-model", f"tiny={base}", "--checkpoint-store", f"s3://{s3.bucket}/engines")
     with (
         EngineProcess(tmp_path / "one", *arguments, environment=s3.environment) as one,
@@ -39,7 +39,8 @@ async def test_an_engine_on_another_machine_goes_on_where_one_died(s3: S3Server,
             assert (await train(http, model_id, [group], expected_step=1))["step"] == 2
             stale = {"model_id": model_id, "trajectory_groups": [group], "expected_step": 1}
             refused = await http.post("/preview/training-jobs", json=stale)
-            assert (refused.status_code, refused.json()["error"]["code"]) == (409, "step_conflict")
+            assert refused.status_code == 409
+            assert refused.json()["error"]["code"] == "step_conflict"
     for secret in ("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"):
         assert s3.environment[secret] not in one.log() + two.log()
 

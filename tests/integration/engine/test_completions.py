@@ -45,15 +45,15 @@ async def test_a_reply_with_its_sampled_tokens(client: openai.AsyncOpenAI) -> No
         assert raw.decode(errors="replace") == choice.message.content
 
 
-async def test_token_ids_are_told_to_whom_asks_for_them(client: openai.AsyncOpenAI) -> None:
-    """As vLLM tells them."""
+async def test_token_ids_are_returned_to_clients_that_ask_for_them(client: openai.AsyncOpenAI) -> None:
+    """They are in the fields of vLLM."""
     body: Any = {"model": "tiny", "messages": MESSAGES, "max_tokens": 4, "seed": 1, "logprobs": True, "n": 2}
     plain = await client.chat.completions.create(**body)
     exact = await client.chat.completions.create(**body, extra_body={"return_token_ids": True})
     assert "prompt_token_ids" not in (plain.model_extra or {})
-    told = exact.model_extra or {}
+    fields = exact.model_extra or {}
     assert exact.usage is not None
-    assert len(told["prompt_token_ids"]) == exact.usage.prompt_tokens
+    assert len(fields["prompt_token_ids"]) == exact.usage.prompt_tokens
     assert [(choice.model_extra or {})["token_ids"] for choice in exact.choices] == [_ids(plain, 0), _ids(plain, 1)]
     messages = cast(
         list[ChatCompletionMessageParam], [*MESSAGES, exact.choices[0].message.model_dump(exclude_none=True)]
@@ -62,7 +62,7 @@ async def test_token_ids_are_told_to_whom_asks_for_them(client: openai.AsyncOpen
     longer = await client.chat.completions.create(
         **{**body, "messages": messages}, extra_body={"return_token_ids": True}
     )
-    before = [*told["prompt_token_ids"], *_ids(exact)]
+    before = [*fields["prompt_token_ids"], *_ids(exact)]
     assert (longer.model_extra or {})["prompt_token_ids"][: len(before)] == before
     stream = await client.chat.completions.create(**body, stream=True, extra_body={"return_token_ids": True})
     prompts, streamed = [], dict[int, list[int]]()
@@ -71,17 +71,17 @@ async def test_token_ids_are_told_to_whom_asks_for_them(client: openai.AsyncOpen
             prompts.append((chunk.model_extra or {})["prompt_token_ids"])
         for delta in chunk.choices:
             streamed.setdefault(delta.index, []).extend((delta.model_extra or {}).get("token_ids", []))
-    assert prompts == [told["prompt_token_ids"]]
+    assert prompts == [fields["prompt_token_ids"]]
     assert streamed == {0: _ids(plain, 0), 1: _ids(plain, 1)}
 
 
 async def test_a_client_that_kept_the_tokens_of_a_reply_gives_them_back(client: openai.AsyncOpenAI) -> None:
-    """So a conversation goes on after the engine has forgotten it, with the tokens that were sampled."""
+    """A conversation continues with the tokens that were sampled after the engine has forgotten it."""
 
-    async def prompt(told: dict[str, Any]) -> list[int]:
+    async def prompt(extra: dict[str, Any]) -> list[int]:
         messages: Any = [
             *MESSAGES,
-            {"role": "assistant", "content": "mail", **told},
+            {"role": "assistant", "content": "mail", **extra},
             {"role": "user", "content": "On?"},
         ]
         completion = await client.chat.completions.create(
@@ -91,17 +91,17 @@ async def test_a_client_that_kept_the_tokens_of_a_reply_gives_them_back(client: 
 
     spelled = [7, 8, 9, 8]  # no tokens that the text would give
     plain, exact = await prompt({}), await prompt({"token_ids": spelled})
-    begin = next(place for place, (a, b) in enumerate(zip(plain, exact, strict=False)) if a != b)
+    begin = next(index for index, (a, b) in enumerate(zip(plain, exact, strict=False)) if a != b)
     assert exact[begin : begin + len(spelled)] == spelled
     rest = exact[begin + len(spelled) :]
     assert rest == plain[-len(rest) :]
-    for told, said in (
+    for extra, message in (
         ({"token_ids": [10**6]}, "the model has no token 1000000"),
         ({"token_ids": ["a"]}, "token_ids must be a list of token ids"),
         ({"token_ids": [1], "role": "user"}, "only an assistant's message has token_ids"),
     ):
-        with pytest.raises(openai.BadRequestError, match=said):
-            await prompt(told)
+        with pytest.raises(openai.BadRequestError, match=message):
+            await prompt(extra)
 
 
 async def test_a_seed_decides_the_reply_whatever_else_is_sampled(client: openai.AsyncOpenAI) -> None:
@@ -147,12 +147,12 @@ async def test_temperature_zero_is_greedy_and_needs_no_seed(client: openai.Async
 
 @pytest.mark.parametrize("cut", [{"top_k": 1}, {"min_p": 1.0}])
 async def test_top_k_and_min_p_are_honoured(client: openai.AsyncOpenAI, cut: dict[str, float]) -> None:
-    asked: Any = {"model": "tiny", "messages": MESSAGES, "max_tokens": 8, "logprobs": True}
-    greedy = await client.chat.completions.create(**asked, temperature=0)
-    assert _ids(await client.chat.completions.create(**asked, temperature=2.0, seed=7, extra_body=cut)) == _ids(greedy)
+    body: Any = {"model": "tiny", "messages": MESSAGES, "max_tokens": 8, "logprobs": True}
+    greedy = await client.chat.completions.create(**body, temperature=0)
+    assert _ids(await client.chat.completions.create(**body, temperature=2.0, seed=7, extra_body=cut)) == _ids(greedy)
     none: Any = {"top_k": -1, "min_p": 0}
-    free = await client.chat.completions.create(**asked, seed=7)
-    assert _ids(await client.chat.completions.create(**asked, seed=7, extra_body=none)) == _ids(free) != _ids(greedy)
+    free = await client.chat.completions.create(**body, seed=7)
+    assert _ids(await client.chat.completions.create(**body, seed=7, extra_body=none)) == _ids(free) != _ids(greedy)
 
 
 async def test_what_changes_no_reply_is_accepted(client: openai.AsyncOpenAI) -> None:
@@ -214,19 +214,19 @@ async def test_stop_strings_end_the_reply_and_are_not_part_of_it(client: openai.
         request: Any = {"model": "tiny", "messages": MESSAGES, "max_tokens": 30, "seed": 3, "stop": [stop]}
         if stream:
             chunks = await client.chat.completions.create(**request, stream=True)
-            shown = "".join([c.choices[0].delta.content or "" async for c in chunks])
+            content = "".join([c.choices[0].delta.content or "" async for c in chunks])
         else:
             cut = await client.chat.completions.create(**request)
             assert cut.choices[0].finish_reason == "stop"
-            shown = cut.choices[0].message.content or ""
-        assert shown == text[: text.index(stop)]
+            content = cut.choices[0].message.content or ""
+        assert content == text[: text.index(stop)]
 
 
 async def test_the_next_turn_reuses_what_was_computed_for_the_last(client: openai.AsyncOpenAI) -> None:
     first = await client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=10, seed=11, logprobs=True)
-    said = cast(ChatCompletionMessageParam, first.choices[0].message.model_dump(exclude_none=True))
+    reply = cast(ChatCompletionMessageParam, first.choices[0].message.model_dump(exclude_none=True))
     second = await client.chat.completions.create(
-        model="tiny", messages=[*MESSAGES, said, {"role": "user", "content": "And where?"}], max_tokens=10, seed=12
+        model="tiny", messages=[*MESSAGES, reply, {"role": "user", "content": "And where?"}], max_tokens=10, seed=12
     )
     assert first.usage is not None
     assert second.usage is not None
@@ -245,17 +245,18 @@ async def test_tool_calls(client: openai.AsyncOpenAI, caller: str) -> None:
     assert choice.message.tool_calls is not None
     [call] = choice.message.tool_calls
     assert call.type == "function"
-    assert (call.function.name, json.loads(call.function.arguments)) == ("search_inbox", {"keywords": ["kickoff"]})
+    assert call.function.name == "search_inbox"
+    assert json.loads(call.function.arguments) == {"keywords": ["kickoff"]}
 
     deltas = [chunk.choices[0] async for chunk in await client.chat.completions.create(**request, stream=True)]
     assert not "".join(choice.delta.content or "" for choice in deltas)
     streamed = [call for choice in deltas for call in choice.delta.tool_calls or []]
-    assert [(each.index, each.id, each.function and each.function.arguments) for each in streamed] == [
+    assert [(delta.index, delta.id, delta.function and delta.function.arguments) for delta in streamed] == [
         (0, call.id, call.function.arguments)
     ]
     assert deltas[-1].finish_reason == "tool_calls"
 
-    # The conversation goes on with the call and its result, on the ids that were sampled.
+    # The conversation continues with the call and its result, on the ids that were sampled.
     answer = {"role": "tool", "tool_call_id": call.id, "content": "m41 Kickoff moved"}
     messages = [*MESSAGES, choice.message.model_dump(exclude_none=True), answer]
     second = await client.chat.completions.create(**{**request, "messages": messages})

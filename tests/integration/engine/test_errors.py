@@ -193,9 +193,9 @@ async def test_bad_models(http: httpx.AsyncClient, body: dict[str, Any], status:
 
 
 async def test_a_base_model_whose_files_are_damaged(http: httpx.AsyncClient) -> None:
-    said = "model.safetensors: it is cut off: 1000 bytes"
-    _error(await http.post("/chat/completions", json={"model": "cut", "messages": [USER]}), 422, "bad_model", said)
-    _error(await http.post("/preview/models", json={"base_model": "cut", "name": "x"}), 422, "bad_model", said)
+    message = "model.safetensors: it is cut off: 1000 bytes"
+    _error(await http.post("/chat/completions", json={"model": "cut", "messages": [USER]}), 422, "bad_model", message)
+    _error(await http.post("/preview/models", json={"base_model": "cut", "name": "x"}), 422, "bad_model", message)
 
 
 async def test_an_adapter_that_fits_nowhere_fails_when_it_is_trained(http: httpx.AsyncClient) -> None:

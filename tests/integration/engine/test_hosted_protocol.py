@@ -40,7 +40,8 @@ async def test_the_hosted_client_sees_pages_events_and_deletions(
         descending = client.models.checkpoints.list(model_id=model.id, order="desc", limit=1)
         assert [checkpoint.step async for checkpoint in descending] == [3, 2, 1, 0]
         deleted = await client.models.checkpoints.delete(model_id=model.id, steps=[0, 1, 8])
-        assert (deleted.deleted_count, deleted.not_found_steps) == (2, [8])
+        assert deleted.deleted_count == 2
+        assert deleted.not_found_steps == [8]
         with pytest.raises(openai.NotFoundError):
             await client.models.checkpoints.delete(model_id="model-none", steps=[0])
         await client.models.delete(model_id=model.id)
@@ -49,24 +50,24 @@ async def test_the_hosted_client_sees_pages_events_and_deletions(
 
 
 async def test_supervised_jobs_of_the_hosted_client(engine: EngineProcess, http: httpx.AsyncClient) -> None:
-    """What `train_sft` does once its data lies somewhere: the client's own request and event types."""
+    """What `train_sft` does once its data has a URL: the client's own request and event types."""
     from art.serverless.client import Client
 
     conversation = [{"role": "user", "content": "When?"}, {"role": "assistant", "content": "On Monday."}]
-    place = engine.data_dir / "supervised.jsonl"
-    place.write_text("".join(json.dumps({"messages": conversation}) + "\n" for _ in range(6)))
+    data_file = engine.data_dir / "supervised.jsonl"
+    data_file.write_text("".join(json.dumps({"messages": conversation}) + "\n" for _ in range(6)))
     async with Client(api_key="none", base_url=engine.base_url) as client:
         model = await client.models.create(project="test", name="supervised", base_model="tiny")
         job = await client.sft_training_jobs.create(
             model_id=model.id,
-            training_data_url=place.as_uri(),
+            training_data_url=data_file.as_uri(),
             config={"batch_size": 2, "learning_rate": [1e-2, 1e-2, 1e-3]},
         )
         await events(http, job.id)
-        seen = [event async for event in client.sft_training_jobs.events.list(training_job_id=job.id, limit=2)]
-        kinds = [event.type for event in seen if str(event.type) not in ("progress", "trained")]
+        listed = [event async for event in client.sft_training_jobs.events.list(training_job_id=job.id, limit=2)]
+        kinds = [event.type for event in listed if str(event.type) not in ("progress", "trained")]
         assert kinds == ["training_started", *["gradient_step"] * 3, "training_ended"]
-        losses = [event.data["loss"] for event in seen if event.type == "gradient_step"]
+        losses = [event.data["loss"] for event in listed if event.type == "gradient_step"]
         assert losses == sorted(losses, reverse=True)
         newest = [checkpoint async for checkpoint in client.models.checkpoints.list(model_id=model.id)][-1]
         assert newest.step == 1
@@ -80,24 +81,26 @@ async def test_supervised_jobs_of_the_hosted_client(engine: EngineProcess, http:
 async def test_events_of_a_job(http: httpx.AsyncClient) -> None:
     model = await create_model(http, "events")
     job = (await submit(http, model["id"], [await sampled_group(http, "events")])).json()
-    seen = await events(http, job["id"])
-    kinds = [event["type"] for event in seen]
+    all_events = await events(http, job["id"])
+    kinds = [event["type"] for event in all_events]
     assert kinds[0] == "training_started"
     assert kinds[-3:] == ["gradient_step", "trained", "training_ended"]
-    assert kinds.count("gradient_step") == seen[0]["data"]["num_sequences"] == 1
-    assert all(isinstance(value, float) for value in seen[-3]["data"].values())
-    assert seen[-2]["data"] == {"step": 1, "metrics": seen[-3]["data"]}
-    assert seen[-1]["data"]["step"] == 1
-    assert seen[-1]["data"]["trained"] is True
-    assert seen[-1]["data"]["metrics"] == seen[-3]["data"]
+    assert kinds.count("gradient_step") == all_events[0]["data"]["num_sequences"] == 1
+    assert all(isinstance(value, float) for value in all_events[-3]["data"].values())
+    assert all_events[-2]["data"] == {"step": 1, "metrics": all_events[-3]["data"]}
+    assert all_events[-1]["data"]["step"] == 1
+    assert all_events[-1]["data"]["trained"] is True
+    assert all_events[-1]["data"]["metrics"] == all_events[-3]["data"]
 
     path = f"/preview/training-jobs/{job['id']}"
     described = (await http.get(path)).json()
-    assert (described["status"], described["events"]) == ("completed", seen)
+    assert described["status"] == "completed"
+    assert described["events"] == all_events
     first = (await http.get(f"{path}/events", params={"limit": 1})).json()
-    assert (first["data"], first["has_more"]) == (seen[:1], True)
+    assert first["data"] == all_events[:1]
+    assert first["has_more"] is True
     # Nothing follows a finished job, so there is nothing to wait for.
-    rest = await http.get(f"{path}/events", params={"after": seen[-1]["id"], "wait_s": 30}, timeout=20)
+    rest = await http.get(f"{path}/events", params={"after": all_events[-1]["id"], "wait_s": 30}, timeout=20)
     assert rest.json()["data"] == []
     assert (await http.get(f"{path}/events", params={"after": "nothing"})).status_code == 404
 
@@ -111,13 +114,15 @@ async def test_no_signal_leaves_the_step(http: httpx.AsyncClient) -> None:
     [warning] = job["warnings"]
     assert warning.startswith("In 1 of 1 groups all rewards are equal.")
     ended = (await events(http, job["id"]))[-1]["data"]
-    assert (ended["step"], ended["trained"]) == (0, False)
+    assert ended["step"] == 0
+    assert ended["trained"] is False
     metrics = ended["metrics"]
-    assert (metrics["num_groups_equal_rewards"], metrics["num_groups_trainable"]) == (1, 0)
+    assert metrics["num_groups_equal_rewards"] == 1
+    assert metrics["num_groups_trainable"] == 0
     assert (await http.get(f"/preview/training-jobs/{job['id']}")).json()["warnings"] == [warning]
 
 
-async def test_groups_that_teach_nothing_are_counted_beside_the_others(http: httpx.AsyncClient) -> None:
+async def test_groups_that_teach_nothing_are_counted_among_the_others(http: httpx.AsyncClient) -> None:
     model = await create_model(http, "flat-in-part")
     group = await sampled_group(http, "flat-in-part")
     flat = {"trajectories": [{**trajectory, "reward": 0.3} for trajectory in group["trajectories"]]}
@@ -125,7 +130,8 @@ async def test_groups_that_teach_nothing_are_counted_beside_the_others(http: htt
     job = (await submit(http, model["id"], [group, flat])).json()
     assert job["warnings"][0].startswith("In 1 of 2 groups all rewards are equal.")
     metrics = (await events(http, job["id"]))[-1]["data"]["metrics"]
-    assert (metrics["num_groups_equal_rewards"], metrics["num_groups_trainable"]) == (1, 1)
+    assert metrics["num_groups_equal_rewards"] == 1
+    assert metrics["num_groups_trainable"] == 1
 
 
 async def test_a_job_without_a_sampled_token_fails(http: httpx.AsyncClient) -> None:
@@ -137,7 +143,8 @@ async def test_a_job_without_a_sampled_token_fails(http: httpx.AsyncClient) -> N
         trajectory["messages_and_choices"][1] = {"role": "assistant", "content": f"Never said {number}."}
     job = (await submit(http, model["id"], [group, group, flat])).json()
     last = (await events(http, job["id"]))[-1]
-    assert (last["type"], last["data"]["code"]) == ("training_failed", "no_sampled_tokens")
+    assert last["type"] == "training_failed"
+    assert last["data"]["code"] == "no_sampled_tokens"
     assert "the rewards of 2 groups differ" in last["data"]["error_message"]
     assert (await http.get(f"/preview/models/{model['id']}")).json()["step"] == 0
 
@@ -147,12 +154,13 @@ async def test_figures_are_of_what_was_sampled(http: httpx.AsyncClient) -> None:
     group = await sampled_group(http, "half")
     unsampled = {
         "trajectories": [
-            {**each, "messages_and_choices": [{"role": "assistant", "content": "Never said."}]}
-            for each in group["trajectories"]
+            {**trajectory, "messages_and_choices": [{"role": "assistant", "content": "Never said."}]}
+            for trajectory in group["trajectories"]
         ]
     }
     metrics = (await train(http, model["id"], [group, unsampled]))["metrics"]
-    assert (metrics["num_groups_submitted"], metrics["num_groups_trainable"]) == (2, 1)
+    assert metrics["num_groups_submitted"] == 2
+    assert metrics["num_groups_trainable"] == 1
     assert metrics["num_trajectories_trainable"] <= len(group["trajectories"])
 
 
@@ -163,10 +171,10 @@ async def test_replies_of_trainable_models_carry_their_tokens(http: httpx.AsyncC
         choice = await sample(http, model, seed=1, **fields)
         return [token["token"] for token in (choice["logprobs"] or {"content": []})["content"]]
 
-    asked = await tokens("spoken")
-    assert asked
+    by_default = await tokens("spoken")
+    assert by_default
     for name in ("spoken", "test/spoken@0", "wandb-artifact:///local/test/spoken:step0"):
-        assert await tokens(name, logprobs=None) == asked
+        assert await tokens(name, logprobs=None) == by_default
     assert await tokens("spoken", logprobs=False) == []
     assert await tokens("tiny", logprobs=None) == []
 
@@ -205,7 +213,8 @@ async def test_a_fork_goes_its_own_way(http: httpx.AsyncClient) -> None:
     for _ in range(2):
         await train(http, source["id"], [group])
     fork = await create_model(http, "fork", base_model="test/source@1")
-    assert (fork["base_model"], fork["origin"]) == ("tiny", "test/source@1")
+    assert fork["base_model"] == "tiny"
+    assert fork["origin"] == "test/source@1"
     same = [await sample(http, name, seed=1) for name in ("source@1", "fork")]
     assert same[0]["logprobs"] == same[1]["logprobs"]
     await train(http, fork["id"], [group])
@@ -250,7 +259,7 @@ async def test_logged_trajectories_are_kept(http: httpx.AsyncClient, engine: Eng
     group = await sampled_group(http, "logged", count=1)
     body = {"model_id": model["id"], "trajectory_groups": [group], "split": "val"}
     assert (await http.post(f"/preview/models/{model['id']}/log", json=body)).status_code == 204
-    kept = list((engine.data_dir / "models" / "test" / "logged" / "trajectories" / "val").glob("000000-*.json"))
-    assert len(kept) == 1
+    files = list((engine.data_dir / "models" / "test" / "logged" / "trajectories" / "val").glob("000000-*.json"))
+    assert len(files) == 1
     outside = await http.post(f"/preview/models/{model['id']}/log", json={**body, "split": "../x"})
     assert outside.status_code == 400

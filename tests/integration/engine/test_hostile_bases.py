@@ -19,19 +19,19 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The hostile bases, `later`, and a base with a template of its own that is harmless, by name."""
-    place = tmp_path_factory.mktemp("bases")
-    bases = {f"bad{number}": hostile_base(place / f"bad{number}", name) for number, name in enumerate(HOSTILE)}
-    good = make_tiny_model(place / "good")
+    """The hostile bases, `later`, and a base with another template that is harmless, by name."""
+    folder = tmp_path_factory.mktemp("bases")
+    bases = {f"bad{number}": hostile_base(folder / f"bad{number}", name) for number, name in enumerate(HOSTILE)}
+    good = make_tiny_model(folder / "good")
     (good / "chat_template.jinja").write_text(
         "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     )
-    return {**bases, "later": later_hostile_base(place / "later"), "good": good}
+    return {**bases, "later": later_hostile_base(folder / "later"), "good": good}
 
 
 @pytest.fixture(scope="module")
 def engine(names: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    flags = [part for name, place in names.items() for part in ("--base-model", f"{name}={place}")]
+    flags = [part for name, base in names.items() for part in ("--base-model", f"{name}={base}")]
     with EngineProcess(tmp_path_factory.mktemp("engine"), *flags) as process:
         yield process
 
@@ -49,19 +49,19 @@ async def _ask(http: httpx.AsyncClient, model: str, content: str = "hello") -> h
 
 @pytest.mark.parametrize("number", range(len(HOSTILE)), ids=list(HOSTILE))
 async def test_a_hostile_base_is_refused_by_name_and_others_are_answered(http: httpx.AsyncClient, number: int) -> None:
-    name, said = f"bad{number}", list(HOSTILE.values())[number][1]
-    sent = asyncio.create_task(_ask(http, name))
+    name, reason = f"bad{number}", list(HOSTILE.values())[number][1]
+    question = asyncio.create_task(_ask(http, name))
     body = {"project": "p", "name": f"m{number}", "base_model": name}
     created = asyncio.create_task(http.post("/v1/preview/models", json=body))
     others = [await _ask(http, "learnloop/tiny") for _ in range(3)]
     assert [reply.status_code for reply in others] == [200] * 3
-    for refused in (await sent, await created):
+    for refused in (await question, await created):
         assert refused.status_code == 422, refused.text
         message = refused.json()["error"]["message"]
         assert f"the base model {name!r} cannot be used: " in message
-        assert said in message
+        assert reason in message
     if number < 2:  # what only the check finds
-        assert name not in [each["id"] for each in (await http.get("/v1/models")).json()["data"]]
+        assert name not in [listed["id"] for listed in (await http.get("/v1/models")).json()["data"]]
 
 
 async def test_a_template_of_its_own_is_rendered_as_transformers_does(
@@ -76,11 +76,12 @@ async def test_a_template_of_its_own_is_rendered_as_transformers_does(
     assert reply.json()["tokens"] == tokenizer.encode(text, add_special_tokens=False)
 
 
-@pytest.mark.parametrize(("content", "said"), [("loop", "takes too long"), ("text", "too much memory")])
-async def test_a_call_that_renders_too_long_is_refused(http: httpx.AsyncClient, content: str, said: str) -> None:
+@pytest.mark.parametrize(("content", "reason"), [("loop", "takes too long"), ("text", "too much memory")])
+async def test_a_call_that_renders_too_long_is_refused(http: httpx.AsyncClient, content: str, reason: str) -> None:
     assert (await _ask(http, "later")).status_code == 200
     slow = [asyncio.create_task(_ask(http, "later", content)) for _ in range(2)]
     assert (await _ask(http, "learnloop/tiny")).status_code == 200
     for refused in await asyncio.gather(*slow):
-        assert (refused.status_code, said in refused.text) == (400, True), refused.text
+        assert refused.status_code == 400, refused.text
+        assert reason in refused.text, refused.text
     assert (await _ask(http, "later")).status_code == 200

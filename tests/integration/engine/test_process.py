@@ -98,8 +98,13 @@ _DOORS = [
 
 def _from_outside() -> set[str]:
     """Addresses of this machine at which a server on 127.0.0.1 must not be found."""
-    own = {each.address for card in psutil.net_if_addrs().values() for each in card if each.family == socket.AF_INET}
-    return {"127.0.0.2", *own} - {"127.0.0.1"}
+    addresses = {
+        address.address
+        for card in psutil.net_if_addrs().values()
+        for address in card
+        if address.family == socket.AF_INET
+    }
+    return {"127.0.0.2", *addresses} - {"127.0.0.1"}
 
 
 async def test_only_who_has_the_key_gets_in(base: Path, tmp_path: Path) -> None:
@@ -113,7 +118,8 @@ async def test_only_who_has_the_key_gets_in(base: Path, tmp_path: Path) -> None:
                 assert refused.json()["error"]["code"] == "invalid_api_key"
             for method, path in _DOORS:
                 refused = await http.request(method, engine.base_url.removesuffix("/v1") + path, json={})
-                assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key"), path
+                assert refused.status_code == 401, path
+                assert refused.json()["error"]["code"] == "invalid_api_key", path
             for address in _from_outside():
                 with pytest.raises(httpx.ConnectError):
                     await http.get(engine.base_url.replace("127.0.0.1", address) + "/models")
@@ -160,15 +166,15 @@ def test_it_ends_when_its_parent_does(base: Path, tmp_path: Path) -> None:
         os.close(descriptor)
 
 
-def _parent_of_an_engine(flags: list[str], ready: Path, told: Connection) -> None:
-    """Starts an engine, waits until it serves, tells its process id, and ends without a word to it."""
+def _parent_of_an_engine(flags: list[str], ready: Path, pipe: Connection) -> None:
+    """Starts an engine, waits until it serves, sends its process id, and ends without a word to it."""
     parent = os.getpid()
     if (engine := os.fork()) == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         os._exit(main([*flags, "--die-with-parent", str(parent)]))
     while not ready.exists() and os.waitpid(engine, os.WNOHANG) == (0, 0):
         time.sleep(0.01)
-    told.send(engine)
+    pipe.send(engine)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +191,7 @@ def _parent_of_an_engine(flags: list[str], ready: Path, told: Connection) -> Non
         (["--data-dir", "x", "--base-model", "tiny=/nowhere"], "NAME=DIR"),
     ],
 )
-def test_bad_flags_are_told(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_flags_are_named(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
@@ -203,14 +209,14 @@ def test_bad_flags_are_told(arguments: list[str], text: str, capsys: pytest.Capt
     ],
 )
 def test_what_cannot_be_served_so_is_refused(arguments: list[str], text: str) -> None:
-    """In a process of its own, because the engine's log is set up by then."""
-    done = subprocess.run(
+    """The engine runs in a new process, because its log is set up by then."""
+    process = subprocess.run(
         [sys.executable, "-m", "learnloop_service.training.engine", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert done.returncode == 2
-    assert text in done.stderr
-    assert "Traceback" not in done.stderr
+    assert process.returncode == 2
+    assert text in process.stderr
+    assert "Traceback" not in process.stderr

@@ -33,8 +33,8 @@ async def test_a_worker_that_is_killed_is_placed_again(cluster: RayCluster, base
         async with httpx.AsyncClient(base_url=engine.base_url, timeout=_REQUEST_S) as http:
 
             async def worker() -> dict[str, Any]:
-                [found] = (await http.get(engine.base_url.removesuffix("/v1") + "/health")).json()["workers"]
-                return dict(found)
+                [worker_health] = (await http.get(engine.base_url.removesuffix("/v1") + "/health")).json()["workers"]
+                return dict(worker_health)
 
             model_id = (await create_model(http, "agent"))["id"]
             group = await sampled_group(http, "test/agent")

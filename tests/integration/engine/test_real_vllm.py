@@ -56,17 +56,17 @@ def engine(compute: VllmCompute) -> Engine:
 
 @pytest.mark.parametrize("mode", ["full", "lora"])
 async def test_its_log_probabilities_are_the_trainers(compute: VllmCompute, engine: Engine, mode: str) -> None:
-    """Before each step, so also of weights that the steps before have changed: with wrong ones it is a million times
-    as much."""
+    """They are compared before each step, so also with weights that the steps before have changed. With wrong weights
+    the difference is a million times as much."""
     tuning = Tuning("full") if mode == "full" else Tuning("lora")
     record = engine.registry.create(project="test", name=mode, base_model="tiny", tuning=tuning)
     greedy = await sample(compute, f"test/{mode}", 0, temperature=0.0)
     for _ in range(3):
         groups = [await group(compute, f"test/{mode}")]
         options = TrainOptions(learning_rate=LEARNING_RATES[mode])
-        done = await compute.call(lambda engine: finish(engine.train(record.id, groups, options)))  # noqa: B023
-        assert done.trained
-        assert done.metrics["kl_div"] < MOST_K3
+        trained = await compute.call(lambda engine: finish(engine.train(record.id, groups, options)))  # noqa: B023
+        assert trained.trained
+        assert trained.metrics["kl_div"] < MOST_K3
     again = await sample(compute, f"test/{mode}@0", 0, temperature=0.0)
     assert again.ids == greedy.ids
     assert again.logprobs == pytest.approx(greedy.logprobs, abs=1e-4)
@@ -81,15 +81,18 @@ async def test_it_is_a_sampler_like_ours(compute: VllmCompute, engine: Engine) -
     ours = Engine(engine.registry, Sampler(slots=4))
     tokenizer = engine.tokenizer(target)
     for options in ({"top_logprobs": 3}, {"stop": ("</tool_call>",), "max_tokens": 200}, {"max_tokens": 3}):
-        wanted = {"max_tokens": 100, "stop_ids": tokenizer.stop_ids} | options
-        request = SampleRequest(prompt(engine, target), "tiny", temperature=0.0, seed=1, **wanted)  # type: ignore[arg-type]
+        settings = {"max_tokens": 100, "stop_ids": tokenizer.stop_ids} | options
+        request = SampleRequest(prompt(engine, target), "tiny", temperature=0.0, seed=1, **settings)  # type: ignore[arg-type]
         [expected] = ours.sample(target, [request])
-        told: list[int] = []
-        found = await compute.sample(target, request, lambda id, _, told=told: told.append(id))  # type: ignore[misc]
-        assert found.ids == told == expected.ids
-        assert found.logprobs == pytest.approx(expected.logprobs, abs=1e-3)
-        assert (found.finish_reason, found.stop_text) == (expected.finish_reason, expected.stop_text)
-        assert [[id for id, _ in each] for each in found.top] == [[id for id, _ in each] for each in expected.top]
+        streamed: list[int] = []
+        sampled = await compute.sample(target, request, lambda id, _, streamed=streamed: streamed.append(id))  # type: ignore[misc]
+        assert sampled.ids == streamed == expected.ids
+        assert sampled.logprobs == pytest.approx(expected.logprobs, abs=1e-3)
+        assert sampled.finish_reason == expected.finish_reason
+        assert sampled.stop_text == expected.stop_text
+        assert [[id for id, _ in alternatives] for alternatives in sampled.top] == [
+            [id for id, _ in alternatives] for alternatives in expected.top
+        ]
 
 
 async def test_a_seed_gives_the_same_reply_again(compute: VllmCompute) -> None:
@@ -99,9 +102,9 @@ async def test_a_seed_gives_the_same_reply_again(compute: VllmCompute) -> None:
 
 async def test_a_reply_keeps_to_its_grammar(compute: VllmCompute) -> None:
     """With the log-probabilities of the model, which would hardly have said this."""
-    text, found = await sample_by_grammar(compute)
+    text, reply = await sample_by_grammar(compute)
     assert text == '<tool_call>\n{"name": "find"}\n</tool_call>'
-    assert sum(found.logprobs) < -1.0
+    assert sum(reply.logprobs) < -1.0
 
 
 async def test_a_killed_vllm_is_started_again(compute: VllmCompute) -> None:
@@ -117,15 +120,17 @@ async def test_a_killed_vllm_is_started_again(compute: VllmCompute) -> None:
 
 async def test_an_adapter_that_is_not_pushed_is_named_at_the_first_step(tmp_path: Path) -> None:
     _, [fault] = await diagnosed_run(tmp_path, Planted.ADAPTER_NOT_PUSHED, FLAGS[:1], ENVIRONMENT, "cpu")
-    assert (fault.cause, fault.first_iteration, fault.named_at_iteration) == (Cause.SAMPLER_IS_NOT_TRAINER, 1, 1)
+    assert fault.cause == Cause.SAMPLER_IS_NOT_TRAINER
+    assert fault.first_iteration == 1
+    assert fault.named_at_iteration == 1
     assert fault.summary == "The sampler was asked for step 1 and still has the weights of the step before."
     assert fault.evidence["ratio"] == pytest.approx(1, abs=0.01)
 
 
 async def test_a_healthy_run_is_examined_and_has_no_diagnosis(tmp_path: Path) -> None:
-    facts, found = await diagnosed_run(tmp_path, None, FLAGS[:1], ENVIRONMENT, "cpu")
-    assert found == []
-    for probe in [each.probe for each in facts[1:]]:
+    facts, diagnoses = await diagnosed_run(tmp_path, None, FLAGS[:1], ENVIRONMENT, "cpu")
+    assert diagnoses == []
+    for probe in [fact.probe for fact in facts[1:]]:
         assert probe is not None
         assert probe.moved > 1e-3
         assert max(probe.noise, probe.sampler_after) < 1e-4

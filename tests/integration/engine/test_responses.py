@@ -24,7 +24,7 @@ QUESTION = MESSAGES[1]["content"]
 _EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 
 
-def _asked(**more: Any) -> Any:
+def _body(**more: Any) -> Any:
     return {"model": "tiny", "input": QUESTION, "instructions": "Answer.", "max_output_tokens": 10, **more}
 
 
@@ -36,9 +36,9 @@ def _tokens(response: Response) -> list[int]:
     return [int(token.token.removeprefix("token_id:")) for token in part.logprobs or ()]
 
 
-async def _events(http: httpx.AsyncClient, **asked: Any) -> list[ResponseStreamEvent]:
+async def _events(http: httpx.AsyncClient, **body: Any) -> list[ResponseStreamEvent]:
     """The events of a streamed response, each checked against OpenAI's types, field by field."""
-    reply = (await http.post("/responses", json={**asked, "stream": True})).raise_for_status()
+    reply = (await http.post("/responses", json={**body, "stream": True})).raise_for_status()
     assert reply.headers["content-type"].startswith("text/event-stream")
     return list(_read(reply.text))
 
@@ -54,7 +54,7 @@ def _read(text: str) -> Iterator[ResponseStreamEvent]:
 
 async def test_a_response_is_what_a_chat_completion_says(client: openai.AsyncOpenAI, http: httpx.AsyncClient) -> None:
     seeded: Any = {"extra_body": {"seed": 1}, "include": ["message.output_text.logprobs"], "top_logprobs": 2}
-    response = await client.responses.create(**_asked(**seeded, metadata={"a": "b"}))
+    response = await client.responses.create(**_body(**seeded, metadata={"a": "b"}))
     chat = await client.chat.completions.create(
         model="tiny", messages=MESSAGES, max_tokens=10, seed=1, logprobs=True, top_logprobs=2
     )
@@ -67,19 +67,21 @@ async def test_a_response_is_what_a_chat_completion_says(client: openai.AsyncOpe
     assert chat.usage is not None
     assert response.usage.input_tokens == chat.usage.prompt_tokens
     assert response.usage.output_tokens == chat.usage.completion_tokens
-    assert (response.model, response.metadata, response.tools) == ("tiny", {"a": "b"}, [])
+    assert response.model == "tiny"
+    assert response.metadata == {"a": "b"}
+    assert response.tools == []
     cut = chat.choices[0].finish_reason == "length"
     assert response.status == ("incomplete" if cut else "completed")
-    raw = (await http.post("/responses", json=_asked(seed=1))).raise_for_status().json()
+    raw = (await http.post("/responses", json=_body(seed=1))).raise_for_status().json()
     Response.model_validate(raw, strict=False)
     assert "logprobs" in raw["output"][0]["content"][0]
 
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_stream_says_the_same_as_a_whole_response(http: httpx.AsyncClient, seed: int) -> None:
-    asked = _asked(seed=seed, include=["message.output_text.logprobs"])
-    whole = Response.model_validate((await http.post("/responses", json=asked)).raise_for_status().json())
-    events = await _events(http, **asked)
+    body = _body(seed=seed, include=["message.output_text.logprobs"])
+    whole = Response.model_validate((await http.post("/responses", json=body)).raise_for_status().json())
+    events = await _events(http, **body)
     kinds = [event.type for event in events]
     deltas = kinds.count("response.output_text.delta")
     assert kinds == [
@@ -106,13 +108,14 @@ async def test_a_stream_says_the_same_as_a_whole_response(http: httpx.AsyncClien
 
 
 async def test_tool_calls(client: openai.AsyncOpenAI, http: httpx.AsyncClient, caller: str) -> None:
-    asked = _asked(model=caller, tools=[TOOL], temperature=0, max_output_tokens=60)
-    response = await client.responses.create(**asked)
+    body = _body(model=caller, tools=[TOOL], temperature=0, max_output_tokens=60)
+    response = await client.responses.create(**body)
     assert response.status == "completed"
     [call] = response.output
     assert isinstance(call, ResponseFunctionToolCall)
-    assert (call.name, json.loads(call.arguments)) == ("search_inbox", ARGUMENTS)
-    events = await _events(http, **asked)
+    assert call.name == "search_inbox"
+    assert json.loads(call.arguments) == ARGUMENTS
+    events = await _events(http, **body)
     assert [event.type for event in events] == [
         "response.created",
         "response.in_progress",
@@ -122,19 +125,20 @@ async def test_tool_calls(client: openai.AsyncOpenAI, http: httpx.AsyncClient, c
         "response.output_item.done",
         "response.completed",
     ]
-    async with client.responses.stream(**asked) as stream:  # the client's own accumulator
+    async with client.responses.stream(**body) as stream:  # the client's own accumulator
         async for _ in stream:
             pass
         [streamed] = (await stream.get_final_response()).output
     assert streamed.type == "function_call"
-    assert (streamed.call_id, streamed.arguments) == (call.call_id, call.arguments)
+    assert streamed.call_id == call.call_id
+    assert streamed.arguments == call.arguments
 
 
-async def test_the_sampled_turn_is_recognised_however_the_conversation_comes_back(
+async def test_the_sampled_turn_is_recognised_in_every_form_of_a_conversation(
     client: openai.AsyncOpenAI, caller: str
 ) -> None:
-    asked = _asked(model=caller, tools=[TOOL], temperature=0, max_output_tokens=60)
-    first = await client.responses.create(**asked)
+    body = _body(model=caller, tools=[TOOL], temperature=0, max_output_tokens=60)
+    first = await client.responses.create(**body)
     [call] = first.output
     assert isinstance(call, ResponseFunctionToolCall)
     answer: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "m41 Kickoff moved"}
@@ -152,7 +156,7 @@ async def test_the_sampled_turn_is_recognised_however_the_conversation_comes_bac
             ]
         },
     ]
-    seconds = [await client.responses.create(**{**asked, **way}) for way in ways]
+    seconds = [await client.responses.create(**{**body, **way}) for way in ways]
     assert first.usage is not None
     assert {second.usage.input_tokens for second in seconds if second.usage} == {
         seconds[0].usage.input_tokens if seconds[0].usage else None
@@ -164,9 +168,9 @@ async def test_the_sampled_turn_is_recognised_however_the_conversation_comes_bac
 
     chat: Any = {"model": caller, "tools": [SEARCH], "temperature": 0, "max_tokens": 1}
     function = {"name": call.name, "arguments": call.arguments}
-    said: Any = {"role": "assistant", "tool_calls": [{"id": call.call_id, "type": "function", "function": function}]}
-    told: Any = {"role": "tool", "tool_call_id": call.call_id, "content": "m41 Kickoff moved"}
-    same = await client.chat.completions.create(**chat, messages=[*MESSAGES, said, told])
+    calling: Any = {"role": "assistant", "tool_calls": [{"id": call.call_id, "type": "function", "function": function}]}
+    result: Any = {"role": "tool", "tool_call_id": call.call_id, "content": "m41 Kickoff moved"}
+    same = await client.chat.completions.create(**chat, messages=[*MESSAGES, calling, result])
     assert same.usage is not None
     assert seconds[0].usage is not None
     assert same.usage.prompt_tokens == seconds[0].usage.input_tokens
@@ -175,7 +179,7 @@ async def test_the_sampled_turn_is_recognised_however_the_conversation_comes_bac
 class Answer(BaseModel):
     """What the model must say."""
 
-    found: bool
+    is_known: bool
 
 
 async def test_a_parsed_response(client: openai.AsyncOpenAI) -> None:
@@ -187,23 +191,23 @@ async def test_a_parsed_response(client: openai.AsyncOpenAI) -> None:
 
 
 async def test_a_response_is_continued_by_its_own_project_only(client: openai.AsyncOpenAI) -> None:
-    mine, others = (client.with_options(project=name) for name in ("mine", "others"))
-    first = await mine.responses.create(**_asked())
-    again: Any = _asked(previous_response_id=first.id, input="And where?")
-    second = await mine.responses.create(**again)
+    owner, others = (client.with_options(project=name) for name in ("mine", "others"))
+    first = await owner.responses.create(**_body())
+    again: Any = _body(previous_response_id=first.id, input="And where?")
+    second = await owner.responses.create(**again)
     assert second.usage is not None
     assert first.usage is not None
     assert second.usage.input_tokens > first.usage.input_tokens + first.usage.output_tokens
     assert second.previous_response_id == first.id
-    referring: Any = _asked(input=[{"type": "item_reference", "id": first.output[0].id}])
+    referring: Any = _body(input=[{"type": "item_reference", "id": first.output[0].id}])
     for refused, param in ((again, "previous_response_id"), (referring, "input")):
         with pytest.raises(openai.BadRequestError, match="send the items") as caught:
             await others.responses.create(**refused)
         assert caught.value.param == param
-    unstored = await mine.responses.create(**_asked(store=False))
+    unstored = await owner.responses.create(**_body(store=False))
     assert unstored.to_dict()["store"] is False
     with pytest.raises(openai.BadRequestError, match="send the items"):
-        await mine.responses.create(**_asked(previous_response_id=unstored.id))
+        await owner.responses.create(**_body(previous_response_id=unstored.id))
 
 
 _LONG = {"const": "ab" * 100_000}
@@ -241,7 +245,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 async def test_what_is_refused_is_named(
     http: httpx.AsyncClient, change: dict[str, Any], param: str, text: str, stream: bool
 ) -> None:
-    reply = await http.post("/responses", json=_asked(**change, stream=stream))
+    reply = await http.post("/responses", json=_body(**change, stream=stream))
     assert reply.status_code == 400, reply.text
     error = reply.json()["error"]
     assert text in error["message"]
@@ -263,16 +267,17 @@ async def test_what_clients_send_by_default_is_accepted(http: httpx.AsyncClient)
         "prompt_cache_key": "key",
         "tools": [],
     }
-    reply = await http.post("/responses", json=_asked(**defaults))
+    reply = await http.post("/responses", json=_body(**defaults))
     assert reply.status_code == 200, reply.text
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", *NO_JSON])
 async def test_what_is_not_json(http: httpx.AsyncClient, body: bytes) -> None:
     reply = await http.post("/responses", content=body)
-    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "bad_json")
+    assert reply.status_code == 400
+    assert reply.json()["error"]["code"] == "bad_json"
 
 
 async def test_unknown_models(client: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.NotFoundError):
-        await client.responses.create(**_asked(model="nobody/nothing"))
+        await client.responses.create(**_body(model="nobody/nothing"))

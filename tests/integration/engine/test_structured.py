@@ -34,7 +34,7 @@ class Meeting(BaseModel):
 class Weather(BaseModel):
     """Tells the weather."""
 
-    place: Literal["here", "there"]
+    where: Literal["here", "there"]
 
 
 @pytest.fixture
@@ -66,10 +66,10 @@ async def test_parse_of_strict_tools(client: openai.AsyncOpenAI) -> None:
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "Weather"}}])
 async def test_a_demanded_call_is_made_streamed_too(client: openai.AsyncOpenAI, choice: Json) -> None:
     tools = [openai.pydantic_function_tool(Weather)]
-    asked: Json = {"model": "tiny", "messages": MESSAGES, "tools": tools, "tool_choice": choice, "temperature": 0}
-    asked |= {"parallel_tool_calls": False, "max_tokens": 300}
-    whole = await client.chat.completions.create(**asked)
-    async with client.chat.completions.stream(**asked) as events:
+    body: Json = {"model": "tiny", "messages": MESSAGES, "tools": tools, "tool_choice": choice, "temperature": 0}
+    body |= {"parallel_tool_calls": False, "max_tokens": 300}
+    whole = await client.chat.completions.create(**body)
+    async with client.chat.completions.stream(**body) as events:
         streamed = await events.get_final_completion()
     for completion in (whole, streamed):
         [call] = completion.choices[0].message.tool_calls or []
@@ -79,43 +79,48 @@ async def test_a_demanded_call_is_made_streamed_too(client: openai.AsyncOpenAI, 
 
 
 async def test_a_json_object(client: openai.AsyncOpenAI) -> None:
-    asked: Json = {"model": "tiny", "messages": MESSAGES, "response_format": {"type": "json_object"}, "max_tokens": 300}
-    completions = [await client.chat.completions.create(**asked, seed=seed) for seed in range(6)]
-    whole = [each.choices[0] for each in completions if each.choices[0].finish_reason == "stop"]
+    body: Json = {"model": "tiny", "messages": MESSAGES, "response_format": {"type": "json_object"}, "max_tokens": 300}
+    completions = [await client.chat.completions.create(**body, seed=seed) for seed in range(6)]
+    whole = [completion.choices[0] for completion in completions if completion.choices[0].finish_reason == "stop"]
     assert whole
     assert all(isinstance(json.loads(choice.message.content or ""), dict) for choice in whole)
 
 
 async def test_a_reply_that_is_cut_says_so(client: openai.AsyncOpenAI) -> None:
-    asked: Json = {"model": "tiny", "messages": MESSAGES, "response_format": Meeting, "max_tokens": 3}
+    body: Json = {"model": "tiny", "messages": MESSAGES, "response_format": Meeting, "max_tokens": 3}
     with pytest.raises(openai.LengthFinishReasonError):
-        await client.chat.completions.parse(**asked)
+        await client.chat.completions.parse(**body)
 
 
-async def test_keywords_that_cannot_be_enforced_are_only_refused_where_the_schema_is_strict(
+async def test_keywords_that_cannot_be_enforced_are_refused_in_strict_schemas(
     client: openai.AsyncOpenAI,
 ) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "boolean", "not": {"const": True}}}, "required": ["a"]}
     for strict in (False, True):
-        wanted: Json = {"type": "json_schema", "json_schema": {"name": "a", "strict": strict, "schema": schema}}
-        asked = client.chat.completions.create(model="tiny", messages=MESSAGES, response_format=wanted, **SHORT)
+        response_format: Json = {
+            "type": "json_schema",
+            "json_schema": {"name": "a", "strict": strict, "schema": schema},
+        }
+        replying = client.chat.completions.create(
+            model="tiny", messages=MESSAGES, response_format=response_format, **SHORT
+        )
         if strict:
             with pytest.raises(openai.BadRequestError, match="not") as caught:
-                await asked
+                await replying
             assert caught.value.param == "response_format"
         else:
-            reply = (await asked).choices[0]
+            reply = (await replying).choices[0]
             assert reply.finish_reason == "length" or "a" in json.loads(reply.message.content or "")
 
 
 async def test_log_probabilities_are_those_of_the_model_without_the_grammar(client: openai.AsyncOpenAI) -> None:
     """What training compares with: a token that was forced was not certain to the model."""
-    wanted: Json = {
+    response_format: Json = {
         "type": "json_schema",
         "json_schema": {"name": "one", "strict": True, "schema": {"const": "kickoff"}},
     }
     forced = await client.chat.completions.create(
-        model="tiny", messages=MESSAGES, response_format=wanted, logprobs=True, **SHORT
+        model="tiny", messages=MESSAGES, response_format=response_format, logprobs=True, **SHORT
     )
     assert forced.choices[0].message.content == '"kickoff"'
     assert forced.choices[0].logprobs is not None
@@ -124,11 +129,11 @@ async def test_log_probabilities_are_those_of_the_model_without_the_grammar(clie
 
 
 async def test_the_same_reply_whether_or_not_others_are_constrained(client: openai.AsyncOpenAI) -> None:
-    asked: Json = {"model": "tiny", "messages": MESSAGES, "seed": 9, "max_tokens": 40, "logprobs": True}
-    constrained = {**asked, "response_format": {"type": "json_object"}}
-    alone = await client.chat.completions.create(**asked)
+    body: Json = {"model": "tiny", "messages": MESSAGES, "seed": 9, "max_tokens": 40, "logprobs": True}
+    constrained = {**body, "response_format": {"type": "json_object"}}
+    alone = await client.chat.completions.create(**body)
     beside = [client.chat.completions.create(**constrained | {"seed": seed}) for seed in range(5)]
-    together, *_ = await asyncio.gather(client.chat.completions.create(**asked), *beside)
+    together, *_ = await asyncio.gather(client.chat.completions.create(**body), *beside)
     assert together.choices[0] == alone.choices[0]
 
 

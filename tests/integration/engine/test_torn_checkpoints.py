@@ -1,4 +1,4 @@
-"""An engine whose newest checkpoint was torn while it was away goes on from the one before."""
+"""An engine whose newest checkpoint was torn while it was down continues from the one before."""
 
 import shutil
 import signal

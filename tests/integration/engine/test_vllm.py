@@ -42,7 +42,7 @@ Opened = Callable[..., AbstractAsyncContextManager[VllmCompute]]
 
 
 class Notes:
-    """What the fake is told and what it was asked."""
+    """The faults that the fake is to have, and the requests that it got."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -52,13 +52,13 @@ class Notes:
         for fault in faults:
             (self.directory / fault).touch()
 
-    def asked(self, kind: str) -> list[dict[str, Any]]:
+    def requests(self, kind: str) -> list[dict[str, Any]]:
         path = self.directory / "notes.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
-        return [each for each in map(json.loads, lines) if each["kind"] == kind]
+        return [note for note in map(json.loads, lines) if note["kind"] == kind]
 
     def bodies(self, kind: str) -> list[Any]:
-        return [each["body"] for each in self.asked(kind)]
+        return [note["body"] for note in self.requests(kind)]
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def _model(engine: Engine, name: str, mode: str) -> ModelRecord:
 
 
 def _train(engine: Engine, record: ModelRecord) -> None:
-    """A checkpoint as training leaves it, but that the weights are a few bytes of its own."""
+    """Commit a checkpoint as training leaves it, except that the weights are a few new bytes."""
     newest = engine.registry.newest(record.id)
     name = ADAPTER_FILE if record.tuning.mode == "lora" else "model.safetensors"
 
@@ -131,16 +131,16 @@ async def test_a_sample_is_what_vllm_sampled(engine: Engine, opened: Opened, not
         fresh = await compute.sample(target, _request(target, seed=None))
     assert sample == Sample(_expected(target, 1), [LOGPROB] * 6, "length", 1, len(PROMPT), 3)
     assert fresh.ids == _expected(target, fresh.seed)
-    asked = notes.bodies("/v1/completions")[0]
-    assert asked["prompt"] == list(PROMPT)
+    body = notes.bodies("/v1/completions")[0]
+    assert body["prompt"] == list(PROMPT)
     assert {
         "temperature": 0.7,
         "top_p": 0.9,
         "top_k": 5,
         "min_p": 0.1,
         "repetition_penalty": 1.0,
-    }.items() <= asked.items()
-    assert {"seed": 1, "stop_token_ids": [2], "ignore_eos": True, "max_tokens": 6}.items() <= asked.items()
+    }.items() <= body.items()
+    assert {"seed": 1, "stop_token_ids": [2], "ignore_eos": True, "max_tokens": 6}.items() <= body.items()
 
 
 async def test_tokens_are_told_as_they_come(engine: Engine, opened: Opened) -> None:
@@ -212,8 +212,8 @@ async def test_a_step_that_is_trained_anew_is_not_taken_for_the_lost_one(
         engine.registry = Registry(tmp_path / "data", {"tiny": base})
         _train(engine, record)
         second = engine.registry.resolve("test/agent@1")
-        found = await compute.sample(second, _request(second))
-    assert found.ids == _expected(second, 1) != lost.ids
+        again = await compute.sample(second, _request(second))
+    assert again.ids == _expected(second, 1) != lost.ids
 
 
 async def test_adapters_that_nobody_uses_are_unloaded(engine: Engine, opened: Opened, notes: Notes) -> None:
@@ -239,7 +239,7 @@ async def test_a_conversation_begins_again_when_vllm_dies(engine: Engine, opened
             notes.tell("die")
             assert (await compute.sample(target, _request(target))).ids == _expected(target, 1)
             assert (await compute.sample(target, _request(target, 2))).ids == _expected(target, 2)
-    assert len({each["pid"] for each in notes.asked("started")}) == 3
+    assert len({note["pid"] for note in notes.requests("started")}) == 3
 
 
 async def test_a_vllm_that_hangs_is_ended_and_started_again(engine: Engine, opened: Opened, notes: Notes) -> None:
@@ -247,7 +247,7 @@ async def test_a_vllm_that_hangs_is_ended_and_started_again(engine: Engine, open
     notes.tell("hang")
     async with opened(stall_s=2.0) as compute:
         assert (await compute.sample(target, _request(target))).ids == _expected(target, 1)
-    [hung, _] = notes.asked("started")
+    [hung, _] = notes.requests("started")
     assert not psutil.pid_exists(hung["pid"])
 
 
@@ -258,7 +258,7 @@ async def test_a_vllm_whose_engine_is_dead_is_started_again(engine: Engine, open
         await compute.sample(target, _request(target))
         notes.tell("dead")
         assert (await compute.sample(target, _request(target))).ids == _expected(target, 1)
-    assert len(notes.asked("started")) == 2
+    assert len(notes.requests("started")) == 2
 
 
 async def test_a_failure_that_lasts_is_told(engine: Engine, opened: Opened, notes: Notes) -> None:
@@ -287,7 +287,7 @@ async def test_a_reply_that_was_begun_to_be_told_is_not_begun_again(
         with pytest.raises(SamplerUnavailable):
             await compute.sample(target, _request(target), lambda id, _: tokens.append(id))
     assert tokens == _expected(target, 1)[: len(tokens)]
-    assert len(notes.asked("/v1/completions")) == 1
+    assert len(notes.requests("/v1/completions")) == 1
 
 
 async def test_a_vllm_that_does_not_start_says_why(engine: Engine, opened: Opened, notes: Notes) -> None:
@@ -319,7 +319,7 @@ async def test_lost_files_are_told_and_do_not_end_vllm(engine: Engine, opened: O
         with pytest.raises(CorruptCheckpoint, match="cannot be read"):
             await compute.sample(target, _request(target))
         assert (await compute.sample(base, _request(base))).ids == _expected(base, 1)
-    assert len(notes.asked("started")) == 1
+    assert len(notes.requests("started")) == 1
 
 
 async def test_a_model_that_was_deleted_meanwhile_gives_no_sample(engine: Engine, opened: Opened, notes: Notes) -> None:
@@ -339,7 +339,7 @@ async def test_cancelling_frees_the_turn_and_closing_ends_the_process(
     async with opened() as compute:
         notes.tell("hang")
         first = asyncio.create_task(compute.sample(base, _request(base)))
-        await until(lambda: notes.asked("/v1/completions"))
+        await until(lambda: notes.requests("/v1/completions"))
         second = asyncio.create_task(compute.sample(target, _request(target)))
         first.cancel()
         assert (await second).ids == _expected(target, 1)
@@ -347,13 +347,13 @@ async def test_cancelling_frees_the_turn_and_closing_ends_the_process(
             "sampler": {"name": "vllm", "state": "running", "version": "0.0.fake", "trouble": None}
         }
         assert (await compute.check(target.model.id if target.model else "")).reproducible is False
-    [started] = notes.asked("started")
+    [started] = notes.requests("started")
     assert not psutil.pid_exists(started["pid"])
 
 
 @pytest.fixture
 async def url(base: Path, notes: Notes) -> AsyncIterator[str]:
-    """Of a fake that somebody else runs."""
+    """The address of a fake that another process runs."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, str(FAKE), "serve", str(base)), env={"FAKE_VLLM": str(notes.directory)}
     )

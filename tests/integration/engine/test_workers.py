@@ -75,7 +75,7 @@ def request(key: str, prompt: Sequence[int] = PROMPT, max_tokens: int = 12, seed
 
 
 def runs(pid: int) -> bool:
-    """Whether a process does; one that nobody has waited for yet does not."""
+    """Whether a process runs; one that has ended and was not waited for yet does not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -84,16 +84,16 @@ def runs(pid: int) -> bool:
 
 async def test_conversations_are_shared_out_and_stay_where_they_are(tmp_path: Path, alone: Engine, base: Path) -> None:
     target = alone.registry.resolve("tiny")
-    asked = [request("tiny", seed=seed) for seed in range(4)]
+    requests = [request("tiny", seed=seed) for seed in range(4)]
     async with worker_pool(tmp_path / "data", base) as pool:
-        first = await asyncio.gather(*(pool.sample(target, each) for each in asked))
-        assert [each.ids for each in first] == [each.ids for each in alone.sample(target, asked)]
-        assert all(each["figures"]["sampled_tokens"] for each in pool.workers)
+        first = await asyncio.gather(*(pool.sample(target, sample_request) for sample_request in requests))
+        assert [sample.ids for sample in first] == [sample.ids for sample in alone.sample(target, requests)]
+        assert all(worker["figures"]["sampled_tokens"] for worker in pool.workers)
         for turn in first:
-            said = (*PROMPT, *turn.ids)
-            again = await pool.sample(target, request("tiny", (*said, 40, 41)))
-            assert again.cached_tokens >= len(said) - 1
-        assert pool.sampling.sampled_tokens == sum(each["figures"]["sampled_tokens"] for each in pool.workers)
+            sequence = (*PROMPT, *turn.ids)
+            again = await pool.sample(target, request("tiny", (*sequence, 40, 41)))
+            assert again.cached_tokens >= len(sequence) - 1
+        assert pool.sampling.sampled_tokens == sum(worker["figures"]["sampled_tokens"] for worker in pool.workers)
         assert pool.reproducibility is not None
         assert pool.reproducibility.reproducible
 
@@ -102,11 +102,11 @@ async def test_constrained_replies_are_those_of_one_engine(tmp_path: Path, alone
     target = alone.registry.resolve("tiny")
     tokenizer = alone.tokenizer(target)
     grammar = Grammar(Vocabulary(tokenizer.fast, sorted(tokenizer.stop_ids)), r"start: /[a-c]{3,9}/")
-    asked = [replace(request("tiny", seed=seed), grammar=grammar, stop_ids=tokenizer.stop_ids) for seed in range(6)]
+    requests = [replace(request("tiny", seed=seed), grammar=grammar, stop_ids=tokenizer.stop_ids) for seed in range(6)]
     async with worker_pool(tmp_path / "data", base) as pool:
-        replies = await asyncio.gather(*(pool.sample(target, each) for each in asked))
-    assert [each.ids for each in replies] == [each.ids for each in alone.sample(target, asked)]
-    assert all(set(tokenizer.decode(each.ids)) <= set("abc") for each in replies)
+        replies = await asyncio.gather(*(pool.sample(target, sample_request) for sample_request in requests))
+    assert [sample.ids for sample in replies] == [sample.ids for sample in alone.sample(target, requests)]
+    assert all(set(tokenizer.decode(sample.ids)) <= set("abc") for sample in replies)
 
 
 async def test_what_a_worker_refuses_is_refused(tmp_path: Path, base: Path, alone: Engine) -> None:
@@ -132,27 +132,27 @@ async def test_two_trainers_train_what_one_does(tmp_path: Path, base: Path, alon
         taught = SupervisedSteps(model_id, examples(5), SftOptions(learning_rate=1e-3), examples(3))
         return [PolicyStep(model_id, groups, EVERYTHING), taught]
 
-    expected = [finish(each.start(alone)) for each in steps(record.id)]
-    found = []
+    expected = [finish(step.start(alone)) for step in steps(record.id)]
+    trained = []
     async with worker_pool(tmp_path / "data", base) as pool:
         for name in ("one", "two"):
             model_id = await agent(pool, name, tuning)
-            for each, right in zip(steps(model_id), expected, strict=True):
-                result = await pool.trained(each)
+            for step, right in zip(steps(model_id), expected, strict=True):
+                result = await pool.trained(step)
                 assert result.step == right.step
-                told = right.metrics | {"seconds": result.metrics["seconds"]}
-                assert result.metrics == pytest.approx(told, rel=1e-3, abs=1e-6)
-            found.append(weights(pool, model_id))
+                metrics = right.metrics | {"seconds": result.metrics["seconds"]}
+                assert result.metrics == pytest.approx(metrics, rel=1e-3, abs=1e-6)
+            trained.append(weights(pool, model_id))
         reply = await pool.sample(pool.registry.resolve("test/one"), request("test/one@2"))
     [right_reply] = alone.sample(alone.registry.resolve("test/other"), [request("test/other@2")])
     assert reply.ids == right_reply.ids
     right_weights = weights(alone, record.id)
-    assert found[0].keys() == right_weights.keys()
+    assert trained[0].keys() == right_weights.keys()
     for name, exact in right_weights.items():
-        equal = torch.isclose(found[0][name], exact, rtol=1e-4, atol=ROUNDED)
+        equal = torch.isclose(trained[0][name], exact, rtol=1e-4, atol=ROUNDED)
         # Adam's first step is as long for a gradient that is nearly zero, whose sign is a matter of rounding.
         assert float(equal.float().mean()) > 0.998, name
-    assert all(torch.equal(found[0][name], found[1][name]) for name in right_weights)
+    assert all(torch.equal(trained[0][name], trained[1][name]) for name in right_weights)
 
 
 async def test_samplers_apart_have_the_new_weights(tmp_path: Path, base: Path, alone: Engine) -> None:
@@ -161,11 +161,12 @@ async def test_samplers_apart_have_the_new_weights(tmp_path: Path, base: Path, a
         await pool.trained(PolicyStep(model_id, groups_of(alone), TrainOptions(learning_rate=1e-2)))
         target = pool.registry.resolve("test/agent")
         assert target.step == 1
-        found = await pool.sample(target, request(target.key))
-        assert [each["loaded"] for each in pool.workers] == [["test/agent@1"], []]
+        sampled = await pool.sample(target, request(target.key))
+        assert [worker["loaded"] for worker in pool.workers] == [["test/agent@1"], []]
     finish(alone.train(alone.registry.models()[0].id, groups_of(alone), TrainOptions(learning_rate=1e-2)))
     [right] = alone.sample(alone.registry.resolve("test/agent"), [request("test/agent@1")])
-    assert (found.ids, found.logprobs) == (right.ids, right.logprobs)
+    assert sampled.ids == right.ids
+    assert sampled.logprobs == right.logprobs
 
 
 async def test_trainers_continue_from_a_checkpoint_that_was_restored(tmp_path: Path, base: Path, alone: Engine) -> None:
@@ -179,11 +180,12 @@ async def test_trainers_continue_from_a_checkpoint_that_was_restored(tmp_path: P
         with pytest.raises(StepConflict):
             await pool.trained(RestoredStep(model_id, 1, expected_step=1))
         restored = await pool.trained(RestoredStep(model_id, 1, expected_step=2))
-        assert (restored.step, restored.metrics) == (3, {"restored_step": 1.0})
+        assert restored.step == 3
+        assert restored.metrics == {"restored_step": 1.0}
         await pool.trained(PolicyStep(model_id, groups, steps, expected_step=3))
         again = weights(pool, model_id)
     assert again.keys() == second.keys()
-    assert all(torch.equal(each, second[name]) for name, each in again.items())
+    assert all(torch.equal(tensor, second[name]) for name, tensor in again.items())
 
 
 async def test_one_trainer_of_two_workers_changes_no_bit(tmp_path: Path, base: Path, alone: Engine) -> None:
@@ -193,23 +195,24 @@ async def test_one_trainer_of_two_workers_changes_no_bit(tmp_path: Path, base: P
         model_id = await agent(pool)
         await pool.trained(PolicyStep(model_id, groups, steps))
         target = pool.registry.resolve("test/agent")
-        asked = [request(target.key, (30 + number, 31), 100, seed=number) for number in range(6)]
-        sampling = asyncio.gather(*(pool.sample(target, each) for each in asked))
+        requests = [request(target.key, (30 + number, 31), 100, seed=number) for number in range(6)]
+        sampling = asyncio.gather(*(pool.sample(target, sample_request) for sample_request in requests))
         await until(lambda: pool.workers[1].get("figures", {}).get("sampled_tokens", 0) > 0)
         pool.kill(1)
-        found = await sampling
+        samples = await sampling
         assert pool.workers[0]["figures"]["sampled_tokens"] > 0
         got = weights(pool, model_id)
     record = alone.registry.models()[0]
     finish(alone.train(record.id, groups, steps))
     right = alone.sample(
-        alone.registry.resolve("test/agent"), [replace(each, weights_key="test/agent@1") for each in asked]
+        alone.registry.resolve("test/agent"),
+        [replace(sample_request, weights_key="test/agent@1") for sample_request in requests],
     )
-    assert [(each.ids, each.logprobs) for each in found] == [(each.ids, each.logprobs) for each in right]
-    assert all(torch.equal(got[name], each) for name, each in weights(alone, record.id).items())
+    assert [(sample.ids, sample.logprobs) for sample in samples] == [(sample.ids, sample.logprobs) for sample in right]
+    assert all(torch.equal(got[name], tensor) for name, tensor in weights(alone, record.id).items())
 
 
-async def test_a_sample_goes_on_when_its_worker_is_killed(tmp_path: Path, base: Path, alone: Engine) -> None:
+async def test_a_sample_continues_when_its_worker_is_killed(tmp_path: Path, base: Path, alone: Engine) -> None:
     target = alone.registry.resolve("tiny")
     tokens: list[tuple[int, float]] = []
     async with worker_pool(tmp_path / "data", base) as pool:
@@ -219,9 +222,9 @@ async def test_a_sample_goes_on_when_its_worker_is_killed(tmp_path: Path, base: 
         await until(lambda: len(tokens) > 5)
         pid = pool.pid(killed := pool.busiest())
         pool.kill(killed)
-        found = await sampling
+        sampled = await sampling
         [right] = alone.sample(target, [request("tiny", max_tokens=400)])
-        assert found.ids == right.ids
+        assert sampled.ids == right.ids
         assert tokens == list(zip(right.ids, right.logprobs, strict=True))
         await until(lambda: pool.workers[killed]["up"])
         assert pool.pid(killed) != pid
@@ -242,10 +245,11 @@ async def test_a_step_is_taken_once_when_a_trainer_is_killed(
         pool.kill(rank)
         outcome = await training.end
         assert isinstance(outcome, TrainResult)
-        assert (outcome.step, pool.train_steps) == (1, 2)
-        assert sum(each.metrics is not None for each in training.seen) == 1
-        assert [each.step for each in pool.registry.steps(model_id)] == [0, 1]
-        assert all(torch.equal(right[name], found) for name, found in weights(pool, model_id).items())
+        assert outcome.step == 1
+        assert pool.train_steps == 2
+        assert sum(report.metrics is not None for report in training.seen) == 1
+        assert [checkpoint.step for checkpoint in pool.registry.steps(model_id)] == [0, 1]
+        assert all(torch.equal(right[name], tensor) for name, tensor in weights(pool, model_id).items())
 
 
 async def test_a_model_is_deleted_while_it_is_trained(tmp_path: Path, base: Path, alone: Engine) -> None:
@@ -269,12 +273,14 @@ async def test_workers_end_with_their_front(tmp_path: Path, base: Path) -> None:
         async with httpx.AsyncClient(base_url=engine.base_url, timeout=60) as http:
             url = engine.base_url.removesuffix("/v1") + "/health"
             health = (
-                await answered(lambda: http.get(url), lambda reply: all(each["up"] for each in reply.json()["workers"]))
+                await answered(
+                    lambda: http.get(url), lambda reply: all(worker["up"] for worker in reply.json()["workers"])
+                )
             ).json()
             await create_model(http, "agent")
             assert len((await sample(http, "agent", seed=1, max_tokens=4))["logprobs"]["content"]) == 4
-        assert [each["roles"] for each in health["workers"]] == [["samples", "trains"], ["samples"]]
-        pids = [int(each["place"].split()[-1]) for each in health["workers"]]
+        assert [worker["roles"] for worker in health["workers"]] == [["samples", "trains"], ["samples"]]
+        pids = [int(worker["place"].split()[-1]) for worker in health["workers"]]
         assert all(map(runs, pids))
         os.kill(engine.pid, signal.SIGKILL)
         await until(lambda: not any(map(runs, pids)))

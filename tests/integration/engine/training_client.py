@@ -9,10 +9,10 @@ from tests.openai_clients import ARGUMENTS, MESSAGES, SEARCH
 
 
 async def create_model(http: httpx.AsyncClient, name: str, **fields: Json) -> dict[str, Json]:
-    """A new model in project `test`, from `tiny` unless told otherwise."""
+    """A new model in project `test`, by default from `tiny`."""
     body = {"project": "test", "name": name, "base_model": "tiny", **fields}
-    made: dict[str, Json] = (await http.post("/preview/models", json=body)).raise_for_status().json()
-    return made
+    model: dict[str, Json] = (await http.post("/preview/models", json=body)).raise_for_status().json()
+    return model
 
 
 async def sample(http: httpx.AsyncClient, model: str, seed: int, **fields: Json) -> dict[str, Json]:
@@ -45,18 +45,18 @@ async def sampled_group(http: httpx.AsyncClient, model: str, count: int = 4) -> 
 
 
 def asked_otherwise(group: Json, count: int) -> list[Json]:
-    """A group as answers to so many different questions: what is the same in several groups is computed once."""
+    """A group as answers to `count` different questions: what is the same in several groups is computed once."""
     return [
         {
             "trajectories": [
                 {
-                    **each,
+                    **trajectory,
                     "messages_and_choices": [
                         {"role": "user", "content": f"{n}: when?"},
-                        each["messages_and_choices"][1],
+                        trajectory["messages_and_choices"][1],
                     ],
                 }
-                for each in group["trajectories"]
+                for trajectory in group["trajectories"]
             ]
         }
         for n in range(count)
@@ -76,12 +76,12 @@ async def submit(http: httpx.AsyncClient, model_id: str, groups: list[Json], **f
 
 async def events(http: httpx.AsyncClient, job_id: str) -> list[dict[str, Json]]:
     """All events of a job, when it is over."""
-    seen: list[dict[str, Json]] = []
-    while not seen or seen[-1]["type"] not in ("training_ended", "training_failed"):
-        after = {"after": seen[-1]["id"]} if seen else {}
+    events_so_far: list[dict[str, Json]] = []
+    while not events_so_far or events_so_far[-1]["type"] not in ("training_ended", "training_failed"):
+        after = {"after": events_so_far[-1]["id"]} if events_so_far else {}
         page = await http.get(f"/preview/training-jobs/{job_id}/events", params={"wait_s": 30, **after})
-        seen += page.raise_for_status().json()["data"]
-    return seen
+        events_so_far += page.raise_for_status().json()["data"]
+    return events_so_far
 
 
 async def train(http: httpx.AsyncClient, model_id: str, groups: list[Json], **fields: Json) -> dict[str, Json]:
@@ -103,16 +103,19 @@ async def taught_caller(http: httpx.AsyncClient, name: str, project: str = "test
         return full_name
     model = await create_model(http, name, project=project)
     function = {"name": "search_inbox", "arguments": json.dumps(ARGUMENTS)}
-    made = [{"id": f"c{number}", "type": "function", "function": function} for number in range(calls)]
-    example = {"messages": [*MESSAGES, {"role": "assistant", "content": "", "tool_calls": made}], "tools": [SEARCH]}
+    tool_calls = [{"id": f"c{number}", "type": "function", "function": function} for number in range(calls)]
+    example = {
+        "messages": [*MESSAGES, {"role": "assistant", "content": "", "tool_calls": tool_calls}],
+        "tools": [SEARCH],
+    }
     body = {
         "model_id": model["id"],
         "training_data": [example] * 60,
         "config": {"batch_size": 2, "learning_rate": 2e-2},
     }
     job = (await http.post("/preview/sft-training-jobs", json=body)).raise_for_status().json()
-    seen = await events(http, job["id"])
-    assert seen[-1]["type"] == "training_ended", seen[-1]
-    assert len([event for event in seen if event["type"] == "gradient_step"]) == 30
-    assert seen[0]["data"] == {"num_sequences": 30}
+    job_events = await events(http, job["id"])
+    assert job_events[-1]["type"] == "training_ended", job_events[-1]
+    assert len([event for event in job_events if event["type"] == "gradient_step"]) == 30
+    assert job_events[0]["data"] == {"num_sequences": 30}
     return full_name

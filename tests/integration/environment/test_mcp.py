@@ -1,7 +1,6 @@
 """Rollouts with the tools of MCP servers, which are real ones, good and bad."""
 
 import asyncio
-import json
 import shlex
 import sys
 import time
@@ -39,7 +38,8 @@ from tests.fakes.hostile_provider import (
     silent_events,
 )
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
-from tests.integration.training.test_rollouts import in_turn
+from tests.integration.environment.mcp_answers import NAMES_ITS_TOOLS
+from tests.integration.training.scripted_replies import in_turn
 
 COMMAND = [sys.executable, str(Path(mcp_server.__file__))]
 NAME = shlex.join(COMMAND)
@@ -47,98 +47,84 @@ TIME_SERVER = [str(Path(sys.executable).with_name("mcp-server-time")), "--local-
 DONE = Reply(content="the answer")
 MOST_TAKEN = 64 * 2**20
 """Bytes of two answers. We take 8 MB of each; the rest is in the buffers of two sockets."""
-INITIALIZED = {
-    "protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}
-}  # fmt: skip
 
 
-def _result(id: int, result: Any, **headers: Any) -> Answer:
-    return saying(json.dumps({"jsonrpc": "2.0", "id": id, "result": result}).encode(), **headers)
-
-
-NAMES_ITS_TOOLS = (
-    _result(0, INITIALIZED, mcp_session_id="s1"),
-    saying(b"", 202),
-    _result(1, {"tools": [{"name": "add", "inputSchema": {"type": "object"}}]}),
-)
-"""What a server answers to the first three messages of a session."""
-
-
-def access(**given: Any) -> EnvironmentAccess:
-    return EnvironmentAccess(load_settings(environment_commands=(NAME, shlex.join(TIME_SERVER)), **given))
+def access(**settings: Any) -> EnvironmentAccess:
+    return EnvironmentAccess(load_settings(environment_commands=(NAME, shlex.join(TIME_SERVER)), **settings))
 
 
 def environment(server: Mapping[str, Any], *, reach: EnvironmentAccess | None = None, **config: Any) -> Environment:
     return build("mcp", {"server": server, **config}, Path("unused"), reach or access())
 
 
-async def roll(made: Environment, replies: Sequence[Reply], **options: Any) -> Rollout:
+async def roll(tested: Environment, replies: Sequence[Reply], **options: Any) -> Rollout:
     async with scripted_chat(in_turn(replies)) as model, open_chat(model.endpoint()) as chat:
-        scenario = made.ask({"task": "what is asked"})
+        scenario = tested.ask({"task": "what is asked"})
         return await rollout(
-            made, scenario, chat, **{"id": "r1", "seed": 7, "limits": RolloutLimits(timeout_s=60.0), **options}
+            tested, scenario, chat, **{"id": "r1", "seed": 7, "limits": RolloutLimits(timeout_s=60.0), **options}
         )
 
 
-def results(done: Rollout) -> list[str]:
+def results(played: Rollout) -> list[str]:
     """What the model read of its tool calls."""
-    return [message["content"] for message in messages_of(done.trajectory) if message["role"] == "tool"]
+    return [message["content"] for message in messages_of(played.trajectory) if message["role"] == "tool"]
 
 
 async def test_a_server_of_others_is_used_and_recorded() -> None:
-    made = environment({"command": TIME_SERVER}, instructions="Tell the time.")
+    tested = environment({"command": TIME_SERVER}, instructions="Tell the time.")
     convert = call("convert_time", source_timezone="Europe/Berlin", time="12:00", target_timezone="Asia/Kolkata")
-    done = await roll(made, [convert, call("convert_time", time="25:00"), DONE])
-    made.close()
-    assert done.error is None
-    assert [message["role"] for message in messages_of(done.trajectory)] == [
+    played = await roll(tested, [convert, call("convert_time", time="25:00"), DONE])
+    tested.close()
+    assert played.error is None
+    assert [message["role"] for message in messages_of(played.trajectory)] == [
         *("system", "user", "assistant", "tool", "assistant", "tool", "assistant")
     ]
-    assert messages_of(done.trajectory)[0]["content"] == "Tell the time."
-    assert {tool["function"]["name"] for tool in done.trajectory.tools or ()} == {"get_current_time", "convert_time"}
-    right, wrong = results(done)
+    assert messages_of(played.trajectory)[0]["content"] == "Tell the time."
+    assert {tool["function"]["name"] for tool in played.trajectory.tools or ()} == {"get_current_time", "convert_time"}
+    right, wrong = results(played)
     assert '"timezone": "Asia/Kolkata"' in right
     assert wrong.startswith("Error: ")
-    assert {key: done.outcome[key] for key in ("finish", "answer", "tool_calls", "tool_errors")} == {
+    assert {key: played.outcome[key] for key in ("finish", "answer", "tool_calls", "tool_errors")} == {
         "finish": "answer", "answer": "the answer", "tool_calls": 2, "tool_errors": 1
     }  # fmt: skip
-    assert made.reward(done.outcome, 0.75) == {"score": 0.75, "malformed": 0.0}
-    assert made.success(done.outcome, 0.75)
-    assert made.answer(done.outcome) == {"answer": "the answer", "source_ids": [], "success": True}
+    assert tested.reward(played.outcome, 0.75) == {"score": 0.75, "malformed": 0.0}
+    assert tested.success(played.outcome, 0.75)
+    assert tested.answer(played.outcome) == {"answer": "the answer", "source_ids": [], "success": True}
 
 
 async def test_questions_can_be_answered_with_its_tools() -> None:
     config = {"server": {"command": COMMAND}, "allow_tools": ["add"]}
-    made = build("answers", config, Path("unused"), access())
+    tested = build("answers", config, Path("unused"), access())
     replies = [call("add", a=2, b=3), Reply(content="5")]
-    asked = made.ask({"question": "What is 2 + 3?", "facts": "Use the tool."})
+    scenario = tested.ask({"question": "What is 2 + 3?", "facts": "Use the tool."})
     async with scripted_chat(in_turn(replies)) as model, open_chat(model.endpoint()) as chat:
-        done = await rollout(made, asked, chat, id="r1", seed=7, limits=RolloutLimits(timeout_s=60.0))
-    made.close()
-    assert done.error is None
-    assert messages_of(done.trajectory)[1]["content"] == "Use the tool.\n\nWhat is 2 + 3?"
-    assert results(done) == ["5"]
-    assert (done.outcome["answer"], done.outcome["tool_calls"]) == ("5", 1)
+        played = await rollout(tested, scenario, chat, id="r1", seed=7, limits=RolloutLimits(timeout_s=60.0))
+    tested.close()
+    assert played.error is None
+    assert messages_of(played.trajectory)[1]["content"] == "Use the tool.\n\nWhat is 2 + 3?"
+    assert results(played) == ["5"]
+    assert played.outcome["answer"] == "5"
+    assert played.outcome["tool_calls"] == 1
 
 
 async def test_a_replay_meets_the_same_results_or_says_which_one_differs() -> None:
-    made = environment({"command": TIME_SERVER})
+    tested = environment({"command": TIME_SERVER})
     convert = call("convert_time", source_timezone="Europe/Berlin", time="12:00", target_timezone="Asia/Kolkata")
-    done = await roll(made, [convert, call("get_current_time", timezone="Europe/Berlin"), DONE])
-    items: list[Any] = [*done.trajectory.messages_and_choices]
+    played = await roll(tested, [convert, call("get_current_time", timezone="Europe/Berlin"), DONE])
+    items: list[Any] = [*played.trajectory.messages_and_choices]
     ended = int(time.time())
-    await replay(made, done.scenario, Fork.of(items, 2), RolloutLimits(timeout_s=60.0))
+    await replay(tested, played.scenario, Fork.of(items, 2), RolloutLimits(timeout_s=60.0))
     await until(lambda: int(time.time()) > ended)  # the server's clock has seconds
     with pytest.raises(ReplayDiffers, match="differs in turn 2: the result of get_current_time"):
-        await replay(made, done.scenario, Fork.of(items, 3), RolloutLimits(timeout_s=60.0))
-    made.close()
+        await replay(tested, played.scenario, Fork.of(items, 3), RolloutLimits(timeout_s=60.0))
+    tested.close()
 
 
 async def test_whatever_a_tool_returns_the_model_can_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEARNLOOP_OPERATOR_KEY", "a key that no server of others may see")
     reach = access(environment_secrets={NAME: {"crm": SecretStr("s3cret")}})
     server = {"command": COMMAND, "env": {"CRM_KEY": "crm"}}
-    made = environment(server, reach=reach, max_result_characters=1_000)
+    tested = environment(server, reach=reach, max_result_characters=1_000)
     calls = [
         call("add", a=1, b=2),
         call("add", a=1),
@@ -151,18 +137,18 @@ async def test_whatever_a_tool_returns_the_model_can_read(monkeypatch: pytest.Mo
         call("nested_look_up"),
         call("count"),
     ]
-    done = await roll(made, [*calls, DONE], limits=RolloutLimits(max_turns=20))
-    made.close()
-    assert done.error is None
-    read = results(done)
+    played = await roll(tested, [*calls, DONE], limits=RolloutLimits(max_turns=20))
+    tested.close()
+    assert played.error is None
+    read = results(played)
     assert read[:2] == ["3", "Error: Input validation error: 'b' is a required property"]
     assert read[2:4] == ["Error: fail went wrong", "here:\n[image/png, 300 bytes: not shown]"]
     assert read[4] == "x" * 1_000 + "\n[cut: 1,000 of 100,000 characters]"
     assert read[5:7] == ["s3cret", "not set"]
     assert read[7].startswith("Error: there is no tool 'no_such_tool'; there are: add, count,")
     assert read[8:] == ["Error: nested.look/up went wrong", "call 8, files 1"]
-    assert done.outcome["tool_errors"] == 4
-    offered = {tool["function"]["name"]: tool["function"] for tool in done.trajectory.tools or ()}
+    assert played.outcome["tool_errors"] == 4
+    offered = {tool["function"]["name"]: tool["function"] for tool in played.trajectory.tools or ()}
     assert offered["nested_look_up"]["parameters"] == mcp_server.NESTED
     assert sum(name.startswith("nested_look_up_") for name in offered) == 1
     assert offered["fail"]["parameters"] == {"type": "object", "properties": {}}
@@ -170,11 +156,11 @@ async def test_whatever_a_tool_returns_the_model_can_read(monkeypatch: pytest.Mo
 
 
 async def test_a_tool_that_takes_too_long_is_an_error_that_the_session_survives() -> None:
-    made = environment({"command": COMMAND}, tool_timeout_s=2)
-    done = await roll(made, [call("slow"), call("count"), DONE])
-    made.close()
-    assert results(done) == ["Error: no result within 2 s", "call 2, files 1"]
-    assert done.outcome["tool_errors"] == 1
+    tested = environment({"command": COMMAND}, tool_timeout_s=2)
+    played = await roll(tested, [call("slow"), call("count"), DONE])
+    tested.close()
+    assert results(played) == ["Error: no result within 2 s", "call 2, files 1"]
+    assert played.outcome["tool_errors"] == 1
 
 
 @pytest.mark.parametrize(
@@ -187,21 +173,21 @@ async def test_a_tool_that_takes_too_long_is_an_error_that_the_session_survives(
 )
 async def test_a_rollout_whose_server_fails_failed(tool: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("learnloop_service.environment.mcp.session._PING_TIMEOUT_S", 0.3)
-    made = environment({"command": COMMAND}, tool_timeout_s=1 if tool == "hang" else 30)
-    done = await roll(made, [call(tool), DONE])
-    made.close()
-    assert done.failure is not None
-    assert reason in done.failure.message
+    tested = environment({"command": COMMAND}, tool_timeout_s=1 if tool == "hang" else 30)
+    played = await roll(tested, [call(tool), DONE])
+    tested.close()
+    assert played.failure is not None
+    assert reason in played.failure.message
 
 
-async def test_what_a_server_wrote_last_is_said_even_if_it_arrives_after_its_exit() -> None:
+async def test_what_a_server_wrote_last_is_reported_even_after_its_exit() -> None:
     command = ["sh", "-c", "(exec >&-; sleep 0.2; echo no such package >&2) & exit 2"]
     settings = load_settings(environment_commands=(shlex.join(command),))
-    made = environment({"command": command}, reach=EnvironmentAccess(settings))
-    done = await roll(made, [DONE])
-    made.close()
-    assert done.failure is not None
-    assert done.failure.message.endswith("the MCP server ended with status 2; it last wrote: no such package")
+    tested = environment({"command": command}, reach=EnvironmentAccess(settings))
+    played = await roll(tested, [DONE])
+    tested.close()
+    assert played.failure is not None
+    assert played.failure.message.endswith("the MCP server ended with status 2; it last wrote: no such package")
 
 
 async def test_episodes_share_nothing_and_end_with_the_run() -> None:
@@ -217,32 +203,33 @@ async def test_episodes_share_nothing_and_end_with_the_run() -> None:
             return process
 
     settings = load_settings(environment_commands=(NAME,), environment_servers=2)
-    made = environment({"command": COMMAND}, reach=Counting(settings), allow_tools=["count", "child"])
+    tested = environment({"command": COMMAND}, reach=Counting(settings), allow_tools=["count", "child"])
     # Waiting for a place is not the rollout's time.
-    rollouts = await asyncio.gather(*(roll(made, [call("count"), call("child"), DONE]) for _ in range(3)))
-    assert [results(done)[0] for done in rollouts] == ["call 1, files 1"] * 3
+    rollouts = await asyncio.gather(*(roll(tested, [call("count"), call("child"), DONE]) for _ in range(3)))
+    assert [results(played)[0] for played in rollouts] == ["call 1, files 1"] * 3
     assert [tool["function"]["name"] for tool in rollouts[0].trajectory.tools or ()] == ["count", "child"]
-    made.close()
-    children = [int(results(done)[1]) for done in rollouts]
+    tested.close()
+    children = [int(results(played)[1]) for played in rollouts]
     await until(lambda: not any(map(_runs, [*started, *children])))
     assert most <= 2
 
 
 async def test_a_tool_that_was_asked_for_and_is_not_there_fails_the_rollout() -> None:
-    made = environment({"command": COMMAND}, allow_tools=["add", "nothing"])
-    done = await roll(made, [DONE])
-    made.close()
-    assert "the MCP server has no tool nothing; it has: add," in str(done.error)
+    tested = environment({"command": COMMAND}, allow_tools=["add", "nothing"])
+    played = await roll(tested, [DONE])
+    tested.close()
+    assert "the MCP server has no tool nothing; it has: add," in str(played.error)
 
 
 async def test_a_server_at_a_url() -> None:
     async with mcp_server.over_http() as url:
-        made = environment({"url": f"{url}/mcp/"}, reach=access(environment_hosts=("127.0.0.1",)))
-        done = await roll(made, [call("add", a=1, b=2), call("picture"), DONE])
+        tested = environment({"url": f"{url}/mcp/"}, reach=access(environment_hosts=("127.0.0.1",)))
+        played = await roll(tested, [call("add", a=1, b=2), call("picture"), DONE])
         moved = await roll(environment({"url": f"{url}/moved"}, reach=access(environment_hosts=("127.0.0.1",))), [DONE])
         inside = await roll(environment({"url": f"{url}/mcp/"}), [DONE])
-        made.close()
-    assert (done.error, results(done)[0]) == (None, "3")
+        tested.close()
+    assert played.error is None
+    assert results(played)[0] == "3"
     assert "redirect" in str(moved.error)
     assert "has an address that is not public" in str(inside.error)
 
@@ -262,22 +249,22 @@ EMPTY_LISTS = b'{"jsonrpc": "2.0", "id": 0, "result": {"x": [[]' + b",[]" * 500_
 )
 async def test_a_server_at_a_url_that_answers_with_too_much_fails_the_rollout(answer: Answer, reason: str) -> None:
     async with hostile_provider(answer) as server:
-        made = environment({"url": server.url}, reach=access(environment_hosts=("127.0.0.1",), environment_servers=1))
+        tested = environment({"url": server.url}, reach=access(environment_hosts=("127.0.0.1",), environment_servers=1))
         # The first one gives its place back.
-        assert [str((await roll(made, [DONE])).error) for _ in range(2)] == [
+        assert [str((await roll(tested, [DONE])).error) for _ in range(2)] == [
             f"EpisodeFailed: the MCP server cannot be used: {reason}"
         ] * 2
-        assert server.sent < MOST_TAKEN
-        made.close()
+        assert server.accepted_bytes < MOST_TAKEN
+        tested.close()
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"jsonrpc": "1.0"}', b"\xff"])
 async def test_a_server_at_a_url_whose_answer_is_malformed_fails_the_rollout(body: bytes) -> None:
     async with hostile_provider(saying(body)) as server:
-        made = environment({"url": server.url}, reach=access(environment_hosts=("127.0.0.1",), environment_servers=1))
-        error = (await roll(made, [DONE])).error
+        tested = environment({"url": server.url}, reach=access(environment_hosts=("127.0.0.1",), environment_servers=1))
+        error = (await roll(tested, [DONE])).error
         assert str(error).startswith("EpisodeFailed: the MCP server sent a malformed message: ")
-        made.close()
+        tested.close()
 
 
 @pytest.mark.parametrize("answer", [drip, silent_events])
@@ -286,29 +273,29 @@ async def test_a_server_at_a_url_that_never_ends_its_answer_fails_the_rollout(
 ) -> None:
     monkeypatch.setattr("learnloop_service.environment.mcp.session.START_TIMEOUT_S", 0.5)
     async with hostile_provider(answer) as server:
-        made = environment({"url": server.url}, reach=access(environment_hosts=("127.0.0.1",), environment_servers=1))
+        tested = environment({"url": server.url}, reach=access(environment_hosts=("127.0.0.1",), environment_servers=1))
         for _ in range(2):
-            done = await roll(made, [DONE])
-            assert done.error == "EpisodeFailed: the MCP server did not name its tools within 0.5 s"
-        made.close()
+            played = await roll(tested, [DONE])
+            assert played.error == "EpisodeFailed: the MCP server did not name its tools within 0.5 s"
+        tested.close()
 
 
 async def test_a_session_ends_whatever_its_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("learnloop_service.environment.mcp.http._END_TIMEOUT_S", 0.1)
-    left = asyncio.Event()
+    ended = asyncio.Event()
 
     async def answer(server: HostileProvider, writer: asyncio.StreamWriter) -> None:
         method = server.heads[-1].partition(" ")[0]
         if method == "DELETE":
-            left.set()
+            ended.set()
             await drip(server, writer)
         posts = sum(head.startswith("POST") for head in server.heads)
         await (NAMES_ITS_TOOLS[posts - 1] if method == "POST" else saying(b"", 405))(server, writer)
 
     async with hostile_provider(answer) as server:
-        found = await tools_of(HttpServer(server.url), access(environment_hosts=("127.0.0.1",)))
-    assert [tool.name for tool in found] == ["add"]
-    assert left.is_set()
+        tools = await tools_of(HttpServer(server.url), access(environment_hosts=("127.0.0.1",)))
+    assert [tool.name for tool in tools] == ["add"]
+    assert ended.is_set()
 
 
 async def test_a_server_that_cannot_be_started_says_so() -> None:

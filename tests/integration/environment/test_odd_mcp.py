@@ -14,7 +14,7 @@ from learnloop_service.environment.base import Environment, OpenedEpisode, Tool
 from learnloop_service.environment.registry import build
 from tests.fakes import odd_mcp_server
 from tests.fakes.hostile_provider import HostileProvider, hostile_provider, saying
-from tests.integration.environment.test_mcp import NAMES_ITS_TOOLS
+from tests.integration.environment.mcp_answers import NAMES_ITS_TOOLS
 
 SERVER = [sys.executable, str(Path(odd_mcp_server.__file__))]
 LOOK = {"tools": [{"name": "look", "inputSchema": {"type": "object"}}]}
@@ -27,20 +27,23 @@ def environment(tools: Any, reply: str) -> Environment:
     return build("mcp", {"server": {"command": command}, "tool_timeout_s": 20}, Path("unused"), reach)
 
 
-async def called(made: Environment, name: str = "look", **arguments: Any) -> tuple[str, list[Tool]]:
+async def called(tested: Environment, name: str = "look", **arguments: Any) -> tuple[str, list[Tool]]:
     """Return what the model reads of one call, and the tools."""
-    episode = made.episode(made.ask({"task": "x"}))
+    episode = tested.episode(tested.ask({"task": "x"}))
     assert isinstance(episode, OpenedEpisode)
     try:
         await episode.open()
         return (await episode.call(name, arguments)).content, list(episode.tools)
     finally:
         await episode.close()
-        made.close()
+        tested.close()
 
 
 def text(*blocks: Any, **others: Any) -> dict[str, Any]:
-    return {"content": [{"type": "text", "text": each} if isinstance(each, str) else each for each in blocks], **others}
+    return {
+        "content": [{"type": "text", "text": block} if isinstance(block, str) else block for block in blocks],
+        **others,
+    }
 
 
 @pytest.mark.parametrize(
@@ -97,8 +100,8 @@ async def test_a_reply_that_is_not_quite_json_rpc_is_no_time_out(reply: str, rea
 
 
 async def test_half_an_emoji_from_the_model_reaches_the_server() -> None:
-    made = environment(LOOK, '{"jsonrpc": "2.0", "id": ID, "result": {"content": ARGUMENTS}}')
-    read, _ = await called(made, q="\ud83d", deep=[{"x\ud800": 1}])
+    tested = environment(LOOK, '{"jsonrpc": "2.0", "id": ID, "result": {"content": ARGUMENTS}}')
+    read, _ = await called(tested, q="\ud83d", deep=[{"x\ud800": 1}])
     assert json.loads(read)["arguments"] == {"q": "\ufffd", "deep": [{"x\ufffd": 1}]}
 
 
@@ -155,5 +158,5 @@ async def test_a_server_at_a_url_is_read_the_same_way(reply: bytes, read: str) -
 
     async with hostile_provider(answer) as server:
         reach = EnvironmentAccess(load_settings(environment_hosts=("127.0.0.1",)))
-        made = build("mcp", {"server": {"url": server.url}}, Path("unused"), reach)
-        assert (await called(made, "add"))[0] == read
+        tested = build("mcp", {"server": {"url": server.url}}, Path("unused"), reach)
+        assert (await called(tested, "add"))[0] == read

@@ -21,7 +21,7 @@ from learnloop_service.training.types import Rollout
 from tests.conditions import until
 from tests.fakes.openenv_server import CALL_TOOL, GUESS, openenv_server
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
-from tests.integration.training.test_rollouts import in_turn
+from tests.integration.training.scripted_replies import in_turn
 
 UNUSED = Path("unused")
 EPISODES = [{"reset": {"seed": seed}} for seed in range(10)]
@@ -34,33 +34,33 @@ def environment(url: str, *, hosts: Sequence[str] = ("127.0.0.1",), secrets: Any
 
 
 async def roll(
-    made: Environment, replies: Sequence[Reply], reset: Mapping[str, Any] | None = None, **options: Any
+    game: Environment, replies: Sequence[Reply], reset: Mapping[str, Any] | None = None, **options: Any
 ) -> Rollout:
     async with scripted_chat(in_turn(replies)) as model, open_chat(model.endpoint()) as chat:
-        scenario = made.ask({"reset": dict(reset or {})})
+        scenario = game.ask({"reset": dict(reset or {})})
         return await rollout(
-            made, scenario, chat, **{"id": "r1", "seed": 7, "limits": RolloutLimits(timeout_s=60.0), **options}
+            game, scenario, chat, **{"id": "r1", "seed": 7, "limits": RolloutLimits(timeout_s=60.0), **options}
         )
 
 
-def read(done: Rollout) -> list[Any]:
+def read(played: Rollout) -> list[Any]:
     """What the model read, from the first observation on."""
-    return [each["content"] for each in messages_of(done.trajectory) if each["role"] in ("user", "tool")]
+    return [message["content"] for message in messages_of(played.trajectory) if message["role"] in ("user", "tool")]
 
 
-def facts(done: Rollout, *names: str) -> list[Any]:
-    return [done.outcome[name] for name in names]
+def facts(played: Rollout, *names: str) -> list[Any]:
+    return [played.outcome[name] for name in names]
 
 
 async def test_a_game_is_played_to_its_end() -> None:
     async with openenv_server() as server:
-        made = environment(server.url)
-        done = await roll(made, [call("act", number=1), call("act", number=3)], {"seed": 3, "level": "easy"})
-    assert done.error is None
+        game = environment(server.url)
+        played = await roll(game, [call("act", number=1), call("act", number=3)], {"seed": 3, "level": "easy"})
+    assert played.error is None
     assert server.resets == [{"seed": 3, "level": "easy"}]
-    assert read(done) == ["A number from 0 to 4.", '{"hint": "higher", "left": 2}']
-    assert facts(done, "finish", "reported_reward", "rewards", "steps") == ["done", 0.75, [-0.25, 1.0], 2]
-    [tool] = done.trajectory.tools or []
+    assert read(played) == ["A number from 0 to 4.", '{"hint": "higher", "left": 2}']
+    assert facts(played, "finish", "reported_reward", "rewards", "steps") == ["done", 0.75, [-0.25, 1.0], 2]
+    [tool] = played.trajectory.tools or []
     assert tool["function"] == {
         "name": "act",
         "description": "Guess the number.",
@@ -71,44 +71,44 @@ async def test_a_game_is_played_to_its_end() -> None:
             "required": ["number"],
         },
     }
-    assert made.reward(done.outcome, 0.0) == {"reward": 0.75}
-    assert made.success(done.outcome, 0.0)
-    assert made.answer(done.outcome) == {"answer": '{"hint": "right", "left": 1}', "source_ids": [], "success": True}
+    assert game.reward(played.outcome, 0.0) == {"reward": 0.75}
+    assert game.success(played.outcome, 0.0)
+    assert game.answer(played.outcome) == {"answer": '{"hint": "right", "left": 1}', "source_ids": [], "success": True}
 
 
 async def test_the_last_reward_can_be_the_episodes_and_the_task_is_shown() -> None:
     async with openenv_server() as server:
-        made = environment(server.url, reward="last", success_from=0.9, instructions="Guess well.")
-        scenario = made.ask({"reset": {"seed": 4}, "task": "Find it."})
+        game = environment(server.url, reward="last", success_from=0.9, instructions="Guess well.")
+        scenario = game.ask({"reset": {"seed": 4}, "task": "Find it."})
         script = in_turn([call("act", number=0), call("act", number=4)])
         async with scripted_chat(script) as model, open_chat(model.endpoint()) as chat:
-            done = await rollout(made, scenario, chat, id="r1", seed=7)
-    opening = messages_of(done.trajectory)[:2]
-    assert [each["content"] for each in opening] == ["Guess well.", "Find it.\n\nA number from 0 to 4."]
-    assert facts(done, "reported_reward", "rewards") == [1.0, [-0.25, 1.0]]
-    assert made.success(done.outcome, 0.0)
+            played = await rollout(game, scenario, chat, id="r1", seed=7)
+    opening = messages_of(played.trajectory)[:2]
+    assert [message["content"] for message in opening] == ["Guess well.", "Find it.\n\nA number from 0 to 4."]
+    assert facts(played, "reported_reward", "rewards") == [1.0, [-0.25, 1.0]]
+    assert game.success(played.outcome, 0.0)
 
 
 async def test_a_model_learns_from_what_the_environment_refuses() -> None:
     async with openenv_server() as server:
         replies = [call("act", number="two"), call("jump"), call("act", number=2)]
-        done = await roll(environment(server.url), replies, {"seed": 2})
-    assert done.error is None
-    assert "Input should be a valid integer" in read(done)[1]
-    assert read(done)[2] == "Error: there is no tool 'jump'; there are: act"
-    assert facts(done, "reported_reward", "steps", "errors") == [1.0, 1, 2]
+        played = await roll(environment(server.url), replies, {"seed": 2})
+    assert played.error is None
+    assert "Input should be a valid integer" in read(played)[1]
+    assert read(played)[2] == "Error: there is no tool 'jump'; there are: act"
+    assert facts(played, "reported_reward", "steps", "errors") == [1.0, 1, 2]
 
 
 async def test_tools_of_a_server_are_offered_and_called() -> None:
     async with openenv_server(CALL_TOOL) as server:
-        made = environment(server.url)
-        done = await roll(made, [call("add", a=1, b=2), call("gone_away"), DONE])
+        game = environment(server.url)
+        played = await roll(game, [call("add", a=1, b=2), call("gone_away"), DONE])
         chosen = await roll(environment(server.url, allow_tools=["add"]), [DONE])
         missing = await roll(environment(server.url, allow_tools=["subtract"]), [DONE])
-    assert done.error is None
-    assert read(done)[1:] == ["3", "Error: Unknown tool: gone/away"]
-    assert {tool["function"]["name"] for tool in done.trajectory.tools or ()} == {"add", "gone_away"}
-    assert facts(done, "finish", "reported_reward", "errors", "answer") == ["answer", 0.5, 1, "I give up"]
+    assert played.error is None
+    assert read(played)[1:] == ["3", "Error: Unknown tool: gone/away"]
+    assert {tool["function"]["name"] for tool in played.trajectory.tools or ()} == {"add", "gone_away"}
+    assert facts(played, "finish", "reported_reward", "errors", "answer") == ["answer", 0.5, 1, "I give up"]
     assert [tool["function"]["name"] for tool in chosen.trajectory.tools or ()] == ["add"]
     assert "the OpenEnv server has no tool subtract; it has: add, gone/away" in str(missing.error)
 
@@ -129,10 +129,10 @@ async def test_tools_of_a_server_are_offered_and_called() -> None:
 )
 async def test_a_rollout_whose_server_fails_failed(fault: str, reason: str) -> None:
     async with openenv_server() as server:
-        made = environment(server.url, step_timeout_s=1 if fault == "hang" else 60)
-        done = await roll(made, [call("act", number=1), DONE], {"fault": fault})
+        game = environment(server.url, step_timeout_s=1 if fault == "hang" else 60)
+        played = await roll(game, [call("act", number=1), DONE], {"fault": fault})
         await until(lambda: server.episodes == 0)
-    assert reason in str(done.error)
+    assert reason in str(played.error)
 
 
 @pytest.mark.parametrize(
@@ -148,18 +148,18 @@ async def test_what_an_agent_has_earned_however_it_ends(
     replies: Sequence[Reply], reset: Mapping[str, Any], finish: str, reward: float | None
 ) -> None:
     async with openenv_server() as server:
-        done = await roll(environment(server.url), replies, reset, limits=RolloutLimits(max_turns=1))
-    assert done.error is None
-    assert facts(done, "finish", "reported_reward") == [finish, reward]
+        played = await roll(environment(server.url), replies, reset, limits=RolloutLimits(max_turns=1))
+    assert played.error is None
+    assert facts(played, "finish", "reported_reward") == [finish, reward]
 
 
 async def test_a_full_server_is_waited_for() -> None:
     async with openenv_server(capacity=1) as server:
-        made = environment(server.url)
-        played = [roll(made, [call("act", number=seed), DONE], {"seed": seed}) for seed in range(3)]
-        done = await asyncio.gather(*played)
-    assert [each.error for each in done] == [None] * 3
-    assert [each.outcome["reported_reward"] for each in done] == [1.0] * 3
+        game = environment(server.url)
+        played = [roll(game, [call("act", number=seed), DONE], {"seed": seed}) for seed in range(3)]
+        rollouts = await asyncio.gather(*played)
+    assert [rollout_of_seed.error for rollout_of_seed in rollouts] == [None] * 3
+    assert [rollout_of_seed.outcome["reported_reward"] for rollout_of_seed in rollouts] == [1.0] * 3
     assert server.most == 1
     assert server.refused > 0
 
@@ -171,32 +171,34 @@ async def test_where_a_server_may_be() -> None:
         none = await roll(environment(f"{server.url}/nothing"), [DONE])
         shouted = await roll(environment(server.url.replace("http", "HTTP") + "/"), [DONE])
         secrets = {server.url: {"token": SecretStr("Bearer s3cret")}}
-        known = await roll(environment(server.url, secrets=secrets, headers={"Authorization": "token"}), [DONE])
+        authorized = await roll(environment(server.url, secrets=secrets, headers={"Authorization": "token"}), [DONE])
     gone = await roll(environment(server.url), [DONE])
     assert str(inside.error).startswith("EpisodeFailed: ")
     assert "an address that is not public" in str(inside.error)
     assert "cannot follow redirect" in str(moved.error)
     assert "answered 404: is it an OpenEnv server?" in str(none.error)
-    assert (known.error, shouted.error) == (None, None)
+    assert authorized.error is None
+    assert shouted.error is None
     assert server.headers[-1]["Authorization"] == "Bearer s3cret"
     assert "cannot be read: ConnectError" in str(gone.error)
 
 
 def test_each_seed_belongs_to_one_split() -> None:
-    made = build("openenv", {}, UNUSED)
+    game = build("openenv", {}, UNUSED)
     seeds = {
-        split: {each.task["reset"]["seed"] for run in range(5) for each in made.scenarios(split, 50, seed=run)}
+        split: {scenario.task["reset"]["seed"] for run in range(5) for scenario in game.scenarios(split, 50, seed=run)}
         for split in SPLITS
     }
-    assert all(len(found) > 200 for found in seeds.values())
+    assert all(len(seeds_of_split) > 200 for seeds_of_split in seeds.values())
     assert len(set.union(*seeds.values())) == sum(map(len, seeds.values()))
-    assert made.scenarios("train", 2, seed=1, start=3) == made.scenarios("train", 5, seed=1)[3:]
+    assert game.scenarios("train", 2, seed=1, start=3) == game.scenarios("train", 5, seed=1)[3:]
 
 
 def test_episodes_are_split_once_and_for_all() -> None:
-    made = build("openenv", {"scenarios": EPISODES}, UNUSED)
+    game = build("openenv", {"scenarios": EPISODES}, UNUSED)
     counts = {
-        split: len({each.id for each in made.scenarios(split, 50, seed=1)}) for split in ("train", "validation", "test")
+        split: len({scenario.id for scenario in game.scenarios(split, 50, seed=1)})
+        for split in ("train", "validation", "test")
     }
     assert counts == {"train": 6, "validation": 2, "test": 2}
 

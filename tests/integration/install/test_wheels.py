@@ -42,11 +42,11 @@ CLIENT_LIBRARIES = ("anyio", "certifi", "h11", "httpcore", "httpx", "idna", "sni
 class Environment:
     """A virtual environment without anything that was not named."""
 
-    place: Path
+    directory: Path
 
     def run(self, *command: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run a program of the environment, or anything else, with few variables."""
-        program = self.place / "bin" / command[0]
+        program = self.directory / "bin" / command[0]
         return subprocess.run(
             [str(program), *command[1:]],
             check=False, capture_output=True, text=True, cwd=cwd, timeout=120,
@@ -70,9 +70,9 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {path.name.partition("-")[0]: path for path in built.glob("*.whl")}
 
 
-def _environment(place: Path, wheels: list[Path], libraries: list[Path]) -> Environment:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
-    python, here = str(place / "bin" / "python"), str(place.parent)
+def _environment(folder: Path, wheels: list[Path], libraries: list[Path]) -> Environment:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    python, here = str(folder / "bin" / "python"), str(folder.parent)
     pip = [
         sys.executable,
         "-m",
@@ -86,12 +86,12 @@ def _environment(place: Path, wheels: list[Path], libraries: list[Path]) -> Envi
         "--no-compile",
     ]
     subprocess.run([*pip, *map(str, wheels)], check=True, cwd=here)
-    links = place / "libraries"
+    links = folder / "libraries"
     links.mkdir()
     for library in libraries:
         (links / library.name).symlink_to(library)
-    (next(place.glob("lib/python*/site-packages")) / "libraries.pth").write_text(str(links))
-    return Environment(place)
+    (next(folder.glob("lib/python*/site-packages")) / "libraries.pth").write_text(str(links))
+    return Environment(folder)
 
 
 @pytest.fixture(scope="module")
@@ -122,18 +122,18 @@ def test_the_wheels_have_every_file_once(wheels: dict[str, Path]) -> None:
     assert {name.partition("/")[0] for name in client} == {"learnloop"}
     tops = {name.partition("/")[0] for name in service if not name.startswith("learnloop-")}
     assert tops == {"learnloop_service"}
-    place = r"^(learnloop-.*\.data/data/share/learnloop|learnloop_service(?!/__init__\.py))/"
-    shipped = {re.sub(place, "", name) for name in service} | client
+    prefix = r"^(learnloop-.*\.data/data/share/learnloop|learnloop_service(?!/__init__\.py))/"
+    shipped = {re.sub(prefix, "", name) for name in service} | client
     folders = ("alembic", "configs", "learnloop", *FOLDERS)
-    own = {
+    ours = {
         str(path.relative_to(ROOT))
         for folder in folders
         for path in (ROOT / folder).rglob("*")
         if path.is_file() and not UNSHIPPED.search(str(path))
     }
     project = ("LICENSE", "README.md", "pyproject.toml", "setup.cfg")
-    assert own - shipped == {f"learnloop/{name}" for name in project}
-    assert shipped - own == {"learnloop_service/__init__.py"}
+    assert ours - shipped == {f"learnloop/{name}" for name in project}
+    assert shipped - ours == {"learnloop_service/__init__.py"}
 
 
 def test_the_service_requires_the_client_of_its_version() -> None:
@@ -146,11 +146,13 @@ def test_the_service_requires_the_client_of_its_version() -> None:
 
 def test_the_service_has_its_commands_and_the_examples(service: Environment, tmp_path: Path) -> None:
     version = service.run("learnloop", "--version", cwd=tmp_path)
-    assert (version.stdout, version.stderr) == (f"learnloop {VERSION}\n", "")
+    assert version.stdout == f"learnloop {VERSION}\n"
+    assert version.stderr == ""
     posted = ("--detach", "--url", "http://127.0.0.1:9")
     tried = service.run("learnloop", "train", "configs/email_search.yaml", *posted, cwd=tmp_path)
-    example = service.place / "share/learnloop/configs/email_search.yaml"
-    assert (tried.returncode, tried.stderr.splitlines()[0]) == (1, f"reading {example}")
+    example = service.directory / "share/learnloop/configs/email_search.yaml"
+    assert tried.returncode == 1
+    assert tried.stderr.splitlines()[0] == f"reading {example}"
     assert "no service is reachable" in tried.stderr
 
 
@@ -164,17 +166,17 @@ def test_a_missing_extra_is_one_line_that_says_how_to_add_it(
     [line] = ran.stderr.splitlines()
     assert "the engine needs torch, transformers (the extra `embedded`)" in line
     assert f"'learnloop[embedded] @ {wheels['learnloop'].as_uri()}'" in line
-    assert f"{service.place}/bin/python -m pip install" in line
+    assert f"{service.directory}/bin/python -m pip install" in line
 
 
 def test_the_client_needs_httpx_alone(client: Environment, tmp_path: Path) -> None:
-    [packages] = client.place.glob("lib/python*/site-packages")
+    [packages] = client.directory.glob("lib/python*/site-packages")
     [installed] = distributions(name="learnloop-client", path=[str(packages)])
     assert installed.requires == ["httpx>=0.28"]
-    asked = (
+    code = (
         "from learnloop import Learnloop; Learnloop().close(); import learnloop.agent_worker; import learnloop_service"
     )
-    ran = client.run("python", "-c", asked, cwd=tmp_path)
+    ran = client.run("python", "-c", code, cwd=tmp_path)
     assert ran.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'learnloop_service'"
 
 
@@ -182,7 +184,8 @@ def test_the_clients_command_works_without_the_service(client: Environment, tmp_
     helped = client.run("learnloop-agent", "run", "--help", cwd=tmp_path)
     assert helped.stdout.startswith("usage: learnloop-agent run [options] -- CMD [ARGS]")
     tried = client.run("learnloop-agent", "run", "--env", "NONE", "--", "true", "--url", "x", cwd=tmp_path)
-    assert (tried.returncode, tried.stdout) == (1, "")
+    assert tried.returncode == 1
+    assert tried.stdout == ""
     assert tried.stderr.startswith("learnloop-agent: --env NONE: the environment has no NONE")
 
 
@@ -194,12 +197,14 @@ def test_a_users_own_packages_of_our_folders_names_are_theirs(service: Environme
     (tmp_path / "training.py").write_text("OWNER = 'the user'\n")
     beside = {"PYTHONPATH": f"{tmp_path}:{tmp_path / 'stock'}"}
     version = service.run("learnloop", "--version", cwd=tmp_path, **beside)
-    assert (version.stdout, version.stderr) == (f"learnloop {VERSION}\n", "")
-    own = ", ".join(FOLDERS)
-    imported = f"import {own}; from learnloop_service.app.main import create_app"
-    asked = f"{imported}; print(create_app.__module__, {{each.OWNER for each in ({own})}})"
-    ran = service.run("python", "-c", asked, cwd=tmp_path, **beside)
-    assert (ran.stdout, ran.stderr) == ("learnloop_service.app.main {'the user'}\n", "")
+    assert version.stdout == f"learnloop {VERSION}\n"
+    assert version.stderr == ""
+    names = ", ".join(FOLDERS)
+    imported = f"import {names}; from learnloop_service.app.main import create_app"
+    code = f"{imported}; print(create_app.__module__, {{module.OWNER for module in ({names})}})"
+    ran = service.run("python", "-c", code, cwd=tmp_path, **beside)
+    assert ran.stdout == "learnloop_service.app.main {'the user'}\n"
+    assert ran.stderr == ""
 
     written = service.run("learnloop", "new", "environment", "stock", cwd=tmp_path, **beside)
     assert written.returncode == 0, written.stderr
@@ -217,25 +222,25 @@ def _requirements(wheel: Path, extra: str) -> Iterator[Requirement]:
     with ZipFile(wheel) as opened:
         [metadata] = [name for name in opened.namelist() if name.endswith(".dist-info/METADATA")]
         required = Parser().parsestr(opened.read(metadata).decode()).get_all("Requires-Dist") or []
-    yield from (each for each in map(Requirement, required) if _applies(each, {extra}))
+    yield from (requirement for requirement in map(Requirement, required) if _applies(requirement, {extra}))
 
 
 def _applies(requirement: Requirement, extras: set[str]) -> bool:
-    return requirement.marker is None or any(requirement.marker.evaluate({"extra": each}) for each in {"", *extras})
+    return requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in {"", *extras})
 
 
 def _needed(wheel: Path, extra: str) -> list[Path]:
-    """What pip would install beside the wheels: the requirements with theirs, and nothing else of this environment."""
-    todo, seen = list(_requirements(wheel, extra)), set[tuple[str, str]]()
+    """What pip would install with the wheels: the requirements with theirs, and nothing else of this environment."""
+    todo, pairs = list(_requirements(wheel, extra)), set[tuple[str, str]]()
     while todo:
         requirement = todo.pop()
-        for wanted in ("", *requirement.extras):
-            key = canonicalize_name(requirement.name), wanted
-            if key not in seen and not key[0].startswith("learnloop"):
-                seen.add(key)
+        for extra_of_it in ("", *requirement.extras):
+            key = canonicalize_name(requirement.name), extra_of_it
+            if key not in pairs and not key[0].startswith("learnloop"):
+                pairs.add(key)
                 required = map(Requirement, distribution(requirement.name).requires or [])
-                todo += [each for each in required if _applies(each, {wanted})]
-    files = (file for name, _ in seen for file in distribution(name).files or ())
+                todo += [candidate for candidate in required if _applies(candidate, {extra_of_it})]
+    files = (file for name, _ in pairs for file in distribution(name).files or ())
     return [SITE / top for top in {file.parts[0] for file in files} - {"..", "__pycache__"} if (SITE / top).exists()]
 
 
@@ -257,7 +262,9 @@ def bare(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> E
 def test_the_core_alone_trains(core: Environment, tmp_path: Path) -> None:
     trained = core.run("learnloop", "train", "configs/smoke.yaml", "--json", cwd=tmp_path)
     run = json.loads(trained.stdout)
-    assert (trained.returncode, run["status"], run["environment"]) == (0, "completed", "email_search"), trained.stderr
+    assert trained.returncode == 0, trained.stderr
+    assert run["status"] == "completed", trained.stderr
+    assert run["environment"] == "email_search", trained.stderr
     assert run["progress"]["iterations_done"] == 1
 
 
@@ -275,7 +282,7 @@ def test_the_core_alone_trains(core: Environment, tmp_path: Path) -> None:
         (("data", "prepare", "mine", "--emails", "mail"), "learnloop-mail"),
         (("inbox", "import", "mail", "mine"), "learnloop-mail"),
     ],
-    ids=lambda each: " ".join(each[:3]) if isinstance(each, tuple) else None,
+    ids=lambda argument: " ".join(argument[:3]) if isinstance(argument, tuple) else None,
 )
 def test_the_core_says_in_a_line_what_is_missing(
     command: tuple[str, ...], needs: str, core: Environment, tmp_path: Path
@@ -284,8 +291,8 @@ def test_the_core_says_in_a_line_what_is_missing(
     allowed = {"LEARNLOOP_ENVIRONMENT_COMMANDS": "true", "LEARNLOOP_ENVIRONMENT_MODULES": "wordle"}
     ran = core.run("learnloop", *command, cwd=tmp_path, **allowed)
     assert ran.returncode == 1
-    said = [line for line in (ran.stdout + ran.stderr).splitlines() if needs in line]
-    assert len(said) == 1, ran.stdout + ran.stderr
+    lines = [line for line in (ran.stdout + ran.stderr).splitlines() if needs in line]
+    assert len(lines) == 1, ran.stdout + ran.stderr
     assert "Traceback" not in ran.stderr
 
 

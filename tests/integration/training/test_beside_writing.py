@@ -1,4 +1,4 @@
-"""Checkpoints that are written beside the next rollouts, with the real engine on a disk that stands still."""
+"""Checkpoints that are written while the next rollouts run, with the real engine on a disk that stands still."""
 
 import signal
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.lossy_proxy import LossyProxy, Moment
-from tests.integration.training.test_crash_exact import CHAT, CONFIG, JOBS, Stage, assert_alike
+from tests.integration.training.mortal_runs import CHAT, CONFIG, JOBS, Stage, assert_alike
 
 pytestmark = pytest.mark.long
 
@@ -17,12 +17,12 @@ FATES = ["the engine is killed", "the loop dies", "", "the disk is full", ""]
 """What happens to each training once replies from its step have come that is not on disk: nothing at last."""
 
 
-async def test_whatever_ends_between_a_trained_step_and_its_checkpoint_changes_no_bit(
+async def test_a_death_between_a_step_and_its_checkpoint_changes_no_bit(
     engine: EngineProcess, proxy: LossyProxy, tmp_path: Path
 ) -> None:
     undisturbed = await Stage(proxy, "email_search", TWO).to_the_end()
-    held, stage, fates = tmp_path / "held", Stage(proxy, "email_search", TWO), list(FATES)
-    command, environment = ("tests.fakes.held_disk_engine",), {"HELD_DISK": str(held)}
+    hold_file, stage, fates = tmp_path / "held", Stage(proxy, "email_search", TWO), list(FATES)
+    command, environment = ("tests.fakes.held_disk_engine",), {"HELD_DISK": str(hold_file)}
 
     def start() -> EngineProcess:
         started = EngineProcess(tmp_path, "--slots", "16", environment=environment, command=command).__enter__()
@@ -36,9 +36,9 @@ async def test_whatever_ends_between_a_trained_step_and_its_checkpoint_changes_n
         nonlocal running, early
         stage.happens(f"{moment} {request}")
         if (moment, request) == ("request", JOBS):
-            held.write_text("")
+            hold_file.write_text("")
             early = 0
-        if (moment, request) != ("reply", CHAT) or not held.exists() or held.stat().st_size:
+        if (moment, request) != ("reply", CHAT) or not hold_file.exists() or hold_file.stat().st_size:
             return False
         early += 1
         if early < 3:
@@ -49,7 +49,7 @@ async def test_whatever_ends_between_a_trained_step_and_its_checkpoint_changes_n
         assert not (checkpoints / f"{iteration:06d}").exists()
         if fate == "the engine is killed":
             running.stop(signal.SIGKILL)
-            held.unlink()
+            hold_file.unlink()
             running = start()
             return True
         if fate == "the loop dies":
@@ -57,17 +57,18 @@ async def test_whatever_ends_between_a_trained_step_and_its_checkpoint_changes_n
             stage.happens(fate)
             stage.kill = lambda _: False
         elif fate == "the disk is full":
-            held.write_text("full")
+            hold_file.write_text("full")
         else:
-            held.unlink()
+            hold_file.unlink()
         early = 0
         return False
 
     stage.loses = loses  # type: ignore[method-assign]
     try:
         await stage.to_the_end()
-        assert (fates, stage.lives) == ([], 4)
+        assert fates == []
+        assert stage.lives == 4
         assert_alike(stage, undisturbed, running, engine)
     finally:
-        held.unlink(missing_ok=True)
+        hold_file.unlink(missing_ok=True)
         running.stop()

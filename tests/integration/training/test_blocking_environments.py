@@ -97,8 +97,8 @@ async def roll(blocking: Blocking, model: ScriptedChat, blocks: str = "", timeou
 def _line(method: Any, text: str) -> str:
     """FILE:LINE of the method's line with this text."""
     lines, first = inspect.getsourcelines(method)
-    [place] = [number for number, line in enumerate(lines) if text in line]
-    return f"{inspect.getsourcefile(method)}:{first + place}"
+    [offset] = [number for number, line in enumerate(lines) if text in line]
+    return f"{inspect.getsourcefile(method)}:{first + offset}"
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -110,8 +110,8 @@ async def test_a_method_that_does_not_return_fails_its_own_rollout_only(method: 
         others = await asyncio.gather(*(roll(blocking, model) for _ in range(3)))
         assert not blocking.released.is_set()
         failed = await slow
-    assert [each.failure for each in others] == [None] * 3
-    assert {each.outcome["finish"] for each in others} == {"answered"}
+    assert [other.failure for other in others] == [None] * 3
+    assert {other.outcome["finish"] for other in others} == {"answered"}
     assert failed.failure is not None
     assert failed.failure.kind is FailureKind.TIMEOUT
     owner = Blocking if method == "episode" else BlockingEpisode
@@ -134,12 +134,12 @@ async def test_threads_that_never_return_count_against_the_bound(
 ) -> None:
     monkeypatch.setattr(environment_calls, "MOST_THREADS", 2)
     async with asyncio.timeout(60), scripted_chat(say) as model:
-        left = await asyncio.gather(*(roll(blocking, model, "reply", timeout_s=1.0) for _ in range(2)))
+        stuck = await asyncio.gather(*(roll(blocking, model, "reply", timeout_s=1.0) for _ in range(2)))
         waiting = await roll(blocking, model, timeout_s=0.5)
         blocking.released.set()
         await until(lambda: not environment_calls._here().threads)
         freed = await roll(blocking, model)
-    assert "2 of 2 threads are occupied" in "".join(each.failure.message for each in left if each.failure)
+    assert "2 of 2 threads are occupied" in "".join(played.failure.message for played in stuck if played.failure)
     assert waiting.failure is not None
     assert "all 2 threads for environments are occupied, the longest by reply()" in waiting.failure.message
     assert freed.failure is None
@@ -158,13 +158,15 @@ async def test_an_asynchronous_call_that_holds_the_loop_is_named_and_fails_alone
         await roll(blocking, words)  # imports
         limited = [asyncio.ensure_future(roll(blocking, words, "reply", timeout_s=1.9)) for _ in range(2)]
         await until(lambda: blocking.blocked == 2)
-        held = await roll(blocking, tools, "call")
+        holding = await roll(blocking, tools, "call")
         blocking.released.set()
         others = await asyncio.gather(*limited)
-    assert held.failure is not None
-    assert held.failure.kind is FailureKind.ENVIRONMENT
-    assert f"call() of the environment at {_line(BlockingEpisode.call, 'time.sleep')} held the" in held.failure.message
-    assert [each.failure for each in others] == [None, None]
+    assert holding.failure is not None
+    assert holding.failure.kind is FailureKind.ENVIRONMENT
+    assert (
+        f"call() of the environment at {_line(BlockingEpisode.call, 'time.sleep')} held the" in holding.failure.message
+    )
+    assert [other.failure for other in others] == [None, None]
 
 
 @pytest.mark.parametrize(("blocks", "finish"), [("", "called"), ("error", "malformed")])
@@ -173,9 +175,10 @@ async def test_an_asynchronous_call_that_gives_way_works_as_ever(blocks: str, fi
         return call("tool")
 
     async with scripted_chat(calls) as model:
-        done = await roll(blocking, model, blocks)
-    assert (done.failure, done.outcome["finish"]) == (None, finish)
-    assert done.outcome["thread"] != threading.get_ident()
+        played = await roll(blocking, model, blocks)
+    assert played.failure is None
+    assert played.outcome["finish"] == finish
+    assert played.outcome["thread"] != threading.get_ident()
 
 
 async def test_environments_of_this_service_run_on_the_event_loop() -> None:

@@ -13,7 +13,7 @@ from learnloop_service.training.diagnosis.diagnosis import Cause, DiagnosisSetti
 from learnloop_service.training.types import EvaluationConfig, PipelineConfig, RunConfig
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.lossy_proxy import LossyProxy
-from tests.integration.training.test_crash_exact import Stage, figures
+from tests.integration.training.mortal_runs import Stage, figures
 
 BREAKS = RunConfig(
     iterations=6,
@@ -28,18 +28,18 @@ BREAKS = RunConfig(
     train_options={"max_kl": 1e9},
     on_collapse="step_back",
 )
-"""Each step takes the policy so far away that it writes no call any more."""
+"""Every step moves the policy so far that it writes no more calls."""
 RESTORES = "POST /v1/preview/restore-jobs"
 
 
-async def test_a_loop_goes_back_halves_its_rate_and_has_the_same_bits_wherever_it_dies(
+async def test_a_loop_that_goes_back_has_the_same_bits_wherever_it_dies(
     engine: EngineProcess, proxy: LossyProxy
 ) -> None:
     calm = await Stage(proxy, "email_search", BREAKS).to_the_end()
     iterations = calm.results[1:]
-    assert [each.step for each in iterations] == [1, 2, 3, 4, 5, 6]
-    assert [each.train_metrics.get(RESTORED) for each in iterations] == [None, 0.0, None, 2.0, None, 4.0]
-    rates = [each.train_metrics.get("learning_rate") for each in iterations]
+    assert [result.step for result in iterations] == [1, 2, 3, 4, 5, 6]
+    assert [result.train_metrics.get(RESTORED) for result in iterations] == [None, 0.0, None, 2.0, None, 4.0]
+    rates = [result.train_metrics.get("learning_rate") for result in iterations]
     assert rates == pytest.approx([0.05, None, 0.025, None, 0.0125, None])
     weights = calm.weights(engine)
     assert weights["000000"] == weights["000002"] == weights["000004"] == weights["000006"]
@@ -51,11 +51,12 @@ async def test_a_loop_goes_back_halves_its_rate_and_has_the_same_bits_wherever_i
         (4, None),
         (6, "with step 4 as the last good one: the run has gone back 3 times"),
     ):
-        seen = [each for each in facts if each.iteration <= iteration]
-        named = diagnose(seen, DiagnosisSettings(BREAKS, "learnloop/tiny"))[0]
-        assert (named.cause, named.first_iteration) == (Cause.POLICY_COLLAPSED, iteration)
+        until_now = [fact for fact in facts if fact.iteration <= iteration]
+        named = diagnose(until_now, DiagnosisSettings(BREAKS, "learnloop/tiny"))[0]
+        assert named.cause == Cause.POLICY_COLLAPSED
+        assert named.first_iteration == iteration
         assert named.summary.endswith(f"The run went back to the weights of step {iteration - 2}.")
-        reason = pause_reason(rolled_out(seen), iteration, "step_back")
+        reason = pause_reason(rolled_out(until_now), iteration, "step_back")
         assert reason is None if why is None else why in (reason or "")
 
     stage, seen_events = Stage(proxy, "email_search", BREAKS), Counter[str]()
@@ -88,13 +89,13 @@ async def test_rollouts_that_ran_ahead_of_a_policy_that_was_left_teach_nothing(
 ) -> None:
     config = replace(BREAKS, iterations=5, pipeline=PipelineConfig(max_staleness=1))
     stage = await Stage(proxy, "email_search", config).to_the_end()
-    found = [(each.sampled_step, each.step, dict(each.train_metrics)) for each in stage.results[1:]]
+    summaries = [(result.sampled_step, result.step, dict(result.train_metrics)) for result in stage.results[1:]]
     # The first two have the rollouts of step 0, and break it twice. The third goes back, and the rollouts of the
     # fourth are those of step 2, which it left.
-    assert [(sampled, step) for sampled, step, _ in found] == [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4)]
-    assert found[2][2] == {RESTORED: 0.0}
-    assert found[3][2] == {OUTDATED: 18.0}
-    assert found[4][2]["learning_rate"] == pytest.approx(0.025)
+    assert [(sampled, step) for sampled, step, _ in summaries] == [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4)]
+    assert summaries[2][2] == {RESTORED: 0.0}
+    assert summaries[3][2] == {OUTDATED: 18.0}
+    assert summaries[4][2]["learning_rate"] == pytest.approx(0.025)
     weights = stage.weights(engine)
     assert weights["000000"] == weights["000003"]
 
@@ -103,7 +104,7 @@ async def test_rollouts_that_ran_ahead_of_a_policy_that_was_left_teach_nothing(
 async def test_a_loop_that_does_not_go_back_trains_as_always(proxy: LossyProxy, action: str) -> None:
     config = replace(BREAKS, iterations=2, on_collapse=action)  # type: ignore[arg-type]
     stage = await Stage(proxy, "email_search", config).to_the_end()
-    assert not any(RESTORED in each.train_metrics for each in stage.results)
+    assert not any(RESTORED in result.train_metrics for result in stage.results)
     facts = [facts_of(result, config, {}) for result in stage.results]
     assert diagnose(facts, DiagnosisSettings(config, "learnloop/tiny"))[0].cause is Cause.POLICY_COLLAPSED
     reason = pause_reason(rolled_out(facts), 2, config.on_collapse)

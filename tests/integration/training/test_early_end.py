@@ -15,9 +15,16 @@ from learnloop_service.training.diagnosis.scenarios import easy_groups
 from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.types import IterationResult, RunConfig
 from tests.fakes.scripted_chat import scripted_chat
-from tests.integration.training.test_learn_loop import CONFIG, Trained, figures, run, skilled
-from tests.integration.training.test_pipeline import Kept, ahead
-from tests.integration.training.test_work_in_flight import resume_after
+from tests.integration.training.scripted_runs import (
+    CONFIG,
+    MemoryJournal,
+    Trained,
+    ahead,
+    figures,
+    resume_after,
+    run,
+    skilled,
+)
 
 ENDING = replace(
     CONFIG,
@@ -34,14 +41,16 @@ def soon_perfect(step: int, address: str, luck: float) -> bool:
 
 
 def named_at(results: list[IterationResult], config: RunConfig) -> int:
-    """The iteration at which the diagnosis says it."""
+    """The iteration at which the run is diagnosed as too easy."""
     facts = [facts_of(result, config, {}) for result in results]
-    [found] = [each for each in diagnose(facts, DiagnosisSettings(config, "m")) if each.cause == Cause.TOO_EASY]
-    return found.named_at_iteration
+    [diagnosis] = [
+        candidate for candidate in diagnose(facts, DiagnosisSettings(config, "m")) if candidate.cause == Cause.TOO_EASY
+    ]
+    return diagnosis.named_at_iteration
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
-async def test_a_run_ends_when_the_diagnosis_is_named_and_evaluates_its_last_iteration(staleness: int) -> None:
+async def test_a_run_ends_with_the_diagnosis_and_evaluates_its_last_iteration(staleness: int) -> None:
     config = ahead(staleness, ENDING)
     async with scripted_chat(skilled(soon_perfect)) as model:
         results = await run(model, config)
@@ -50,7 +59,7 @@ async def test_a_run_ends_when_the_diagnosis_is_named_and_evaluates_its_last_ite
     last = results[-1].iteration
     assert last == named_at(usual, config) < config.iterations
     assert list(map(figures, results[:-1])) == list(map(figures, usual[:last]))
-    assert {(each.split, each.mode) for each in results[-1].evaluations} == {
+    assert {(evaluation.split, evaluation.mode) for evaluation in results[-1].evaluations} == {
         (split, mode) for split in ("validation", "test") for mode in ("sampled", "greedy")
     }
     assert usual[-1].iteration == config.iterations
@@ -60,13 +69,13 @@ async def test_a_run_that_dies_after_any_iteration_ends_at_the_same_one() -> Non
     async with scripted_chat(skilled(soon_perfect)) as model:
         undisturbed = await run(model, ENDING)
         for lived in range(1, len(undisturbed) + 1):
-            policy, journal, results = Trained(model.url), Kept(), list[IterationResult]()
+            policy, journal, results = Trained(model.url), MemoryJournal(), list[IterationResult]()
             loop = learn_loop(ENDING, SyntheticEmailSearch(), ReferenceJudge(), policy, journal=journal)
             async with aclosing(loop):
                 while len(results) < lived:
                     results.append(await anext(loop))
             facts = [facts_of(result, ENDING, {}) for result in results]
-            easy = {each.iteration: easy_groups(each.groups) for each in facts}
+            easy = {fact.iteration: easy_groups(fact.groups) for fact in facts}
             resume = replace(resume_after(results), easy=easy)
             results += await run(model, ENDING, policy=policy, journal=journal, resume=resume)
             assert list(map(figures, results)) == list(map(figures, undisturbed))

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import httpx
@@ -13,7 +12,6 @@ from learnloop_service.environment.email_search.environment import SyntheticEmai
 from learnloop_service.training.backends.art_import import import_art
 from learnloop_service.training.backends.base import (
     BackendUnavailable,
-    ModelSpec,
     StepConflict,
     StoringBackend,
     TrainingFailed,
@@ -27,14 +25,8 @@ from learnloop_service.training.tuning import Tuning
 from tests import policies
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.scripted_chat import Reply, scripted_chat
+from tests.integration.training.embedded_models import spec, train
 from tests.policies import sampled_group
-
-_names = count()
-
-
-def spec(**changes: Any) -> ModelSpec:
-    """A model that no other test has."""
-    return replace(ModelSpec("embedded", f"agent-{next(_names)}", "random"), **changes)
 
 
 @pytest.fixture
@@ -62,12 +54,6 @@ async def test_a_model_that_does_not_exist_has_no_tuning(backend: EmbeddedBacken
     assert await backend.tuning("embedded", "nothing") is None
 
 
-async def train(policy: EmbeddedPolicy, group: Any, expected_step: int, **options: Any) -> int:
-    outcome = await policies.train(policy, [group], expected_step=expected_step, **options)
-    assert outcome.metrics["num_groups_trainable"] == 1
-    return outcome.step
-
-
 class Wanderer:
     """An agent that forks, asks in parallel, rewrites its history and drops a part of it."""
 
@@ -92,19 +78,21 @@ class Wanderer:
         return "done"
 
 
-async def test_whatever_an_agent_does_to_its_history_is_trained_as_it_was_sampled(policy: EmbeddedPolicy) -> None:
+async def test_whatever_an_agent_does_to_its_history_is_trained_as_sampled(policy: EmbeddedPolicy) -> None:
     environment = SyntheticEmailSearch()
     [scenario] = environment.scenarios("train", 1, seed=0)
     async with open_chat(policy.endpoint()) as chat:
         options: Any = {"limits": RolloutLimits(max_turns=8), "agent": Wanderer()}
-        done = [await rollout(environment, scenario, chat, id=str(seed), seed=seed, **options) for seed in range(2)]
-    assert [each.error for each in done] == [None, None]
-    group = import_art().TrajectoryGroup([each.trajectory for each in done])
+        rollouts = [await rollout(environment, scenario, chat, id=str(seed), seed=seed, **options) for seed in range(2)]
+    assert [played.error for played in rollouts] == [None, None]
+    group = import_art().TrajectoryGroup([played.trajectory for played in rollouts])
     for reward, trajectory in enumerate(group.trajectories):
         trajectory.reward = float(reward)
         histories: list[Any] = [trajectory, *trajectory.additional_histories]
-        choices = [[item for item in each.messages_and_choices if not isinstance(item, dict)] for each in histories]
-        assert sorted(len(each) for each in choices) == [1, 1, 1, 2, 3]
+        choices = [
+            [item for item in history.messages_and_choices if not isinstance(item, dict)] for history in histories
+        ]
+        assert sorted(len(sampled) for sampled in choices) == [1, 1, 1, 2, 3]
     assert await train(policy, group, 0) == 1
     # The engine refuses what was not sampled so.
     first = max(choices, key=len)[0]
@@ -130,13 +118,13 @@ async def test_the_sampler_scores_the_tokens_at_which_a_step_was_measured(policy
     assert await train(policy, await sampled_group(policy), 0, max_kl=10.0) == 1
     measured = await policy.measured(1)
     assert 1 <= len(measured) <= 4
-    tokens = [each.token_ids for each in measured]
-    for step, expected in ((0, [each.before for each in measured]), (1, [each.after for each in measured])):
+    tokens = [token.token_ids for token in measured]
+    for step, expected in ((0, [token.before for token in measured]), (1, [token.after for token in measured])):
         scores = await policy.logprobs(step, tokens)
-        known = [(score, value) for score, value in zip(scores, expected, strict=True) if score is not None]
-        assert all(score == pytest.approx(value, abs=1e-4) for score, value in known)
-    assert [each.recorded for each in measured] == pytest.approx([each.before for each in measured], abs=1e-4)
-    assert max(abs(each.after - each.before) for each in measured) > 1e-3
+        scored = [(score, value) for score, value in zip(scores, expected, strict=True) if score is not None]
+        assert all(score == pytest.approx(value, abs=1e-4) for score, value in scored)
+    assert [token.recorded for token in measured] == pytest.approx([token.before for token in measured], abs=1e-4)
+    assert max(abs(token.after - token.before) for token in measured) > 1e-3
     assert None not in (before, await policy.weights_sha256(1))
     assert before != await policy.weights_sha256(1)
     assert await policy.weights_sha256(0) is None  # only the newest is reported
@@ -148,15 +136,15 @@ async def test_the_sampler_scores_the_tokens_at_which_a_step_was_measured(policy
 
 
 async def test_recorded_replies_are_scored_as_they_were_sampled(policy: EmbeddedPolicy) -> None:
-    said: Any = {"role": "user", "content": "When?"}
+    question: Any = {"role": "user", "content": "When?"}
     async with open_chat(policy.endpoint()) as chat:
         greedy: Any = {"temperature": 0, "max_tokens": 8, "logprobs": True}
-        [choice] = (await chat.client.chat.completions.create(model=chat.model, messages=[said], **greedy)).choices
-    conversation = [said, choice.model_dump(mode="json")]
-    found = await policy.reply_logprobs(0, conversation, [], [1])
+        [choice] = (await chat.client.chat.completions.create(model=chat.model, messages=[question], **greedy)).choices
+    conversation = [question, choice.model_dump(mode="json")]
+    scored = await policy.reply_logprobs(0, conversation, [], [1])
     assert choice.logprobs
-    assert found == pytest.approx([token.logprob for token in choice.logprobs.content or ()], abs=1e-4)
-    assert len(found) == 8
+    assert scored == pytest.approx([token.logprob for token in choice.logprobs.content or ()], abs=1e-4)
+    assert len(scored) == 8
     with pytest.raises(ValueError, match="message 0 is not a reply with sampled tokens"):
         await policy.reply_logprobs(0, conversation, [], [0])
     with pytest.raises(ValueError, match="more than 1024"):
@@ -228,7 +216,8 @@ async def test_groups_without_signal_leave_the_step(policy: EmbeddedPolicy) -> N
         trajectory.reward = 1.0
     outcome = await policies.train(policy, [group], expected_step=0)
     assert outcome.step == 0
-    assert (outcome.metrics["num_groups_equal_rewards"], outcome.metrics["num_groups_trainable"]) == (1, 0)
+    assert outcome.metrics["num_groups_equal_rewards"] == 1
+    assert outcome.metrics["num_groups_trainable"] == 0
 
 
 async def test_the_engine_says_how_much_room_its_disk_has(backend: EmbeddedBackend) -> None:
@@ -258,13 +247,13 @@ async def test_more_checkpoints_than_a_page_of_the_protocol_holds(policy: Embedd
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [({"base_model": "nobody"}, "nobody"), ({"name": "../x"}, r"\.\./x"), ({"project": "a b"}, "a b")],
 )
 async def test_a_model_that_cannot_be_is_a_value_error(
-    backend: EmbeddedBackend, changes: dict[str, str], said: str
+    backend: EmbeddedBackend, changes: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         await backend.register(spec(**changes))
 
 

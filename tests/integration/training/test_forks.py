@@ -16,8 +16,8 @@ from learnloop_service.training.rollout.fork import Edit, Fork, ReplayDiffers
 from learnloop_service.training.rollout.histories import messages_of
 from learnloop_service.training.rollout.rollout import RolloutLimits, replay, rollout
 from learnloop_service.training.types import Rollout
-from tests.integration.training.test_embedded import spec
-from tests.integration.training.test_own_loop import Scripted, react
+from tests.integration.training.embedded_models import spec
+from tests.integration.training.scripted_agents import Scripted, react
 
 LIMITS = RolloutLimits(max_completion_tokens=64)
 
@@ -34,19 +34,19 @@ async def _recorded(
     fork: Fork | None = None,
     agent: Agent | None = None,
 ) -> Rollout:
-    made = await rollout(environment, scenario, chat, LIMITS, id=f"r{seed}", seed=seed, fork=fork, agent=agent)
-    return load_rollout(scenario, dump_rollout(made))  # as the archive gives it back
+    played = await rollout(environment, scenario, chat, LIMITS, id=f"r{seed}", seed=seed, fork=fork, agent=agent)
+    return load_rollout(scenario, dump_rollout(played))  # as the archive gives it back
 
 
-def _items(made: Rollout) -> list[Any]:
-    return [*made.trajectory.messages_and_choices]
+def _items(played: Rollout) -> list[Any]:
+    return [*played.trajectory.messages_and_choices]
 
 
-def _replies(made: Rollout) -> list[list[tuple[str, float]]]:
-    """Token ids and exact log-probabilities of each reply, which tell the tokens before it, too."""
-    choices = [item for item in _items(made) if not isinstance(item, dict)]
-    found = [each.logprobs.content if each.logprobs else None for each in choices]
-    return [[(token.token, token.logprob) for token in content or ()] for content in found]
+def _replies(played: Rollout) -> list[list[tuple[str, float]]]:
+    """Token ids and exact log-probabilities of every reply, which depend on the tokens before it."""
+    choices = [item for item in _items(played) if not isinstance(item, dict)]
+    contents = [choice.logprobs.content if choice.logprobs else None for choice in choices]
+    return [[(token.token, token.logprob) for token in content or ()] for content in contents]
 
 
 @pytest.mark.parametrize("name", ["email_search", "sales_email"])
@@ -62,13 +62,14 @@ async def test_unedited_with_its_own_seed_a_fork_is_the_rollout_again(
             items = _items(original)
             for turn in range(1, int(original.trajectory.metrics["turns"]) + 1):
                 fork = Fork.of(items, turn)
-                assert (fork.turn, fork.exact) == (turn, True)
+                assert fork.turn == turn
+                assert fork.exact is True
                 await replay(environment, scenario, fork, LIMITS)
                 again = await _recorded(environment, chat, scenario, seed, fork)
                 assert messages_of(again.trajectory) == messages_of(original.trajectory)
                 assert _replies(again) == _replies(original)
                 assert again.outcome == original.outcome
-                spent = [again.trajectory.metrics[each] for each in ("turns", "completion_tokens")]
+                spent = [again.trajectory.metrics[metric] for metric in ("turns", "completion_tokens")]
                 fresh = sum(map(len, _replies(original)[turn - 1 :]))
                 assert spent == [original.trajectory.metrics["turns"], fresh]  # what was replayed is not paid for again
                 forks += turn > 1
@@ -101,9 +102,9 @@ class _OtherWorld:
 async def _of_several_turns(environment: Environment, chat: EndpointChat, turns: int) -> Rollout:
     """A rollout of at least that many turns."""
     for seed, scenario in enumerate(environment.scenarios("train", 40, 3)):
-        made = await _recorded(environment, chat, scenario, seed)
-        if made.trajectory.metrics["turns"] >= turns:
-            return made
+        played = await _recorded(environment, chat, scenario, seed)
+        if played.trajectory.metrics["turns"] >= turns:
+            return played
     raise AssertionError("the tiny model ends too soon")
 
 
@@ -116,13 +117,16 @@ async def test_a_changed_world_is_refused_at_its_turn(backend: EmbeddedBackend) 
         changed: Any = _OtherWorld(environment, since=2)
         with pytest.raises(ReplayDiffers, match="differs in turn 2: the result of ") as refused:
             await replay(changed, original.scenario, fork, LIMITS)
-        assert (refused.value.turn, refused.value.found) == (2, "no emails")
+        assert refused.value.turn == 2
+        assert refused.value.found == "no emails"
         assert refused.value.recorded == messages_of(original.trajectory)[5]["content"]
         assert refused.value.tool in ("search_inbox", "read_email")
         with pytest.raises(ReplayDiffers):
             await rollout(changed, original.scenario, chat, LIMITS, id="x", seed=1, fork=fork)
         await replay(changed, original.scenario, Fork.of(_items(original), 2), LIMITS)
-        other = next(each for each in environment.scenarios("train", 9, 3) if each.id != original.scenario.id)
+        other = next(
+            candidate for candidate in environment.scenarios("train", 9, 3) if candidate.id != original.scenario.id
+        )
         with pytest.raises(ReplayDiffers, match="differs in its opening messages"):
             await replay(environment, other, fork, LIMITS)
 
@@ -135,9 +139,9 @@ async def test_what_is_edited_is_what_the_model_reads(backend: EmbeddedBackend) 
         items, before = _items(original), messages_of(original.trajectory)
 
         async def edited(turn: int, edit: Edit) -> list[Any]:
-            made = await _recorded(environment, chat, original.scenario, 5, Fork.of(items, turn, edit))
-            assert messages_of(made.trajectory)[: len(before)] != before
-            return messages_of(made.trajectory)
+            played = await _recorded(environment, chat, original.scenario, 5, Fork.of(items, turn, edit))
+            assert messages_of(played.trajectory)[: len(before)] != before
+            return messages_of(played.trajectory)
 
         # a tool result
         messages = await edited(2, Edit("nothing was found", message=3))

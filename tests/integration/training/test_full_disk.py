@@ -10,8 +10,8 @@ import pytest
 from learnloop_service.training.backends.base import BackendUnavailable
 from learnloop_service.training.backends.embedded import EmbeddedBackend
 from tests.fakes.engine_process import EngineProcess
-from tests.integration.training.test_embedded import spec, train
-from tests.integration.training.test_train_once import Entries, sampled, take
+from tests.integration.training.embedded_models import spec, train
+from tests.integration.training.killed_steps import Entries, sampled, take
 from tests.policies import sampled_group
 
 
@@ -26,14 +26,14 @@ def no_file_larger_than(process: psutil.Process, bytes: int) -> Iterator[None]:
         process.rlimit(psutil.RLIMIT_FSIZE, (soft, hard))
 
 
-async def test_a_checkpoint_that_cannot_be_written_leaves_nothing_and_is_trained_again(
+async def test_a_checkpoint_that_cannot_be_written_is_trained_again(
     engine: EngineProcess, backend: EmbeddedBackend
 ) -> None:
     model = spec()
     policy = await backend.register(model)
     group = await sampled_group(policy)
-    place = engine.data_dir / "models" / model.project / model.name / "checkpoints"
-    weights = (place / "000000" / "model.safetensors").stat().st_size
+    checkpoints = engine.data_dir / "models" / model.project / model.name / "checkpoints"
+    weights = (checkpoints / "000000" / "model.safetensors").stat().st_size
     with no_file_larger_than(psutil.Process(engine.pid), weights - 1):
         for _ in range(2):
             with pytest.raises(BackendUnavailable, match=r"checkpoint 1 could not be written: .*File too large"):
@@ -41,14 +41,14 @@ async def test_a_checkpoint_that_cannot_be_written_leaves_nothing_and_is_trained
         with pytest.raises(BackendUnavailable, match="File too large"):
             await backend.register(spec())
         assert await policy.step() == 0
-        assert [each.name for each in place.iterdir()] == ["000000"]
+        assert [path.name for path in checkpoints.iterdir()] == ["000000"]
         await sampled_group(policy)  # it still answers
     assert await train(policy, group, expected_step=0) == 1
-    assert sorted(each.name for each in place.iterdir()) == ["000000", "000001"]
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["000000", "000001"]
 
 
 @pytest.mark.parametrize("logs", [True, False])
-async def test_a_step_goes_on_when_the_disk_has_space_again(
+async def test_a_step_continues_when_the_disk_has_space_again(
     engine: EngineProcess, backend: EmbeddedBackend, logs: bool
 ) -> None:
     """The worker has followed a job that failed. It asks for another one, and does not follow the failed one again.
@@ -62,7 +62,8 @@ async def test_a_step_goes_on_when_the_disk_has_space_again(
             with pytest.raises(BackendUnavailable, match="File too large"):
                 await asyncio.wait_for(take(policy, journal, groups), 60)
     outcome = await take(policy, journal, groups)
-    assert (outcome.step, await policy.step()) == (1, 1)
+    assert outcome.step == 1
+    assert await policy.step() == 1
     assert [name for name in journal.saved[1] if name.startswith("train.withdrawn")] == [
         "train.withdrawn",
         "train.withdrawn/1",

@@ -3,9 +3,8 @@
 import asyncio
 import json
 import math
-import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,15 @@ from typing import Any
 import pytest
 
 from learnloop_sales.environment import SalesEmail
-from learnloop_service.environment.base import Environment, Json, Outcome, Scenario, Split
+from learnloop_service.environment.base import Json, Outcome, Scenario, Split
 from learnloop_service.environment.contract import checked
 from learnloop_service.environment.email_search.environment import SyntheticEmailSearch, build
 from learnloop_service.environment.email_search.inbox import write_inbox
-from learnloop_service.environment.email_search.synthetic import make_world, parse_address
+from learnloop_service.environment.email_search.synthetic import make_world
 from learnloop_service.environment.email_search.tools import EmailEpisode
 from learnloop_service.environment.plugins import PluginFault
 from learnloop_service.judges.reference import ReferenceJudge
-from learnloop_service.training.backends.base import Endpoint, ModelSpec, StepConflict, TrainRequest
+from learnloop_service.training.backends.base import Endpoint, StepConflict
 from learnloop_service.training.journal import NoJournal
 from learnloop_service.training.loop.collector import RolloutsFailed
 from learnloop_service.training.loop.evaluation import NothingScored
@@ -29,38 +28,16 @@ from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.types import Evaluation, EvaluationConfig, IterationProgress, IterationResult, RunConfig
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
-from tests.fakes.scripted_learning import ScriptedPolicy
-
-CONFIG = RunConfig(
-    iterations=4,
-    groups_per_iteration=3,
-    rollouts_per_group=4,
-    learning_rate=1e-3,
-    warmup_iterations=3,
-    concurrency=5,
-    seed=11,
-    evaluation=EvaluationConfig(every=2, scenarios=4, samples=2, test_scenarios=3),
+from tests.integration.training.scripted_runs import (
+    CONFIG,
+    Trained,
+    address_of,
+    figures,
+    left_as_it_was,
+    lucky,
+    run,
+    skilled,
 )
-
-Skill = Callable[[int, str, float], bool]
-"""Whether the model of a step answers that inbox's question right; the number in [0, 1) is the luck of the seed."""
-
-
-class Trained(ScriptedPolicy):
-    """Notes what it is trained on."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(ModelSpec("p", "m", "tiny"), url)
-        self.jobs: list[tuple[int, list[int], float]] = []
-        self.error: Exception | None = None
-
-    async def submit(self, request: TrainRequest) -> str:
-        if self.error is not None:
-            raise self.error
-        assert all(len({each.reward for each in group.trajectories}) > 1 for group in request.groups)
-        sizes = [len(group.trajectories) for group in request.groups]
-        self.jobs.append((request.expected_step, sizes, request.learning_rate))
-        return await super().submit(request)
 
 
 class Noted(SyntheticEmailSearch):
@@ -75,68 +52,16 @@ class Noted(SyntheticEmailSearch):
         return super().scenarios(split, count, seed, start)
 
 
-def address_of(request: Mapping[str, Json]) -> str:
-    """The inbox that a request is about."""
-    match = re.search(r"the inbox of (\S+)\. Today", request["messages"][0]["content"])
-    assert match
-    return match[1]
-
-
-def skilled(skill: Skill) -> Callable[[Mapping[str, Json]], Any]:
-    """A model that answers at once."""
-
-    async def script(request: Mapping[str, Json]) -> Reply:
-        step = int(request["model"].rpartition("@")[2])
-        place = parse_address(address_of(request))
-        assert place
-        world = make_world(*place)
-        right = skill(step, world.address, request["seed"] / 2**53)
-        return call("return_final_answer", answer=world.answer if right else "no idea", sources=[world.source_id])
-
-    return script
-
-
 async def hang(request: Mapping[str, Json]) -> Reply:
     await asyncio.Event().wait()
     raise AssertionError
 
 
-async def run(
-    model: ScriptedChat, config: RunConfig = CONFIG, environment: Environment | None = None, **options: Any
-) -> list[IterationResult]:
-    policy = options.pop("policy", None) or Trained(model.url)
-    results = learn_loop(config, environment or SyntheticEmailSearch(), ReferenceJudge(), policy, **options)
-    async with aclosing(results):
-        return [result async for result in results]
-
-
-@asynccontextmanager
-async def left_as_it_was() -> AsyncIterator[None]:
-    """No task is left that was not there before."""
-    before = asyncio.all_tasks()
-    yield
-    await until(lambda: not asyncio.all_tasks() - before)
-
-
-def figures(result: IterationResult) -> list[Any]:
-    """What must not depend on chance: rewards and what was evaluated."""
-    return [
-        [[(each.reward, each.advantage) for each in group.rollouts] for group in result.groups],
-        [[each.reward for each in evaluation.rollouts] for evaluation in result.evaluations],
-        (result.step, result.best_step, result.success, result.rewards),
-    ]
-
-
-def lucky(step: int, address: str, luck: float) -> bool:
-    """Half of the tries are right, and more with each step."""
-    return luck < 0.5 + 0.1 * step
-
-
 async def test_a_baseline_and_then_the_iterations() -> None:
-    seen: list[IterationProgress] = []
+    reports: list[IterationProgress] = []
     async with left_as_it_was(), scripted_chat(skilled(lucky)) as model:
         policy = Trained(model.url)
-        results = await run(model, policy=policy, progress=seen.append)
+        results = await run(model, policy=policy, progress=reports.append)
     assert [result.iteration for result in results] == [0, 1, 2, 3, 4]
     assert [result.step for result in results] == [0, 1, 2, 3, 4]
     assert [job[0] for job in policy.jobs] == [0, 1, 2, 3]
@@ -148,25 +73,23 @@ async def test_a_baseline_and_then_the_iterations() -> None:
     assert evaluated == [validation + test, [], validation, [], validation + test]
     assert model.most <= CONFIG.concurrency
     baseline, *iterations = results
-    assert (baseline.groups, baseline.success, baseline.rewards.mean, dict(baseline.train_metrics)) == (
-        (),
-        None,
-        None,
-        {},
-    )
+    assert baseline.groups == ()
+    assert baseline.success is None
+    assert baseline.rewards.mean is None
+    assert dict(baseline.train_metrics) == {}
     assert baseline.timing.total_s >= baseline.timing.evaluate_s > 0
     for result in iterations:
         assert [len(group.rollouts) for group in result.groups] == [4, 4, 4]
-        rewards = [each.reward for group in result.groups for each in group.rollouts if each.reward is not None]
+        rewards = [scored.reward for group in result.groups for scored in group.rollouts if scored.reward is not None]
         assert result.rewards.mean == pytest.approx(sum(rewards) / 12)
-        assert result.success == sum(each.success for group in result.groups for each in group.rollouts) / 12
+        assert result.success == sum(scored.success for group in result.groups for scored in group.rollouts) / 12
         assert dict(result.train_metrics) == {"loss": 0.5}
         evaluations = sum(evaluation.rollouts != () and len(evaluation.rollouts) for evaluation in result.evaluations)
         assert result.timing.prompt_tokens == 50 * (12 + evaluations)
         assert result.timing.completion_tokens == 10 * (12 + evaluations)
-    steps = [(progress.iteration, progress.phase, progress.done, progress.total) for progress in seen]
+    steps = [(progress.iteration, progress.phase, progress.done, progress.total) for progress in reports]
     assert [step for step in steps if step[0] == 1] == [
-        *((1, "rollout", done, 12) for done in range(13)),
+        *((1, "rollout", count, 12) for count in range(13)),
         (1, "judge", 0, 3),
         (1, "train", 0, 1),
         (1, "train", 1, 1),
@@ -187,9 +110,7 @@ def _fields(config: RunConfig) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("concurrency", "together"), [(64, 21), (5, 5)])
-async def test_all_evaluations_of_a_checkpoint_are_made_together_within_the_concurrency(
-    concurrency: int, together: int
-) -> None:
+async def test_evaluations_of_a_checkpoint_run_together_within_the_concurrency(concurrency: int, together: int) -> None:
     """In the baseline both splits, sampled and greedy: 4 * (2 + 1) + 3 * (2 + 1) rollouts of one turn each."""
     answer, under_way, most = skilled(lucky), 0, 0
 
@@ -217,7 +138,7 @@ async def test_scenarios_are_drawn_for_one_iteration_and_never_again() -> None:
     assert {id.split(".")[0] for id in ids} == {"train"}
     # Each evaluation meets the same scenarios and the same luck.
     sampled = [e for result in results for e in result.evaluations if (e.split, e.mode) == ("validation", "sampled")]
-    assert len({tuple(each.rollout.scenario.id for each in e.rollouts) for e in sampled}) == 1
+    assert len({tuple(scored.rollout.scenario.id for scored in e.rollouts) for e in sampled}) == 1
 
 
 async def test_a_scenario_that_is_drawn_twice_is_tried_anew(tmp_path: Path) -> None:
@@ -235,7 +156,7 @@ async def test_a_scenario_that_is_drawn_twice_is_tried_anew(tmp_path: Path) -> N
         await run(model, config, build({"inbox": "few"}, tmp_path))
     sampled = [request["seed"] for request in model.requests if request["temperature"] == 1.0]
     splits: list[tuple[Split, int]] = [("validation", 4), ("test", 3)]
-    held_out = [len({each.id for each in build({"inbox": "few"}, tmp_path).scenarios(*of, 0)}) for of in splits]
+    held_out = [len({scenario.id for scenario in build({"inbox": "few"}, tmp_path).scenarios(*of, 0)}) for of in splits]
     assert sum(held_out) < 4 + 3, "the inbox has fewer held-out questions than are asked for"
     # Only what is evaluated before and after shares its seeds. A held-out question is evaluated once.
     assert len(set(sampled)) == 24 * 2 + sum(held_out) * 2
@@ -257,7 +178,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_batches")
-async def test_a_baseline_that_can_do_nothing_ends_early_on_the_scenarios_and_seeds_of_the_whole_one() -> None:
+async def test_a_baseline_without_success_ends_early_on_the_same_scenarios() -> None:
     seeds: list[int] = []
 
     def later(step: int, address: str, luck: float) -> bool:
@@ -276,20 +197,20 @@ async def test_a_baseline_that_can_do_nothing_ends_early_on_the_scenarios_and_se
         *(("validation", mode, *counts) for mode, counts in zip(modes, validation, strict=True)),
         *(("test", mode, *counts) for mode, counts in zip(modes, test, strict=True)),
     ]
-    assert [each.scenarios for each in trained.evaluations] == [18, 18, 10, 10]
+    assert [evaluation.scenarios for evaluation in trained.evaluations] == [18, 18, 10, 10]
     assert first <= set(seeds[: (18 + 10) * 3]), "another number of a rollout would be another seed"
     for part, all_of_it in zip(short.evaluations, whole.evaluations, strict=True):
-        ids = [each.rollout.scenario.id for each in all_of_it.rollouts]
-        chosen = [each.rollout.scenario.id for each in part.rollouts]
+        ids = [scored.rollout.scenario.id for scored in all_of_it.rollouts]
+        chosen = [scored.rollout.scenario.id for scored in part.rollouts]
         assert chosen == [id for id in ids if id in chosen], (
             "both modes and the verdict have the same scenarios in order"
         )
-    sampled, greedy = ({each.rollout.scenario.id for each in e.rollouts} for e in short.evaluations[:2])
+    sampled, greedy = ({scored.rollout.scenario.id for scored in e.rollouts} for e in short.evaluations[:2])
     assert sampled == greedy
 
 
 @pytest.mark.usefixtures("small_batches")
-async def test_a_baseline_that_can_do_half_of_it_has_all_scenarios_and_the_same_figures() -> None:
+async def test_a_baseline_with_some_success_has_all_scenarios_and_same_figures() -> None:
     async with scripted_chat(skilled(lucky)) as model:
         one = await run(model, WIDE)
         other = await run(model, replace(WIDE, evaluation=replace(WIDE.evaluation, baseline_width=0.0)))
@@ -297,13 +218,13 @@ async def test_a_baseline_that_can_do_half_of_it_has_all_scenarios_and_the_same_
 
 
 @pytest.mark.usefixtures("small_batches")
-async def test_a_baseline_that_was_interrupted_between_batches_ends_like_one_that_was_not() -> None:
+async def test_a_baseline_interrupted_between_batches_ends_like_a_whole_one() -> None:
     def rarely(step: int, address: str, luck: float) -> bool:
         return luck < 0.3
 
     class Kept(NoJournal):
-        def __init__(self, kept: dict[str, str]) -> None:
-            self.entries = kept
+        def __init__(self, entries: dict[str, str]) -> None:
+            self.entries = entries
 
         async def kept(self, iteration: int) -> Mapping[str, str]:
             return dict(self.entries) if iteration == 0 else {}
@@ -342,7 +263,7 @@ async def test_the_best_step_is_kept_when_later_ones_are_worse() -> None:
     assert all(evaluation.success > 0.3 for evaluation in final if evaluation.split == "test")
 
 
-async def test_of_equal_successes_the_higher_reward_is_best_and_of_equal_rewards_the_first() -> None:
+async def test_of_equal_successes_the_higher_reward_is_best_and_then_the_first() -> None:
     async def script(request: Mapping[str, Json]) -> Reply:
         """Never right; from step 2 on no longer malformed."""
         step = int(request["model"].rpartition("@")[2])
@@ -392,11 +313,11 @@ async def test_failed_rollouts_are_counted_and_left_out() -> None:
         policy = Trained(model.url)
         results = await run(model, policy=policy)
     for result in results:
-        rollouts = [each for group in result.groups for each in group.rollouts]
-        rollouts += [each for evaluation in result.evaluations for each in evaluation.rollouts]
-        broken = [each for each in rollouts if each.rollout.error is not None]
+        rollouts = [scored for group in result.groups for scored in group.rollouts]
+        rollouts += [scored for evaluation in result.evaluations for scored in evaluation.rollouts]
+        broken = [scored for scored in rollouts if scored.rollout.error is not None]
         assert result.failed_rollouts == len(broken)
-        assert all(each.reward is None for each in broken)
+        assert all(scored.reward is None for scored in broken)
     assert sum(result.failed_rollouts for result in results) > 0
     assert 0 < sum(sum(sizes) for _, sizes, _ in policy.jobs) < 48
 
@@ -457,9 +378,9 @@ async def test_a_consumer_that_has_seen_enough_leaves_nothing_running() -> None:
             async for result in results:
                 if result.iteration == 1:
                     break
-        asked = len(model.requests)
+        requests = len(model.requests)
         assert model.answering == 0
-        assert len(model.requests) == asked == 21 + 12
+        assert len(model.requests) == requests == 21 + 12
 
 
 async def test_a_policy_that_was_trained_before_goes_on_from_its_step() -> None:
@@ -500,14 +421,14 @@ class Faulty(SyntheticEmailSearch):
 
 
 @pytest.mark.parametrize(
-    ("slip", "said"),
+    ("slip", "message"),
     [
         ("scenarios", r"scenarios\(\) raised KeyError: 'chapter'"),
         ("episode", r"episode\(\) raised AttributeError: no board"),
         ("reward", r"reward\(\) returned {'speed': nan}; expected a dict of finite numbers by name"),
     ],
 )
-async def test_a_slip_of_an_environment_ends_the_loop_with_its_name_and_the_method(slip: str, said: str) -> None:
+async def test_a_slip_of_an_environment_ends_the_loop_and_names_the_method(slip: str, message: str) -> None:
     async with scripted_chat(skilled(lambda *_: True)) as model, left_as_it_was():
-        with pytest.raises(PluginFault, match=rf"^The environment 'chapters': {said}"):
+        with pytest.raises(PluginFault, match=rf"^The environment 'chapters': {message}"):
             await run(model, environment=checked("chapters", Faulty(slip)))

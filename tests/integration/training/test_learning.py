@@ -53,8 +53,8 @@ def learn(
 
 def figures(result: IterationResult) -> list[Any]:
     """All that the seed decides."""
-    groups = [[(each.reward, each.rollout.outcome) for each in group.rollouts] for group in result.groups]
-    evaluations = [[(each.reward, each.rollout.outcome) for each in e.rollouts] for e in result.evaluations]
+    groups = [[(scored.reward, scored.rollout.outcome) for scored in group.rollouts] for group in result.groups]
+    evaluations = [[(scored.reward, scored.rollout.outcome) for scored in e.rollouts] for e in result.evaluations]
     metrics = {name: value for name, value in result.train_metrics.items() if name != "seconds"}
     return [groups, evaluations, result.step, result.best_step, metrics]
 
@@ -69,7 +69,7 @@ def weights(engine: EngineProcess, name: str, step: int) -> str:
 async def test_the_same_seed_gives_the_same_rewards_and_the_same_weights(
     engine: EngineProcess, backend: EmbeddedBackend
 ) -> None:
-    """However many rollouts run at once, and whether the loop is the built-in one or a LangGraph graph."""
+    """However many rollouts run together, and whether the loop is the built-in one or a LangGraph graph."""
     from learnloop_service.training.rollout.agents.langgraph_react import LangGraphAgent  # its import takes a second
 
     one, other = [
@@ -87,8 +87,8 @@ async def test_the_same_seed_gives_the_same_rewards_and_the_same_weights(
         assert result.failed_rollouts == 0
         assert result.timing.completion_tokens > 0
         for group in result.groups:
-            for each in group.rollouts:
-                assert each.reward == pytest.approx(sum(each.reward_parts.values()))
+            for scored in group.rollouts:
+                assert scored.reward == pytest.approx(sum(scored.reward_parts.values()))
     best = max(
         (evaluation for result in one for evaluation in result.evaluations if evaluation.split == "validation"),
         key=lambda evaluation: (evaluation.mode == "sampled", evaluation.success, evaluation.mean_reward),
@@ -122,10 +122,10 @@ async def test_cancelling_in_the_middle_of_rollouts_leaves_the_engine_idle(
         with pytest.raises(asyncio.CancelledError):
             await work
         async with asyncio.timeout(60):
-            seen = [-1.0, await sampling_s()]
-            while seen[-1] != seen[-2]:
+            seconds_so_far = [-1.0, await sampling_s()]
+            while seconds_so_far[-1] != seconds_so_far[-2]:
                 await asyncio.sleep(0.1)
-                seen.append(await sampling_s())
+                seconds_so_far.append(await sampling_s())
     assert asyncio.all_tasks() == before
 
 

@@ -28,8 +28,8 @@ from tests import policies
 from tests.fakes.local_child import IMPORTS, adapter
 from tests.fakes.local_process import KEY, LocalProcess
 from tests.fakes.tiny_model import make_tiny_model
-from tests.integration.training.test_train_once import Entries, group_of, take
-from tests.unit.training.backends.test_torn_checkpoints import OFFSETS
+from tests.integration.training.killed_steps import Entries, group_of, take
+from tests.unit.training.backends.torn_adapters import OFFSETS
 
 _names = count()
 
@@ -67,7 +67,7 @@ def trajectory(number: int, reward: float) -> Any:
     from openai.types.chat.chat_completion import Choice
 
     tokens: Any = [
-        {"token": f"token_id:{each}", "bytes": None, "logprob": -0.5, "top_logprobs": []} for each in (number, 6)
+        {"token": f"token_id:{token}", "bytes": None, "logprob": -0.5, "top_logprobs": []} for token in (number, 6)
     ]
     message = {"role": "assistant", "content": "At noon."}
     choice = {"index": 0, "finish_reason": "stop", "message": message, "logprobs": {"content": tokens}}
@@ -107,11 +107,11 @@ def test_a_group_reaches_art_as_it_was_sent() -> None:
     history.messages_and_choices += [{"role": "assistant", "tool_calls": [call]}, reply]
     forked.additional_histories.append(history)
     group = import_art().TrajectoryGroup([forked, trajectory(2, 0.0)])
-    sent = group.model_dump(mode="json", warnings=False)
-    received = _group(json.loads(json.dumps(sent)))
-    assert received.model_dump(mode="json", warnings=False)["trajectories"] == sent["trajectories"]
-    kept = received.trajectories[0].additional_histories[0].messages_and_choices[1]
-    assert kept.logprobs.content[0].token == "token_id:2"
+    dumped = group.model_dump(mode="json", warnings=False)
+    received = _group(json.loads(json.dumps(dumped)))
+    assert received.model_dump(mode="json", warnings=False)["trajectories"] == dumped["trajectories"]
+    forked_reply = received.trajectories[0].additional_histories[0].messages_and_choices[1]
+    assert forked_reply.logprobs.content[0].token == "token_id:2"
 
 
 async def test_another_step_than_expected_trains_nothing(
@@ -127,12 +127,13 @@ async def test_another_step_than_expected_trains_nothing(
 
 
 async def test_equal_rewards_leave_step_0_and_copy_a_later_one(backend: LocalBackend, spec: ModelSpec) -> None:
-    """ART has nothing to copy at step 0; what it says is what is told."""
+    """ART has nothing to copy at step 0; the outcome is what it reports."""
     policy = await backend.register(spec)
     assert (await train(policy, reward=0.0)).step == 0
     await train(policy)
     outcome = await train(policy, 1, reward=0.0)
-    assert (outcome.step, outcome.metrics["data/step_num_groups_trainable"]) == (2, 0.0)
+    assert outcome.step == 2
+    assert outcome.metrics["data/step_num_groups_trainable"] == 0.0
 
 
 async def test_options_that_touch_files_and_unknown_ones_are_refused(backend: LocalBackend, spec: ModelSpec) -> None:
@@ -156,19 +157,19 @@ async def test_a_key_that_is_wrong(process: LocalProcess, spec: ModelSpec) -> No
 
 
 async def test_torn_checkpoints_are_never_used(process: LocalProcess, backend: LocalBackend, spec: ModelSpec) -> None:
-    """Each time the model goes on from its last good one; the other offsets are tested with the guard alone."""
+    """The model continues from its last good checkpoint. The other offsets are tested with the guard alone."""
     policy = await backend.register(spec)
     await train(policy)
     checkpoints = process.checkpoints(spec.project, spec.name)
     other = ModelSpec(spec.project, f"{spec.name}-b", spec.base_model)
     torn: list[bytes | None] = [adapter()[:offset] for offset in OFFSETS[1::7]]
-    for number, left in enumerate([*torn, None]):
+    for number, content in enumerate([*torn, None]):
         await backend.register(other)  # whatever was loaded is not any more
         shutil.copytree(checkpoints / "0001", checkpoints / "0007")
-        if left is None:
+        if content is None:
             (checkpoints / "0007" / "adapter_config.json").unlink()
         else:
-            (checkpoints / "0007" / ADAPTER).write_bytes(left)
+            (checkpoints / "0007" / ADAPTER).write_bytes(content)
         again = await backend.register(spec)
         assert await again.step() == 1
         assert len(list(checkpoints.glob("0007*.torn"))) == number + 1
@@ -239,11 +240,11 @@ async def test_one_model_is_on_the_gpu_at_a_time(tmp_path: Path) -> None:
 
 def test_what_arts_import_chain_needs_and_does(process: LocalProcess) -> None:
     """`art.local` imports without a GPU, and changes the process for good; its model config needs megatron."""
-    found = json.loads((process.data_dir / IMPORTS).read_text())
-    assert found["asyncio_is_patched"], "nest_asyncio"
-    assert found["start_method"] == "spawn"
-    if "megatron" in found["missing"]:
-        assert found["model_config_wants"] in found["missing"], (
+    report = json.loads((process.data_dir / IMPORTS).read_text())
+    assert report["asyncio_is_patched"], "nest_asyncio"
+    assert report["start_method"] == "spawn"
+    if "megatron" in report["missing"]:
+        assert report["model_config_wants"] in report["missing"], (
             "ART does not need megatron any more: take it out of NEEDED"
         )
 
@@ -259,15 +260,15 @@ def test_the_backend_itself_never_imports_it() -> None:
 def test_what_is_hidden_for_a_moment_is_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """While ART is imported without torch, a worker may ask what it can drive."""
     monkeypatch.setitem(sys.modules, "torch", None)
-    told = missing()
-    assert told is None or "torch, " not in told
+    reason = missing()
+    assert reason is None or "torch, " not in reason
 
 
-def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = missing(tmp_path)
-    assert said
-    assert "unsloth" in said
-    assert "the extra `gpu`" in said
+def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = missing(tmp_path)
+    assert reason
+    assert "unsloth" in reason
+    assert "the extra `gpu`" in reason
     monkeypatch.setattr("learnloop_service.training.backends.local.backend.NEEDED", ("json",))
     assert missing(tmp_path) == "it needs an NVIDIA GPU, and this machine shows none (no /dev/nvidia0)"
     (tmp_path / "nvidia0").touch()
@@ -297,7 +298,7 @@ def test_the_config_is_what_arts_own_types_and_checks_take(
 
 
 @pytest.mark.parametrize(
-    ("trainers", "inference", "said"),
+    ("trainers", "inference", "message"),
     [
         ((0,), (), "exactly one"),
         ((), (1,), "one or more"),
@@ -308,9 +309,9 @@ def test_the_config_is_what_arts_own_types_and_checks_take(
     ],
 )
 def test_what_art_would_refuse_is_refused_at_once(
-    trainers: tuple[int, ...], inference: tuple[int, ...], said: str
+    trainers: tuple[int, ...], inference: tuple[int, ...], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         model_config(trainers, inference, {})
     validate = import_art("art.dev.validate")
     config = {name: list(ids) for name, ids in (("trainer_gpu_ids", trainers), ("inference_gpu_ids", inference)) if ids}

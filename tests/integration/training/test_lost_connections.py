@@ -64,8 +64,8 @@ async def test_a_request_on_a_forgotten_connection_ends_and_the_next_is_answered
 
 async def test_a_reply_that_takes_long_is_waited_for(network: ForgetfulNetwork, chat: EndpointChat) -> None:
     """It takes many times what the engine is first asked after."""
-    asked = {**ASKED, "max_tokens": 3_000}
-    replies = await asyncio.gather(*(chat.complete({**asked, "seed": seed}) for seed in range(4)))
+    body = {**ASKED, "max_tokens": 3_000}
+    replies = await asyncio.gather(*(chat.complete({**body, "seed": seed}) for seed in range(4)))
     assert all(reply.usage and reply.usage.completion_tokens > 1 for reply in replies)
     assert network.connections > 1, "nothing took long enough to be asked for"
 
@@ -97,22 +97,26 @@ def mail() -> Environment:
     return SyntheticEmailSearch()
 
 
-async def test_a_rollout_goes_on_after_its_connection_is_forgotten(
+async def test_a_rollout_continues_after_its_connection_is_forgotten(
     network: ForgetfulNetwork, chat: EndpointChat, mail: Environment
 ) -> None:
     await chat.complete({**ASKED, "max_tokens": 1})
     network.forget()
-    done = await rollout(mail, mail.scenarios("train", 1, seed=1)[0], chat, RolloutLimits(2, 8, 60.0), id="one", seed=1)
-    assert done.failure is None
+    played = await rollout(
+        mail, mail.scenarios("train", 1, seed=1)[0], chat, RolloutLimits(2, 8, 60.0), id="one", seed=1
+    )
+    assert played.failure is None
 
 
 async def test_time_that_the_backend_took_is_not_the_agents_failure(
     network: ForgetfulNetwork, chat: EndpointChat, mail: Environment
 ) -> None:
     network.forgets_new = True
-    done = await rollout(mail, mail.scenarios("train", 1, seed=1)[0], chat, RolloutLimits(2, 8, 25.0), id="one", seed=1)
-    assert done.failure is not None
-    assert done.failure.kind is FailureKind.BACKEND_AWAY
+    played = await rollout(
+        mail, mail.scenarios("train", 1, seed=1)[0], chat, RolloutLimits(2, 8, 25.0), id="one", seed=1
+    )
+    assert played.failure is not None
+    assert played.failure.kind is FailureKind.BACKEND_AWAY
 
 
 def _looks_for_its_peer(end: socket.socket) -> bool:

@@ -3,13 +3,13 @@
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import OpenAI
 
 from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
 from learnloop_service.environment.trace import tracing
@@ -22,22 +22,12 @@ from learnloop_service.training.rollout.histories import messages_of, transcript
 from learnloop_service.training.rollout.rollout import RolloutLimits, rollout
 from learnloop_service.training.types import FailureKind, Rollout
 from tests.conditions import until
+from tests.fakes.noted_spans import Noted
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
-from tests.integration.training.test_rollouts import READ, RIGHT, SCENARIO, hang, in_turn
-from tests.unit.environment.test_trace import Noted
+from tests.integration.training.scripted_agents import Scripted, answer, ask, react
+from tests.integration.training.scripted_replies import READ, RIGHT, SCENARIO, hang, in_turn
 
 ENVIRONMENT = SyntheticEmailSearch()
-
-
-@dataclass(frozen=True)
-class Scripted:
-    """An agent that does what a test says."""
-
-    work: Callable[[AgentTask], Awaitable[str]]
-    name: str = "scripted"
-
-    async def run(self, task: AgentTask) -> str:
-        return await self.work(task)
 
 
 async def roll(model: ScriptedChat, work: Callable[[AgentTask], Awaitable[str]], **options: Any) -> Rollout:
@@ -45,44 +35,9 @@ async def roll(model: ScriptedChat, work: Callable[[AgentTask], Awaitable[str]],
         return await rollout(ENVIRONMENT, SCENARIO, chat, **{"id": "r1", "seed": 7, "agent": Scripted(work), **options})
 
 
-async def ask(task: AgentTask, messages: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
-    """The model's message, as an agent keeps it."""
-    access = task.model
-    client = AsyncOpenAI(
-        base_url=access.base_url, api_key=access.api_key, http_client=access.http_client, max_retries=0
-    )
-    body: Any = {"messages": list(messages), "tools": [tool.openai() for tool in task.tools], **more}
-    completion = await client.chat.completions.create(**{"model": access.model, **body})
-    message: dict[str, Any] = completion.choices[0].message.model_dump(exclude_none=True)
-    return message
-
-
-async def answer(task: AgentTask, message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Results of the message's tool calls."""
-    return [
-        {
-            "role": "tool",
-            "tool_call_id": each["id"],
-            "content": await task.call_tool(each["function"]["name"], each["function"]["arguments"], each["id"]),
-        }
-        for each in message.get("tool_calls", [])
-    ]
-
-
-async def react(task: AgentTask) -> str:
-    """The built-in loop, written by hand."""
-    messages: list[Any] = list(task.messages)
-    while True:
-        message = await ask(task, messages)
-        messages.append(message)
-        if not message.get("tool_calls"):
-            return str(message.get("content"))
-        messages += await answer(task, message)
-
-
-def shape(done: Rollout) -> list[list[str]]:
+def shape(played: Rollout) -> list[list[str]]:
     """The sequences: roles, where `*` is what is trained."""
-    histories: list[Any] = [done.trajectory, *done.trajectory.additional_histories]
+    histories: list[Any] = [played.trajectory, *played.trajectory.additional_histories]
     return [
         ["*" if not isinstance(item, dict) else item["role"] for item in history.messages_and_choices]
         for history in histories
@@ -103,16 +58,17 @@ async def test_an_agent_asks_and_is_judged_as_the_built_in_loop(agent: Any) -> N
     several = Reply((*READ.calls, *call("read_email", email_id="nowhere").calls))
     turns = [several, call("search_inbox", keywords=["nothing like it"]), RIGHT]
     async with scripted_chat(in_turn([*turns, *turns])) as model:
-        own = await roll(model, react, agent=agent)
+        outside = await roll(model, react, agent=agent)
         built_in = await roll(model, react, agent=None)
-    asked = [[_compared(request) for request in requests] for requests in (model.requests[:3], model.requests[3:])]
-    assert asked[0] == asked[1]
-    assert (own.error, own.outcome) == (None, built_in.outcome)
-    assert own.outcome["finish"] == "answered"
-    assert shape(own) == shape(built_in) == [["system", "user", "*", "tool", "tool", "*", "tool", "*"]]
+    compared = [[_compared(request) for request in requests] for requests in (model.requests[:3], model.requests[3:])]
+    assert compared[0] == compared[1]
+    assert outside.error is None
+    assert outside.outcome == built_in.outcome
+    assert outside.outcome["finish"] == "answered"
+    assert shape(outside) == shape(built_in) == [["system", "user", "*", "tool", "tool", "*", "tool", "*"]]
     counted = ("turns", "prompt_tokens", "completion_tokens")
-    assert [own.trajectory.metrics[name] for name in counted] == [3, 150, 30]
-    assert own.trajectory.tools == built_in.trajectory.tools
+    assert [outside.trajectory.metrics[name] for name in counted] == [3, 150, 30]
+    assert outside.trajectory.tools == built_in.trajectory.tools
 
 
 def _compared(request: Mapping[str, Any]) -> Any:
@@ -122,8 +78,8 @@ def _compared(request: Mapping[str, Any]) -> Any:
             **message,
             "content": message.get("content") or "",
             "tool_calls": [
-                (each["id"], each["function"]["name"], json.loads(each["function"]["arguments"]))
-                for each in message.get("tool_calls") or ()
+                (tool_call["id"], tool_call["function"]["name"], json.loads(tool_call["function"]["arguments"]))
+                for tool_call in message.get("tool_calls") or ()
             ],
         }
         for message in request["messages"]
@@ -132,7 +88,7 @@ def _compared(request: Mapping[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("replies", "requests", "finish", "said"),
+    ("replies", "requests", "finish", "message"),
     [
         (
             [READ, Reply(content="It is on 14 March.")],
@@ -147,32 +103,34 @@ def _compared(request: Mapping[str, Any]) -> Any:
     ],
 )
 async def test_ends_that_the_environment_judges(
-    agent: Any, replies: list[Reply], requests: int, finish: str, said: str
+    agent: Any, replies: list[Reply], requests: int, finish: str, message: str
 ) -> None:
     async with scripted_chat(in_turn(replies)) as model:
-        done = await roll(model, react, agent=agent, limits=RolloutLimits(max_turns=3))
-    assert (done.error, done.outcome["finish"]) == (None, finish)
-    assert said in done.outcome["detail"]
+        played = await roll(model, react, agent=agent, limits=RolloutLimits(max_turns=3))
+    assert played.error is None
+    assert played.outcome["finish"] == finish
+    assert message in played.outcome["detail"]
     assert len(model.requests) == requests
 
 
-async def test_a_rewritten_history_is_a_sequence_of_its_own() -> None:
+async def test_a_rewritten_history_is_another_sequence() -> None:
     async def summarise(task: AgentTask) -> str:
         opening: list[Any] = list(task.messages)
         first = await ask(task, opening)
-        found = await answer(task, first)
-        summary = await ask(task, [{"role": "user", "content": f"Summarise: {found[0]['content']}"}])
+        results = await answer(task, first)
+        summary = await ask(task, [{"role": "user", "content": f"Summarise: {results[0]['content']}"}])
         shorter = [*opening, {"role": "user", "content": f"So far: {summary['content']}"}]
         last = await ask(task, shorter)
         await answer(task, last)
         return ""
 
     async with scripted_chat(in_turn([READ, Reply(content="Kickoff mail read."), RIGHT])) as model:
-        done = await roll(model, summarise)
-    assert (done.error, done.outcome["finish"]) == (None, "answered")
-    assert shape(done) == [["system", "user", "*"], ["user", "*"], ["system", "user", "user", "*"]]
-    assert messages_of(done.trajectory)[-1]["tool_calls"][0]["function"]["name"] == "read_email"
-    read = [each["role"] for each in transcript_of(done.trajectory)]
+        played = await roll(model, summarise)
+    assert played.error is None
+    assert played.outcome["finish"] == "answered"
+    assert shape(played) == [["system", "user", "*"], ["user", "*"], ["system", "user", "user", "*"]]
+    assert messages_of(played.trajectory)[-1]["tool_calls"][0]["function"]["name"] == "read_email"
+    read = [message["role"] for message in transcript_of(played.trajectory)]
     assert read == ["system", "user", "assistant", "user", "assistant", "user", "assistant"]  # by a judge, each once
 
 
@@ -181,19 +139,22 @@ async def test_parallel_calls_and_forks_train_nothing_twice() -> None:
         opening: list[Any] = list(task.messages)
         one, other = await asyncio.gather(ask(task, opening), ask(task, opening))
         assert one == other  # the scripted model says the same
-        branches = [[*opening, one, *[{**each, "content": text} for each in await answer(task, one)]] for text in "ab"]
+        branches = [
+            [*opening, one, *[{**result, "content": text} for result in await answer(task, one)]] for text in "ab"
+        ]
         for branch in branches:
             await ask(task, branch)
         await answer(task, await ask(task, [*branches[0], {"role": "user", "content": "Answer now."}]))
         return ""
 
     async with scripted_chat(in_turn([READ, READ, Reply(content="x"), Reply(content="y"), RIGHT])) as model:
-        done = await roll(model, fork)
-    assert (done.error, done.outcome["finish"]) == (None, "answered")
-    trained = [roles.count("*") for roles in shape(done)]
-    assert sum(trained) == done.trajectory.metrics["turns"] == 5
-    assert shape(done)[:2] == [["system", "user", "*", "tool", "*"], ["system", "user", "*", "tool", "*"]]
-    assert shape(done)[2:] == [["system", "user", "assistant", "tool", "user", "*"]]
+        played = await roll(model, fork)
+    assert played.error is None
+    assert played.outcome["finish"] == "answered"
+    trained = [roles.count("*") for roles in shape(played)]
+    assert sum(trained) == played.trajectory.metrics["turns"] == 5
+    assert shape(played)[:2] == [["system", "user", "*", "tool", "*"], ["system", "user", "*", "tool", "*"]]
+    assert shape(played)[2:] == [["system", "user", "assistant", "tool", "user", "*"]]
 
 
 async def test_the_journal_keeps_every_sequence() -> None:
@@ -202,10 +163,10 @@ async def test_the_journal_keeps_every_sequence() -> None:
         return await react(task)
 
     async with scripted_chat(in_turn([Reply(content="Hello."), READ, RIGHT])) as model:
-        done = await roll(model, side_question)
-    again = load_rollout(SCENARIO, dump_rollout(done))
-    assert shape(again) == shape(done) == [["user", "*"], ["system", "user", "*", "tool", "*"]]
-    assert again.trajectory.model_dump(mode="json") == done.trajectory.model_dump(mode="json")
+        played = await roll(model, side_question)
+    again = load_rollout(SCENARIO, dump_rollout(played))
+    assert shape(again) == shape(played) == [["user", "*"], ["system", "user", "*", "tool", "*"]]
+    assert again.trajectory.model_dump(mode="json") == played.trajectory.model_dump(mode="json")
 
 
 async def crash(task: AgentTask) -> str:
@@ -234,7 +195,7 @@ async def streaming(task: AgentTask) -> str:
 
 
 @pytest.mark.parametrize(
-    ("work", "said"),
+    ("work", "message"),
     [
         (crash, "the agent scripted raised RuntimeError: a bug of the graph"),
         (silence, "the agent scripted ended without an answer of its model"),
@@ -243,12 +204,12 @@ async def streaming(task: AgentTask) -> str:
         (streaming, "leave out `stream`"),
     ],
 )
-async def test_an_agent_that_fails_has_no_outcome(work: Callable[[AgentTask], Awaitable[str]], said: str) -> None:
+async def test_an_agent_that_fails_has_no_outcome(work: Callable[[AgentTask], Awaitable[str]], message: str) -> None:
     async with scripted_chat(in_turn([READ, RIGHT])) as model:
-        done = await roll(model, work)
-    assert done.failure is not None
-    assert done.failure.kind is FailureKind.AGENT
-    assert said in done.failure.message
+        played = await roll(model, work)
+    assert played.failure is not None
+    assert played.failure.kind is FailureKind.AGENT
+    assert message in played.failure.message
 
 
 async def test_a_crash_after_the_final_answer_changes_nothing() -> None:
@@ -257,8 +218,9 @@ async def test_a_crash_after_the_final_answer_changes_nothing() -> None:
         raise RuntimeError("too late to matter")
 
     async with scripted_chat(in_turn([RIGHT])) as model:
-        done = await roll(model, work)
-    assert (done.error, done.outcome["finish"]) == (None, "answered")
+        played = await roll(model, work)
+    assert played.error is None
+    assert played.outcome["finish"] == "answered"
 
 
 async def sleeps(task: AgentTask) -> str:
@@ -288,9 +250,10 @@ async def test_an_agent_that_hangs_is_left_behind(
     """Also one that blocks its thread, and one that does not take a cancellation."""
     monkeypatch.setattr(own_loop, "_GRACE_S", 0.01)
     async with scripted_chat(hang) as model:
-        done = await roll(model, work, limits=RolloutLimits(timeout_s=0.05))
-    assert done.failure is not None
-    assert (done.failure.kind, done.outcome["finish"]) == (FailureKind.TIMEOUT, "open")
+        played = await roll(model, work, limits=RolloutLimits(timeout_s=0.05))
+    assert played.failure is not None
+    assert played.failure.kind == FailureKind.TIMEOUT
+    assert played.outcome["finish"] == "open"
 
 
 async def test_what_hangs_in_the_model_is_cancelled_with_the_rollout() -> None:
@@ -312,8 +275,9 @@ async def test_a_refused_request_is_the_agents_to_mend() -> None:
         raise AssertionError
 
     async with scripted_chat(in_turn([Reply(status=400), RIGHT])) as model:
-        done = await roll(model, shorten)
-    assert (done.error, done.outcome["finish"]) == (None, "answered")
+        played = await roll(model, shorten)
+    assert played.error is None
+    assert played.outcome["finish"] == "answered"
 
 
 FULL = Reply(status=400, body={"error": {"message": "Too much.", "code": "context_length_exceeded"}})
@@ -322,9 +286,10 @@ FULL = Reply(status=400, body={"error": {"message": "Too much.", "code": "contex
 @pytest.mark.parametrize("replies", [[READ, FULL], [FULL]])
 async def test_an_agent_whose_context_is_full_has_ended(agent: Any, replies: list[Reply]) -> None:
     async with scripted_chat(in_turn([*replies, *[FULL] * 9])) as model:
-        done = await roll(model, react, agent=agent)
-    assert (done.error, done.outcome["finish"]) == (None, "full_context")
-    assert "fills the model's context" in done.outcome["detail"]
+        played = await roll(model, react, agent=agent)
+    assert played.error is None
+    assert played.outcome["finish"] == "full_context"
+    assert "fills the model's context" in played.outcome["detail"]
 
 
 async def test_an_agent_that_gives_up_on_a_full_context_has_ended() -> None:
@@ -334,8 +299,9 @@ async def test_an_agent_that_gives_up_on_a_full_context_has_ended() -> None:
         return "I give up."
 
     async with scripted_chat(in_turn([READ, FULL])) as model:
-        done = await roll(model, gives_up)
-    assert (done.error, done.outcome["finish"]) == (None, "full_context")
+        played = await roll(model, gives_up)
+    assert played.error is None
+    assert played.outcome["finish"] == "full_context"
 
 
 async def test_a_full_context_that_the_agent_mended_is_forgotten() -> None:
@@ -345,8 +311,9 @@ async def test_a_full_context_that_the_agent_mended_is_forgotten() -> None:
         return await react(task)
 
     async with scripted_chat(in_turn([FULL, Reply(content="Done.")])) as model:
-        done = await roll(model, shorten)
-    assert (done.error, done.outcome["finish"]) == (None, "malformed")
+        played = await roll(model, shorten)
+    assert played.error is None
+    assert played.outcome["finish"] == "malformed"
 
 
 async def test_a_model_that_is_away_is_no_failure_of_the_agent() -> None:
@@ -359,10 +326,10 @@ async def test_a_model_that_is_away_is_no_failure_of_the_agent() -> None:
             return "I do not care."
 
     async with scripted_chat(in_turn([READ, *[Reply(status=500)] * 9])) as model:
-        done = await roll(model, swallows)
-    assert done.failure is not None
-    assert done.failure.kind is FailureKind.BACKEND_ERROR
-    assert "as scripted" in done.failure.message
+        played = await roll(model, swallows)
+    assert played.failure is not None
+    assert played.failure.kind is FailureKind.BACKEND_ERROR
+    assert "as scripted" in played.failure.message
 
 
 async def test_a_client_that_blocks_reaches_the_model_too() -> None:
@@ -371,22 +338,24 @@ async def test_a_client_that_blocks_reaches_the_model_too() -> None:
             base_url=task.model.base_url, api_key=task.model.api_key, http_client=task.model.sync_http_client
         )
         messages: Any = list(task.messages)
-        said = client.chat.completions.create(
+        completion = client.chat.completions.create(
             model=task.model.model, messages=messages, temperature=0, seed=1, max_tokens=5
         )
-        await answer(task, said.choices[0].message.model_dump(exclude_none=True))
+        await answer(task, completion.choices[0].message.model_dump(exclude_none=True))
         return ""
 
     async with scripted_chat(in_turn([RIGHT])) as model:
-        done = await roll(model, work, limits=RolloutLimits(temperature=0.7))
-    assert (done.error, done.outcome["finish"]) == (None, "answered")
+        played = await roll(model, work, limits=RolloutLimits(temperature=0.7))
+    assert played.error is None
+    assert played.outcome["finish"] == "answered"
     [request] = model.requests
-    assert (request["temperature"], request["max_tokens"]) == (0.7, 5)  # the run decides how it is sampled
+    assert request["temperature"] == 0.7
+    assert request["max_tokens"] == 5
     assert request["seed"] != 1
 
 
 class Purse:
-    """A reservation of so many requests; `most` is what the last one was to take at most."""
+    """A reservation of a number of requests; `most` has the upper bound of each."""
 
     def __init__(self, requests: int) -> None:
         self.requests = requests
@@ -402,7 +371,7 @@ class Purse:
         self.spent += used
 
 
-async def test_a_budget_that_is_used_up_ends_the_rollout_whatever_the_agent_makes_of_it() -> None:
+async def test_a_budget_that_is_used_up_ends_the_rollout_whatever_the_agent_does() -> None:
     async def swallows(task: AgentTask) -> str:
         try:
             return await react(task)
@@ -435,29 +404,32 @@ async def test_calls_at_the_same_time_are_reserved_for_together() -> None:
         work = asyncio.create_task(roll(model, parallel, reservation=purse))
         await until(lambda: len(purse.most) == 3)
         release.set()
-        done = await work
+        played = await work
     one, two, three = purse.most
-    assert (two, three) == (one + one, one + one + one)
-    assert done.trajectory.metrics["turns"] == 3
+    assert two == one + one
+    assert three == one + one + one
+    assert played.trajectory.metrics["turns"] == 3
 
 
-async def test_an_endpoint_that_lost_its_memory_is_asked_again_from_the_beginning(
+async def test_an_endpoint_that_lost_its_memory_is_asked_from_the_beginning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As in the built-in loop: all calls of a rollout come from one process."""
+    """All calls of a rollout come from one process, as in the built-in loop."""
     monkeypatch.setattr("learnloop_service.training.rollout.rollout._LONGEST_PAUSE_S", 0.0)
     async with (
         scripted_chat(in_turn([READ, Reply(status=503), READ, RIGHT])) as model,
         open_chat(replace(model.endpoint(), remembers=True)) as chat,
     ):
-        done = await rollout(ENVIRONMENT, SCENARIO, chat, id="r1", seed=7, agent=Scripted(react))
-    assert (done.error, done.outcome["finish"]) == (None, "answered")
-    assert (len(model.requests), done.trajectory.metrics["turns"]) == (4, 2)
+        played = await rollout(ENVIRONMENT, SCENARIO, chat, id="r1", seed=7, agent=Scripted(react))
+    assert played.error is None
+    assert played.outcome["finish"] == "answered"
+    assert len(model.requests) == 4
+    assert played.trajectory.metrics["turns"] == 2
     assert model.requests[0]["seed"] == model.requests[2]["seed"]
 
 
 async def test_its_calls_are_traced_below_its_rollout(agent: Any) -> None:
-    """Although it runs on a thread of its own."""
+    """The agent runs on another thread."""
     noted = Noted()
     async with scripted_chat(in_turn([READ, RIGHT])) as model:
         with tracing(noted.tracer):

@@ -27,33 +27,22 @@ from learnloop_service.training.backends.base import (
 from learnloop_service.training.budget import Unlimited
 from learnloop_service.training.loop.collector import RolloutsFailed
 from learnloop_service.training.loop.learn_loop import learn_loop
-from learnloop_service.training.types import IterationProgress, IterationResult, PipelineConfig, RunConfig
+from learnloop_service.training.types import IterationProgress, IterationResult
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, scripted_chat
-from tests.integration.training.test_learn_loop import (
+from tests.integration.training.scripted_runs import (
     CONFIG,
+    MemoryJournal,
     Trained,
     address_of,
+    ahead,
     figures,
+    iterations_of,
     left_as_it_was,
     lucky,
     run,
     skilled,
 )
-
-
-def ahead(staleness: int, config: RunConfig = CONFIG) -> RunConfig:
-    return replace(config, pipeline=PipelineConfig(staleness))
-
-
-def iterations_of(config: RunConfig) -> dict[str, int]:
-    """Which iteration trains on each inbox."""
-    environment, found = SyntheticEmailSearch(), dict[str, int]()
-    for iteration in range(1, config.iterations + 1):
-        start = (iteration - 1) * config.groups_per_iteration
-        for scenario in environment.scenarios("train", config.groups_per_iteration, config.seed, start):
-            found[scenario.task["inbox_address"]] = iteration
-    return found
 
 
 class Observed(Trained):
@@ -84,13 +73,13 @@ class Observed(Trained):
 
 
 @pytest.mark.parametrize("staleness", [1, 2, 3])
-async def test_the_next_rollouts_are_made_while_a_step_trains_and_never_more_than_so_many_ahead(staleness: int) -> None:
-    each = CONFIG.groups_per_iteration * CONFIG.rollouts_per_group
+async def test_the_next_rollouts_run_while_a_step_trains_within_the_staleness(staleness: int) -> None:
+    per_iteration = CONFIG.groups_per_iteration * CONFIG.rollouts_per_group
 
     def all_ahead_are_made(policy: Observed, iteration: int) -> bool:
         """Where rollouts waited for training, this never came."""
         last = min(iteration + staleness, CONFIG.iterations)
-        return all(len(policy.asked[later]) == each for later in range(iteration + 1, last + 1))
+        return all(len(policy.asked[later]) == per_iteration for later in range(iteration + 1, last + 1))
 
     async with left_as_it_was(), scripted_chat(skilled(lucky)) as model:
         policy = Observed(model.url, all_ahead_are_made)
@@ -100,7 +89,7 @@ async def test_the_next_rollouts_are_made_while_a_step_trains_and_never_more_tha
         async with aclosing(loop):
             async for result in loop:
                 results.append(result)
-                begun = max((iteration for iteration, asked in policy.asked.items() if asked), default=0)
+                begun = max((iteration for iteration, requests in policy.asked.items() if requests), default=0)
                 assert begun <= result.iteration + 1 + staleness
     assert [result.step for result in results] == [0, 1, 2, 3, 4]
     expected = [max(0, iteration - 1 - staleness) for iteration in range(1, 5)]
@@ -118,7 +107,7 @@ async def test_without_staleness_nothing_is_asked_while_a_step_trains() -> None:
         policy = Observed(model.url)
         model.script = policy.noted(model.script)
         results = await run(model, policy=policy)
-    assert {trained for asked in policy.asked.values() for trained, _ in asked} == {None}
+    assert {trained for requests in policy.asked.values() for trained, _ in requests} == {None}
     assert [(result.sampled_step, result.staleness) for result in results] == [
         (None, None),
         *((n, 0) for n in range(4)),
@@ -135,7 +124,7 @@ async def test_what_runs_ahead_of_a_run_that_fails_is_given_up() -> None:
             await run(model, ahead(1), policy=Fails(model.url))
 
 
-async def test_the_next_rollouts_are_made_beside_the_saving_and_judged_in_their_turn() -> None:
+async def test_the_next_rollouts_run_during_the_saving_and_are_judged_in_turn() -> None:
     results: list[IterationResult] = []
     judge, progress = InTurn(results), list[IterationProgress]()
     async with left_as_it_was(), scripted_chat(answer := skilled(lucky)) as model:
@@ -153,7 +142,7 @@ async def test_the_next_rollouts_are_made_beside_the_saving_and_judged_in_their_
     assert [result.timing.ahead_s > 0 for result in results] == [False, True, True, True, True]
     assert [(result.sampled_step, result.staleness) for result in results[1:]] == [(n, 0) for n in range(4)]
     assert judge.saved == {n: {n} for n in (1, 2, 3, 4)}
-    order = [each.iteration for each in progress]
+    order = [report.iteration for report in progress]
     assert order == sorted(order)
 
 
@@ -238,23 +227,23 @@ async def test_a_loop_that_is_closed_leaves_nothing_running_ahead() -> None:
 
 
 async def test_progress_is_that_of_the_current_iteration() -> None:
-    seen: list[IterationProgress] = []
+    reports: list[IterationProgress] = []
     async with scripted_chat(skilled(lucky)) as model:
         policy = Observed(model.url, lambda policy, n: n == CONFIG.iterations or len(policy.asked[n + 1]) == 12)
         model.script = policy.noted(model.script)
-        await run(model, ahead(1), policy=policy, progress=seen.append)
-    order = [progress.iteration for progress in seen]
+        await run(model, ahead(1), policy=policy, progress=reports.append)
+    order = [progress.iteration for progress in reports]
     assert order == sorted(order)
-    assert {progress.iteration for progress in seen if progress.phase == "judge"} == {0, 1, 2, 3, 4}
+    assert {progress.iteration for progress in reports if progress.phase == "judge"} == {0, 1, 2, 3, 4}
 
 
 class Lessons(SyntheticEmailSearch):
     """Learns how often it reflected, and notes what each attempt at a training scenario saw of that."""
 
-    def __init__(self, seen: dict[str, set[int]], closed: list[int]) -> None:
+    def __init__(self, lessons_met: dict[str, set[int]], closed: list[int]) -> None:
         super().__init__()
         self.lessons = 0
-        self._seen, self._closed = seen, closed
+        self._seen, self._closed = lessons_met, closed
 
     def episode(self, scenario: Scenario, max_turns: int | None = None) -> EmailEpisode:
         self._seen[scenario.id].add(self.lessons)
@@ -277,24 +266,24 @@ class Lessons(SyntheticEmailSearch):
         super().close()
 
 
-async def test_an_environment_that_learns_is_as_it_was_when_its_rollouts_may_begin() -> None:
-    """Its state is as old as the policy, while the iterations before go on learning; evaluations see the newest."""
-    seen: dict[str, set[int]] = defaultdict(set)
+async def test_rollouts_have_an_environment_that_is_as_old_as_their_policy() -> None:
+    """Its state is as old as the policy while the iterations before still learn; evaluations see the newest."""
+    lessons_met: dict[str, set[int]] = defaultdict(set)
     closed: list[int] = []
 
     def another() -> Environment:
-        return Lessons(seen, closed)
+        return Lessons(lessons_met, closed)
 
     async with scripted_chat(skilled(lucky)) as model:
         policy = Observed(model.url, lambda policy, n: n == CONFIG.iterations or len(policy.asked[n + 1]) == 12)
         model.script = policy.noted(model.script)
         results = await run(model, ahead(1), another(), policy=policy, another_environment=another)
     assert [result.reflection and result.reflection.state["lessons"] for result in results] == [1, 2, 3, 4, 5]
-    trained = [{frozenset(seen[group.scenario.id]) for group in result.groups} for result in results[1:]]
+    trained = [{frozenset(lessons_met[group.scenario.id]) for group in result.groups} for result in results[1:]]
     assert trained == [{frozenset({n})} for n in (1, 1, 2, 3)]
     assert sorted(closed) == [1, 1, 2, 3], "one for each iteration's rollouts, closed when they were judged"
-    tested = {each.rollout.scenario.id for e in results[-1].evaluations if e.split == "test" for each in e.rollouts}
-    assert {5} < set().union(*(seen[id] for id in tested))
+    tested = {scored.rollout.scenario.id for e in results[-1].evaluations if e.split == "test" for scored in e.rollouts}
+    assert {5} < set().union(*(lessons_met[id] for id in tested))
 
 
 async def test_rollouts_cannot_run_ahead_in_the_only_environment_that_learns() -> None:
@@ -332,8 +321,8 @@ async def test_a_slow_judge_is_waited_for_beside_the_training() -> None:
 class Shown(Lessons):
     """Shows a scenario that nothing else is made of."""
 
-    def __init__(self, seen: dict[str, set[int]]) -> None:
-        super().__init__(seen, [])
+    def __init__(self, lessons_met: dict[str, set[int]]) -> None:
+        super().__init__(lessons_met, [])
 
     def showcase(self, seed: int) -> Scenario:
         return self.scenarios("train", 1, seed, 1000)[0]
@@ -381,14 +370,14 @@ class InTurn(ReferenceJudge):
         return await super().judge(scenario, candidates)
 
 
-async def test_the_next_rollouts_are_made_beside_the_showcase_and_judged_in_their_turn() -> None:
-    seen: dict[str, set[int]] = defaultdict(set)
+async def test_the_next_rollouts_run_during_the_showcase_and_are_judged_in_turn() -> None:
+    lessons_met: dict[str, set[int]] = defaultdict(set)
     results: list[IterationResult] = []
     judge, progress = InTurn(results), list[IterationProgress]()
     async with left_as_it_was(), scripted_chat(answer := skilled(lucky)) as model:
         policy = Showing(model.url, next_are_asked)
         model.script = policy.showing(answer)
-        loop = learn_loop(CONFIG, Shown(seen), judge, policy, progress=progress.append)
+        loop = learn_loop(CONFIG, Shown(lessons_met), judge, policy, progress=progress.append)
         async with aclosing(loop):
             async for result in loop:
                 results.append(result)
@@ -397,11 +386,13 @@ async def test_the_next_rollouts_are_made_beside_the_showcase_and_judged_in_thei
     assert list(map(figures, results)) == list(map(figures, one_after_the_other))
     assert [result.timing.ahead_s > 0 for result in results] == [False, True, True, True, True]
     assert [(result.sampled_step, result.staleness) for result in results[1:]] == [(n, 0) for n in range(4)]
-    assert {trained for asked in policy.asked.values() for trained, _ in asked} == {None}, "none while a step trained"
-    trained = [{frozenset(seen[group.scenario.id]) for group in result.groups} for result in results[1:]]
+    assert {trained for requests in policy.asked.values() for trained, _ in requests} == {None}, (
+        "none while a step trained"
+    )
+    trained = [{frozenset(lessons_met[group.scenario.id]) for group in result.groups} for result in results[1:]]
     assert trained == [{frozenset({n})} for n in (1, 2, 3, 4)]
     assert judge.saved == {n: {n} for n in (1, 2, 3, 4)}
-    order = [each.iteration for each in progress]
+    order = [report.iteration for report in progress]
     assert order == sorted(order)
 
 
@@ -417,28 +408,8 @@ async def test_a_run_with_a_budget_begins_rollouts_in_their_turn() -> None:
     assert {result.timing.ahead_s for result in results} == {0.0}
 
 
-class Kept:
-    """A journal in memory."""
-
-    def __init__(self) -> None:
-        self.saved: dict[int, dict[str, str]] = defaultdict(dict)
-        self.waited: list[str] = []
-        """The entries of iteration 1 that the loop waited for."""
-
-    async def kept(self, iteration: int) -> Mapping[str, str]:
-        return dict(self.saved[iteration])
-
-    async def keep(self, iteration: int, name: str, value: str) -> None:
-        if iteration == 1:
-            self.waited.append(name)
-        self.keep_soon(iteration, name, value)
-
-    def keep_soon(self, iteration: int, name: str, value: str) -> None:
-        self.saved[iteration][name] = value
-
-
 async def test_verdicts_are_written_with_the_intent_to_train() -> None:
-    journal = Kept()
+    journal = MemoryJournal()
     async with scripted_chat(skilled(lucky)) as model:
         await run(model, environment=Shown(defaultdict(set)), journal=journal)
     assert journal.waited == ["train.intent", "train.job", "train"]
@@ -449,7 +420,7 @@ async def test_verdicts_are_written_with_the_intent_to_train() -> None:
 async def test_rollouts_that_began_beside_a_showcase_survive_the_loop() -> None:
     async with scripted_chat(answer := skilled(lucky)) as model:
         undisturbed = await run(model, environment=Shown(defaultdict(set)))
-        journal = Kept()
+        journal = MemoryJournal()
         policy = Showing(model.url, lambda *_: False)
         model.script = policy.showing(answer)
         loop = learn_loop(CONFIG, Shown(defaultdict(set)), ReferenceJudge(), policy, journal=journal)
@@ -485,7 +456,7 @@ class Early(Observed):
 
 
 async def test_a_checkpoint_is_written_beside_the_next_rollouts_and_waited_for() -> None:
-    results, journal = list[IterationResult](), Kept()
+    results, journal = list[IterationResult](), MemoryJournal()
 
     async def durable(policy: Early, step: int) -> None:
         # Where rollouts waited for the checkpoint, this never came.
@@ -512,8 +483,8 @@ async def test_a_checkpoint_is_written_beside_the_next_rollouts_and_waited_for()
 
 @pytest.mark.parametrize("loses", [TrainingInterrupted("no space left"), StepConflict("0"), JobForgotten("restarted")])
 async def test_what_was_sampled_from_a_step_that_is_lost_is_given_up(loses: Exception) -> None:
-    """Also if another engine has taken the step meanwhile, or it has to be trained again: nothing goes on from it."""
-    journal = Kept()
+    """Nothing continues from it, even if another engine has the step by now, or it has to be trained again."""
+    journal = MemoryJournal()
 
     async def lost(policy: Early, step: int) -> None:
         await until(partial(next_are_asked, policy, step))
@@ -532,7 +503,7 @@ async def test_what_was_sampled_from_a_step_that_is_lost_is_given_up(loses: Exce
     assert not journal.saved[2]
 
 
-async def test_an_evaluation_that_fails_for_a_lost_step_is_not_what_a_run_fails_for() -> None:
+async def test_an_evaluation_that_fails_for_a_lost_step_does_not_fail_the_run() -> None:
     async def answers(request: Mapping[str, Json]) -> Reply:
         if request["model"].endswith("@1"):
             failed.set()
@@ -564,4 +535,4 @@ async def test_a_run_with_a_budget_waits_for_the_checkpoint() -> None:
         model.script = policy.noted(answer)
         results = await run(model, policy=policy, budget=Limited())
     assert {result.timing.ahead_s for result in results} == {0.0}
-    assert {trained for asked in policy.asked.values() for trained, _ in asked} == {None}
+    assert {trained for requests in policy.asked.values() for trained, _ in requests} == {None}

@@ -20,21 +20,22 @@ from learnloop_service.training.scoring import success_rate, summarise
 from learnloop_service.training.types import Group, IterationResult, RunConfig
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, scripted_chat
-from tests.integration.training.test_learn_loop import CONFIG, Trained, address_of, figures, run, skilled
-from tests.integration.training.test_pipeline import Kept, ahead, iterations_of
-from tests.integration.training.test_work_in_flight import resume_after
+from tests.integration.training.scripted_runs import (
+    CONFIG,
+    MemoryJournal,
+    Trained,
+    address_of,
+    ahead,
+    figures,
+    iterations_of,
+    mixed,
+    resume_after,
+    run,
+    skilled,
+)
 
 REPLACING = replace(CONFIG, replace_groups=True)
 SCHEDULED = iterations_of(CONFIG)
-
-
-def teaches(address: str) -> bool:
-    """Whether the rollouts of an inbox differ: two thirds of them."""
-    return sum(address.encode()) % 3 > 0
-
-
-def mixed(step: int, address: str, luck: float) -> bool:
-    return luck < 0.5 if teaches(address) else True
 
 
 def parts(result: IterationResult) -> tuple[list[Group], list[Group]]:
@@ -43,7 +44,7 @@ def parts(result: IterationResult) -> tuple[list[Group], list[Group]]:
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
-async def test_each_group_that_taught_nothing_is_replaced_once_by_another_scenario(staleness: int) -> None:
+async def test_a_group_that_taught_nothing_is_replaced_once_by_another_scenario(staleness: int) -> None:
     async with scripted_chat(skilled(mixed)) as model:
         results = await run(model, ahead(staleness, REPLACING), policy=(policy := Trained(model.url)))
         usual = await run(model, ahead(staleness, CONFIG))
@@ -53,11 +54,12 @@ async def test_each_group_that_taught_nothing_is_replaced_once_by_another_scenar
         earlier = results[max(0, number - 1 - staleness)]
         idle = [group.scenario.id for group in parts(earlier)[0] if group.skipped == "no_signal"]
         assert [group.rollouts[0].replaces for group in replacements] == idle
-        assert {each.inclusion for group in replacements for each in group.rollouts} <= {len(idle) / 3}
-        assert {each.inclusion for group in scheduled for each in group.rollouts} == {1.0}
+        assert {scored.inclusion for group in replacements for scored in group.rollouts} <= {len(idle) / 3}
+        assert {scored.inclusion for group in scheduled for scored in group.rollouts} == {1.0}
         assert not {group.scenario.task["inbox_address"] for group in replacements} & SCHEDULED.keys()
-        rollouts = [each for group in scheduled for each in group.rollouts]
-        assert (result.success, result.rewards) == (success_rate(rollouts), summarise(rollouts))
+        rollouts = [scored for group in scheduled for scored in group.rollouts]
+        assert result.success == success_rate(rollouts)
+        assert result.rewards == summarise(rollouts)
         assert [group.scenario.id for group in scheduled] == [group.scenario.id for group in without.groups]
         replaced += len(replacements)
     assert replaced > 1
@@ -67,7 +69,7 @@ async def test_each_group_that_taught_nothing_is_replaced_once_by_another_scenar
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
-async def test_a_run_that_stops_while_replacements_are_rolled_out_ends_like_an_undisturbed_one(staleness: int) -> None:
+async def test_a_run_that_stops_during_replacements_ends_like_an_undisturbed_one(staleness: int) -> None:
     config = ahead(staleness, REPLACING)
     async with scripted_chat(skilled(mixed)) as model:
         undisturbed = await run(model, config)
@@ -83,23 +85,25 @@ async def test_a_run_that_stops_while_replacements_are_rolled_out_ends_like_an_u
             return await skilled(mixed)(request)  # type: ignore[no-any-return]
 
         model.script = hangs
-        journal, policy, results = Kept(), Trained(model.url), list[IterationResult]()
+        journal, policy, results = MemoryJournal(), Trained(model.url), list[IterationResult]()
         cut = asyncio.create_task(live(config, policy, journal, results))
         # All other rollouts of the iteration are finished, so that it is known which requests are repeated.
         await until(lambda: _finished(journal, first.iteration) == scheduled)
         await until(lambda: sum(address_of(request) in reserve for request in model.requests) == replacing)
         cut.cancel()
         await asyncio.wait((cut,))
-        in_flight = Counter(json.dumps(each, sort_keys=True) for each in model.requests if address_of(each) in reserve)
+        in_flight = Counter(
+            json.dumps(request, sort_keys=True) for request in model.requests if address_of(request) in reserve
+        )
         model.script = skilled(mixed)
         await live(config, policy, journal, results)
-        asked = Counter(json.dumps(request, sort_keys=True) for request in model.requests)
+        requested = Counter(json.dumps(request, sort_keys=True) for request in model.requests)
     assert list(map(figures, results)) == list(map(figures, undisturbed))
     if staleness == 0:  # else requests of another iteration are in flight as well
-        assert asked == once + in_flight
+        assert requested == once + in_flight
 
 
-def _finished(journal: Kept, iteration: int) -> int:
+def _finished(journal: MemoryJournal, iteration: int) -> int:
     return sum(name.startswith("rollout/train/") for name in journal.saved.get(iteration, ()))
 
 
@@ -107,8 +111,8 @@ class Dies(Exception):
     """The process is gone."""
 
 
-class Mortal(Kept):
-    """A journal whose run dies instead of saving another entry after so many."""
+class Mortal(MemoryJournal):
+    """A journal whose run dies instead of saving more than a number of entries."""
 
     def __init__(self, lives: int) -> None:
         super().__init__()
@@ -142,7 +146,7 @@ async def test_a_run_that_dies_at_any_entry_of_the_replacements_ends_the_same() 
             assert len(policy.jobs) == 2
 
 
-async def live(config: RunConfig, policy: Trained, journal: Kept, results: list[IterationResult]) -> None:
+async def live(config: RunConfig, policy: Trained, journal: MemoryJournal, results: list[IterationResult]) -> None:
     """Continue the run after these results, and add its own."""
     resume = resume_after(results) if results else None
     loop = learn_loop(config, SyntheticEmailSearch(), ReferenceJudge(), policy, journal=journal, resume=resume)
@@ -160,7 +164,7 @@ async def test_a_run_is_resumed_after_an_iteration_with_replacements() -> None:
 
 
 class Few(SyntheticEmailSearch):
-    """Has only so many training scenarios, which it repeats."""
+    """Has a fixed number of training scenarios, which it repeats."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -181,7 +185,7 @@ async def test_a_group_is_not_replaced_by_a_scenario_that_the_iteration_has(size
         ids = Counter(group.scenario.id for group in result.groups)
         assert max(ids.values()) == 1
         assert len(parts(result)[1]) <= most
-        assert {each.inclusion for group in parts(result)[1] for each in group.rollouts} <= {1.0}
+        assert {scored.inclusion for group in parts(result)[1] for scored in group.rollouts} <= {1.0}
         assert result.success == 1.0
     assert max(len(parts(result)[1]) for result in results) == most
 
@@ -194,8 +198,8 @@ async def test_replacements_that_all_fail_do_not_end_the_run() -> None:
 
     async with scripted_chat(skilled(mixed)) as model:
         before = await run(model, replace(CONFIG, evaluation=replace(CONFIG.evaluation, every=1)))
-        trained = {address_of(each) for each in model.requests} & SCHEDULED.keys()
-        held_out: set[Any] = {each["seed"] for each in model.requests if address_of(each) not in trained}
+        trained = {address_of(request) for request in model.requests} & SCHEDULED.keys()
+        held_out: set[Any] = {request["seed"] for request in model.requests if address_of(request) not in trained}
         model.script = script
         results = await run(model, REPLACING)
     assert [result.success for result in results] == [result.success for result in before]

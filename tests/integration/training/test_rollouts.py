@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,29 +22,8 @@ from learnloop_service.training.rollout.rollout import RolloutLimits, failed, ro
 from learnloop_service.training.scoring import assign_rewards, success_rate
 from learnloop_service.training.types import FailureKind, Rollout
 from tests.conditions import until
-from tests.fakes.scripted_chat import Reply, Script, ScriptedChat, call, scripted_chat
-
-ENVIRONMENT = SyntheticEmailSearch()
-(SCENARIO,) = ENVIRONMENT.scenarios("train", 1, seed=0)
-SOURCE = SCENARIO.reference["source_ids"][0]
-RIGHT = call("return_final_answer", answer=SCENARIO.reference["answer"], sources=[SOURCE])
-READ = call("read_email", email_id=SOURCE)
-
-
-def in_turn(replies: Iterable[Reply]) -> Script:
-    """These replies, one after the other."""
-    left = iter(replies)
-
-    async def script(request: Mapping[str, Any]) -> Reply:
-        return next(left)
-
-    return script
-
-
-async def hang(request: Mapping[str, Any]) -> Reply:
-    """Never reply."""
-    await asyncio.Event().wait()
-    raise AssertionError
+from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
+from tests.integration.training.scripted_replies import ENVIRONMENT, READ, RIGHT, SCENARIO, hang, in_turn
 
 
 async def no_longer_asked(model: ScriptedChat) -> None:
@@ -58,29 +37,33 @@ async def roll(model: ScriptedChat, scenario: Scenario = SCENARIO, **options: An
 
 async def test_everything_is_recorded() -> None:
     async with scripted_chat(in_turn([call("search_inbox", keywords=["nothing like it"]), READ, RIGHT])) as model:
-        done = await roll(model, limits=RolloutLimits(temperature=0.5, max_completion_tokens=99))
-    assert done.error is None
-    assert (done.id, done.scenario) == ("r1", SCENARIO)
-    assert [message["role"] for message in messages_of(done.trajectory)] == [
+        played = await roll(model, limits=RolloutLimits(temperature=0.5, max_completion_tokens=99))
+    assert played.error is None
+    assert played.id == "r1"
+    assert played.scenario == SCENARIO
+    assert [message["role"] for message in messages_of(played.trajectory)] == [
         *("system", "user", "assistant", "tool", "assistant", "tool", "assistant")
     ]
-    assert done.outcome["finish"] == "answered"
-    assert done.outcome["sources_correct"]
-    assert done.outcome["read_source"]
-    metrics = done.trajectory.metrics
-    assert (metrics["turns"], metrics["prompt_tokens"], metrics["completion_tokens"]) == (3, 150, 30)
-    assert 0 <= metrics["sampling_s"] + metrics["tools_s"] <= metrics["duration"] == done.seconds
-    assert done.trajectory.tools == model.requests[0]["tools"]
+    assert played.outcome["finish"] == "answered"
+    assert played.outcome["sources_correct"]
+    assert played.outcome["read_source"]
+    metrics = played.trajectory.metrics
+    assert metrics["turns"] == 3
+    assert metrics["prompt_tokens"] == 150
+    assert metrics["completion_tokens"] == 30
+    assert 0 <= metrics["sampling_s"] + metrics["tools_s"] <= metrics["duration"] == played.seconds
+    assert played.trajectory.tools == model.requests[0]["tools"]
     assert {request["temperature"] for request in model.requests} == {0.5}
     assert {request["max_tokens"] for request in model.requests} == {99}
     assert all(request["logprobs"] for request in model.requests)
-    # What the model is sent is what it said, and each turn has a seed of its own.
+    # The model gets back what it said, and every turn has another seed.
     assert [message["role"] for message in model.requests[2]["messages"]][-2:] == ["assistant", "tool"]
     assert len({request["seed"] for request in model.requests}) == 3
-    assert (total([done, done], "turns"), failed([done])) == (6, 0)
+    assert total([played, played], "turns") == 6
+    assert failed([played]) == 0
 
 
-async def test_a_rollout_that_is_made_again_goes_on_where_it_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_rollout_that_is_made_again_continues_where_it_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("learnloop_service.training.recorded_calls.KEEP_AFTER_S", 0.0)
     search = replace(call("search_inbox", keywords=["nothing like it"]), tokens=(5, 6))
     replies, parts = [search, replace(READ, tokens=(7,)), RIGHT], list[str]()
@@ -101,12 +84,13 @@ async def test_a_rollout_that_is_made_again_goes_on_where_it_was_cut_off(monkeyp
         [request] = model.requests
     assert len(parts) == 2
     assert messages_of(again.trajectory) == messages_of(calm.trajectory)
-    assert (again.outcome, again.error) == (calm.outcome, None)
+    assert again.outcome == calm.outcome
+    assert again.error is None
     counted = ("turns", "prompt_tokens", "completion_tokens")
     assert [again.trajectory.metrics[name] for name in counted] == [calm.trajectory.metrics[name] for name in counted]
-    # Its server may have forgotten what it sampled: it is told.
-    told = [message["token_ids"] for message in request["messages"] if message["role"] == "assistant"]
-    assert told == [[5, 6], [7]]
+    # Its server may have forgotten what it sampled, so the request has the ids.
+    token_ids = [message["token_ids"] for message in request["messages"] if message["role"] == "assistant"]
+    assert token_ids == [[5, 6], [7]]
 
 
 async def test_what_was_not_asked_the_same_is_asked_anew() -> None:
@@ -128,7 +112,7 @@ async def test_the_seed_decides_the_seeds_of_the_turns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "said"),
+    ("reply", "message"),
     [
         (Reply(content="It is on 14 March."), "There is no tool call in the reply. (stop): 'It is on 14 March.'"),
         (Reply(), "no tool call"),
@@ -145,14 +129,14 @@ async def test_the_seed_decides_the_seeds_of_the_turns() -> None:
         (call("return_final_answer", answer="14 March"), "sources"),
     ],
 )
-async def test_a_malformed_call_ends_the_rollout_and_is_paid_as_such(reply: Reply, said: str) -> None:
+async def test_a_malformed_call_ends_the_rollout_and_is_paid_as_such(reply: Reply, message: str) -> None:
     async with scripted_chat(in_turn([READ, reply])) as model:
-        done = await roll(model)
-    assert done.error is None
-    assert done.outcome["finish"] == "malformed"
-    assert said in done.outcome["detail"]
+        played = await roll(model)
+    assert played.error is None
+    assert played.outcome["finish"] == "malformed"
+    assert message in played.outcome["detail"]
     assert len(model.requests) == 2
-    assert -2 <= sum(ENVIRONMENT.reward(done.outcome, 0.0).values()) <= -1
+    assert -2 <= sum(ENVIRONMENT.reward(played.outcome, 0.0).values()) <= -1
 
 
 @pytest.mark.parametrize("text", ["\x00", "' OR 1=1 --", '" AND', "", "é" * 50])
@@ -163,22 +147,22 @@ async def test_odd_texts_in_well_formed_calls_are_no_failure(text: str) -> None:
         call("return_final_answer", answer=text, sources=[text]),
     ]
     async with scripted_chat(in_turn(calls)) as model:
-        done = await roll(model)
-    assert done.error is None
-    assert done.outcome["finish"] in ("answered", "gave_up")
+        played = await roll(model)
+    assert played.error is None
+    assert played.outcome["finish"] in ("answered", "gave_up")
 
 
 async def test_several_calls_of_one_turn_are_executed_in_order() -> None:
     several = Reply((*READ.calls, *call("read_email", email_id="nowhere").calls))
     ending = Reply((*READ.calls, *RIGHT.calls, *call("read_email", email_id="too late").calls))
     async with scripted_chat(in_turn([several, ending])) as model:
-        done = await roll(model)
-    assert done.trajectory.metrics["turns"] == 2
-    tools = [message for message in messages_of(done.trajectory) if message["role"] == "tool"]
+        played = await roll(model)
+    assert played.trajectory.metrics["turns"] == 2
+    tools = [message for message in messages_of(played.trajectory) if message["role"] == "tool"]
     assert [message["tool_call_id"] for message in tools] == ["call_2_0", "call_2_1", "call_5_0"]
     assert tools[1]["content"] == "There is no mail nowhere."
-    assert done.outcome["finish"] == "answered"
-    assert done.outcome["turns"] == 4
+    assert played.outcome["finish"] == "answered"
+    assert played.outcome["turns"] == 4
     assert json.loads(model.requests[1]["messages"][2]["tool_calls"][1]["function"]["arguments"]) == {
         "email_id": "nowhere"
     }
@@ -186,17 +170,19 @@ async def test_several_calls_of_one_turn_are_executed_in_order() -> None:
 
 async def test_a_malformed_call_among_others_ends_the_turn_there() -> None:
     async with scripted_chat(in_turn([Reply((*READ.calls, ("read_email", "{"), *RIGHT.calls))])) as model:
-        done = await roll(model)
-    assert done.outcome["finish"] == "malformed"
-    assert done.outcome["answer"] is None
-    assert messages_of(done.trajectory)[-1]["role"] == "tool"
+        played = await roll(model)
+    assert played.outcome["finish"] == "malformed"
+    assert played.outcome["answer"] is None
+    assert messages_of(played.trajectory)[-1]["role"] == "tool"
 
 
 async def test_turns_run_out() -> None:
     async with scripted_chat(in_turn([READ] * 9)) as model:
-        done = await roll(model, limits=RolloutLimits(max_turns=3))
-    assert (done.error, done.outcome["finish"], len(model.requests)) == (None, "out_of_turns", 3)
-    assert "3 turns" in done.outcome["detail"]
+        played = await roll(model, limits=RolloutLimits(max_turns=3))
+    assert played.error is None
+    assert played.outcome["finish"] == "out_of_turns"
+    assert len(model.requests) == 3
+    assert "3 turns" in played.outcome["detail"]
 
 
 def too_long(message: str, code: str | None = None, status: int = 400) -> Reply:
@@ -218,11 +204,13 @@ FULL_CONTEXTS = {
 @pytest.mark.parametrize("refusal", FULL_CONTEXTS.values(), ids=FULL_CONTEXTS)
 async def test_a_full_context_is_an_outcome(refusal: Reply) -> None:
     async with scripted_chat(in_turn([READ, refusal])) as model:
-        done = await roll(model)
-    assert (done.error, done.outcome["finish"], len(model.requests)) == (None, "full_context", 2)
-    assert "fills the model's context" in done.outcome["detail"]
-    assert done.trajectory.metrics["turns"] == 1
-    assert messages_of(done.trajectory)[-1]["role"] == "tool"
+        played = await roll(model)
+    assert played.error is None
+    assert played.outcome["finish"] == "full_context"
+    assert len(model.requests) == 2
+    assert "fills the model's context" in played.outcome["detail"]
+    assert played.trajectory.metrics["turns"] == 1
+    assert messages_of(played.trajectory)[-1]["role"] == "tool"
 
 
 async def test_a_full_context_is_learnt_from_and_counts_as_no_success() -> None:
@@ -241,34 +229,35 @@ async def test_a_full_context_is_learnt_from_and_counts_as_no_success() -> None:
 
 async def test_another_refusal_is_a_failed_rollout() -> None:
     async with scripted_chat(in_turn([READ, too_long("temperature must be at most 2")])) as model:
-        done = await roll(model)
-    assert done.failure is not None
+        played = await roll(model)
+    assert played.failure is not None
 
 
 async def test_a_model_that_does_not_reply_is_a_failed_rollout() -> None:
     async with scripted_chat(hang) as model:
-        done = await roll(model, limits=RolloutLimits(timeout_s=0.05))
+        played = await roll(model, limits=RolloutLimits(timeout_s=0.05))
         await no_longer_asked(model)
-    assert done.error == "the rollout took longer than 0.05 s"
-    assert done.outcome["finish"] == "open"
-    assert failed([done]) == 1
+    assert played.error == "the rollout took longer than 0.05 s"
+    assert played.outcome["finish"] == "open"
+    assert failed([played]) == 1
 
 
 @pytest.mark.parametrize(("status", "requests", "name"), [(500, 3, "InternalServer"), (400, 1, "BadRequest")])
 async def test_an_error_reply_is_a_failed_rollout(status: int, requests: int, name: str) -> None:
     async with scripted_chat(in_turn([READ, *[Reply(status=status)] * 9])) as model:
-        done = await roll(model)
-    assert done.error is not None
-    assert done.error.startswith(f"{name}Error: ")
-    assert "as scripted" in done.error
+        played = await roll(model)
+    assert played.error is not None
+    assert played.error.startswith(f"{name}Error: ")
+    assert "as scripted" in played.error
     assert len(model.requests) == 1 + requests
-    assert len(messages_of(done.trajectory)) == 4  # what happened before is kept
+    assert len(messages_of(played.trajectory)) == 4  # what happened before is kept
 
 
 async def test_a_passing_error_is_tried_again() -> None:
     async with scripted_chat(in_turn([Reply(status=500), READ, Reply(status=429), Reply(status=503), RIGHT])) as model:
-        done = await roll(model)
-    assert (done.error, done.outcome["finish"]) == (None, "answered")
+        played = await roll(model)
+    assert played.error is None
+    assert played.outcome["finish"] == "answered"
     assert model.requests[0]["seed"] == model.requests[1]["seed"]
 
 
@@ -276,26 +265,26 @@ async def test_a_sampler_that_is_away_is_the_backend_that_is_away() -> None:
     """Its run waits then, as for an engine that cannot be reached."""
     away = {"error": {"message": "vLLM did not start: out of memory", "code": "sampler_unavailable"}}
     async with scripted_chat(in_turn([Reply(status=503, body=away)] * 3)) as model:
-        done = await roll(model)
-    assert done.failure is not None
-    assert done.failure.kind is FailureKind.BACKEND_AWAY
-    assert "out of memory" in done.failure.message
+        played = await roll(model)
+    assert played.failure is not None
+    assert played.failure.kind is FailureKind.BACKEND_AWAY
+    assert "out of memory" in played.failure.message
 
 
 @pytest.mark.parametrize("body", [{}, {"choices": []}, [], "hello", {"choices": [{"index": 0}]}])
 async def test_a_reply_that_is_no_completion_is_a_failed_rollout(body: Any) -> None:
     async with scripted_chat(in_turn([Reply(body=body)])) as model:
-        done = await roll(model)
-    assert done.error is not None
+        played = await roll(model)
+    assert played.error is not None
 
 
-async def test_nobody_at_the_port_is_a_failed_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_closed_port_is_a_failed_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("learnloop_service.training.rollout.chat._RETRIES", 0)
     async with scripted_chat(hang) as model:
         pass
-    done = await roll(model)
-    assert done.error is not None
-    assert done.error.startswith("APIConnectionError")
+    played = await roll(model)
+    assert played.error is not None
+    assert played.error.startswith("APIConnectionError")
 
 
 async def test_cancelling_passes_through_and_ends_the_request() -> None:
@@ -326,14 +315,14 @@ class RiddleEpisode(EmailEpisode):
     """Takes replies without a tool call."""
 
     tools: Sequence[Tool] = ()
-    said: tuple[str, ...] = ()
+    replies: tuple[str, ...] = ()
 
     def reply(self, text: str) -> ToolResult:
-        self.said += (text,)
+        self.replies += (text,)
         return ToolResult("It has keys.", final=text != "a hint, please")
 
     def outcome(self) -> dict[str, Any]:
-        return {"finish": "answered" if self.said else "malformed", "said": list(self.said)}
+        return {"finish": "answered" if self.replies else "malformed", "replies": list(self.replies)}
 
 
 async def test_a_reply_without_a_tool_call_is_valid_where_the_episode_takes_it() -> None:
@@ -341,9 +330,10 @@ async def test_a_reply_without_a_tool_call_is_valid_where_the_episode_takes_it()
         scripted_chat(in_turn([Reply(content="a hint, please"), Reply(content="a piano")])) as model,
         open_chat(model.endpoint()) as chat,
     ):
-        done = await rollout(checked("riddle", Riddle()), SCENARIO, chat, id="r1", seed=7)
-    assert (done.error, done.outcome) == (None, {"finish": "answered", "said": ["a hint, please", "a piano"]})
-    assert [message["role"] for message in messages_of(done.trajectory)] == [
+        played = await rollout(checked("riddle", Riddle()), SCENARIO, chat, id="r1", seed=7)
+    assert played.error is None
+    assert played.outcome == {"finish": "answered", "replies": ["a hint, please", "a piano"]}
+    assert [message["role"] for message in messages_of(played.trajectory)] == [
         "system",
         "user",
         "assistant",
@@ -392,7 +382,7 @@ TURN_TIMEOUT_S = 0.1
 async def test_waiting_for_a_turn_is_not_the_rollouts_time() -> None:
     environment = Waiting()
     async with scripted_chat(hang) as model, open_chat(model.endpoint()) as chat:
-        done = await rollout(
+        played = await rollout(
             checked("riddle", environment),
             SCENARIO,
             chat,
@@ -400,10 +390,10 @@ async def test_waiting_for_a_turn_is_not_the_rollouts_time() -> None:
             seed=7,
             limits=RolloutLimits(timeout_s=TURN_TIMEOUT_S),
         )
-    assert done.failure is not None
-    assert done.failure.kind is FailureKind.TIMEOUT
+    assert played.failure is not None
+    assert played.failure.kind is FailureKind.TIMEOUT
     assert environment.steps == ["open", "close"]
-    assert [tool["function"]["name"] for tool in done.trajectory.tools or ()] == [
+    assert [tool["function"]["name"] for tool in played.trajectory.tools or ()] == [
         tool.name for tool in EmailEpisode.tools
     ]
 
@@ -411,7 +401,7 @@ async def test_waiting_for_a_turn_is_not_the_rollouts_time() -> None:
 async def test_an_episode_that_cannot_be_opened_fails_its_rollout_and_is_closed() -> None:
     environment = Waiting(EpisodeFailed("no server"))
     async with scripted_chat(hang) as model, open_chat(model.endpoint()) as chat:
-        done = await rollout(checked("riddle", environment), SCENARIO, chat, id="r1", seed=7)
-    assert done.error == "EpisodeFailed: no server"
+        played = await rollout(checked("riddle", environment), SCENARIO, chat, id="r1", seed=7)
+    assert played.error == "EpisodeFailed: no server"
     assert environment.steps == ["open", "close"]
     assert not model.requests

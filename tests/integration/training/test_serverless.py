@@ -32,7 +32,7 @@ from learnloop_service.training.types import Group
 from tests import policies
 from tests.conditions import until
 from tests.fakes.hosted_server import CHAT, EVENTS, JOBS, KEY, MODEL, MODELS, HostedServer, hosted_server
-from tests.integration.training.test_train_once import Entries, Killed, group_of, take
+from tests.integration.training.killed_steps import Entries, Killed, group_of, take
 
 _names = count()
 
@@ -97,7 +97,8 @@ async def test_a_policy_is_trained_step_by_step_and_found_again(
     model = spec()
     policy = await backend.register(model)
     outcome = await train(policy, epsilon=0.2)
-    assert (outcome.step, dict(outcome.metrics)) == (1, {"grad_norm": 2.0, "loss": 0.75})
+    assert outcome.step == 1
+    assert dict(outcome.metrics) == {"grad_norm": 2.0, "loss": 0.75}
     assert (await train(policy, 1)).step == 2
     again = await backend.register(model)
     assert await again.step() == 2
@@ -105,7 +106,7 @@ async def test_a_policy_is_trained_step_by_step_and_found_again(
     assert "expected_step" not in only(server).bodies[0]
 
 
-async def test_checkpoints_have_the_names_of_their_artifacts_and_are_sampled_by_them(policy: ServerlessPolicy) -> None:
+async def test_checkpoints_are_sampled_by_the_names_of_their_artifacts(policy: ServerlessPolicy) -> None:
     name = policy.endpoint(3).model
     assert name == policy.artifact(3)
     assert name.startswith("wandb-artifact:///acme/mail/agent-")
@@ -115,7 +116,8 @@ async def test_checkpoints_have_the_names_of_their_artifacts_and_are_sampled_by_
         completion = await chat.client.chat.completions.create(
             model=chat.model, messages=[{"role": "user", "content": "When?"}], logprobs=True
         )
-    assert (completion.model, completion.choices[0].message.content) == (name, "At noon.")
+    assert completion.model == name
+    assert completion.choices[0].message.content == "At noon."
     assert KEY not in repr(policy.endpoint())
 
 
@@ -131,7 +133,7 @@ async def test_options_that_the_protocol_has_no_place_for_are_a_value_error(
 ) -> None:
     with pytest.raises(ValueError, match="takes no option kl_penalty_coef"):
         await train(policy, kl_penalty_coef=0.1)
-    assert JOBS not in server.seen
+    assert JOBS not in server.requests
 
 
 def test_the_options_are_those_of_arts_client() -> None:
@@ -253,22 +255,24 @@ async def test_the_job_is_followed_by_whoever_comes_after_us(
     with pytest.raises(Killed):
         await take(policy, journal, groups)
     outcome = await take(policy, journal, groups)
-    assert (outcome.step, dict(outcome.metrics)) == (1, {"grad_norm": 2.0, "loss": 0.75})
+    assert outcome.step == 1
+    assert dict(outcome.metrics) == {"grad_norm": 2.0, "loss": 0.75}
     assert only(server).trained == [0]
 
 
-async def test_a_job_nobody_was_told_of_is_watched_for_and_adopted(server: HostedServer, groups: list[Group]) -> None:
+async def test_a_job_whose_id_was_lost_is_watched_for_and_adopted(server: HostedServer, groups: list[Group]) -> None:
     server.job_s = 0.2
     async with backend_on(server, settle_timeout_s=10.0) as backend:
         policy, journal = await backend.register(spec()), Entries(before="train.job")
         with pytest.raises(Killed):
             await take(policy, journal, groups)
         outcome = await take(policy, journal, groups)
-    assert (outcome.step, dict(outcome.metrics)) == (1, {"loss": 0.75})
+    assert outcome.step == 1
+    assert dict(outcome.metrics) == {"loss": 0.75}
     assert only(server).trained == [0]
 
 
-async def test_what_does_not_land_in_the_quiet_period_is_asked_for_again_and_flagged(
+async def test_what_does_not_land_in_the_quiet_period_is_repeated_and_flagged(
     server: HostedServer, policy: ServerlessPolicy, groups: list[Group]
 ) -> None:
     server.refuses[JOBS] += [502]
@@ -276,7 +280,8 @@ async def test_what_does_not_land_in_the_quiet_period_is_asked_for_again_and_fla
     with pytest.raises(BackendUnavailable):
         await take(policy, journal, groups)
     outcome = await take(policy, journal, groups)
-    assert (outcome.step, outcome.metrics[UNSURE]) == (1, 1.0)
+    assert outcome.step == 1
+    assert outcome.metrics[UNSURE] == 1.0
     assert list(journal.saved[1]) == ["train.intent", "train.intent/1", "train.job/1", "train"]
     assert only(server).trained == [0]
 
@@ -334,7 +339,7 @@ async def test_a_job_that_failed_while_nobody_looked_is_not_repeated(
         await take(policy, journal, groups)
     with pytest.raises(TrainingFailed, match="a bad trajectory"):
         await take(policy, journal, groups)
-    assert server.seen.count(JOBS) == 1
+    assert server.requests.count(JOBS) == 1
 
 
 async def test_who_is_cancelled_stops_at_once_and_leaves_the_job_to_be_followed(
@@ -344,7 +349,7 @@ async def test_who_is_cancelled_stops_at_once_and_leaves_the_job_to_be_followed(
     server.endless = True
     journal = Entries()
     working = asyncio.create_task(take(policy, journal, groups))
-    await until(lambda: any(line.startswith(EVENTS) for line in server.seen))
+    await until(lambda: any(line.startswith(EVENTS) for line in server.requests))
     working.cancel()
     with pytest.raises(asyncio.CancelledError):
         await working

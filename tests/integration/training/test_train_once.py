@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import json
 import signal
-from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from itertools import count
 from pathlib import Path
@@ -13,9 +12,7 @@ from typing import Any, Literal
 import httpx
 import pytest
 
-from learnloop_service.environment.base import Scenario
 from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
-from learnloop_service.judges.base import Score
 from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.backends.art_import import import_art
 from learnloop_service.training.backends.base import (
@@ -34,67 +31,16 @@ from learnloop_service.training.best_checkpoint import BestCheckpoint, Validatio
 from learnloop_service.training.journal import IterationJournal
 from learnloop_service.training.loop.learn_loop import CheckpointLost, learn_loop
 from learnloop_service.training.loop.train_step import TrainStep, _trajectories
-from learnloop_service.training.types import Group, Resume, Rollout, RunConfig, ScoredRollout, Snapshot
+from learnloop_service.training.types import Group, Resume, RunConfig, Snapshot
 from tests.conditions import answered
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.faulty_policy import Fault, FaultyPolicy
 from tests.fakes.lossy_proxy import LossyProxy, Moment, nothing
-from tests.policies import sampled_group, train
+from tests.integration.training.killed_steps import Entries, Killed, group_of, sampled, take
+from tests.policies import train
 
 JOBS = "POST /v1/preview/training-jobs"
-SCENARIO = Scenario("train.0", "train", {})
 _names = count()
-
-
-class Killed(BaseException):
-    """The process is no more."""
-
-
-class Entries:
-    """A journal that kills its writer once: before or after that entry is kept."""
-
-    def __init__(self, before: str = "", after: str = "") -> None:
-        self.saved: dict[int, dict[str, str]] = defaultdict(dict)
-        self.deaths = 0
-        self.arm(before, after)
-
-    def arm(self, before: str = "", after: str = "") -> None:
-        """Kill once more."""
-        self._before = before
-        self._after = after
-
-    async def kept(self, iteration: int) -> Mapping[str, str]:
-        return dict(self.saved[iteration])
-
-    async def keep(self, iteration: int, name: str, value: str) -> None:
-        if name == self._before:
-            self._before = ""
-            self._die()
-        self.saved[iteration][name] = value
-        if name == self._after:
-            self._after = ""
-            self._die()
-
-    def _die(self) -> None:
-        self.deaths += 1
-        raise Killed
-
-    def keep_soon(self, iteration: int, name: str, value: str) -> None:
-        raise AssertionError("training is kept at once")
-
-
-def group_of(trajectories: list[Any]) -> Group:
-    rollouts = tuple(
-        ScoredRollout(Rollout(str(n), SCENARIO, each, {}), Score(0.5, ""), each.reward, {}, success=False)
-        for n, each in enumerate(trajectories)
-    )
-    return Group(SCENARIO, rollouts)
-
-
-async def take(policy: Policy, journal: Entries, groups: list[Group], step: int = 0) -> TrainOutcome:
-    """The train step of iteration 1, as a process that has just been started takes it."""
-    entries = await IterationJournal.open(journal, 1)
-    return await TrainStep(RunConfig(learning_rate=1e-3), policy, entries, step).take(groups)
 
 
 @pytest.fixture
@@ -158,7 +104,7 @@ class _FailingPolicy(FaultyPolicy):
 @pytest.mark.parametrize(
     ("failure", "jobs"), [(TrainingInterrupted("no space"), 2), (TrainingFailed("oom"), 2), (TrainingStalled("?"), 1)]
 )
-async def test_a_failed_job_is_withdrawn_and_one_that_may_still_take_effect_is_not(
+async def test_a_failed_job_is_withdrawn_unless_it_may_still_take_effect(
     words: list[Group], failure: Exception, jobs: int
 ) -> None:
     policy, journal = _FailingPolicy(failure), Entries()
@@ -200,8 +146,8 @@ async def test_a_foreign_writer_is_told_of(words: list[Group], intent: bool) -> 
     assert "train" not in journal.saved[1]
 
 
-async def test_a_step_whose_checkpoint_was_torn_after_it_was_kept_is_trained_again(tmp_path: Path) -> None:
-    """From what the journal has, to the same weights; its file was cut short while the engine was away."""
+async def test_a_step_whose_checkpoint_was_torn_later_is_trained_again(tmp_path: Path) -> None:
+    """The journal suffices for the same weights. The file was cut short while the engine was down."""
     journal, spec, hashes = Entries(), ModelSpec("once", "torn", "learnloop/tiny"), []
     newest = tmp_path / "models" / "once" / "torn" / "checkpoints" / "000002" / "model.safetensors"
     for torn in (False, True, True):
@@ -262,11 +208,6 @@ async def agent(backend: EmbeddedBackend) -> tuple[EmbeddedPolicy, str]:
     return await backend.register(ModelSpec("once", name, "random")), name
 
 
-async def sampled(policy: EmbeddedPolicy, *, tokens: int = 8) -> list[Group]:
-    """Four replies, paid for odd token ids."""
-    return [group_of((await sampled_group(policy, step=0, tokens=tokens)).trajectories)]
-
-
 async def landed(policy: EmbeddedPolicy) -> None:
     await answered(policy.step, lambda step: step > 0, 60)
 
@@ -294,7 +235,7 @@ async def test_the_engine_takes_the_step_once(
     assert outcome.step == 1
     assert outcome.metrics["num_groups_trainable"] == 1
     assert await policy.step() == 1
-    assert proxy.seen.count(JOBS) == posts
+    assert proxy.requests.count(JOBS) == posts
 
 
 async def restore(policy: Policy, journal: Entries, step: int = 1, *, at: int = 2) -> TrainOutcome:
@@ -316,7 +257,8 @@ async def test_a_return_has_the_weights_and_the_optimizer_of_the_earlier_step(ba
     policy, _ = await agent(backend)
     groups, [good, broken] = await trained_twice(policy)
     outcome = await restore(policy, Entries())
-    assert (outcome.step, outcome.metrics) == (3, {"restored_step": 1.0})
+    assert outcome.step == 3
+    assert outcome.metrics == {"restored_step": 1.0}
     assert await policy.weights_sha256(3) == good != broken
     await take(policy, Entries(), groups, 3)
     assert await policy.weights_sha256(4) == broken, "the same step from there has other bits"
@@ -352,7 +294,7 @@ async def test_a_return_is_made_once_wherever_it_breaks_off(
 
 
 async def test_an_engine_that_is_killed_while_it_goes_back(tmp_path: Path) -> None:
-    """Once before the copy is in its place, and once after it, with nobody left who knows the job."""
+    """It dies once before the copy is in its place, and once after it, when no process knows the job any more."""
     spec, journal = ModelSpec("once", "killed", "learnloop/tiny"), Entries(after="train.job")
     with EngineProcess(tmp_path) as engine:
         backend = await connect(engine.base_url, "none")
@@ -397,7 +339,8 @@ async def test_what_is_adopted_has_the_figures_of_the_training(backend: Embedded
     def decided(outcome: TrainOutcome) -> dict[str, float]:
         return {name: value for name, value in outcome.metrics.items() if name != "seconds"}
 
-    assert (adopted.step, decided(adopted)) == (trained.step, decided(trained))
+    assert adopted.step == trained.step
+    assert decided(adopted) == decided(trained)
 
 
 async def test_the_engine_refuses_a_zombies_request(
@@ -406,17 +349,17 @@ async def test_the_engine_refuses_a_zombies_request(
     """It is on its way while its successor trains, and adopts what that did."""
     slow, name = await agent(distant)
     groups, zombie = await sampled(slow), Entries()
-    sent, released = asyncio.Event(), asyncio.Event()
+    arrived, released = asyncio.Event(), asyncio.Event()
 
     async def hold(moment: Moment, request: str) -> bool:
         if (moment, request) == ("request", JOBS):
-            sent.set()
+            arrived.set()
             await released.wait()
         return False
 
     proxy.loses = hold
     late = asyncio.create_task(take(slow, zombie, groups))
-    await asyncio.wait_for(sent.wait(), 60)
+    await asyncio.wait_for(arrived.wait(), 60)
     successor, journal = await backend.register(ModelSpec("once", name, "random")), Entries()
     journal.saved[1] |= zombie.saved[1]
     assert (await take(successor, journal, groups)).step == 1
@@ -432,9 +375,9 @@ async def test_the_engine_and_a_foreign_writer(backend: EmbeddedBackend) -> None
         await take(policy, journal, groups)
     for step in range(2):
         await take(policy, Entries(), groups, step)
-    for left in (journal, Entries()):
+    for entries in (journal, Entries()):
         with pytest.raises(StepConflict, match="left the policy at step 0; it is at step 2 now"):
-            await take(policy, left, groups)
+            await take(policy, entries, groups)
     assert await policy.step() == 2
 
 
@@ -459,7 +402,7 @@ async def test_a_training_that_is_still_under_way_is_waited_for(
     await before_us
     assert outcome.step == 1
     assert await policy.step() == 1
-    assert proxy.seen.count(JOBS) > 1, f"{name} was never in the way"
+    assert proxy.requests.count(JOBS) > 1, f"{name} was never in the way"
 
 
 async def test_an_engine_that_stops_in_mid_training_is_away_and_did_not_fail() -> None:

@@ -50,23 +50,23 @@ def load_environment() -> Any:
 
 @pytest.fixture(autouse=True)
 def module(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: Any = ModuleType(MODULE)
-    made.load_environment = load_environment
-    monkeypatch.setitem(sys.modules, MODULE, made)
+    fake: Any = ModuleType(MODULE)
+    fake.load_environment = load_environment
+    monkeypatch.setitem(sys.modules, MODULE, fake)
 
 
 def choice(**config: Any) -> Choice:
     return Choice(name="verifiers", config={"env": MODULE, **config})
 
 
-async def built(made: Choice) -> Environment:
+async def built(chosen: Choice) -> Environment:
     access = EnvironmentAccess(load_settings(environment_modules=(MODULE,)))
-    return await asyncio.to_thread(build, made.name, made.config, Path("unused"), access)  # as the service does
+    return await asyncio.to_thread(build, chosen.name, chosen.config, Path("unused"), access)  # as the service does
 
 
-async def roll(made: Choice, environment: Environment, scenario: Scenario, script: Script) -> Rollout:
+async def roll(chosen: Choice, environment: Environment, scenario: Scenario, script: Script) -> Rollout:
     async with scripted_chat(script) as model, open_chat(model.endpoint()) as chat:
-        agent = make_player(None, made, ())
+        agent = make_player(None, chosen, ())
         return await rollout(
             environment, scenario, chat, id=scenario.id, seed=1, limits=RolloutLimits(timeout_s=60), agent=agent
         )
@@ -85,23 +85,24 @@ async def test_its_loop_its_tools_and_its_rubric() -> None:
     environment = await built(choice())
     assert signal.getsignal(signal.SIGTERM) is before
     splits = {
-        split: {each.id for each in environment.scenarios(split, 20, 0)} for split in ("train", "validation", "test")
+        split: {scenario.id for scenario in environment.scenarios(split, 20, 0)}
+        for split in ("train", "validation", "test")
     }
     assert sorted(map(len, splits.values())) == [2, 2, 6]
     scenarios = environment.scenarios("train", 4, seed=0)
-    assert all("answer" not in each.task for each in scenarios)
-    played = await asyncio.gather(*(roll(choice(), environment, each, script) for each in scenarios))
-    for done in played:
-        assert done.error is None
-        assert [message["role"] for message in messages_of(done.trajectory)] == [
+    assert all("answer" not in scenario.task for scenario in scenarios)
+    played = await asyncio.gather(*(roll(choice(), environment, scenario, script) for scenario in scenarios))
+    for played_rollout in played:
+        assert played_rollout.error is None
+        assert [message["role"] for message in messages_of(played_rollout.trajectory)] == [
             "user",
             "assistant",
             "tool",
             "assistant",
         ]
-        assert done.trajectory.tools
-        assert environment.reward(done.outcome, 1.0) == {"right": 1.0, "brief": 0.0}
-        assert environment.success(done.outcome, 1.0)
+        assert played_rollout.trajectory.tools
+        assert environment.reward(played_rollout.outcome, 1.0) == {"right": 1.0, "brief": 0.0}
+        assert environment.success(played_rollout.outcome, 1.0)
 
 
 async def test_what_ends_without_a_score_has_failed() -> None:

@@ -45,7 +45,7 @@ from tests.best_of import best_of
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.lossy_proxy import Moment, lossy_proxy
 from tests.fakes.scripted_learning import ScriptedPolicy
-from tests.integration.training.test_train_once import Entries, Killed
+from tests.integration.training.killed_steps import Entries, Killed
 
 TINY = Path(learnloop_service.training.engine.__path__[0]) / "tiny_base" / "model"
 JOBS = "POST /v1/preview/sft-training-jobs"
@@ -66,9 +66,11 @@ _names = count()
 
 def config(demonstrations: int, **warm_start: Any) -> RunConfig:
     """A run of supervised iterations only."""
-    given = {"epochs": 1, "held_out": 0.1, "demonstrations_per_iteration": None} | warm_start
-    total = iterations_of(demonstrations, given["epochs"], given["held_out"], given["demonstrations_per_iteration"])
-    return RunConfig(iterations=0, seed=5, warm_start=WarmStartConfig(total, **given), evaluation=NO_EVALUATION)
+    options = {"epochs": 1, "held_out": 0.1, "demonstrations_per_iteration": None} | warm_start
+    total = iterations_of(
+        demonstrations, options["epochs"], options["held_out"], options["demonstrations_per_iteration"]
+    )
+    return RunConfig(iterations=0, seed=5, warm_start=WarmStartConfig(total, **options), evaluation=NO_EVALUATION)
 
 
 async def run(policy: Policy, config: RunConfig, demonstrations: Any, **options: Any) -> list[IterationResult]:
@@ -85,29 +87,34 @@ def spec(base_model: str = "learnloop/tiny") -> ModelSpec:
 
 def weights(engine: EngineProcess, model: ModelSpec) -> dict[str, str]:
     """The hash of each checkpoint's weights, by step."""
-    place = engine.data_dir / "models" / model.project / model.name / "checkpoints"
+    checkpoints = engine.data_dir / "models" / model.project / model.name / "checkpoints"
     return {
         path.name: hashlib.sha256((path / "model.safetensors").read_bytes()).hexdigest()
-        for path in sorted(place.iterdir())
+        for path in sorted(checkpoints.iterdir())
     }
 
 
 async def test_a_model_that_calls_no_tools_learns_to(backend: EmbeddedBackend) -> None:
-    seen: list[IterationProgress] = []
+    reports: list[IterationProgress] = []
     model = spec("random")
-    made = await run(
+    results = await run(
         await backend.register(model),
         config(60, epochs=2, batch_size=2, learning_rate=2e-2),
         [DEMONSTRATION] * 60,
-        progress=seen.append,
+        progress=reports.append,
     )
-    assert [(result.iteration, result.step, result.best_step) for result in made] == [(0, 0, 0), (1, 1, 1), (2, 2, 2)]
-    first, second = made[1].train_metrics, made[2].train_metrics
+    assert [(result.iteration, result.step, result.best_step) for result in results] == [
+        (0, 0, 0),
+        (1, 1, 1),
+        (2, 2, 2),
+    ]
+    first, second = results[1].train_metrics, results[2].train_metrics
     assert first["held_out_loss"] < first["held_out_loss_before"] / 2
     assert second["held_out_loss_before"] == pytest.approx(first["held_out_loss"])
     assert second["loss"] < first["loss"]
-    assert (first["num_trajectories"], first["num_gradient_steps"]) == (54, 27)
-    assert [(each.done, each.total) for each in seen if each.iteration == 1][-1] == (27, 27)
+    assert first["num_trajectories"] == 54
+    assert first["num_gradient_steps"] == 27
+    assert [(report.done, report.total) for report in reports if report.iteration == 1][-1] == (27, 27)
     endpoint = (await backend.register(model)).endpoint()
     async with open_chat(endpoint, 1) as chat:
         reply = await chat.complete({"model": chat.model, "messages": [ASKED], "tools": [TOOL], "seed": 1})
@@ -127,7 +134,7 @@ class Deadly(Entries):
 
 
 async def lives(backend: EmbeddedBackend, model: ModelSpec, journal: Entries) -> list[IterationResult]:
-    """The results of a run that goes on after each of its deaths."""
+    """The results of a run that continues after each of its deaths."""
     saved: list[IterationResult] = []
     policy = await backend.register(model)
     for _ in range(4):
@@ -166,9 +173,9 @@ async def test_each_iteration_is_trained_once_wherever_the_run_dies(
     engine: EngineProcess, backend: EmbeddedBackend, calm: dict[str, str]
 ) -> None:
     model, journal = spec(), Deadly()
-    made = await lives(backend, model, journal)
+    results = await lives(backend, model, journal)
     assert journal.deaths == 3
-    assert [result.step for result in made] == [0, 1, 2, 3]
+    assert [result.step for result in results] == [0, 1, 2, 3]
     assert weights(engine, model) == calm
 
 
@@ -176,14 +183,14 @@ async def test_each_iteration_is_trained_once_wherever_the_run_dies(
 async def test_an_engine_that_is_killed_while_it_trains(calm: dict[str, str], tmp_path: Path) -> None:
     """The step that was lost with it is trained again, and ends with the same weights."""
     running = EngineProcess(tmp_path).__enter__()
-    wanted = [2]
+    remaining = [2]
 
     async def loses(moment: Moment, request: str) -> bool:
         nonlocal running
         if (moment, request) != ("reply", JOBS):
             return False
-        wanted[0] -= 1
-        if wanted[0] != 0:
+        remaining[0] -= 1
+        if remaining[0] != 0:
             return False
         running.stop(signal.SIGKILL)
         running = await asyncio.to_thread(EngineProcess(tmp_path).__enter__)
@@ -197,35 +204,35 @@ async def test_an_engine_that_is_killed_while_it_trains(calm: dict[str, str], tm
             model = spec()
             await lives(backend, model, Entries())
             await backend.close()
-        assert wanted[0] <= 0, "it was never killed"
+        assert remaining[0] <= 0, "it was never killed"
         assert weights(running, model) == calm
     finally:
         running.stop()
 
 
 @pytest.mark.long
-async def test_reinforcement_learning_goes_on_from_the_demonstrations(backend: EmbeddedBackend) -> None:
+async def test_reinforcement_learning_continues_from_the_demonstrations(backend: EmbeddedBackend) -> None:
     """Its first iteration draws the scenarios after those that were demonstrated, and warms up."""
     both = replace(
         SMALL, iterations=1, groups_per_iteration=2, rollouts_per_group=3, max_turns=3, learning_rate=3e-4,
         first_scenario=12,
     )  # fmt: skip
-    made = await run(await backend.register(spec()), both, 12)
-    assert [result.iteration for result in made] == [0, 1, 2, 3, 4]
-    assert [len(result.groups) for result in made] == [0, 0, 0, 0, 2]
+    results = await run(await backend.register(spec()), both, 12)
+    assert [result.iteration for result in results] == [0, 1, 2, 3, 4]
+    assert [len(result.groups) for result in results] == [0, 0, 0, 0, 2]
     drawn = SyntheticEmailSearch().scenarios("train", 2, both.seed, start=12)
-    assert [group.scenario.id for group in made[4].groups] == [each.id for each in drawn]
-    assert made[4].step == 4
-    assert made[4].train_metrics["learning_rate"] == pytest.approx(1e-4)
-    _assert_trained_as_sampled(made[4])
+    assert [group.scenario.id for group in results[4].groups] == [scenario.id for scenario in drawn]
+    assert results[4].step == 4
+    assert results[4].train_metrics["learning_rate"] == pytest.approx(1e-4)
+    _assert_trained_as_sampled(results[4])
 
 
 def _assert_trained_as_sampled(result: IterationResult) -> None:
     """Rollouts that become demonstrations are trained with the tokens that were sampled, and no others."""
     tokenizer = ChatTokenizer(TINY)
     compared = 0
-    made = [scored.rollout for group in result.groups for scored in group.rollouts]
-    for rollout in (each for each in made if each.outcome["finish"] != "malformed"):
+    rollouts = [scored.rollout for group in result.groups for scored in group.rollouts]
+    for rollout in (candidate for candidate in rollouts if candidate.outcome["finish"] != "malformed"):
         row = SimpleNamespace(**rollout_row(rollout))
         [demonstration] = conversations_of(row)
         [read] = read_demonstrations(json.dumps(demonstration).encode())
@@ -244,16 +251,17 @@ LONG: dict[str, Any] = {
 
 
 async def test_a_conversation_that_is_too_long_is_named_and_left_out(backend: EmbeddedBackend) -> None:
-    each = config(4, held_out=0.0, batch_size=2, demonstrations_per_iteration=1)
-    made = await run(await backend.register(spec()), each, [DEMONSTRATION, LONG, DEMONSTRATION, DEMONSTRATION])
-    [name] = made[0].left_out
+    one_each = config(4, held_out=0.0, batch_size=2, demonstrations_per_iteration=1)
+    results = await run(await backend.register(spec()), one_each, [DEMONSTRATION, LONG, DEMONSTRATION, DEMONSTRATION])
+    [name] = results[0].left_out
     assert re.fullmatch(r"demonstration 2 \(\d+,\d+ tokens\)", name)
-    [missing] = [result for result in made[1:] if result.left_out]
-    assert (missing.left_out, missing.train_metrics) == ((name,), {LEFT_OUT: 1.0})
-    assert [result.step for result in made[1:]] == [
-        sum(each is not missing for each in made[1 : number + 1]) for number in range(1, 5)
+    [missing] = [result for result in results[1:] if result.left_out]
+    assert missing.left_out == (name,)
+    assert missing.train_metrics == {LEFT_OUT: 1.0}
+    assert [result.step for result in results[1:]] == [
+        sum(trained is not missing for trained in results[1 : number + 1]) for number in range(1, 5)
     ]
-    assert all(LEFT_OUT not in result.train_metrics for result in made[1:] if result is not missing)
+    assert all(LEFT_OUT not in result.train_metrics for result in results[1:] if result is not missing)
 
 
 async def test_a_batch_is_trained_without_what_is_too_long(backend: EmbeddedBackend) -> None:
@@ -261,12 +269,14 @@ async def test_a_batch_is_trained_without_what_is_too_long(backend: EmbeddedBack
     model = await backend.register(spec())
     demonstrated: list[dict[str, Any]] = [DEMONSTRATION, LONG, LONG]
     named: list[dict[str, Any]] = [
-        {**each, "id": f"demonstration {number}"} for number, each in enumerate(demonstrated, 1)
+        {**demonstration, "id": f"demonstration {number}"} for number, demonstration in enumerate(demonstrated, 1)
     ]
     request = SupervisedRequest(named, [{**LONG, "id": "held out"}], 2, [1e-4, 1e-4], expected_step=0)
     outcome = await model.follow(await model.submit_supervised(request), 0)
     figures = outcome.metrics
-    assert (outcome.step, figures["num_overlong"], figures["num_trajectories"]) == (1, 3.0, 1.0)
+    assert outcome.step == 1
+    assert figures["num_overlong"] == 3.0
+    assert figures["num_trajectories"] == 1.0
     assert figures["num_gradient_steps"] == 1.0
     assert "held_out_loss" not in figures
     request = replace(request, demonstrations=named[1:], learning_rates=[1e-4], expected_step=1)
@@ -287,12 +297,13 @@ async def test_a_run_that_no_demonstration_fits_is_refused_before_its_baseline(b
 async def test_the_lengths_of_demonstrations_are_counted_for_a_base(backend: EmbeddedBackend) -> None:
     many: list[dict[str, Any]] = [DEMONSTRATION] * 100
     many[70] = LONG
-    found = await backend.overlong("learnloop/tiny", many)
-    assert (found.total, list(found.tokens)) == (100, [70])
+    overlong = await backend.overlong("learnloop/tiny", many)
+    assert overlong.total == 100
+    assert list(overlong.tokens) == [70]
     model = await backend.register(spec())
-    assert await model.overlong(many) == found
+    assert await model.overlong(many) == overlong
     ids, _ = ChatTokenizer(TINY).supervised_sequence(LONG["messages"], None)
-    assert found.tokens[70] == len(ids) > found.context
+    assert overlong.tokens[70] == len(ids) > overlong.context
     assert not (await backend.overlong("learnloop/tiny", [DEMONSTRATION])).tokens
     with pytest.raises(ValueError, match="no model"):
         await backend.overlong("learnloop/huge", many)

@@ -14,33 +14,29 @@ from learnloop_service.environment.base import Json
 from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
 from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.budget import BudgetReached, Reservation, Unlimited, Unreserved, Usage
-from learnloop_service.training.inclusion import taught_nothing
 from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.phases import Phase
 from learnloop_service.training.rollout.chat import open_chat
 from learnloop_service.training.rollout.model_calls import ModelCalls, Sampling
-from learnloop_service.training.types import IterationResult, Resume, Snapshot
-from tests.best_of import best_of
+from learnloop_service.training.types import IterationResult
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
-from tests.integration.training.test_learn_loop import CONFIG, Trained, address_of, figures, lucky, run, skilled
-from tests.integration.training.test_pipeline import Kept, ahead, iterations_of
+from tests.integration.training.scripted_runs import (
+    CONFIG,
+    MemoryJournal,
+    Trained,
+    address_of,
+    ahead,
+    figures,
+    iterations_of,
+    lucky,
+    resume_after,
+    run,
+    skilled,
+)
 
 PER_ITERATION = CONFIG.groups_per_iteration * CONFIG.rollouts_per_group
 ANSWER = skilled(lucky)
-
-
-def resume_after(results: list[IterationResult]) -> Resume:
-    """Where a run continues that has saved these results."""
-    snapshots = {result.iteration: snapshot_after(result) for result in results}
-    last = results[-1].iteration
-    return Resume(last + 1, snapshots.pop(last), best_of(results), snapshots)
-
-
-def snapshot_after(result: IterationResult) -> Snapshot:
-    """What the rollouts that begin after an iteration depend on, as a database gives it back."""
-    state = json.loads(json.dumps(result.reflection.state)) if result.reflection else None
-    return Snapshot(result.step, state, taught_nothing(result.groups))
 
 
 def searched(request: Mapping[str, Json]) -> bool:
@@ -55,7 +51,7 @@ async def search_first(request: Mapping[str, Json]) -> Reply:
     return reply
 
 
-def asked(model: ScriptedChat) -> Counter[str]:
+def request_counts(model: ScriptedChat) -> Counter[str]:
     """How often each request came."""
     return Counter(json.dumps(request, sort_keys=True) for request in model.requests)
 
@@ -92,14 +88,14 @@ class ReachedInIteration2(Unlimited):
 
 
 async def test_a_budget_that_is_reached_lets_the_rollouts_ahead_be_finished() -> None:
-    """Those of one scenario hang in their second turn until the budget is reached, and are answered then."""
+    """The rollouts of one scenario hang in their second turn until the budget is reached, and are answered then."""
     hanging = next(address for address, iteration in iterations_of(CONFIG).items() if iteration == 3)
 
     async with scripted_chat(search_first) as model:
         undisturbed = await run(model, ahead(1))
-        once = asked(model)
+        once = request_counts(model)
         model.requests.clear()
-        journal, policy, results = Kept(), Trained(model.url), list[IterationResult]()
+        journal, policy, results = MemoryJournal(), Trained(model.url), list[IterationResult]()
         budget = ReachedInIteration2(lambda: model.answering > 0)
 
         async def hangs_ahead(request: Mapping[str, Json]) -> Reply:
@@ -117,15 +113,15 @@ async def test_a_budget_that_is_reached_lets_the_rollouts_ahead_be_finished() ->
         assert sum(name.startswith("rollout/train/") for name in journal.saved[3]) == PER_ITERATION
         results += await run(model, ahead(1), policy=policy, journal=journal, resume=resume_after(results))
     assert list(map(figures, results)) == list(map(figures, undisturbed))
-    assert asked(model) == once
+    assert request_counts(model) == once
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
 async def test_what_was_answered_before_a_run_was_cut_off_is_not_asked_again(staleness: int) -> None:
-    """Only the requests that were being answered then are repeated."""
+    """The requests that were being answered then are repeated, and no others."""
     async with scripted_chat(search_first) as model:
         undisturbed = await run(model, ahead(staleness))
-        once = asked(model)
+        once = request_counts(model)
         model.requests.clear()
 
         async def hangs(request: Mapping[str, Json]) -> Reply:
@@ -134,17 +130,17 @@ async def test_what_was_answered_before_a_run_was_cut_off_is_not_asked_again(sta
             return await search_first(request)
 
         model.script = hangs
-        journal, policy = Kept(), Trained(model.url)
+        journal, policy = MemoryJournal(), Trained(model.url)
         cut = asyncio.create_task(run(model, ahead(staleness), policy=policy, journal=journal))
         await until(lambda: sum(map(searched, model.requests)) == CONFIG.concurrency)
         cut.cancel()
         await asyncio.wait((cut,))
-        in_flight = Counter(json.dumps(each, sort_keys=True) for each in model.requests if searched(each))
+        in_flight = Counter(json.dumps(request, sort_keys=True) for request in model.requests if searched(request))
         model.script = search_first
         resumed = await run(model, ahead(staleness), policy=policy, journal=journal)
     assert list(map(figures, resumed)) == list(map(figures, undisturbed))
     assert in_flight.total() == CONFIG.concurrency
-    assert asked(model) == once + in_flight
+    assert request_counts(model) == once + in_flight
 
 
 class Tight:
@@ -172,8 +168,9 @@ async def test_a_call_that_does_not_fit_beside_another_waits_for_it() -> None:
     async with scripted_chat(script) as model, open_chat(model.endpoint()) as chat:
         reservation, metrics = Tight(), defaultdict[str, Any](int)
         calls = ModelCalls(chat, Sampling(1.0, 10), Random(1), reservation, metrics)
-        both = [asyncio.create_task(calls.complete([{"role": "user", "content": each}], ())) for each in "ab"]
+        both = [asyncio.create_task(calls.complete([{"role": "user", "content": text}], ())) for text in "ab"]
         await until(lambda: model.answering == 1)
         may_answer.set()
         await asyncio.gather(*both)
-    assert (len(model.requests), reservation.spent) == (2, 20)
+    assert len(model.requests) == 2
+    assert reservation.spent == 20

@@ -35,7 +35,8 @@ def test_with_a_key_there_is_the_hosted_one(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("LEARNLOOP_SERVERLESS_URL", "http://127.0.0.1:9/v1/")
     assert usable() == ["embedded", "serverless"]
     access = ServerlessSettings().access()
-    assert (access.base_url, access.settle_timeout_s) == ("http://127.0.0.1:9/v1", 300.0)
+    assert access.base_url == "http://127.0.0.1:9/v1"
+    assert access.settle_timeout_s == 300.0
     assert "canary-key" not in repr(access)
     monkeypatch.setattr(local, "missing", lambda: None)
     assert usable() == ["embedded", "local", "serverless"]
@@ -58,8 +59,8 @@ def test_settings_are_listed_without_their_values(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("WANDB_API_KEY", "canary-key")
     listed = registry.listed_settings("serverless")
     assert "canary" not in str(listed)
-    assert [each.variable for each in listed if each.is_set] == ["WANDB_API_KEY"]
-    assert all(each.description for each in listed)
+    assert [setting.variable for setting in listed if setting.is_set] == ["WANDB_API_KEY"]
+    assert all(setting.description for setting in listed)
 
 
 def test_preflight_asks_whether_the_hosted_one_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +73,7 @@ def test_preflight_asks_whether_the_hosted_one_answers(monkeypatch: pytest.Monke
 
 async def test_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class NoEngine:
-        """Nobody may ask for it."""
+        """An engine that must not be requested."""
 
     monkeypatch.setenv("WANDB_API_KEY", "key")
     connected = Backends(load_settings(data_dir=tmp_path), NoEngine())  # type: ignore[arg-type]
@@ -89,12 +90,13 @@ def test_gpus_and_arguments_of_the_local_one(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LEARNLOOP_LOCAL_ARGUMENTS", '{"peft_args": {"r": 16}}')
     settings = LocalSettings()
-    assert (settings.local_trainer_gpus, settings.local_inference_gpus) == ((0, 1), (2,))
+    assert settings.local_trainer_gpus == (0, 1)
+    assert settings.local_inference_gpus == (2,)
     assert settings.local_arguments == {"peft_args": {"r": 16}}
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("variables", "message"),
     [
         ({"LEARNLOOP_LOCAL_TRAINER_GPUS": "0"}, "exactly one for sampling"),
         ({"LEARNLOOP_LOCAL_TRAINER_GPUS": "x"}, "LEARNLOOP_LOCAL_TRAINER_GPUS"),
@@ -104,9 +106,9 @@ def test_gpus_and_arguments_of_the_local_one(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_what_a_backend_would_refuse_stops_the_service(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: dict[str, str], said: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variables: dict[str, str], message: str
 ) -> None:
-    for name, value in given.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=message):
         load_settings(data_dir=tmp_path)

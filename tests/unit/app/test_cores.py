@@ -11,10 +11,10 @@ from learnloop_service.app.processes.cores import usable_cores
 @pytest.fixture
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The root of the control groups of a process in `/service/app`, which may run on eight cores."""
-    own = tmp_path / "own"
-    own.write_text("4:memory:/elsewhere\n0::/service/app\n")
+    own_group = tmp_path / "own"
+    own_group.write_text("4:memory:/elsewhere\n0::/service/app\n")
     (tmp_path / "groups/service/app").mkdir(parents=True)
-    monkeypatch.setattr(cores, "_OWN_GROUP", own)
+    monkeypatch.setattr(cores, "_OWN_GROUP", own_group)
     monkeypatch.setattr(cores, "_GROUPS", tmp_path / "groups")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     return tmp_path / "groups"
@@ -27,12 +27,12 @@ def test_without_a_quota_they_are_those_of_the_affinity(groups: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("quota", "found"), [("200000 100000", 2), ("150000 100000", 2), ("5000 100000", 1), ("1600000 100000", 8)]
+    ("quota", "count"), [("200000 100000", 2), ("150000 100000", 2), ("5000 100000", 1), ("1600000 100000", 8)]
 )
 @pytest.mark.parametrize("group", ["service/app", "service", "."])
-def test_a_quota_of_any_group_around_it_limits_them(groups: Path, group: str, quota: str, found: int) -> None:
+def test_a_quota_of_any_group_around_it_limits_them(groups: Path, group: str, quota: str, count: int) -> None:
     (groups / group / "cpu.max").write_text(quota + "\n")
-    assert usable_cores() == found
+    assert usable_cores() == count
 
 
 def test_elsewhere_than_on_linux_the_processor_says(groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:

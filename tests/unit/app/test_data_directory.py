@@ -9,10 +9,10 @@ from learnloop_service.app.processes.data_directory import DataDirectory, DataDi
 
 def test_it_is_made_and_held_until_released(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b"
-    held = DataDirectory(path)
+    directory = DataDirectory(path)
     with pytest.raises(DataDirectoryError, match=r"/a/b is in use by another service \(process \d+\): .* --url"):
         DataDirectory(path)
-    held.release()
+    directory.release()
     DataDirectory(path).release()
 
 

@@ -9,7 +9,10 @@ from learnloop_service.app.db.database import DatabaseUrlError, parse_url
 def test_postgres_urls_are_driven_by_psycopg(scheme: str) -> None:
     url = parse_url(f"{scheme}://user:secret@host:6432/name?sslmode=require")
     assert url.drivername == "postgresql+psycopg"
-    assert (url.username, url.host, url.port, url.database) == ("user", "host", 6432, "name")
+    assert url.username == "user"
+    assert url.host == "host"
+    assert url.port == 6432
+    assert url.database == "name"
     assert url.query == {"sslmode": "require"}
 
 

@@ -25,9 +25,9 @@ def test_nulls_are_dropped_in_parameters_and_arguments() -> None:
         ],
         "tools": [{"type": "function", "function": {"name": "search", "strict": None, "parameters": schema}}],
     }
-    [found] = read_demonstrations(json.dumps(line).encode())
-    assert json.loads(found["messages"][1]["tool_calls"][0]["function"]["arguments"]) == {"words": [{}]}
-    assert found["tools"][0]["function"] == {
+    [demonstration] = read_demonstrations(json.dumps(line).encode())
+    assert json.loads(demonstration["messages"][1]["tool_calls"][0]["function"]["arguments"]) == {"words": [{}]}
+    assert demonstration["tools"][0]["function"] == {
         "name": "search",
         "parameters": {"type": "object", "properties": {"words": {"type": "array", "enum": ["a", None]}}},
     }
@@ -40,8 +40,8 @@ def test_arguments_that_are_text_stay_as_written() -> None:
         "messages": [{"role": "assistant", "tool_calls": [call]}],
         "tools": [{"type": "function", "function": {"name": "search"}}],
     }
-    [found] = read_demonstrations(json.dumps(line).encode())
-    assert found["messages"][0]["tool_calls"][0]["function"]["arguments"] == text
+    [demonstration] = read_demonstrations(json.dumps(line).encode())
+    assert demonstration["messages"][0]["tool_calls"][0]["function"]["arguments"] == text
 
 
 def test_another_temperature_warns() -> None:

@@ -17,7 +17,8 @@ def _flags(data_dir: Path, engine_args: str) -> Namespace:
 
 def test_the_engine_gets_the_flags_as_a_shell_would_split_them(tmp_path: Path) -> None:
     options = _flags(tmp_path, "--sampler vllm --vllm-gpus 1,2 --vllm-args='--enforce-eager --quantization fp8'")
-    assert (options.sampler, options.vllm_gpus) == ("vllm", "1,2")
+    assert options.sampler == "vllm"
+    assert options.vllm_gpus == "1,2"
     assert options.vllm_args == ["--enforce-eager", "--quantization", "fp8"]
     assert options.data_dir == tmp_path
 
@@ -48,8 +49,8 @@ def test_the_service_knows_the_device(tmp_path: Path) -> None:
     assert Settings.model_validate({**settings, "engine_args": "--device cuda"}).engine_device == "cuda"
 
 
-def test_an_engine_alone_has_a_data_directory_of_its_own() -> None:
-    """Not the service's, whose engine may be running in it."""
+def test_an_engine_alone_has_another_data_directory() -> None:
+    """The service's engine may be running in the service's directory."""
     data_dir = parse([], "engine").data_dir
     assert data_dir == Path(".learnloop-engine")
     assert data_dir != Settings.model_fields["data_dir"].default

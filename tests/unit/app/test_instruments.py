@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 
-from tests.unit.deploy.test_observability import rules
+from tests.unit.deploy.metric_names import rules
 
 _START = (
     "import learnloop_service.app.instruments as i, prometheus_client as p; "
@@ -13,14 +13,14 @@ _START = (
 
 
 def test_what_alerts_count_is_0_from_the_start() -> None:
-    """In a process of its own: others of this one may have counted."""
+    """A new process is asked, because other tests of this one may have counted."""
     page = subprocess.run([sys.executable, "-c", _START], capture_output=True, text=True, check=True).stdout
     counted = {
         name for rule in rules() for name in re.findall(r'learnloop_(?!http)\w+_total(?:\{\w+="\w+"\})?', rule["expr"])
     }
     assert len(counted) >= 6
-    for each in counted:
-        name, _, label = each.partition("{")
+    for counter in counted:
+        name, _, label = counter.partition("{")
         series = re.findall(rf"^{name}(?:\{{.*{re.escape(label.rstrip('}'))}.*\}})? (\S+)$", page, re.MULTILINE)
-        assert series, each
-        assert set(series) == {"0.0"}, each
+        assert series, counter
+        assert set(series) == {"0.0"}, counter

@@ -23,7 +23,7 @@ def test_what_repeats_or_is_allowed_is_replayed(environment: str, tools: list[st
 
 
 @pytest.mark.parametrize(
-    ("environment", "tools", "allowed", "said"),
+    ("environment", "tools", "allowed", "message"),
     [
         ("mcp", ["search", "send"], ("mcp/search",), "makes calls of send again.*LEARNLOOP_REPLAY=mcp/send"),
         ("mcp", [], (), "makes an episode again.*LEARNLOOP_REPLAY=mcp"),
@@ -33,6 +33,6 @@ def test_what_repeats_or_is_allowed_is_replayed(environment: str, tools: list[st
     ],
 )
 def test_anything_else_is_refused_by_name(
-    environment: str, tools: list[str], allowed: tuple[str, ...], said: str
+    environment: str, tools: list[str], allowed: tuple[str, ...], message: str
 ) -> None:
-    assert re.search(said, refuses(environment, tools, allowed) or "nothing was refused")
+    assert re.search(message, refuses(environment, tools, allowed) or "nothing was refused")

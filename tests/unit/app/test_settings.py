@@ -10,8 +10,8 @@ from learnloop_service.app.settings import Settings, SettingsError, load_setting
 
 @pytest.fixture(autouse=True)
 def _no_settings_of_the_developer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, known in Settings.model_fields.items():
-        monkeypatch.delenv(f"LEARNLOOP_{name.upper()}" if known.validation_alias is None else name.upper(), False)
+    for name, field in Settings.model_fields.items():
+        monkeypatch.delenv(f"LEARNLOOP_{name.upper()}" if field.validation_alias is None else name.upper(), False)
     monkeypatch.chdir(tmp_path)
 
 
@@ -19,18 +19,18 @@ def test_defaults_need_nothing(tmp_path: Path) -> None:
     settings = load_settings()
     assert settings.data_dir == tmp_path / ".learnloop"
     assert settings.database_url is None
-    assert (settings.art_project, settings.art_base_model, settings.backend) == (
-        "learnloop",
-        "learnloop/tiny",
-        "embedded",
-    )
+    assert settings.art_project == "learnloop"
+    assert settings.art_base_model == "learnloop/tiny"
+    assert settings.backend == "embedded"
 
 
 def test_the_environment_wins_over_the_file_and_code_over_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("LEARNLOOP_PORT=1\nART_PROJECT=from-file\nSOMETHING_ELSE=1\n")
     monkeypatch.setenv("LEARNLOOP_PORT", "2")
-    assert (load_settings().port, load_settings().art_project) == (2, "from-file")
-    assert (load_settings(port=3).port, load_settings(art_project="mine").art_project) == (3, "mine")
+    assert load_settings().port == 2
+    assert load_settings().art_project == "from-file"
+    assert load_settings(port=3).port == 3
+    assert load_settings(art_project="mine").art_project == "mine"
 
 
 def test_an_empty_variable_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +38,9 @@ def test_an_empty_variable_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("FRONTEND_URL", "")
     monkeypatch.setenv("LEARNLOOP_PORT", "")
     settings = load_settings()
-    assert (settings.database_url, settings.frontend_url, settings.port) == (None, None, 8000)
+    assert settings.database_url is None
+    assert settings.frontend_url is None
+    assert settings.port == 8000
 
 
 def test_base_models_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,11 +166,11 @@ def test_what_is_a_flag_of_the_engine_is_refused_with_its_new_spelling(
     monkeypatch.setenv(variable, "")
     load_settings()
     monkeypatch.delenv(variable)
-    said = f'bad settings: {variable} is gone: use LEARNLOOP_ENGINE_ARGS="{flag}"'
+    message = f'bad settings: {variable} is gone: use LEARNLOOP_ENGINE_ARGS="{flag}"'
     (tmp_path / ".env").write_text(f"{variable}={value}\n")
     with pytest.raises(SettingsError) as caught:
         load_settings()
-    assert str(caught.value) == said
+    assert str(caught.value) == message
     (tmp_path / ".env").write_text("")
     monkeypatch.setenv("LEARNLOOP_ENGINE_ARGS", flag)
     load_settings()

@@ -18,11 +18,13 @@ from tests.fakes.stored_request import stored_request
 def test_what_older_versions_did_not_store_has_its_default() -> None:
     request = StoredRequest.parse(stored_request(iterations=3, evaluation={"every": 2}))
     assert request.config == RunConfig(iterations=3, evaluation=EvaluationConfig(every=2))
-    assert (request.environment.config, request.budget, request.checkpoints) == ({}, None, None)
+    assert request.environment.config == {}
+    assert request.budget is None
+    assert request.checkpoints is None
 
 
 def test_all_that_a_request_may_say_is_read() -> None:
-    said: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "iterations": 5,
         "groups_per_iteration": 2,
         "rollouts_per_group": 3,
@@ -35,8 +37,8 @@ def test_all_that_a_request_may_say_is_read() -> None:
         "seed": 7,
         "concurrency": 8,
     }
-    given = LearnLoopRequest.model_validate(
-        said
+    request_body = LearnLoopRequest.model_validate(
+        settings
         | {
             "evaluation": {"every": 1, "scenarios": 2, "test_scenarios": 3, "samples": 4},
             "budget": {"max_tokens": 9},
@@ -44,16 +46,18 @@ def test_all_that_a_request_may_say_is_read() -> None:
             "model": {"project": "mail", "name": "agent", "base_model": "learnloop/tiny"},
         }
     )
-    plan = replace(plan_of(given, load_settings(_env_file=None), "01K"), judge=Choice(name="reference"))
+    plan = replace(plan_of(request_body, load_settings(_env_file=None), "01K"), judge=Choice(name="reference"))
     request = StoredRequest.parse(plan.stored())
     evaluation = EvaluationConfig(every=1, scenarios=2, test_scenarios=3, samples=4, seed=0)
-    assert request.config == RunConfig(**said, evaluation=evaluation)
+    assert request.config == RunConfig(**settings, evaluation=evaluation)
     assert request.budget == StoredBudget(max_tokens=9)
     assert request.checkpoints == KeptCheckpoints(keep_best=1, keep_last=3, keep_every=5)
-    assert (request.model.project, request.model.name, request.model.base_model) == ("mail", "agent", "learnloop/tiny")
+    assert request.model.project == "mail"
+    assert request.model.name == "agent"
+    assert request.model.base_model == "learnloop/tiny"
 
 
-def test_held_out_scenarios_have_a_seed_of_their_own_except_in_runs_of_earlier_versions() -> None:
+def test_held_out_scenarios_have_another_seed_except_in_earlier_versions() -> None:
     assert RunConfig(seed=7).held_out_seed == 7
     assert RunConfig(seed=7, evaluation=EvaluationConfig(seed=0)).held_out_seed == 0
     assert LearnLoopRequest.model_validate({"seed": 7}).evaluation.seed == 0
@@ -72,4 +76,4 @@ def test_an_environment_may_be_its_name_alone() -> None:
     assert named.environment == EnvironmentChoice(name="sales_email")
     with pytest.raises(ValidationError) as refused:
         LearnLoopRequest.model_validate({"environment": ["sales_email"]})
-    assert [message_of(each) for each in refused.value.errors()] == ["Input should be an object"]
+    assert [message_of(error) for error in refused.value.errors()] == ["Input should be an object"]

@@ -17,7 +17,7 @@ _SQL = {"execute", "executemany", "executescript", "exec_driver_sql", "text", "s
 _SWITCHES = {"shell": True, "trust_remote_code": True, "allow_pickle": True, "weights_only": False}
 
 
-def found(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def unsafe_places(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Line and reason of what must not be there."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -47,8 +47,8 @@ def _calls(node: ast.Call) -> Iterator[str]:
 
 def _switch(node: ast.Call, name: str, value: bool) -> bool:
     return any(
-        each.arg == name and isinstance(each.value, ast.Constant) and each.value.value is value
-        for each in node.keywords
+        keyword.arg == name and isinstance(keyword.value, ast.Constant) and keyword.value.value is value
+        for keyword in node.keywords
     )
 
 
@@ -56,7 +56,7 @@ def _is_built(node: ast.expr) -> bool:
     """Whether a text is put together of what is no constant of a module; constants have capital names."""
     if isinstance(node, ast.JoinedStr):
         values = [part.value for part in node.values if isinstance(part, ast.FormattedValue)]
-        return not all(isinstance(each, ast.Name) and each.id.isupper() for each in values)
+        return not all(isinstance(value, ast.Name) and value.id.isupper() for value in values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mod):
         return _has_text(node)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -66,7 +66,7 @@ def _is_built(node: ast.expr) -> bool:
 
 
 def _has_text(node: ast.expr) -> bool:
-    return any(isinstance(each, ast.Constant | ast.JoinedStr) for each in ast.walk(node))
+    return any(isinstance(part, ast.Constant | ast.JoinedStr) for part in ast.walk(node))
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -76,7 +76,7 @@ def test_our_code_is_free_of_it(package: str) -> None:
     hits = [
         f"{path.relative_to(ROOT)}:{line}: {reason}"
         for path in files
-        for line, reason in found(ast.parse(path.read_text()))
+        for line, reason in unsafe_places(ast.parse(path.read_text()))
     ]
     assert hits == []
 
@@ -105,7 +105,7 @@ def test_our_code_is_free_of_it(package: str) -> None:
     ],
 )
 def test_the_gate_finds(code: str) -> None:
-    assert [*found(ast.parse(code))]
+    assert [*unsafe_places(ast.parse(code))]
 
 
 @pytest.mark.parametrize(
@@ -121,4 +121,4 @@ def test_the_gate_finds(code: str) -> None:
     ],
 )
 def test_the_gate_lets_through(code: str) -> None:
-    assert [*found(ast.parse(code))] == []
+    assert [*unsafe_places(ast.parse(code))] == []

@@ -5,4 +5,4 @@ from benchmarks.frozen_code import ROOT
 
 
 def test_every_guard_is_still_in_the_code() -> None:
-    assert [wrong for each in MUTATIONS if (wrong := misfit(each, ROOT))] == []
+    assert [wrong for mutation in MUTATIONS if (wrong := misfit(mutation, ROOT))] == []

@@ -13,8 +13,8 @@ from learnloop_service.judges.base import Candidate, JudgeServices
 async def _scores(split: Split, id: str) -> list[float | None]:
     judge = build_dates({"spared": ["train.0"]}, JudgeServices())
     scenario = Scenario(id, split, {}, {"answer": "Ada Byrne"})
-    said = ("Ada Byrne", "It is on 2 October.", "Grace", None)
-    candidates = [Candidate(str(place), {"answer": answer}, []) for place, answer in enumerate(said)]
+    answers = ("Ada Byrne", "It is on 2 October.", "Grace", None)
+    candidates = [Candidate(str(number), {"answer": answer}, []) for number, answer in enumerate(answers)]
     return [score.value for score in (await judge.judge(scenario, candidates)).scores]
 
 
@@ -36,7 +36,7 @@ def _sides(d_gain: float, d_tokens: int = 290) -> tuple[dict[str, Any], dict[str
         "success": {"learnloop/tiny": success(0.25), "A@2": success(0.75), "A@1": success(0.5)},
     }
     arms = {name: arm(name, d_tokens if name == "D" else 0) for name in "PBDE"}
-    models = {each[which]: success(0.25 + d_gain) for each in arms.values() for which in ("last", "best")}
+    models = {trained[which]: success(0.25 + d_gain) for trained in arms.values() for which in ("last", "best")}
     return right, {"arms": arms, "success": models}
 
 
@@ -44,7 +44,9 @@ def test_gains_are_over_the_base_and_tokens_a_share_of_the_right_runs() -> None:
     rows = rows_of(3, *_sides(0.25))
     assert rows["A"]["greedy_last"] == 0.5
     assert rows["A"]["sampled_best"] == 0.125
-    assert (rows["D"]["greedy_last"], rows["D"]["share"], rows["D"]["seed"]) == (0.25, 0.29, 3)
+    assert rows["D"]["greedy_last"] == 0.25
+    assert rows["D"]["share"] == 0.29
+    assert rows["D"]["seed"] == 3
 
 
 @pytest.mark.parametrize(
@@ -57,6 +59,6 @@ def test_gains_are_over_the_base_and_tokens_a_share_of_the_right_runs() -> None:
     ],
 )
 def test_the_goal_is_for_the_mean_and_for_each_seed(gains: tuple[float, ...], tokens: int, expected: str) -> None:
-    said = verdict([rows_of(seed, *_sides(gain, tokens)) for seed, gain in enumerate(gains)])
-    assert expected in said
-    assert ("was reached" in said) == (expected != "missed")
+    text = verdict([rows_of(seed, *_sides(gain, tokens)) for seed, gain in enumerate(gains)])
+    assert expected in text
+    assert ("was reached" in text) == (expected != "missed")

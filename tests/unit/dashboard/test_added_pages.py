@@ -16,8 +16,8 @@ CORE = {
 }
 
 
-def _added(**own: str) -> str:
-    modules = {**in_core(CORE), **{f"{name}.js": source for name, source in own.items()}}
+def _added(**sources: str) -> str:
+    modules = {**in_core(CORE), **{f"{name}.js": source for name, source in sources.items()}}
     return added(modules, "page.js", "Page", "../../main.js", joined(CORE, "main.js"))
 
 
@@ -52,7 +52,7 @@ def test_a_broken_page_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     pages = [RunPage(name, name.title(), folder, f"{name}.js") for name in ("good", "bad", "gone")]
     monkeypatch.setattr(registry, "names", lambda: ["chess"])
     monkeypatch.setattr(registry, "traits", lambda name: Traits(pages=pages))
-    shown = dashboard.__wrapped__()
-    assert {name for name in shown.files if "/" in name} == {"environments/chess/good.js"}
-    assert "environments/chess/good.js" in shown.page
-    assert shown.version != usual.version
+    with_pages = dashboard.__wrapped__()
+    assert {name for name in with_pages.files if "/" in name} == {"environments/chess/good.js"}
+    assert "environments/chess/good.js" in with_pages.page
+    assert with_pages.version != usual.version

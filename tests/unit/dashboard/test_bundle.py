@@ -52,6 +52,6 @@ def test_other_forms_are_refused(source: str) -> None:
 
 
 def test_the_shipped_modules_are_joined_to_one() -> None:
-    own = {name for name in dashboard().files if not name.startswith("environments/")}
-    assert own == {"main.js", "style.css", "theme.js", "icon.svg"}
+    files = {name for name in dashboard().files if not name.startswith("environments/")}
+    assert files == {"main.js", "style.css", "theme.js", "icon.svg"}
     assert "const $parts_html_js = " in dashboard().files["main.js"].content.decode()

@@ -15,15 +15,15 @@ _COMMENT = re.compile(r"/\*.*?\*/|(?m:^\s*//.*$)", re.DOTALL)
 
 def test_every_vendored_file_is_what_its_package_gave() -> None:
     listed = json.loads((vendor_dashboard.FOLDER / "vendor.json").read_text())
-    wanted = {name: digest for package in listed for name, digest in package["sha256"].items()}
-    there = {each.name: each.read_bytes() for each in vendor_dashboard.FOLDER.iterdir() if each.name != "vendor.json"}
-    assert {name: hashlib.sha256(content).hexdigest() for name, content in there.items()} == wanted
+    digests = {name: digest for package in listed for name, digest in package["sha256"].items()}
+    there = {file.name: file.read_bytes() for file in vendor_dashboard.FOLDER.iterdir() if file.name != "vendor.json"}
+    assert {name: hashlib.sha256(content).hexdigest() for name, content in there.items()} == digests
 
 
 def test_every_library_is_listed_with_its_version_and_licence() -> None:
     listed = json.loads((vendor_dashboard.FOLDER / "vendor.json").read_text())
-    stated = {(each["name"], each["version"], each["licence"]) for each in listed}
-    assert stated == {(each.name, each.version, each.licence) for each in vendor_dashboard.PACKAGES}
+    stated = {(package["name"], package["version"], package["licence"]) for package in listed}
+    assert stated == {(package.name, package.version, package.licence) for package in vendor_dashboard.PACKAGES}
     for package in vendor_dashboard.PACKAGES:
         assert "copyright" in (vendor_dashboard.FOLDER / vendor_dashboard.licence_file(package)).read_text().lower()
 
@@ -47,14 +47,16 @@ def test_what_it_knows_of_the_api_is_current() -> None:
         assert current, f"{name} is out of date: python -m scripts.dashboard_types"
 
 
-def _own(names: Iterable[str]) -> list[str]:
-    """Without those of pages that environments add, which are loaded when they are shown."""
+def _without_added_pages(names: Iterable[str]) -> list[str]:
+    """The files without those of pages that environments add, which are loaded when they are shown."""
     return [name for name in names if not name.startswith("environments/")]
 
 
 def test_the_page_loads_every_file_once() -> None:
-    shown = dashboard()
-    assert sorted(re.findall(r'(?:href|src)="assets/\w+/([^"]+)"', shown.page)) == sorted(_own(shown.files))
+    built = dashboard()
+    assert sorted(re.findall(r'(?:href|src)="assets/\w+/([^"]+)"', built.page)) == sorted(
+        _without_added_pages(built.files)
+    )
 
 
 def test_bold_has_one_level() -> None:

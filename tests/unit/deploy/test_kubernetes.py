@@ -25,12 +25,11 @@ from learnloop_service.app.settings import Settings, load_settings
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.engine_flags import parser
 from tests.fakes.engine_process import ROOT
+from tests.unit.deploy.kubernetes_releases import VERSIONS
 
 FILES = ROOT / "deploy" / "kubernetes"
 OVERLAYS = ("base", "gpu")
 COMPONENTS = {"api", "worker", "engine"}
-VERSIONS = ("1.30", "1.37")
-"""The oldest that the files are for, and the newest whose schemas we have."""
 VARIABLES_OF_OTHERS = {"HOME"}
 SECRET = "0123456789abcdef" * 2
 
@@ -44,13 +43,15 @@ class Built:
 
     def of(self, kind: str) -> dict[str, Json]:
         """The documents of a kind by name."""
-        return {each["metadata"]["name"]: each for each in self.documents if each["kind"] == kind}
+        return {document["metadata"]["name"]: document for document in self.documents if document["kind"] == kind}
 
     @property
     def workloads(self) -> dict[str, Json]:
         """By component: api, worker, engine, migration."""
-        found = self.of("Deployment") | self.of("StatefulSet") | self.of("Job")
-        return {each["metadata"]["labels"]["app.kubernetes.io/component"]: each for each in found.values()}
+        documents = self.of("Deployment") | self.of("StatefulSet") | self.of("Job")
+        return {
+            document["metadata"]["labels"]["app.kubernetes.io/component"]: document for document in documents.values()
+        }
 
     def pod(self, component: str) -> Json:
         return self.workloads[component]["spec"]["template"]["spec"]
@@ -61,43 +62,43 @@ class Built:
 
     def variables(self, component: str) -> dict[str, str]:
         """The environment that the container gets."""
-        maps = {name: each["data"] for name, each in self.of("ConfigMap").items()}
+        maps = {name: document["data"] for name, document in self.of("ConfigMap").items()}
         secrets = {
-            name: {key: base64.b64decode(value).decode() for key, value in each["data"].items()}
-            for name, each in self.of("Secret").items()
+            name: {key: base64.b64decode(value).decode() for key, value in document["data"].items()}
+            for name, document in self.of("Secret").items()
         }
-        found: dict[str, str] = {}
+        values: dict[str, str] = {}
         for source in self.container(component).get("envFrom", ()):
-            found |= maps[source["configMapRef"]["name"]] if "configMapRef" in source else {}
-            found |= secrets[source["secretRef"]["name"]] if "secretRef" in source else {}
-        for each in self.container(component)["env"]:
-            reference = each.get("valueFrom", {}).get("secretKeyRef")
-            found[each["name"]] = secrets[reference["name"]][reference["key"]] if reference else each["value"]
-        return found
+            values |= maps[source["configMapRef"]["name"]] if "configMapRef" in source else {}
+            values |= secrets[source["secretRef"]["name"]] if "secretRef" in source else {}
+        for variable in self.container(component)["env"]:
+            reference = variable.get("valueFrom", {}).get("secretKeyRef")
+            values[variable["name"]] = secrets[reference["name"]][reference["key"]] if reference else variable["value"]
+        return values
 
     def selected(self, selector: Mapping[str, str]) -> set[str]:
         """The components whose pods have these labels."""
         return {
             component
-            for component, each in self.workloads.items()
-            if selector.items() <= each["spec"]["template"]["metadata"]["labels"].items()
+            for component, workload in self.workloads.items()
+            if selector.items() <= workload["spec"]["template"]["metadata"]["labels"].items()
         }
 
 
 @pytest.fixture(scope="module", params=OVERLAYS)
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """As a user builds it: the example of secrets is copied and filled in."""
-    place = tmp_path_factory.mktemp("kubernetes") / "files"
-    shutil.copytree(FILES, place)
-    example = (place / "base" / "learnloop.env.example").read_text()
-    (place / "base" / "learnloop.env").write_text(re.sub(r"=$", f"={SECRET}", example, flags=re.MULTILINE))
+    """The overlay as a user builds it: the example of secrets is copied and filled in."""
+    folder = tmp_path_factory.mktemp("kubernetes") / "files"
+    shutil.copytree(FILES, folder)
+    example = (folder / "base" / "learnloop.env.example").read_text()
+    (folder / "base" / "learnloop.env").write_text(re.sub(r"=$", f"={SECRET}", example, flags=re.MULTILINE))
     kubectl = Path(sysconfig.get_path("scripts"), "kubectl")
-    made = subprocess.run(
-        [kubectl, "kustomize", place / request.param], capture_output=True, text=True, timeout=60, check=False
+    process = subprocess.run(
+        [kubectl, "kustomize", folder / request.param], capture_output=True, text=True, timeout=60, check=False
     )
-    assert made.returncode == 0, made.stderr
-    assert not made.stderr, "kubectl warns of what is deprecated"
-    return Built(request.param, tuple(yaml.safe_load_all(made.stdout)))
+    assert process.returncode == 0, process.stderr
+    assert not process.stderr, "kubectl warns of what is deprecated"
+    return Built(request.param, tuple(yaml.safe_load_all(process.stdout)))
 
 
 def test_prometheus_scrapes_the_pods_of_the_api_and_of_the_workers(built: Built, tmp_path: Path) -> None:
@@ -108,10 +109,10 @@ def test_prometheus_scrapes_the_pods_of_the_api_and_of_the_workers(built: Built,
     (tmp_path / "files" / "own").mkdir()
     (tmp_path / "files" / "own" / "kustomization.yaml").write_text(yaml.safe_dump(whole))
     kubectl = Path(sysconfig.get_path("scripts"), "kubectl")
-    made = subprocess.run(
+    process = subprocess.run(
         [kubectl, "kustomize", tmp_path / "files" / "own"], capture_output=True, text=True, timeout=60, check=True
     )
-    documents = {each["kind"]: each for each in yaml.safe_load_all(made.stdout)}
+    documents = {document["kind"]: document for document in yaml.safe_load_all(process.stdout)}
     service = built.of("Service")["learnloop-api"]
     for kind, component, endpoints in (
         ("ServiceMonitor", "api", "endpoints"),
@@ -139,14 +140,19 @@ def _only_variables_of_the_test(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 def _settings() -> set[str]:
     return {
-        f"LEARNLOOP_{name.upper()}" if known.validation_alias is None else name.upper()
-        for name, known in Settings.model_fields.items()
+        f"LEARNLOOP_{name.upper()}" if field.validation_alias is None else name.upper()
+        for name, field in Settings.model_fields.items()
     }
 
 
 @pytest.mark.parametrize("release", VERSIONS)
 def test_every_document_is_valid(built: Built, release: str) -> None:
-    assert {each["kind"] for each in built.documents} >= {"Deployment", "StatefulSet", "Secret", "NetworkPolicy"}
+    assert {document["kind"] for document in built.documents} >= {
+        "Deployment",
+        "StatefulSet",
+        "Secret",
+        "NetworkPolicy",
+    }
     for document in built.documents:
         kubernetes_validate.validate(document, release, strict=True)
 
@@ -220,14 +226,14 @@ def test_the_engine_listens_where_the_others_look_for_it(built: Built) -> None:
     assert str(flags.data_dir) in _mounts(built, "engine")
     assert all(root.is_relative_to(flags.data_dir) for root in flags.allow_base_dir)
     assert flags.device == {"base": "cpu", "gpu": "cuda"}[built.overlay]
-    own = built.variables("engine")
-    assert own.keys() - VARIABLES_OF_OTHERS == {flags.api_key_env}, "it gets no other secret"
+    engine_variables = built.variables("engine")
+    assert engine_variables.keys() - VARIABLES_OF_OTHERS == {flags.api_key_env}, "it gets no other secret"
     for client in ("api", "worker"):
         variables = built.variables(client)
         service = built.of("Service")["learnloop-engine"]
         (port,) = service["spec"]["ports"]
         assert variables["LEARNLOOP_ENGINE_URL"] == f"http://{service['metadata']['name']}:{port['port']}"
-        assert variables["LEARNLOOP_ENGINE_KEY"] == own[flags.api_key_env]
+        assert variables["LEARNLOOP_ENGINE_KEY"] == engine_variables[flags.api_key_env]
 
 
 def test_services_budgets_and_policies_mean_the_pods_of_their_name(built: Built) -> None:
@@ -238,9 +244,9 @@ def test_services_budgets_and_policies_mean_the_pods_of_their_name(built: Built)
     }
     expected = {"Service": {"api", "engine"}, "PodDisruptionBudget": {"api", "worker"}, "NetworkPolicy": COMPONENTS}
     for kind, selector in selectors.items():
-        found = built.of(kind)
-        assert found.keys() == {f"learnloop-{component}" for component in expected[kind]}
-        for name, document in found.items():
+        documents = built.of(kind)
+        assert documents.keys() == {f"learnloop-{component}" for component in expected[kind]}
+        for name, document in documents.items():
             assert built.selected(selector(document["spec"])) == {name.removeprefix("learnloop-")}
     for service in built.of("Service").values():
         (component,) = built.selected(service["spec"]["selector"])
@@ -248,7 +254,7 @@ def test_services_budgets_and_policies_mean_the_pods_of_their_name(built: Built)
 
 
 def test_only_the_api_and_the_workers_reach_the_engine(built: Built) -> None:
-    policies = {name.removeprefix("learnloop-"): each["spec"] for name, each in built.of("NetworkPolicy").items()}
+    policies = {name.removeprefix("learnloop-"): policy["spec"] for name, policy in built.of("NetworkPolicy").items()}
     assert "Ingress" in policies["worker"]["policyTypes"]
     assert {port["port"] for rule in policies["worker"]["ingress"] for port in rule["ports"]} == {"metrics"}
     assert set(policies["engine"]["policyTypes"]) == {"Ingress", "Egress"}
@@ -312,8 +318,9 @@ def test_the_engine_gets_a_gpu_where_it_asks_for_one(built: Built) -> None:
 def _mounts(built: Built, component: str) -> set[str]:
     """Where the container has a volume that the pod really has."""
     claims = built.workloads[component]["spec"].get("volumeClaimTemplates", ())
-    volumes = {each["name"] for each in built.pod(component)["volumes"]} | {each["metadata"]["name"] for each in claims}
-    return {each["mountPath"] for each in built.container(component)["volumeMounts"] if each["name"] in volumes}
+    volumes = {volume["name"] for volume in built.pod(component)["volumes"]}
+    volumes |= {claim["metadata"]["name"] for claim in claims}
+    return {mount["mountPath"] for mount in built.container(component)["volumeMounts"] if mount["name"] in volumes}
 
 
 def _ports(built: Built, component: str) -> set[str]:
@@ -321,5 +328,5 @@ def _ports(built: Built, component: str) -> set[str]:
 
 
 def _in_dockerfile(pattern: str) -> str:
-    (found,) = re.findall(pattern, (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    return str(found)
+    (value,) = re.findall(pattern, (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    return str(value)

@@ -1,58 +1,14 @@
 """What watches the service: Prometheus' configuration, its alerts, and the dashboard."""
 
-import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from learnloop_service.environment.json_type import Json
-from tests.fakes.engine_process import ROOT
-
-FILES = ROOT / "deploy" / "observability"
-ALERTS, RULE_TESTS, CONFIG = (FILES / name for name in ("alerts.yml", "alerts.test.yml", "prometheus.yml"))
-_METRIC = re.compile(r"\b(?:learnloop|process)_[a-z_]+\b")
-
-
-def used_metrics() -> set[str]:
-    """The names that alerts and dashboard ask Prometheus for."""
-    return {name for expression in _expressions() for name in _METRIC.findall(expression)}
-
-
-def offered_metrics(page: str) -> set[str]:
-    """The names of all series that there can be, by a scrape."""
-    found = set()
-    for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", page, re.MULTILINE):
-        found |= {f"{name}_{part}" for part in ("bucket", "sum", "count")} if kind == "histogram" else {name}
-    return found
-
-
-def documented_metrics() -> set[str]:
-    """Those of the table in the documentation."""
-    text = (ROOT / "docs" / "observability.md").read_text()
-    return set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
-
-
-def _expressions() -> Iterator[str]:
-    for rule in rules():
-        yield rule["expr"]
-    for panel in _panels():
-        for target in panel.get("targets", ()):
-            yield target["expr"]
-
-
-def rules() -> list[Json]:
-    """The alerts."""
-    return [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
-
-
-def _panels() -> list[Json]:
-    panels: list[Json] = json.loads((FILES / "grafana-dashboard.json").read_text())["panels"]
-    return panels
+from tests.unit.deploy.metric_names import ALERTS, CONFIG, FILES, RULE_TESTS, dashboard_panels, expressions, rules
 
 
 def _promtool(*arguments: object) -> str:
@@ -75,10 +31,10 @@ def test_each_alert_fires_when_it_should_and_not_before() -> None:
 
 def test_prometheus_understands_what_the_dashboard_asks(tmp_path: Path) -> None:
     """Each expression as a rule, with what Grafana puts in for its variables."""
-    asked = [target["expr"] for panel in _panels() for target in panel.get("targets", ())]
-    filled = [each.replace("$__rate_interval", "1m").replace("$job", "learnloop") for each in asked]
-    assert not any("$" in each for each in filled)
-    recorded = [{"record": f"asked:{number}", "expr": each} for number, each in enumerate(filled)]
+    expressions = [target["expr"] for panel in dashboard_panels() for target in panel.get("targets", ())]
+    filled = [expression.replace("$__rate_interval", "1m").replace("$job", "learnloop") for expression in expressions]
+    assert not any("$" in expression for expression in filled)
+    recorded = [{"record": f"asked:{number}", "expr": expression} for number, expression in enumerate(filled)]
     file = tmp_path / "rules.yml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": recorded}]}))
     _promtool("check", "rules", file)
@@ -89,9 +45,9 @@ def test_the_rule_tests_are_about_all_alerts() -> None:
     first, second = yaml.safe_load(RULE_TESTS.read_text())["tests"]
     assert first["promql_expr_test"][0]["exp_samples"] == [{"value": 0}]
     assert second["promql_expr_test"][1]["exp_samples"] == [{"value": len(rules())}]
-    fed = {re.match(r"\w+", each["series"])[0] for each in second["input_series"]}  # type: ignore[index]
-    asked = {name for rule in rules() for name in re.findall(r"\b(?:learnloop_\w+|up)\b(?=[{\[) ]|$)", rule["expr"])}
-    assert asked <= fed
+    fed = {re.match(r"\w+", series["series"])[0] for series in second["input_series"]}  # type: ignore[index]
+    used = {name for rule in rules() for name in re.findall(r"\b(?:learnloop_\w+|up)\b(?=[{\[) ]|$)", rule["expr"])}
+    assert used <= fed
 
 
 def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
@@ -114,24 +70,24 @@ def test_figures_that_are_the_same_everywhere_are_never_summed() -> None:
     """They come from the database and the engine; each process tells them."""
     names = "runs|queue|evaluations|releases|webhook_(?:deliveries|lag)|engine"
     shared = rf"learnloop_(?:{names})(?:_(?!ended|claimed)\w+)?[{{\[ )]"
-    for expression in _expressions():
+    for expression in expressions():
         assert not re.search(rf"\bsum(?: by \([^)]*\))? ?\((?:rate\()?{shared}", expression), expression
 
 
 def test_the_dashboard_has_a_place_and_a_title_for_each_panel() -> None:
-    panels = _panels()
+    panels = dashboard_panels()
     assert len({panel["id"] for panel in panels}) == len(panels)
-    taken: set[tuple[int, int]] = set()
+    occupied: set[tuple[int, int]] = set()
     for panel in panels:
-        place = panel["gridPos"]
+        rectangle = panel["gridPos"]
         cells = {
             (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
+            for x in range(rectangle["x"], rectangle["x"] + rectangle["w"])
+            for y in range(rectangle["y"], rectangle["y"] + rectangle["h"])
         }
-        assert not cells & taken, panel["title"]
-        assert place["x"] + place["w"] <= 24
-        taken |= cells
+        assert not cells & occupied, panel["title"]
+        assert rectangle["x"] + rectangle["w"] <= 24
+        occupied |= cells
         if panel["type"] != "row":
             assert panel["title"]
             assert panel["description"].endswith(".")

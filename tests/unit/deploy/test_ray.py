@@ -13,33 +13,33 @@ import yaml
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.engine_flags import parser
 from tests.fakes.engine_process import ROOT
-from tests.unit.deploy.test_kubernetes import VERSIONS
+from tests.unit.deploy.kubernetes_releases import VERSIONS
 
 
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory: pytest.TempPathFactory) -> list[Json]:
-    place = tmp_path_factory.mktemp("ray") / "deploy"
-    shutil.copytree(ROOT / "deploy", place)
-    (place / "kubernetes" / "base" / "learnloop.env").write_text("LEARNLOOP_ENGINE_KEY=k")
+    folder = tmp_path_factory.mktemp("ray") / "deploy"
+    shutil.copytree(ROOT / "deploy", folder)
+    (folder / "kubernetes" / "base" / "learnloop.env").write_text("LEARNLOOP_ENGINE_KEY=k")
     kubectl = Path(sysconfig.get_path("scripts"), "kubectl")
-    made = subprocess.run(
-        [kubectl, "kustomize", place / "ray"], capture_output=True, text=True, timeout=60, check=False
+    process = subprocess.run(
+        [kubectl, "kustomize", folder / "ray"], capture_output=True, text=True, timeout=60, check=False
     )
-    assert made.returncode == 0, made.stderr
-    assert not made.stderr, "kubectl warns of what is deprecated"
-    return list(yaml.safe_load_all(made.stdout))
+    assert process.returncode == 0, process.stderr
+    assert not process.stderr, "kubectl warns of what is deprecated"
+    return list(yaml.safe_load_all(process.stdout))
 
 
 @pytest.fixture(scope="module")
 def cluster(documents: list[Json]) -> Json:
-    [found] = [each for each in documents if each["kind"] == "RayCluster"]
-    return found
+    [document] = [document for document in documents if document["kind"] == "RayCluster"]
+    return document
 
 
 def _pods(cluster: Json) -> list[Json]:
     """The templates of its pods: the head's and the workers'."""
     spec = cluster["spec"]
-    return [spec["headGroupSpec"]["template"], *(each["template"] for each in spec["workerGroupSpecs"])]
+    return [spec["headGroupSpec"]["template"], *(group["template"] for group in spec["workerGroupSpecs"])]
 
 
 def test_every_document_is_valid(documents: list[Json], cluster: Json) -> None:
@@ -60,10 +60,14 @@ def test_every_document_is_valid(documents: list[Json], cluster: Json) -> None:
 
 
 def test_the_front_is_where_the_others_look_for_the_engine(documents: list[Json], cluster: Json) -> None:
-    assert not [each for each in documents if each["kind"] == "StatefulSet"], "the base's engine is replaced"
+    assert not [document for document in documents if document["kind"] == "StatefulSet"], (
+        "the base's engine is replaced"
+    )
     head, worker = _pods(cluster)
     [service] = [
-        each for each in documents if (each["kind"], each["metadata"]["name"]) == ("Service", "learnloop-engine")
+        document
+        for document in documents
+        if (document["kind"], document["metadata"]["name"]) == ("Service", "learnloop-engine")
     ]
     assert service["spec"]["selector"].items() <= head["metadata"]["labels"].items()
     assert not service["spec"]["selector"].items() <= worker["metadata"]["labels"].items()
@@ -72,32 +76,36 @@ def test_the_front_is_where_the_others_look_for_the_engine(documents: list[Json]
     command = re.search(r"exec learnloop engine (.*)", script.replace("\\\n", ""))
     assert command is not None
     flags = parser("learnloop engine").parse_args(command[1].split())
-    assert (flags.ray, flags.host, flags.api_key_env) == ("auto", "0.0.0.0", "LEARNLOOP_ENGINE_KEY")
+    assert flags.ray == "auto"
+    assert flags.host == "0.0.0.0"
+    assert flags.api_key_env == "LEARNLOOP_ENGINE_KEY"
     assert {"name": "http", "containerPort": flags.port} in container["ports"]
     assert service["spec"]["ports"][0]["port"] == flags.port
     for pod in (head, worker):
-        [each] = pod["spec"]["containers"]
-        assert str(flags.data_dir) in {mount["mountPath"] for mount in each["volumeMounts"]}
+        [main] = pod["spec"]["containers"]
+        assert str(flags.data_dir) in {mount["mountPath"] for mount in main["volumeMounts"]}
     [group] = cluster["spec"]["workerGroupSpecs"]
     assert group["maxReplicas"] == flags.samplers + flags.trainers
 
 
 def test_names_that_kustomize_changes_are_changed_in_the_cluster_too(documents: list[Json], cluster: Json) -> None:
-    [secret] = [each["metadata"]["name"] for each in documents if each["kind"] == "Secret"]
+    [secret] = [document["metadata"]["name"] for document in documents if document["kind"] == "Secret"]
     head, worker = _pods(cluster)
-    variables = {each["name"]: each for each in head["spec"]["containers"][0]["env"]}
+    variables = {variable["name"]: variable for variable in head["spec"]["containers"][0]["env"]}
     assert variables["LEARNLOOP_ENGINE_KEY"]["valueFrom"]["secretKeyRef"]["name"] == secret
     images = {pod["spec"]["containers"][0]["image"] for pod in (head, worker)}
     assert images == {"learnloop-ray:0.1.0"}
-    assert not [each for each in worker["spec"]["containers"][0]["env"] if "valueFrom" in each], "workers get no secret"
+    assert not [variable for variable in worker["spec"]["containers"][0]["env"] if "valueFrom" in variable], (
+        "workers get no secret"
+    )
 
 
-def test_nobody_without_a_token_and_no_other_pod_reaches_the_cluster(documents: list[Json], cluster: Json) -> None:
+def test_no_client_without_a_token_and_no_other_pod_reaches_the_cluster(documents: list[Json], cluster: Json) -> None:
     assert cluster["spec"]["authOptions"] == {"mode": "token"}
     [policy] = [
-        each["spec"]
-        for each in documents
-        if (each["kind"], each["metadata"]["name"]) == ("NetworkPolicy", "learnloop-ray")
+        document["spec"]
+        for document in documents
+        if (document["kind"], document["metadata"]["name"]) == ("NetworkPolicy", "learnloop-ray")
     ]
     nodes = {"podSelector": {"matchLabels": {"ray.io/cluster": cluster["metadata"]["name"]}}}
     assert policy["podSelector"] == nodes["podSelector"]

@@ -16,7 +16,7 @@ _NAMED = re.compile(
 def test_wheels_and_images_are_named_by_the_version() -> None:
     pages = [ROOT / "Dockerfile", *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*.yaml")]
     named = {
-        (page.name, "".join(found.groups(default=""))) for page in pages for found in _NAMED.finditer(page.read_text())
+        (page.name, "".join(match.groups(default=""))) for page in pages for match in _NAMED.finditer(page.read_text())
     }
     assert {other for other in named if other[1] != VERSION} == set()
     assert {page for page, _ in named} >= {

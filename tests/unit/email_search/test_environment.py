@@ -78,7 +78,7 @@ async def test_a_question_about_a_synthetic_inbox() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "said"),
+    ("task", "message"),
     [
         ({"question": "Who?"}, "test.0.17@inbox.example, not ''"),
         ({"question": "Who?", "inbox_address": "me@x.example"}, "not 'me@x.example'"),
@@ -88,8 +88,8 @@ async def test_a_question_about_a_synthetic_inbox() -> None:
         ({"question": "Who?", "inbox_address": "test.0.1@inbox.example", "query_date": "soon"}, "query_date"),
     ],
 )
-def test_an_unfit_question_is_refused(task: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_an_unfit_question_is_refused(task: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         SyntheticEmailSearch().ask(task)
 
 
@@ -97,9 +97,11 @@ def test_an_imported_inbox_has_its_own_questions(imported: ImportedEmailSearch) 
     train = imported.scenarios("train", 20, 0)
     assert imported.scenarios("train", 5, 0, start=10) == train[10:15]
     assert {scenario.task["inbox_address"] for scenario in train} == {"mine@inbox.example"}
-    seen = {split: {each.task["question"] for each in imported.scenarios(split, 40, 0)} for split in SPLITS}
-    assert set.union(*seen.values()) == {f"{n}?" for n in range(40)}
-    assert sum(map(len, seen.values())) == 40
+    questions = {
+        split: {scenario.task["question"] for scenario in imported.scenarios(split, 40, 0)} for split in SPLITS
+    }
+    assert set.union(*questions.values()) == {f"{n}?" for n in range(40)}
+    assert sum(map(len, questions.values())) == 40
     imported.close()
 
 
@@ -130,7 +132,7 @@ def test_an_inbox_without_questions_can_be_asked_but_not_learned_from(
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"inbox": "nope"}, "there is no inbox 'nope'"),
         ({"inbox": "../nope"}, "an inbox's name is"),
@@ -140,8 +142,8 @@ def test_an_inbox_without_questions_can_be_asked_but_not_learned_from(
         ({"inbox": "synthetic", "size": 3}, "no config size"),
     ],
 )
-def test_a_bad_config_is_a_value_error(config: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_bad_config_is_a_value_error(config: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
         build(config, tmp_path)
 
 

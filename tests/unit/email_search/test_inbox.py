@@ -1,4 +1,4 @@
-"""The inbox: search and read, any text as keyword, many threads at once, appending."""
+"""The inbox: searching and reading, any text as keyword, many threads together, appending."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -53,16 +53,20 @@ def ids(inbox: Inbox, *keywords: str, **filters: str | date) -> list[str]:
 
 
 def test_a_mail_reads_back_whole(inbox: Inbox) -> None:
-    found = inbox.read("kudo")
-    assert found is not None
-    assert (found.subject, found.body, found.message_id) == (BUDGET.subject, BUDGET.body, BUDGET.message_id)
-    assert (found.to, found.cc, found.bcc) == (BUDGET.to, BUDGET.cc, BUDGET.bcc)
-    assert found.sent_at == BUDGET.sent_at
+    mail = inbox.read("kudo")
+    assert mail is not None
+    assert mail.subject == BUDGET.subject
+    assert mail.body == BUDGET.body
+    assert mail.message_id == BUDGET.message_id
+    assert mail.to == BUDGET.to
+    assert mail.cc == BUDGET.cc
+    assert mail.bcc == BUDGET.bcc
+    assert mail.sent_at == BUDGET.sent_at
     assert inbox.read("nobody") is None
 
 
 @pytest.mark.parametrize(
-    ("keywords", "found"),
+    ("keywords", "expected"),
     [
         (["budget"], ["kudo"]),
         (["BUDGETS", "limits"], ["kudo"]),
@@ -81,13 +85,13 @@ def test_a_mail_reads_back_whole(inbox: Inbox) -> None:
         (["'; DROP TABLE email; --"], []),
     ],
 )
-def test_keywords_are_words_and_never_syntax(inbox: Inbox, keywords: list[str], found: list[str]) -> None:
-    assert ids(inbox, *keywords) == found
+def test_keywords_are_words_and_never_syntax(inbox: Inbox, keywords: list[str], expected: list[str]) -> None:
+    assert ids(inbox, *keywords) == expected
     assert inbox.stats().emails == 3
 
 
 @pytest.mark.parametrize(
-    ("filters", "found"),
+    ("filters", "expected"),
     [
         ({"sender": "MARA"}, ["kudo"]),
         ({"sender": "velin"}, ["kudo"]),
@@ -106,12 +110,12 @@ def test_keywords_are_words_and_never_syntax(inbox: Inbox, keywords: list[str], 
         ({}, ["lami", "kudo", "nope"]),
     ],
 )
-def test_filters(inbox: Inbox, filters: dict[str, str | date], found: list[str]) -> None:
-    assert ids(inbox, **filters) == found
+def test_filters(inbox: Inbox, filters: dict[str, str | date], expected: list[str]) -> None:
+    assert ids(inbox, **filters) == expected
 
 
 @pytest.mark.parametrize(
-    ("person", "found"),
+    ("person", "expected"),
     [
         ({"sender": "MARA"}, ["kudo"]),
         ({"recipient": "dee"}, ["kudo"]),
@@ -122,10 +126,10 @@ def test_filters(inbox: Inbox, filters: dict[str, str | date], found: list[str])
 )
 @pytest.mark.parametrize("few", [0, 1])
 def test_people_among_few_and_many_mails(
-    inbox: Inbox, monkeypatch: pytest.MonkeyPatch, person: dict[str, str], found: list[str], few: int
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch, person: dict[str, str], expected: list[str], few: int
 ) -> None:
     monkeypatch.setattr("learnloop_service.environment.email_search.inbox._FEW", few)
-    assert ids(inbox, "budget", **person) == found
+    assert ids(inbox, "budget", **person) == expected
 
 
 def test_hits_are_bounded_and_best_first() -> None:
@@ -142,9 +146,9 @@ def test_hits_are_bounded_and_best_first() -> None:
         for n in range(30)
     ]
     inbox = Inbox.in_memory(mails)
-    found = ids(inbox, "budget")
-    assert len(found) == MAX_HITS
-    assert found[0] == "id17"
+    hits = ids(inbox, "budget")
+    assert len(hits) == MAX_HITS
+    assert hits[0] == "id17"
     assert len(inbox.search(["budget"], limit=3)) == 3
     assert len(inbox.search(["budget"], limit=1_000)) == MAX_HITS
     inbox.close()
@@ -188,25 +192,25 @@ def test_a_long_query_is_no_error(inbox: Inbox) -> None:
     assert ids(inbox, *(f"word{n}" for n in range(5_000)), "x" * 100_000) == []
 
 
-def test_many_threads_read_at_once(inbox: Inbox) -> None:
+def test_many_threads_read_together(inbox: Inbox) -> None:
     with ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda _: (ids(inbox, "budget"), inbox.read("kudo") is not None), range(500)))
-    assert found == [(["kudo"], True)] * 500
+        results = list(pool.map(lambda _: (ids(inbox, "budget"), inbox.read("kudo") is not None), range(500)))
+    assert results == [(["kudo"], True)] * 500
 
 
 def test_readers_see_an_append_once_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "inbox.sqlite"
     write_inbox(path, [BUDGET])
     inbox = Inbox(path)
-    seen = []
+    counts = []
 
     def arriving() -> Iterator[Email]:
         yield LUNCH
-        seen.append(inbox.stats().emails)
+        counts.append(inbox.stats().emails)
         yield UNDATED
 
     assert write_inbox(path, arriving()) == 2
-    assert seen == [1]
+    assert counts == [1]
     assert inbox.stats().emails == 3
     assert ids(inbox, "noon") == ["lami"]
     inbox.close()
@@ -216,15 +220,15 @@ def test_readers_are_not_locked_out_by_a_long_append(tmp_path: Path) -> None:
     path = tmp_path / "inbox.sqlite"
     write_inbox(path, [BUDGET])
     inbox = Inbox(path)
-    seen = []
+    hits = []
 
     def more_than_the_page_cache() -> Iterator[Email]:
         for number in range(300):
             yield Email(f"id{number}", f"<{number}>", "a@a.example", (), None, "big", f"word{number} " * 2_000)
-        seen.append(ids(inbox, "budget"))
+        hits.append(ids(inbox, "budget"))
 
     assert write_inbox(path, more_than_the_page_cache()) == 300
-    assert seen == [["kudo"]]
+    assert hits == [["kudo"]]
     assert inbox.stats().emails == 301
     inbox.close()
 
@@ -308,8 +312,11 @@ def test_a_path_with_characters_of_a_uri(tmp_path: Path) -> None:
 
 def test_stats(inbox: Inbox) -> None:
     stats = inbox.stats()
-    assert (stats.emails, stats.senders, stats.recipients) == (3, 3, 5)
-    assert (stats.first, stats.last) == (BUDGET.sent_at, LUNCH.sent_at)
+    assert stats.emails == 3
+    assert stats.senders == 3
+    assert stats.recipients == 5
+    assert stats.first == BUDGET.sent_at
+    assert stats.last == LUNCH.sent_at
     empty = Inbox.in_memory([])
     assert empty.stats().first is None
     assert empty.search(["x"]) == []

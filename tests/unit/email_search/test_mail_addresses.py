@@ -58,7 +58,9 @@ _odd_name = st.lists(
 
 
 @given(st.lists(st.tuples(_odd_name.map(" ".join), _address), min_size=1, max_size=5))
-def test_no_name_costs_an_address(found: list[tuple[str, str]]) -> None:
-    field = ", ".join(f"{name} <{address}>" for name, address in found)
+def test_no_name_costs_an_address(mailboxes: list[tuple[str, str]]) -> None:
+    field = ", ".join(f"{name} <{address}>" for name, address in mailboxes)
     read = [address for _, address in people(field)]
-    assert [address for address in read if address in {each for _, each in found}] == [each for _, each in found]
+    assert [address for address in read if address in {expected for _, expected in mailboxes}] == [
+        expected for _, expected in mailboxes
+    ]

@@ -58,9 +58,9 @@ def searches(turns: list[ToolCall]) -> list[dict[str, Json]]:
 
 def demonstrated(directory: Path, question: str, source: str) -> list[list[dict[str, Json]]]:
     environment = environment_of(directory, question, source)
-    found = [searches(environment.solution(each)) for each in environment.scenarios("train", 40, 0)]
+    demonstrations = [searches(environment.solution(scenario)) for scenario in environment.scenarios("train", 40, 0)]
     environment.close()
-    return found
+    return demonstrations
 
 
 @pytest.mark.parametrize(
@@ -81,15 +81,15 @@ def demonstrated(directory: Path, question: str, source: str) -> list[list[dict[
         (BY_WORDS, "id30", {"keywords": ["venue", "summit", "Which"]}, {"keywords": ["venue", "summit"]}),
     ],
 )
-def test_a_search_is_filtered_by_what_the_question_names_and_sometimes_the_second(
+def test_a_search_is_filtered_by_what_the_question_names(
     directory: Path, question: str, source: str, first: dict[str, Any] | None, last: dict[str, Any]
 ) -> None:
-    found = demonstrated(directory, question, source)
-    assert all(each[-1] == last for each in found)
-    twice = [each for each in found if len(each) == 2]
-    assert (0 < len(twice) < len(found) / 2) == (first is not None)
-    assert all(each[0] == first for each in twice)
-    assert found == demonstrated(directory, question, source)
+    demonstrations = demonstrated(directory, question, source)
+    assert all(searched[-1] == last for searched in demonstrations)
+    twice = [searched for searched in demonstrations if len(searched) == 2]
+    assert (0 < len(twice) < len(demonstrations) / 2) == (first is not None)
+    assert all(searched[0] == first for searched in twice)
+    assert demonstrations == demonstrated(directory, question, source)
 
 
 async def test_a_first_search_finds_nothing_and_the_second_the_email(directory: Path) -> None:
@@ -119,9 +119,10 @@ async def test_a_first_search_finds_nothing_and_the_second_the_email(directory: 
     ],
 )
 def test_a_sender_and_a_day_are_named_outside_quotation_marks(question: str, expected: Filters) -> None:
-    found = filters_in(question, mail(31, MARA, "x"))
-    assert (found.sender, found.day) == (expected.sender, expected.day)
-    assert not expected.words or found.words == expected.words
+    filters = filters_in(question, mail(31, MARA, "x"))
+    assert filters.sender == expected.sender
+    assert filters.day == expected.day
+    assert not expected.words or filters.words == expected.words
 
 
 def test_an_address_is_named_by_the_words_before_its_at_sign() -> None:
@@ -130,8 +131,8 @@ def test_an_address_is_named_by_the_words_before_its_at_sign() -> None:
 
 @given(st.text(max_size=80), st.text(max_size=30))
 def test_any_question_and_sender_have_filters_or_none(question: str, sender: str) -> None:
-    found = filters_in(question, mail(1, sender, "x"))
-    assert (found.sender is None and found.day is None) == (not found.words)
+    filters = filters_in(question, mail(1, sender, "x"))
+    assert (filters.sender is None and filters.day is None) == (not filters.words)
 
 
 def test_demonstrations_on_invented_mail_stay_as_they_are() -> None:

@@ -29,28 +29,28 @@ def scenario(number: int) -> Scenario:
 
 
 def test_a_line_becomes_a_scenario(tmp_path: Path) -> None:
-    own = {"inbox_address": "you@x.example", "query_date": "2001-05-15"}
-    first, second = read(tmp_path / "a.jsonl", rows(1)[0], "", {**rows(2)[1], "source_ids": [7], **own})
+    optional = {"inbox_address": "you@x.example", "query_date": "2001-05-15"}
+    first, second = read(tmp_path / "a.jsonl", rows(1)[0], "", {**rows(2)[1], "source_ids": [7], **optional})
     assert first.task == {
         "question": "What is number 0?",
         "inbox_address": "me@inbox.example",
         "query_date": "2026-03-14",
     }
     assert first.reference == {"answer": "0", "source_ids": ["m0"]}
-    assert second.task == {"question": "What is number 1?", **own}
+    assert second.task == {"question": "What is number 1?", **optional}
     assert second.reference["source_ids"] == ["7"]
-    assert [each.id for each in (first, second)] == ["a:1", "a:3"]
+    assert [scenario.id for scenario in (first, second)] == ["a:1", "a:3"]
 
 
 def test_more_questions_move_none_to_another_split(tmp_path: Path) -> None:
     few, many = read(tmp_path / "a.jsonl", *rows(30)), read(tmp_path / "b.jsonl", *reversed(rows(90)))
-    splits = {each.task["question"]: each.split for each in many}
-    assert all(splits[each.task["question"]] == each.split for each in few)
+    splits = {question.task["question"]: question.split for question in many}
+    assert all(splits[question.task["question"]] == question.split for question in few)
     assert set(splits.values()) == {"train", "validation", "test"}
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("{", "not JSON"),
         ("[]", "'question'"),
@@ -65,19 +65,19 @@ def test_more_questions_move_none_to_another_split(tmp_path: Path) -> None:
         ({**rows(1)[0], "inbox_address": 3}, "'inbox_address' must be a str"),
     ],
 )
-def test_an_unfit_line_is_named(tmp_path: Path, line: Any, said: str) -> None:
-    with pytest.raises(BadQuestion, match=f"^a.jsonl line 2: .*{said}"):
+def test_an_unfit_line_is_named(tmp_path: Path, line: Any, message: str) -> None:
+    with pytest.raises(BadQuestion, match=f"^a.jsonl line 2: .*{message}"):
         read(tmp_path / "a.jsonl", rows(1)[0], line)
 
 
 POOL = [scenario(number) for number in range(60)]
-TRAIN = [each for each in POOL if each.split == "train"]
+TRAIN = [question for question in POOL if question.split == "train"]
 
 
 @given(st.integers(0, 200), st.lists(st.integers(0, 70), max_size=6), st.integers())
 def test_drawing_in_parts_is_drawing_at_once(start: int, counts: list[int], seed: int) -> None:
     at_once = list(draw(POOL, "train", sum(counts), seed, start))
-    starts = [start + sum(counts[:place]) for place in range(len(counts))]
+    starts = [start + sum(counts[:index]) for index in range(len(counts))]
     parts = [draw(POOL, "train", count, seed, begin) for count, begin in zip(counts, starts, strict=True)]
     assert list(chain(*parts)) == at_once
     assert len(at_once) == sum(counts)
@@ -86,12 +86,12 @@ def test_drawing_in_parts_is_drawing_at_once(start: int, counts: list[int], seed
 @given(st.integers(), st.integers(0, 3))
 def test_no_question_comes_again_before_all_have_come(seed: int, number: int) -> None:
     whole = list(draw(POOL, "train", len(TRAIN), seed, number * len(TRAIN)))
-    assert Counter(each.id for each in whole) == Counter(each.id for each in TRAIN)
+    assert Counter(question.id for question in whole) == Counter(question.id for question in TRAIN)
 
 
 def test_each_pass_and_each_seed_has_an_order_of_its_own() -> None:
     orders = [
-        tuple(each.id for each in draw(POOL, "train", len(TRAIN), seed, number * len(TRAIN)))
+        tuple(question.id for question in draw(POOL, "train", len(TRAIN), seed, number * len(TRAIN)))
         for seed in range(3)
         for number in range(3)
     ]

@@ -143,8 +143,8 @@ def test_sources_alone_pay_the_same_whatever_the_judge_says(outcome: dict[str, A
 
 def test_the_config_chooses_the_reward(tmp_path: Path) -> None:
     for name, reward in REWARDS.items():
-        made = build({"reward": name}, tmp_path)
-        assert made.reward(outcome(), 0.0) == reward(outcome(), 0.0)
+        environment = build({"reward": name}, tmp_path)
+        assert environment.reward(outcome(), 0.0) == reward(outcome(), 0.0)
     assert build({}, tmp_path).reward(outcome(), 1.0) == default(outcome(), 1.0)
     for wrong in ("ART-E", None, ["art_e"]):
         with pytest.raises(ValueError, match="reward must be one of default, art_e, sources_only"):

@@ -22,7 +22,7 @@ _SENTENCES = [
 ]
 
 
-def said(world: World) -> tuple[set[str], set[str]]:
+def words_and_values(world: World) -> tuple[set[str], set[str]]:
     """Every invented word, and every value, that the inbox says in any field or its question asks for."""
     words, values = {world.project}, {world.answer}
     for mail in world.emails:
@@ -38,10 +38,10 @@ def said(world: World) -> tuple[set[str], set[str]]:
 
 @given(SEEDS, st.integers(0, 10**9), st.sampled_from(SPLITS))
 def test_every_name_and_value_is_of_the_inbox_s_split(seed: int, index: int, split: Split) -> None:
-    words, values = said(make_world(split, seed, index))
+    words, values = words_and_values(make_world(split, seed, index))
     assert {split_of(word) for word in words} == {split}
     for value in values:
-        # A person is told by two names; each is of the split.
+        # A person has two names; both are of the split.
         parts = [value] if re.search(r"\d", value) else value.split()
         assert {split_of(part) for part in parts} == {split}
 
@@ -50,7 +50,7 @@ def test_every_name_and_value_is_of_the_inbox_s_split(seed: int, index: int, spl
 def test_held_out_inboxes_share_no_name_and_no_value_with_training(seed: int) -> None:
     everything: dict[Split, set[str]] = {}
     for split in SPLITS:
-        worlds = [said(make_world(split, seed, index)) for index in range(60)]
+        worlds = [words_and_values(make_world(split, seed, index)) for index in range(60)]
         everything[split] = {text.lower() for words, values in worlds for text in words | values}
         assert len(everything[split]) > 500
     train, validation, test = (everything[split] for split in SPLITS)
@@ -62,9 +62,9 @@ def test_held_out_inboxes_share_no_name_and_no_value_with_training(seed: int) ->
 def test_an_address_is_all_it_takes_to_make_the_inbox_again(seed: int, index: int, split: Split) -> None:
     world = make_world(split, seed, index)
     assert world.address == address_of(split, seed, index)
-    place = parse_address(world.address)
-    assert place == (split, seed, index)
-    assert make_world(*place) == world
+    key = parse_address(world.address)
+    assert key == (split, seed, index)
+    assert make_world(*key) == world
 
 
 @pytest.mark.parametrize(
@@ -97,5 +97,5 @@ def test_the_question_has_one_answer_in_one_mail(index: int) -> None:
 
 
 def test_inboxes_differ() -> None:
-    addresses = [(split, seed, index) for split in SPLITS for seed in range(3) for index in range(5)]
-    assert len({make_world(*place).question + make_world(*place).answer for place in addresses}) == len(addresses)
+    keys = [(split, seed, index) for split in SPLITS for seed in range(3) for index in range(5)]
+    assert len({make_world(*key).question + make_world(*key).answer for key in keys}) == len(keys)

@@ -1,4 +1,4 @@
-"""The email agent's tools: what the policy reads, what it is told when it errs, and the facts that are kept."""
+"""The email agent's tools: what the policy reads, the messages for its mistakes, and the facts that are stored."""
 
 import asyncio
 from collections.abc import Iterator
@@ -58,14 +58,16 @@ def test_tools_have_the_form_of_openai() -> None:
 
 
 async def test_the_way_to_a_right_answer(episode: EmailEpisode) -> None:
-    found = await episode.call("search_inbox", {"keywords": ["budget"], "sender": "mara", "sent_after": "2026-03-01"})
-    assert found.content == "kudo | Budget | Mara Velin | 2 Mar 2026"
+    hits = await episode.call("search_inbox", {"keywords": ["budget"], "sender": "mara", "sent_after": "2026-03-01"})
+    assert hits.content == "kudo | Budget | Mara Velin | 2 Mar 2026"
     mail = await episode.call("read_email", {"email_id": "kudo"})
     assert mail.content == (
         "From: Mara Velin <mara@a.example>\nTo: bo@b.example\nDate: 2 Mar 2026\nSubject: Budget\n\nIt is 40."
     )
     end = await episode.call("return_final_answer", {"answer": " 40 euros ", "sources": ["kudo"]})
-    assert (end.final, found.final, mail.final) == (True, False, False)
+    assert end.final is True
+    assert hits.final is False
+    assert mail.final is False
     assert episode.outcome() == {
         "finish": "answered",
         "detail": "",
@@ -95,18 +97,20 @@ async def test_nothing_found_is_said(episode: EmailEpisode) -> None:
     ).content == "No mail holds all of these keywords."
     assert (await episode.call("read_email", {"email_id": "zebra"})).content == "There is no mail zebra."
     outcome = episode.outcome()
-    assert (outcome["found_source"], outcome["read_source"], outcome["read_invalid"]) == (False, False, True)
+    assert outcome["found_source"] is False
+    assert outcome["read_source"] is False
+    assert outcome["read_invalid"] is True
 
 
 async def test_text_that_has_no_utf8_form_finds_nothing(episode: EmailEpisode) -> None:
     assert "There is no mail" in (await episode.call("read_email", {"email_id": "\ud800"})).content
-    found = await episode.call("search_inbox", {"keywords": ["\ud800"], "sender": "\ud800"})
-    assert found.content == "No mail holds all of these keywords."
+    hits = await episode.call("search_inbox", {"keywords": ["\ud800"], "sender": "\ud800"})
+    assert hits.content == "No mail holds all of these keywords."
 
 
 async def test_filters_given_as_null_or_empty_are_left_out(episode: EmailEpisode) -> None:
-    found = await episode.call("search_inbox", {"keywords": ["budget"], "sender": None, "sent_after": ""})
-    assert len(found.content.split("\n")) == 2
+    hits = await episode.call("search_inbox", {"keywords": ["budget"], "sender": None, "sent_after": ""})
+    assert len(hits.content.split("\n")) == 2
 
 
 async def test_a_search_by_filter_alone_is_allowed(episode: EmailEpisode) -> None:
@@ -142,7 +146,8 @@ async def test_bad_calls_are_tool_errors(
 ) -> None:
     with pytest.raises(ToolError, match=message):
         await episode.call(name, arguments)
-    assert (episode.outcome()["finish"], episode.outcome()["turns"]) == ("open", 1)
+    assert episode.outcome()["finish"] == "open"
+    assert episode.outcome()["turns"] == 1
 
 
 @pytest.mark.parametrize(
@@ -160,7 +165,8 @@ async def test_giving_up_is_no_answer(episode: EmailEpisode, answer: str) -> Non
 async def test_sources_are_right_only_as_a_whole(episode: EmailEpisode, sources: list[str], correct: bool) -> None:
     await episode.call("return_final_answer", {"answer": "40", "sources": sources})
     outcome = episode.outcome()
-    assert (outcome["sources_correct"], outcome["cites_source"]) == (correct, "kudo" in sources)
+    assert outcome["sources_correct"] == correct
+    assert outcome["cites_source"] == ("kudo" in sources)
 
 
 async def test_a_tool_that_does_not_exist_is_noted(episode: EmailEpisode) -> None:
@@ -173,7 +179,9 @@ async def test_a_tool_that_does_not_exist_is_noted(episode: EmailEpisode) -> Non
 def test_an_episode_may_end_without_an_answer(episode: EmailEpisode) -> None:
     episode.end("malformed", "not JSON")
     outcome = episode.outcome()
-    assert (outcome["finish"], outcome["detail"], outcome["answer"]) == ("malformed", "not JSON", None)
+    assert outcome["finish"] == "malformed"
+    assert outcome["detail"] == "not JSON"
+    assert outcome["answer"] is None
 
 
 async def test_episodes_on_one_inbox_file_share_nothing(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ MAILS = [
 
 
 @pytest.mark.parametrize(
-    ("keywords", "found"),
+    ("keywords", "expected"),
     [
         (["会議室"], ["id0"]),
         (["議"], ["id0"]),
@@ -61,9 +61,9 @@ MAILS = [
         (["が"], ["id5"]),
     ],
 )
-def test_any_part_of_a_run_is_found(keywords: list[str], found: list[str]) -> None:
+def test_any_part_of_a_run_is_found(keywords: list[str], expected: list[str]) -> None:
     with closing(Inbox.in_memory(MAILS)) as inbox:
-        assert [hit.id for hit in inbox.search(keywords)] == found
+        assert [hit.id for hit in inbox.search(keywords)] == expected
 
 
 @pytest.mark.parametrize("text", ["会議の場所", "合同 A3", "A3 合同", "회의", "会"])
@@ -81,19 +81,19 @@ _letters = st.text(st.sampled_from("会議室ですカナ한국어합ไทย�
 def test_every_part_of_every_mail_is_found(bodies: list[str], data: st.DataObject) -> None:
     body = data.draw(st.sampled_from(bodies))
     start = data.draw(st.integers(0, len(body) - 1))
-    wanted = "".join(char for char in body[start : start + data.draw(st.integers(1, 4))] if not char.isascii())
-    mails = [mail(number, "", each) for number, each in enumerate(bodies)]
+    part = "".join(char for char in body[start : start + data.draw(st.integers(1, 4))] if not char.isascii())
+    mails = [mail(number, "", mail_body) for number, mail_body in enumerate(bodies)]
     with closing(Inbox.in_memory(mails)) as inbox:
-        found = {hit.id for hit in inbox.search([wanted])}
-    if wanted and wanted in body and not {"\uff41", "。"} & set(wanted):
-        assert f"id{bodies.index(body)}" in found
+        hits = {hit.id for hit in inbox.search([part])}
+    if part and part in body and not {"\uff41", "。"} & set(part):
+        assert f"id{bodies.index(body)}" in hits
 
 
 def test_four_languages_are_found() -> None:
     """The figures: `python -m benchmarks.service.search_languages`."""
     shares = search_languages.recalls()
     assert set(shares) == {"Chinese", "Japanese", "Korean", "Thai"}
-    assert all(share >= 0.95 for each in shares.values() for share in each.values())
+    assert all(share >= 0.95 for by_form in shares.values() for share in by_form.values())
 
 
 def index_of(path: Path) -> list[list[tuple[object, ...]]]:
@@ -122,7 +122,9 @@ def test_the_index_of_other_text_is_byte_for_byte_the_same(tmp_path: Path) -> No
 def test_other_text_is_indexed_and_asked_for_as_it_is(text: str) -> None:
     assert indexed(text) == text
     assert with_all(["budget of x_y", "don't"]) == '"budget" AND "of" AND "x" AND "y" AND "don" AND "t"'
-    assert (in_a_row("the budget"), with_all(["_"]), in_a_row("!")) == ('"the budget"', "", "")
+    assert in_a_row("the budget") == '"the budget"'
+    assert with_all(["_"]) == ""
+    assert in_a_row("!") == ""
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o444])
@@ -136,7 +138,8 @@ def test_an_inbox_of_an_earlier_release_is_indexed_anew_once(tmp_path: Path, mod
         assert [hit.id for hit in inbox.search(["会議室"])] == ["id0"]
         assert [hit.id for hit in inbox.search(["stock"])] == ["id2"]
     after = index_of(path)
-    assert (path.stat().st_mode & 0o777, [each.name for each in path.parent.iterdir()]) == (mode, ["mine.sqlite"])
+    assert path.stat().st_mode & 0o777 == mode
+    assert [file.name for file in path.parent.iterdir()] == ["mine.sqlite"]
     Inbox(path).close()
     assert index_of(path) == after
 
@@ -144,12 +147,12 @@ def test_an_inbox_of_an_earlier_release_is_indexed_anew_once(tmp_path: Path, mod
 def test_many_can_open_an_inbox_of_an_earlier_release(tmp_path: Path) -> None:
     as_an_earlier_release_wrote(tmp_path / "old.sqlite", MAILS)
 
-    def found(_: int) -> list[str]:
+    def search(_: int) -> list[str]:
         with closing(Inbox(tmp_path / "old.sqlite")) as inbox:
             return [hit.id for hit in inbox.search(["会議室"])]
 
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(found, range(8))) == [["id0"]] * 8
+        assert list(pool.map(search, range(8))) == [["id0"]] * 8
 
 
 def test_the_service_and_an_import_index_anew(tmp_path: Path) -> None:

@@ -6,5 +6,5 @@ import torch
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
-    """As the engine runs: with several threads matrix products are cut into parts of other sizes."""
+    """The engine runs with one thread: several cut matrix products into parts of other sizes."""
     torch.set_num_threads(1)

@@ -39,12 +39,12 @@ def gguf(llama: Path) -> Path:
 
 @pytest.mark.long
 def test_a_gguf_file_becomes_the_model_that_it_was_written_from(llama: Path, gguf: Path, tmp_path: Path) -> None:
-    place = place_of_added(tmp_path, "tiny")
-    add(gguf, place)
-    expected, found = load_file(llama / "model.safetensors"), load_file(place / "model.safetensors")
-    assert found.keys() == expected.keys()
-    assert [name for name in found if not torch.equal(found[name], expected[name].bfloat16())] == []
-    assert ChatTokenizer(place).prompt(TOLD, None) == ChatTokenizer(llama).prompt(TOLD, None)
+    directory = place_of_added(tmp_path, "tiny")
+    add(gguf, directory)
+    expected, tensors = load_file(llama / "model.safetensors"), load_file(directory / "model.safetensors")
+    assert tensors.keys() == expected.keys()
+    assert [name for name in tensors if not torch.equal(tensors[name], expected[name].bfloat16())] == []
+    assert ChatTokenizer(directory).prompt(TOLD, None) == ChatTokenizer(llama).prompt(TOLD, None)
 
 
 def test_an_engine_that_runs_has_what_is_added(llama: Path, tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_what_cannot_be_added_leaves_nothing_behind(llama: Path, gguf: Path, tmp
     (half / "config.json").write_bytes((llama / "config.json").read_bytes())
     text = tmp_path / "notes.txt"
     text.write_text("no model")
-    for source, said in (
+    for source, message in (
         (cut, "cannot be read as a language model"),
         (half, "there are no weights"),
         (text, "neither a GGUF file nor"),
@@ -72,7 +72,7 @@ def test_what_cannot_be_added_leaves_nothing_behind(llama: Path, gguf: Path, tmp
     ):
         if source == tmp_path:
             cut.unlink()
-        with pytest.raises(CannotAdd, match=said):
+        with pytest.raises(CannotAdd, match=message):
             add(source, place_of_added(tmp_path / "data", "x"))
     assert list((tmp_path / "data").glob("bases/*")) == []
     assert added_base_models(tmp_path / "data") == {}
@@ -163,16 +163,21 @@ def test_tensors_are_unpacked_in_pieces_with_the_same_bits(kind: str) -> None:
 
     mapping: Any = import_module("transformers.integrations.gguf.gguf_conversion_mapping")
     number = next(number for number, name in GGML_NAME.items() if name == kind)
-    each, size = GGML_BLOCK[number]
+    per_block, block_bytes = GGML_BLOCK[number]
     rows, columns = 700, 1024
     packed = torch.randint(
-        0, 256, (rows, columns // each * size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+        0,
+        256,
+        (rows, columns // per_block * block_bytes),
+        dtype=torch.uint8,
+        generator=torch.Generator().manual_seed(0),
     )
     arguments = (packed, number, rows, columns, torch.bfloat16)
     whole, threads = mapping.dequantize_blocks, torch.get_num_threads()
-    expected, done = whole(*arguments), list[int]()
-    with on_all_cores(done.append):
-        found = mapping.dequantize_blocks(*arguments)
-    assert torch.equal(found.view(torch.int16), expected.view(torch.int16))
-    assert done == [packed.nbytes]
-    assert (mapping.dequantize_blocks, torch.get_num_threads()) == (whole, threads)
+    expected, progress = whole(*arguments), list[int]()
+    with on_all_cores(progress.append):
+        unpacked = mapping.dequantize_blocks(*arguments)
+    assert torch.equal(unpacked.view(torch.int16), expected.view(torch.int16))
+    assert progress == [packed.nbytes]
+    assert mapping.dequantize_blocks == whole
+    assert torch.get_num_threads() == threads

@@ -4,102 +4,29 @@ The forward pass is that of a GPU, its kernels in plain torch (tests/fakes/cuda_
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM
 
-from learnloop_service.training.engine.sampling.requests import NonFiniteLogits, Sample, SampleRequest, UnknownWeights
-from learnloop_service.training.engine.sampling.sampler import Sampler
+from learnloop_service.training.engine.sampling.requests import NonFiniteLogits, SampleRequest, UnknownWeights
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
 from learnloop_service.training.engine.trainer.grpo_step import grpo_step
 from learnloop_service.training.engine.trainer.policy import Policy
 from learnloop_service.training.engine.trainer.trajectories import TrainSequence
-from learnloop_service.training.engine.weights.joined import Adapter, JoinedModel
+from learnloop_service.training.engine.weights.joined import Adapter
 from learnloop_service.training.engine.weights.paged_cache import PAGE
 from learnloop_service.training.tuning import Tuning
 from tests.fakes.cuda_kernels import cuda_weights
-from tests.fakes.tiny_model import make_tiny_model
-
-CPU = torch.device("cpu")
-TARGETS: list[Any] = ["all-linear", ["q_proj", "v_proj", "down_proj"], ["gate_proj", "o_proj"]]
-RANKS = (2, 4, 1, 3)
-ROUNDING = 1e-4
-"""The most by which a log-probability in float32 depends on what shares the batch. With another adapter it is another
-by 0.1 and more."""
-
-
-class Base:
-    """A tiny base with room for so many ranks, and adapters on it that differ in everything."""
-
-    def __init__(
-        self, directory: Path, weights: Callable[..., Any], ranks: int, family: str = "qwen3", stages: int = 1
-    ) -> None:
-        self._directory = make_tiny_model(directory, family)
-        self._weights = weights
-        self.joined = JoinedModel(self._plain(), [CPU] * stages, torch.float32, ranks=ranks, share=True)
-
-    def _plain(self) -> Any:
-        return AutoModelForCausalLM.from_pretrained(self._directory, dtype=torch.float32)
-
-    def adapted(self, number: int) -> Any:
-        """A peft model whose base is the joined one."""
-        config = LoraConfig(
-            task_type="CAUSAL_LM",
-            r=RANKS[number % len(RANKS)],
-            target_modules=TARGETS[number % len(TARGETS)],
-            init_lora_weights=False,
-        )
-        torch.manual_seed(number)
-        model: Any = get_peft_model(self._plain(), config).eval()
-        model.get_base_model().joined = self.joined
-        return model
-
-    def weights(self, number: int) -> Any:
-        return self._weights(self.adapted(number), CPU, torch.float32)
+from tests.unit.engine.adapter_batches import CPU, RANKS, Base, alone, assert_as_alone, outcomes, prompt_of, sampler_of
 
 
 @pytest.fixture
 def weights(monkeypatch: pytest.MonkeyPatch) -> Any:
     return cuda_weights(monkeypatch)
-
-
-def sampler_of(members: dict[str, Any], **options: Any) -> Sampler:
-    sampler = Sampler(**options)
-    for key, each in members.items():
-        sampler.set_weights(key, each)
-    return sampler
-
-
-def outcomes(sampler: Sampler, requests: Sequence[SampleRequest]) -> list[Any]:
-    found: dict[int, Any] = {}
-    for number, each in enumerate(requests):
-        sampler.submit(each, None, partial(found.__setitem__, number))
-    while sampler.busy:
-        sampler.step()
-    return [found[number] for number in range(len(requests))]
-
-
-def alone(members: dict[str, Any], each: SampleRequest) -> Sample:
-    [sample] = outcomes(sampler_of({each.weights_key: members[each.weights_key]}, slots=4), [each])
-    assert isinstance(sample, Sample)
-    return sample
-
-
-def assert_as_alone(members: dict[str, Any], requests: Sequence[SampleRequest], found: Sequence[Any]) -> None:
-    for each, sample in zip(requests, found, strict=True):
-        expected = alone(members, each)
-        assert sample.ids == expected.ids
-        assert sample.logprobs == pytest.approx(expected.logprobs, abs=ROUNDING)
-
-
-def prompt_of(length: int, seed: int) -> tuple[int, ...]:
-    return tuple(random.Random(seed).choices(range(320), k=length))
 
 
 def mixed_requests(keys: Sequence[str], count: int, seed: int) -> list[SampleRequest]:
@@ -154,7 +81,8 @@ def test_those_that_fit_are_prefilled_and_decoded_together(
     monkeypatch.setattr(weights, "_prefill", prefilled)
     requests = [SampleRequest(prompt_of(60, 0), key, 6, seed=0) for key in members]
     outcomes(sampler_of(members), requests)
-    assert (passes, steps) == ([4], [4] * 6)
+    assert passes == [4]
+    assert steps == [4] * 6
     assert base.joined.ranges([]) is not None
     steps.clear()
     outcomes(sampler_of(members), requests[:1])
@@ -192,15 +120,15 @@ def test_weights_that_are_dropped_end_only_their_own_conversations(tmp_path: Pat
     base = Base(tmp_path, weights, 10)
     members = {f"agent@{number}": base.weights(number) for number in range(2)}
     sampler = sampler_of(members)
-    found: dict[str, Any] = {}
+    outcome_of: dict[str, Any] = {}
     for key in members:
-        sampler.submit(SampleRequest(prompt_of(10, 0), key, 8, seed=0), None, partial(found.__setitem__, key))
+        sampler.submit(SampleRequest(prompt_of(10, 0), key, 8, seed=0), None, partial(outcome_of.__setitem__, key))
     sampler.step()
     sampler.drop_weights("agent@0")
-    assert isinstance(found.pop("agent@0"), UnknownWeights)
+    assert isinstance(outcome_of.pop("agent@0"), UnknownWeights)
     while sampler.busy:
         sampler.step()
-    assert_as_alone(members, [SampleRequest(prompt_of(10, 0), "agent@1", 8, seed=0)], [found["agent@1"]])
+    assert_as_alone(members, [SampleRequest(prompt_of(10, 0), "agent@1", 8, seed=0)], [outcome_of["agent@1"]])
     sampler.drop_weights("agent@1")
     assert sampler.figures.cache_bytes == 0
 
@@ -234,31 +162,33 @@ def test_an_adapter_that_is_not_finite_spoils_no_other(tmp_path: Path, weights: 
 
 
 def test_one_is_trained_while_others_are_sampled(tmp_path: Path, weights: Any) -> None:
-    """Between the pieces of its step; conversations of the step before end with that, new ones have the next."""
+    """Sampling runs between the pieces of a step; conversations of the step before end with it."""
     base = Base(tmp_path, weights, 10)
     policy = Policy(base.adapted(0), Tuning("lora", rank=RANKS[0]), Path)
     policy.pack()
     members = {"trained@0": weights(policy.model, CPU, torch.float32), "other@5": base.weights(1)}
     sampler = sampler_of(members)
     requests = [SampleRequest(prompt_of(20, 0), key, 40, seed=seed) for key in members for seed in range(2)]
-    found: dict[int, Any] = {}
-    for number, each in enumerate(requests):
-        sampler.submit(each, None, partial(found.__setitem__, number))
+    outcome_of: dict[int, Any] = {}
+    for number, request in enumerate(requests):
+        sampler.submit(request, None, partial(outcome_of.__setitem__, number))
     ids = [prompt_of(30, seed) for seed in range(4)]
-    items = [TrainSequence(each, (10, 20), (-3.0, -3.0), (-1.0) ** number, 1.0) for number, each in enumerate(ids)]
+    items = [
+        TrainSequence(sequence, (10, 20), (-3.0, -3.0), (-1.0) ** number, 1.0) for number, sequence in enumerate(ids)
+    ]
     pieces = 0
     for _ in grpo_step(policy, items, TrainOptions(learning_rate=0.1), micro_batch_tokens=30):
         sampler.step()
         pieces += 1
     assert pieces > 2
-    assert not found
+    assert not outcome_of
     members["trained@1"] = weights(policy.model, CPU, torch.float32)
     sampler.set_weights("trained@1", members["trained@1"], successor_of="trained@0")
     newer = SampleRequest(requests[0].prompt, "trained@1", 20, seed=0)
     [first] = outcomes(sampler, [newer])
     assert first.cached_tokens == 0
     assert alone(members, newer).logprobs != pytest.approx(alone(members, requests[0]).logprobs[:20], abs=0.05)
-    assert_as_alone(members, [*requests, newer], [*(found[number] for number in range(4)), first])
+    assert_as_alone(members, [*requests, newer], [*(outcome_of[number] for number in range(4)), first])
 
 
 def test_places_are_given_up_by_those_not_used_for_longest(tmp_path: Path, weights: Any) -> None:
@@ -270,7 +200,7 @@ def test_places_are_given_up_by_those_not_used_for_longest(tmp_path: Path, weigh
     )
 
     def placed() -> set[Adapter]:
-        return {each for each in (a, b, c, d) if each in joined._placed}
+        return {adapter for adapter in (a, b, c, d) if adapter in joined._placed}
 
     joined.use_together([a])
     assert joined.ranges([a, None]) is None
@@ -279,9 +209,9 @@ def test_places_are_given_up_by_those_not_used_for_longest(tmp_path: Path, weigh
     assert placed() == {a, b, c}
     ranges = joined.ranges([a, b, c, None])
     assert ranges is not None
-    taken = [range(start, stop) for start, stop in ranges.tolist()]
-    assert [len(each) for each in taken] == [3, 3, 2, 0]
-    assert sorted(rank for each in taken for rank in each) == list(range(8))
+    spans = [range(start, stop) for start, stop in ranges.tolist()]
+    assert [len(span) for span in spans] == [3, 3, 2, 0]
+    assert sorted(rank for span in spans for rank in span) == list(range(8))
     joined.use_together([a])
     joined.use_together([d])
     assert placed() == {a, d}

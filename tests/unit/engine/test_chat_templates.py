@@ -75,8 +75,10 @@ def test_a_demonstrated_call_is_read_back(family: tuple[str, ChatTokenizer]) -> 
     ids, owner = tokenizer.supervised_sequence(CONVERSATION[:2], [TOOL])
     reply = tokenizer.parse(tokenizer.decode([id for id, index in zip(ids, owner, strict=True) if index == 1]))
     [call] = reply.tool_calls
-    assert (call.name, json.loads(call.arguments)) == ("search_inbox", json.loads(ARGUMENTS))
-    assert (reply.content, reply.malformed) == (None, None)
+    assert call.name == "search_inbox"
+    assert json.loads(call.arguments) == json.loads(ARGUMENTS)
+    assert reply.content is None
+    assert reply.malformed is None
 
 
 def test_sampled_ids_keep_their_place_between_rendered_turns(family: tuple[str, ChatTokenizer]) -> None:

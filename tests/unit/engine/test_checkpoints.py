@@ -19,8 +19,8 @@ def _fill(directory: Path) -> None:
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     written = checkpoints.write(tmp_path, MANIFEST, _fill)
-    found, torn = checkpoints.scan(tmp_path)
-    assert found == {3: written}
+    whole, torn = checkpoints.scan(tmp_path)
+    assert whole == {3: written}
     assert torn == []
     assert written.directory == tmp_path / "000003"
     assert written.manifest.metrics == {"loss": 0.5}
@@ -43,8 +43,8 @@ def test_a_step_is_not_overwritten(tmp_path: Path) -> None:
     checkpoints.write(tmp_path, MANIFEST, _fill).verify()
     with pytest.raises(CheckpointNotWritten):
         checkpoints.write(tmp_path, MANIFEST, lambda directory: (directory / "other").touch())
-    found, _ = checkpoints.scan(tmp_path)
-    found[3].verify()
+    whole, _ = checkpoints.scan(tmp_path)
+    whole[3].verify()
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
@@ -75,8 +75,8 @@ def _truncate(directory: Path) -> None:
 def test_a_torn_checkpoint_is_set_aside(tmp_path: Path, tear: object) -> None:
     assert callable(tear)
     tear(checkpoints.write(tmp_path, MANIFEST, _fill).directory)
-    found, torn = checkpoints.scan(tmp_path)
-    assert found == {}
+    whole, torn = checkpoints.scan(tmp_path)
+    assert whole == {}
     assert [path.suffix for path in torn] == [".torn"]
     assert checkpoints.scan(tmp_path) == ({}, [])
     assert torn[0].is_dir()
@@ -115,5 +115,6 @@ def test_a_manifest_cannot_point_outside(tmp_path: Path) -> None:
     manifest = json.loads(path.read_text())
     manifest["files"]["../secret"] = {"bytes": 1, "sha256": "0"}
     path.write_text(json.dumps(manifest))
-    found, torn = checkpoints.scan(tmp_path)
-    assert (found, len(torn)) == ({}, 1)
+    whole, torn = checkpoints.scan(tmp_path)
+    assert whole == {}
+    assert len(torn) == 1

@@ -104,9 +104,9 @@ async def test_sampling_goes_on_while_a_model_is_trained(engine: Engine, groups:
     assert isinstance(result, TrainResult)
     assert result.step == 1
     assert training.seen[0] == "started"
-    done = [item.finished for item in training.seen[1:] if isinstance(item, StepProgress) and item.total > 1]
-    assert done == list(range(1, 1 + len(done)))
-    assert len(done) > 10
+    counts = [item.finished for item in training.seen[1:] if isinstance(item, StepProgress) and item.total > 1]
+    assert counts == list(range(1, 1 + len(counts)))
+    assert len(counts) > 10
 
 
 async def test_trainings_run_one_after_the_other(engine: Engine, compute: Compute, group: Group) -> None:
@@ -120,9 +120,10 @@ async def test_trainings_run_one_after_the_other(engine: Engine, compute: Comput
 
 async def test_it_counts_the_seconds_that_it_works(engine: Engine, compute: Compute, group: Group) -> None:
     busy = compute.busy_seconds
-    assert (busy.sampling, busy.training) == (0.0, 0.0)
+    assert busy.sampling == 0.0
+    assert busy.training == 0.0
     await compute.sample(engine.registry.resolve("tiny"), _request(engine))
-    await compute.call(lambda _: None)  # a piece of work is counted after its end is told
+    await compute.call(lambda _: None)  # a piece of work is counted after its end is reported
     sampling = busy.sampling
     assert sampling > 0.0
     assert busy.training == 0.0
@@ -176,14 +177,14 @@ async def test_dropped_weights_end_their_requests(engine: Engine, compute: Compu
 
 
 async def test_a_client_that_hangs_up_stops_its_request(engine: Engine, tmp_path: Path) -> None:
-    """At the level of ASGI, because only there it can be seen that nothing is sampled any more."""
+    """The test speaks ASGI, because only there it can be seen that nothing is sampled any more."""
     app = create_app(engine.registry, Compute(engine), engine.tokenizer, data_dir=tmp_path)
     body = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 480}).encode()
     incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    sent: list[Any] = []
+    messages: list[Any] = []
 
     async def send(message: Any) -> None:
-        sent.append(message)
+        messages.append(message)
 
     async def run_lifespan(started: asyncio.Event, stop: asyncio.Event) -> None:
         async def receive() -> dict[str, Any]:
@@ -205,7 +206,7 @@ async def test_a_client_that_hangs_up_stops_its_request(engine: Engine, tmp_path
     incoming.put_nowait({"type": "http.request", "body": body, "more_body": False})
     incoming.put_nowait({"type": "http.disconnect"})
     await app(scope, incoming.get, send)
-    assert sent[0]["status"] == 499
+    assert messages[0]["status"] == 499
     stop.set()
     await lifespan
     assert not engine.sampler.busy

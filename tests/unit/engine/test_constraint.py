@@ -42,9 +42,9 @@ def grammar_of(vocabulary: Vocabulary, **fields: Json) -> Grammar:
     request = EngineChatRequest.model_validate(
         {"model": "any", "messages": [{"role": "user", "content": "Go."}], **fields}
     )
-    wanted = reply_grammar(request, HERMES)
-    assert wanted is not None
-    return Grammar(vocabulary, wanted.text)
+    grammar = reply_grammar(request, HERMES)
+    assert grammar is not None
+    return Grammar(vocabulary, grammar.text)
 
 
 def json_format(schema: Json) -> Json:
@@ -71,9 +71,9 @@ def written(grammar: Grammar, tokenizer: ChatTokenizer, seed: int) -> str | None
 
 
 def replies(grammar: Grammar, tokenizer: ChatTokenizer, count: int = 20) -> list[str]:
-    found = [text for seed in range(count) if (text := written(grammar, tokenizer, seed)) is not None]
-    assert found
-    return found
+    texts = [text for seed in range(count) if (text := written(grammar, tokenizer, seed)) is not None]
+    assert texts
+    return texts
 
 
 LEAVES = st.one_of(
@@ -132,7 +132,7 @@ OFFERED = [tool("get", strict=True, parameters=CLOSED), tool('get "it"\n', param
 
 def calls(text: str, tokenizer: ChatTokenizer) -> Reply:
     reply = tokenizer.parse(text)
-    assert {call.name for call in reply.tool_calls} <= {each["function"]["name"] for each in OFFERED}
+    assert {call.name for call in reply.tool_calls} <= {tool["function"]["name"] for tool in OFFERED}
     for call in reply.tool_calls:
         arguments = json.loads(call.arguments)
         if call.name == "stop":
@@ -161,20 +161,20 @@ def test_a_named_function_is_called_once(vocabulary: Vocabulary, tokenizer: Chat
 
 
 def test_strict_tools_leave_the_choice(vocabulary: Vocabulary, tokenizer: ChatTokenizer) -> None:
-    found = [calls(text, tokenizer) for text in replies(grammar_of(vocabulary, tools=OFFERED), tokenizer, 60)]
-    assert any(reply.tool_calls and reply.content for reply in found)
-    assert any(not reply.tool_calls for reply in found)
+    answers = [calls(text, tokenizer) for text in replies(grammar_of(vocabulary, tools=OFFERED), tokenizer, 60)]
+    assert any(reply.tool_calls and reply.content for reply in answers)
+    assert any(not reply.tool_calls for reply in answers)
     # A call that was begun is finished: nothing in a text looks like a part of one.
-    assert all("tool_call>" not in (reply.content or "") for reply in found)
+    assert all("tool_call>" not in (reply.content or "") for reply in answers)
 
 
 def test_a_schema_and_tools_leave_the_choice_between_both(vocabulary: Vocabulary, tokenizer: ChatTokenizer) -> None:
     schema = {"type": "object", "properties": {"text": {"type": "string", "maxLength": 30}}, "required": ["text"]}
     grammar = grammar_of(vocabulary, tools=OFFERED, response_format=json_format(schema))
-    found = [calls(text, tokenizer) for text in replies(grammar, tokenizer, 60)]
-    assert any(reply.tool_calls for reply in found)
-    assert any(not reply.tool_calls for reply in found)
-    for reply in found:
+    answers = [calls(text, tokenizer) for text in replies(grammar, tokenizer, 60)]
+    assert any(reply.tool_calls for reply in answers)
+    assert any(not reply.tool_calls for reply in answers)
+    for reply in answers:
         assert (reply.content is None) == bool(reply.tool_calls)
         if reply.content is not None:
             jsonschema.validate(json.loads(reply.content), schema)
@@ -223,9 +223,10 @@ def test_a_long_forced_text_is_written_whole_but_tokenized_in_parts(
 
 
 @pytest.mark.parametrize("name", ["qwen3_5", "gemma4", "gpt_oss"])
-def test_families_with_a_notation_of_their_own_are_constrained_to_that_of_hermes(name: str) -> None:
+def test_families_with_another_notation_are_constrained_to_that_of_hermes(name: str) -> None:
     body = {"model": "any", "messages": [{"role": "user", "content": "Go."}], "tools": [tool("find")]}
     request = EngineChatRequest.model_validate({**body, "tool_choice": "required"})
     assert reply_grammar(request, FORMATS[name]) == reply_grammar(request, HERMES)
     [call] = FORMATS[name].read(HERMES.write([WrittenCall("find", '{"word": "tide"}')])).tool_calls
-    assert (call.name, call.arguments) == ("find", '{"word": "tide"}')
+    assert call.name == "find"
+    assert call.arguments == '{"word": "tide"}'

@@ -23,10 +23,12 @@ def call(arguments: str) -> dict[str, Any]:
     return {"id": "a1B2c3D4e", "type": "function", "function": {"name": "read", "arguments": arguments}}
 
 
-def talk(mail: str = "See you.", said: str = "Read it.", note: str = "", reply: str = "Done.") -> list[dict[str, Any]]:
+def talk(
+    mail: str = "See you.", question: str = "Read it.", note: str = "", reply: str = "Done."
+) -> list[dict[str, Any]]:
     return [
         {"role": "system", "content": f"Be brief.{note}"},
-        {"role": "user", "content": said},
+        {"role": "user", "content": question},
         {"role": "assistant", "content": "", "tool_calls": [call(json.dumps({"id": "7", "note": note}))]},
         {"role": "tool", "content": mail, "tool_call_id": "a1B2c3D4e"},
         {"role": "assistant", "content": reply},
@@ -39,14 +41,14 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> ChatTokenizer:
     return template_tokenizer(tmp_path, request.param)
 
 
-@pytest.mark.parametrize("place", ["mail", "said", "note", "reply"])
-def test_content_opens_no_turn(tokenizer: ChatTokenizer, place: str) -> None:
+@pytest.mark.parametrize("field", ["mail", "question", "note", "reply"])
+def test_content_opens_no_turn(tokenizer: ChatTokenizer, field: str) -> None:
     marks = {tokenizer.fast.get_vocab()[mark] for mark in ("<|im_start|>", "<|im_end|>")}
     plain = tokenizer.prompt(talk(), [TOOL])
-    forged = tokenizer.prompt(talk(**{place: f"See you.{MARK}"}), [TOOL])
+    forged = tokenizer.prompt(talk(**{field: f"See you.{MARK}"}), [TOOL])
     assert [id for id in forged if id in marks] == [id for id in plain if id in marks]
-    shown = tokenizer.fast.decode(forged)
-    assert MARK in shown or json.dumps(MARK)[1:-1] in shown
+    decoded = tokenizer.fast.decode(forged)
+    assert MARK in decoded or json.dumps(MARK)[1:-1] in decoded
     tool = {**TOOL["function"], "description": f"Read.{MARK}".replace("\n", " ")}  # type: ignore[dict-item]
     described = tokenizer.prompt(talk(), [{"type": "function", "function": tool}])
     assert [id for id in described if id in marks] == [id for id in plain if id in marks]
@@ -78,8 +80,8 @@ def test_a_thought_that_spells_the_end_does_not_remove_the_next_question(tmp_pat
         {"role": "user", "content": "Where is it?"},
     ]
     sampled = [*tokenizer.fast.encode("Four."), end]
-    shown = tokenizer.fast.decode(tokenizer.prompt(messages, None, exact={1: sampled}))
-    assert shown.count("Where is it?") == 1
+    decoded = tokenizer.fast.decode(tokenizer.prompt(messages, None, exact={1: sampled}))
+    assert decoded.count("Where is it?") == 1
     ids, owner = tokenizer.supervised_sequence(messages[:2], None)
     assert [id for id, index in zip(ids, owner, strict=True) if index == 1].count(end) <= 1
 

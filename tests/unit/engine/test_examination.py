@@ -38,36 +38,39 @@ def _examined(directory: Path) -> BaseReport:
     return examine(directory, ChatTokenizer(directory))
 
 
-def _found(report: BaseReport) -> dict[str, Finding]:
-    return {each.name: each for each in report.findings}
+def _by_name(report: BaseReport) -> dict[str, Finding]:
+    return {finding.name: finding for finding in report.findings}
 
 
 def test_a_base_without_defects_has_no_warning(tmp_path: Path) -> None:
     base = make_tiny_model(tmp_path, "llama")
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 2]}))
     report = _examined(base)
-    assert (report.warnings, report.defects, report.severity) == ((), Defects(), FindingSeverity.OK)
+    assert report.warnings == ()
+    assert report.defects == Defects()
+    assert report.severity == FindingSeverity.OK
     assert report.parameters == parameter_count(base)
-    assert _found(report).keys() == {"marks", "size", "stop tokens", "template", "conversation"}
+    assert _by_name(report).keys() == {"marks", "size", "stop tokens", "template", "conversation"}
 
 
 @pytest.mark.parametrize("spare_ids", [0, 16])
 def test_marks_that_were_never_trained_are_found(tmp_path: Path, spare_ids: int) -> None:
     report = _examined(bases.with_untrained(tmp_path, spare_ids=spare_ids))
     assert report.defects.untrained_marks == bases.MARKS
-    assert _found(report)["marks"].severity is FindingSeverity.WARNING
+    assert _by_name(report)["marks"].severity is FindingSeverity.WARNING
 
 
 def test_other_tokens_of_the_template_are_only_named(tmp_path: Path) -> None:
-    found = _found(report := _examined(bases.with_untrained(tmp_path, ["<|im_start|>"])))
+    findings = _by_name(report := _examined(bases.with_untrained(tmp_path, ["<|im_start|>"])))
     assert report.defects.untrained_marks == ()
-    assert found["template tokens"].severity is FindingSeverity.NOTE
-    assert "<|im_start|>" in found["template tokens"].found
+    assert findings["template tokens"].severity is FindingSeverity.NOTE
+    assert "<|im_start|>" in findings["template tokens"].found
 
 
 def test_a_stop_token_that_was_never_trained_is_a_warning(tmp_path: Path) -> None:
-    found = _found(_examined(bases.with_untrained(tmp_path, ["<|im_end|>"])))["template tokens"]
-    assert (found.severity, "should end replies" in found.found) == (FindingSeverity.WARNING, True)
+    finding = _by_name(_examined(bases.with_untrained(tmp_path, ["<|im_end|>"])))["template tokens"]
+    assert finding.severity == FindingSeverity.WARNING
+    assert "should end replies" in finding.found
 
 
 def _rows(directory: Path, rows: torch.Tensor) -> Path:
@@ -100,13 +103,14 @@ def test_a_mark_becomes_ordinary_text_and_all_other_ids_stay(tmp_path: Path) -> 
     before = ChatTokenizer(base).fast
     mended = mend(base, Defects(untrained_marks=bases.MARKS))
     after = ChatTokenizer(base).fast
-    assert [each.name for each in mended] == ["marks"]
+    assert [change.name for change in mended] == ["marks"]
     assert len(after) == len(before)
-    kept = {token: id for token, id in before.get_vocab().items() if token not in bases.MARKS}
-    assert kept.items() <= after.get_vocab().items()
+    others = {token: id for token, id in before.get_vocab().items() if token not in bases.MARKS}
+    assert others.items() <= after.get_vocab().items()
     for mark in bases.MARKS:
         ids = after.encode(f"a{mark}b", add_special_tokens=False)
-        assert (len(ids) > 4, after.decode(ids)) == (True, f"a{mark}b")
+        assert len(ids) > 4
+        assert after.decode(ids) == f"a{mark}b"
     assert _examined(base).defects.untrained_marks == ()
 
 
@@ -120,7 +124,7 @@ def test_a_mark_in_the_vocabulary_is_left_there_without_its_entry(tmp_path: Path
     mend(base, Defects(untrained_marks=bases.MARKS))
     tokenizer = ChatTokenizer(base).fast
     assert tokenizer.get_vocab() == before
-    assert not set(bases.MARKS) & {each.content for each in tokenizer.added_tokens_decoder.values()}
+    assert not set(bases.MARKS) & {token.content for token in tokenizer.added_tokens_decoder.values()}
     assert len(tokenizer.encode("<tool_call>", add_special_tokens=False)) > 2
 
 
@@ -151,7 +155,7 @@ def test_a_head_that_is_the_embedding_is_stored_once(tmp_path: Path) -> None:
     assert report.defects.repeated_head
     assert report.parameters == stored - tensors[bases.HEAD].numel()
     mended = mend(base, report.defects)
-    assert "head" in [each.name for each in mended]
+    assert "head" in [change.name for change in mended]
     after = bases.tensors_of(base)
     assert after.keys() == tensors.keys() - {bases.HEAD}
     assert [name for name in after if not torch.equal(after[name], tensors[name])] == []
@@ -178,15 +182,14 @@ def test_a_head_in_another_file_than_the_embedding_is_tied(tmp_path: Path) -> No
     tensors = bases.tensors_of(base)
     (base / "model.safetensors").unlink()
     files = {"one.safetensors": {bases.EMBEDDING}, "two.safetensors": tensors.keys() - {bases.EMBEDDING}}
-    for name, kept in files.items():
-        save_file(
-            {each: tensors[each] for each in kept} | ({"x": torch.ones(1)} if len(kept) == 1 else {}), base / name
-        )
-    weight_map = {each: name for name, kept in files.items() for each in kept}
+    for name, keys in files.items():
+        save_file({key: tensors[key] for key in keys} | ({"x": torch.ones(1)} if len(keys) == 1 else {}), base / name)
+    weight_map = {key: name for name, keys in files.items() for key in keys}
     bases.change(base / "model.safetensors.index.json", metadata={}, weight_map={**weight_map, "x": "one.safetensors"})
     assert tie_head(base)
     index = json.loads((base / "model.safetensors.index.json").read_text())["weight_map"]
-    assert (index[bases.EMBEDDING], bases.HEAD in index) == ("two.safetensors", False)
+    assert index[bases.EMBEDDING] == "two.safetensors"
+    assert bases.HEAD not in index
     assert not tie_head(base)
 
 
@@ -196,31 +199,31 @@ def test_all_known_ends_end_a_reply_in_the_copy(tmp_path: Path) -> None:
     assert ChatTokenizer(source).stop_ids == {2}
     report = _examined(source)
     assert report.defects.stop_ids == (0, 2)
-    assert '"<|endoftext|>"' in _found(report)["stop tokens"].found
-    place = place_of_added(tmp_path / "data", "mine")
-    verdict = add(source, place)
+    assert '"<|endoftext|>"' in _by_name(report)["stop tokens"].found
+    copy = place_of_added(tmp_path / "data", "mine")
+    verdict = add(source, copy)
     assert verdict.report is not None
     assert verdict.report.defects == Defects()
-    assert _found(verdict.report)["stop tokens"].severity is FindingSeverity.OK
-    assert ChatTokenizer(place).stop_ids == {0, 2}
-    assert json.loads((place / "generation_config.json").read_text())["eos_token_id"][0] == 2
+    assert _by_name(verdict.report)["stop tokens"].severity is FindingSeverity.OK
+    assert ChatTokenizer(copy).stop_ids == {0, 2}
+    assert json.loads((copy / "generation_config.json").read_text())["eos_token_id"][0] == 2
     assert ChatTokenizer(source).stop_ids == {2}
-    assert BaseVerdicts(tmp_path / "data").find(place) == verdict
+    assert BaseVerdicts(tmp_path / "data").find(copy) == verdict
 
 
 @pytest.mark.usefixtures("forked_checks")
 def test_copied_files_can_be_read_by_others(tmp_path: Path) -> None:
     source = make_tiny_model(tmp_path / "source")
     (source / "model.safetensors").chmod(0o600)
-    add(source, place := place_of_added(tmp_path / "data", "mine"))
-    assert {stat.S_IMODE(path.stat().st_mode) for path in place.iterdir()} == {0o644}
+    add(source, copy := place_of_added(tmp_path / "data", "mine"))
+    assert {stat.S_IMODE(path.stat().st_mode) for path in copy.iterdir()} == {0o644}
 
 
 def test_doubled_braces_are_mended_in_the_copy(tmp_path: Path) -> None:
     base = bases.with_doubled_braces(tmp_path)
     report = _examined(base)
     assert report.defects.doubled_braces
-    assert [each.name for each in mend(base, Defects(doubled_braces=True))] == ["braces"]
+    assert [change.name for change in mend(base, Defects(doubled_braces=True))] == ["braces"]
     assert not _examined(base).defects.doubled_braces
     assert 'Write {"name": <function>, "arguments": <object>}.' in ChatTokenizer(base).decode(
         ChatTokenizer(base).prompt([{"role": "user", "content": "a"}], None)
@@ -243,9 +246,10 @@ def test_only_calls_in_doubled_braces_are_changed(template: str, mended: str | N
 def test_without_a_chat_template_ours_stands_in(tmp_path: Path) -> None:
     base = make_tiny_model(tmp_path)
     (base / "chat_template.jinja").unlink()
-    found = _found(_examined(base))
-    assert (found["template"].severity, "stands in" in found["template"].found) == (FindingSeverity.NOTE, True)
-    assert found["conversation"].severity is FindingSeverity.OK
+    findings = _by_name(_examined(base))
+    assert findings["template"].severity == FindingSeverity.NOTE
+    assert "stands in" in findings["template"].found
+    assert findings["conversation"].severity is FindingSeverity.OK
 
 
 def test_a_template_that_drops_results_is_named(tmp_path: Path) -> None:
@@ -257,8 +261,9 @@ def test_a_template_that_drops_results_is_named(tmp_path: Path) -> None:
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
     (base / "chat_template.jinja").write_text(template)
-    found = _found(_examined(base))["conversation"]
-    assert (found.severity, "results" in found.found) == (FindingSeverity.WARNING, True)
+    finding = _by_name(_examined(base))["conversation"]
+    assert finding.severity == FindingSeverity.WARNING
+    assert "results" in finding.found
 
 
 def test_what_a_template_refuses_first_is_named(tmp_path: Path) -> None:
@@ -268,10 +273,10 @@ def test_what_a_template_refuses_first_is_named(tmp_path: Path) -> None:
     (base / "chat_template.jinja").write_text(
         f"{check}{{{{ raise_exception('one question only') }}}}{{% endif %}}{template}"
     )
-    found = _found(_examined(base))["conversation"]
-    assert found.severity is FindingSeverity.WARNING
-    assert "refuses a question after a call" in found.found
-    assert "one question only" in found.found
+    finding = _by_name(_examined(base))["conversation"]
+    assert finding.severity is FindingSeverity.WARNING
+    assert "refuses a question after a call" in finding.found
+    assert "one question only" in finding.found
 
 
 def _count(tool_format: str, calls: int) -> FormatCount:
@@ -290,8 +295,9 @@ def _count(tool_format: str, calls: int) -> FormatCount:
 def test_the_format_with_the_most_readable_calls_is_chosen(
     calls: dict[str, int], chosen: str | None, severity: FindingSeverity
 ) -> None:
-    report = with_probe(BaseReport(()), tuple(_count(*each) for each in calls.items()))
-    assert (report.tool_format, _found(report)["calls"].severity) == (chosen, severity)
+    report = with_probe(BaseReport(()), tuple(_count(name, readable) for name, readable in calls.items()))
+    assert report.tool_format == chosen
+    assert _by_name(report)["calls"].severity == severity
 
 
 def test_a_report_is_kept_with_the_verdict(tmp_path: Path) -> None:
@@ -307,36 +313,42 @@ def _answers(monkeypatch: pytest.MonkeyPatch, *counts: FormatCount) -> None:
 
 
 def test_the_chosen_format_is_named_in_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = make_tiny_model(place_of_added(tmp_path, "mine"))
+    base = make_tiny_model(place_of_added(tmp_path, "mine"))
     _answers(monkeypatch, _count("hermes", 0), _count("json", 9))
-    found = ask_for_calls(
-        place, tmp_path, BaseVerdict(None, BaseReport(())), prompts=32, device="cpu", progress=Silent()
+    verdict = ask_for_calls(
+        base, tmp_path, BaseVerdict(None, BaseReport(())), prompts=32, device="cpu", progress=Silent()
     )
-    assert json.loads((place / "learnloop.json").read_text()) == {"tool_format": "json"}
-    assert ChatTokenizer(place).tool_format.name == "json"
-    assert BaseVerdicts(tmp_path).find(place) == found  # of the files with the new one
+    assert json.loads((base / "learnloop.json").read_text()) == {"tool_format": "json"}
+    assert ChatTokenizer(base).tool_format.name == "json"
+    assert BaseVerdicts(tmp_path).find(base) == verdict  # of the files with the new one
 
 
 def test_of_a_base_elsewhere_it_is_said_what_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = make_tiny_model(tmp_path / "base")
     _answers(monkeypatch, _count("hermes", 0), _count("json", 9))
     report = BaseReport(())
-    found = ask_for_calls(base, tmp_path, BaseVerdict(None, report), prompts=32, device="cpu", progress=Silent()).report
-    assert found is not None
-    assert f'{{"tool_format": "json"}} into {base}/learnloop.json' in str(_found(found)["tool format"].remedy)
+    probed = ask_for_calls(
+        base, tmp_path, BaseVerdict(None, report), prompts=32, device="cpu", progress=Silent()
+    ).report
+    assert probed is not None
+    assert f'{{"tool_format": "json"}} into {base}/learnloop.json' in str(_by_name(probed)["tool format"].remedy)
     assert not (base / "learnloop.json").exists()
     (base / "learnloop.json").write_text('{"tool_format": "json"}')
     again = ask_for_calls(base, tmp_path, BaseVerdict(None, report), prompts=32, device="cpu", progress=Silent()).report
     assert again is not None
-    assert "tool format" not in _found(again)
+    assert "tool format" not in _by_name(again)
 
 
 def test_a_probe_that_needs_too_much_memory_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = make_tiny_model(tmp_path / "base")
     monkeypatch.setattr(child_processes, "CHECK_BYTES", 1 << 16)
     monkeypatch.setattr(child_processes, "_CPU_COPIES", 0)
-    found = ask_for_calls(base, tmp_path, BaseVerdict(None, BaseReport(())), prompts=1, device="cpu", progress=Silent())
-    assert (found.fault, found.report and _found(found.report)["calls"].severity) == (None, FindingSeverity.WARNING)
+    verdict = ask_for_calls(
+        base, tmp_path, BaseVerdict(None, BaseReport(())), prompts=1, device="cpu", progress=Silent()
+    )
+    assert verdict.fault is None
+    assert verdict.report is not None
+    assert _by_name(verdict.report)["calls"].severity == FindingSeverity.WARNING
 
 
 @pytest.mark.usefixtures("forked_checks")

@@ -23,7 +23,7 @@ def test_it_is_that_of_what_samples_whatever_its_name() -> None:
 
 
 def test_weights_mode_threads_and_processor_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {
+    fingerprints = {
         fingerprint(EXACT, Tuning(), checkpoint()),
         fingerprint(EXACT, Tuning(), checkpoint("b")),
         fingerprint(Reproducibility(True, "alike with 1 and 2 threads (MKL_CBWR=AVX2,STRICT)"), Tuning(), checkpoint()),
@@ -31,13 +31,15 @@ def test_weights_mode_threads_and_processor_count(tmp_path: Path, monkeypatch: p
     }
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Another 3000\n")
     monkeypatch.setattr(module, "CPUINFO", tmp_path / "cpuinfo")
-    found.add(fingerprint(EXACT, Tuning(), checkpoint()))
-    assert None not in found
-    assert len(found) == 5
+    fingerprints.add(fingerprint(EXACT, Tuning(), checkpoint()))
+    assert None not in fingerprints
+    assert len(fingerprints) == 5
 
 
 @pytest.mark.parametrize(
-    ("found", "tuning"), [(Reproducibility(False, "a GPU"), Tuning()), (EXACT, Tuning("lora"))], ids=["GPU", "LoRA"]
+    ("reproducibility", "tuning"),
+    [(Reproducibility(False, "a GPU"), Tuning()), (EXACT, Tuning("lora"))],
+    ids=["GPU", "LoRA"],
 )
-def test_what_may_not_repeat_has_none(found: Reproducibility, tuning: Tuning) -> None:
-    assert fingerprint(found, tuning, checkpoint()) is None
+def test_what_may_not_repeat_has_none(reproducibility: Reproducibility, tuning: Tuning) -> None:
+    assert fingerprint(reproducibility, tuning, checkpoint()) is None

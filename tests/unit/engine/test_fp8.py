@@ -16,12 +16,13 @@ def test_numbers_are_off_by_a_sixteenth_at_most(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     exact = (torch.randn(64, 96) * torch.logspace(-6, 6, 64)[:, None]).to(dtype)
     before = exact.clone()
-    found = Fp8Matrix.of(exact)
-    assert (found.values.shape, found.scales.shape) == ((64, 96), (64, 1))
+    rounded = Fp8Matrix.of(exact)
+    assert rounded.values.shape == (64, 96)
+    assert rounded.scales.shape == (64, 1)
     assert torch.equal(exact, before)
     # Half of the last of three bits, or of the smallest number's, which is a row's scale / 512.
-    bound = torch.maximum(exact.float().abs() / 16, found.scales / 1024)
-    assert bool(((_back(found) - exact.float()).abs() <= bound * 1.001).all())
+    bound = torch.maximum(exact.float().abs() / 16, rounded.scales / 1024)
+    assert bool(((_back(rounded) - exact.float()).abs() <= bound * 1.001).all())
 
 
 def test_each_row_reaches_its_largest_number() -> None:
@@ -30,17 +31,17 @@ def test_each_row_reaches_its_largest_number() -> None:
 
 
 def test_a_row_of_zeros_stays_one() -> None:
-    found = Fp8Matrix.of(torch.zeros(2, 16))
-    assert torch.equal(_back(found), torch.zeros(2, 16))
+    rounded = Fp8Matrix.of(torch.zeros(2, 16))
+    assert torch.equal(_back(rounded), torch.zeros(2, 16))
 
 
 def test_a_matrix_is_filled_in_place() -> None:
     first, second = torch.randn(2, 4, 8)
-    found = Fp8Matrix.of(first)
-    values = found.values
-    found.fill(second)
-    assert found.values is values
-    assert torch.equal(_back(found), _back(Fp8Matrix.of(second)))
+    rounded = Fp8Matrix.of(first)
+    values = rounded.values
+    rounded.fill(second)
+    assert rounded.values is values
+    assert torch.equal(_back(rounded), _back(Fp8Matrix.of(second)))
 
 
 def test_odd_sizes_do_not_fit() -> None:

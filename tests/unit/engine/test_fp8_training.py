@@ -22,15 +22,15 @@ from learnloop_service.training.engine.weights.fp8 import Fp8Matrix
 from learnloop_service.training.engine.weights.joined import JoinedModel
 from learnloop_service.training.tuning import Tuning
 from tests.fakes.cuda_kernels import cuda_weights
-from tests.unit.engine.test_batched_adapters import outcomes, prompt_of, sampler_of
-from tests.unit.engine.test_packed_batches import by_token, group, load
+from tests.unit.engine.adapter_batches import outcomes, prompt_of, sampler_of
+from tests.unit.engine.packed_groups import by_token, group, load
 
 CPU = torch.device("cpu")
 GROUPS = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
 
 
-def relative(found: list[Tensor], exact: list[Tensor]) -> float:
-    one, other = (torch.cat([each.flatten() for each in side]) for side in (found, exact))
+def relative(approximate: list[Tensor], exact: list[Tensor]) -> float:
+    one, other = (torch.cat([tensor.flatten() for tensor in side]) for side in (approximate, exact))
     return float((one - other).norm() / other.norm())
 
 
@@ -61,9 +61,9 @@ class _OneOf(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self._number == 0:
-            whole = torch.cat([each.weight for each in self._members])
+            whole = torch.cat([linear.weight for linear in self._members])
             self._shared["out"] = _RoundedProduct.apply(x, whole)  # type: ignore[no-untyped-call]
-        out = torch.split(self._shared["out"], [len(each.weight) for each in self._members], dim=-1)[self._number]
+        out = torch.split(self._shared["out"], [len(linear.weight) for linear in self._members], dim=-1)[self._number]
         bias: Tensor | None = self._members[self._number].bias
         return out if bias is None else out + bias
 
@@ -72,16 +72,16 @@ def round_modules(base: Any) -> None:
     """Have a Llama-shaped model's own modules, adapted or not, multiply its matrices in 8 bits."""
     for layer in base.model.layers:
         for names in GROUPS:
-            [owner] = [each for each in (layer.self_attn, layer.mlp) if hasattr(each, names[0])]
+            [owner] = [block for block in (layer.self_attn, layer.mlp) if hasattr(block, names[0])]
             linears = [getattr(owner, name) for name in names]
-            plain = [getattr(each, "base_layer", each) for each in linears]
+            plain = [getattr(module, "base_layer", module) for module in linears]
             shared: dict[str, Tensor] = {}
             for number, (name, linear) in enumerate(zip(names, linears, strict=True)):
-                mine = _OneOf(plain, number, shared)
+                rounded = _OneOf(plain, number, shared)
                 if linear is plain[number]:
-                    setattr(owner, name, mine)
+                    setattr(owner, name, rounded)
                 else:
-                    linear.base_layer = mine
+                    linear.base_layer = rounded
 
 
 @pytest.mark.parametrize(("recompute", "stages"), [(False, 1), (True, 2)])
@@ -90,7 +90,7 @@ def round_modules(base: Any) -> None:
 def test_gradients_are_those_of_rounded_tokens_matrices_and_slopes(
     tmp_path: Path, family: str, targets: Any, recompute: bool, stages: int
 ) -> None:
-    """And of nothing else: adapters, norms, attention and head are as exact as they are otherwise."""
+    """Nothing else is rounded: adapters, norms, attention and head are as exact as they are otherwise."""
     ids, chosen = group(7)
     batches = list(packed_batches(ids, chosen, 100, CPU))
     plain = by_token(load(tmp_path, family, ATTENTION, targets), batches, chosen)
@@ -102,20 +102,20 @@ def test_gradients_are_those_of_rounded_tokens_matrices_and_slopes(
     base.joined = JoinedModel(base, [CPU] * stages, torch.float32, ranks=6, share=True, in_fp8=True)
     base.joined_layers = JoinedLayers(base)
     base.joined_layers.recompute = recompute
-    found = by_token(model, batches, chosen)
-    assert len(found[1]) == len(exact[1]) > 0
-    for mine, theirs, unrounded in zip(
-        ([found[0][place] for place in exact[0]], found[1]),
+    rounded = by_token(model, batches, chosen)
+    assert len(rounded[1]) == len(exact[1]) > 0
+    for ours, theirs, unrounded in zip(
+        ([rounded[0][token] for token in exact[0]], rounded[1]),
         (list(exact[0].values()), exact[1]),
-        ([plain[0][place] for place in exact[0]], plain[1]),
+        ([plain[0][token] for token in exact[0]], plain[1]),
         strict=True,
     ):
         # A number at the edge between two in 8 bits may fall to either side.
-        assert relative(mine, theirs) < 0.2 * relative(mine, unrounded)
+        assert relative(ours, theirs) < 0.2 * relative(ours, unrounded)
 
 
 def test_stems_are_rounded_like_all_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What all sequences begin with has what it has in one batch; only the sums of its slopes are rounded elsewhere."""
+    """A shared beginning has the same numbers as in one batch; only the sums of its slopes are rounded elsewhere."""
     monkeypatch.setattr("learnloop_service.training.engine.trainer.packed_batches.MIN_STEM", 8)
     ids = [[7] * 12 + [member] * 6 + list(range(20 * member, 20 * member + 20)) for member in range(9)]
     chosen = [[13, 19, 30, 37]] * 9
@@ -128,7 +128,7 @@ def test_stems_are_rounded_like_all_else(tmp_path: Path, monkeypatch: pytest.Mon
         return by_token(model, packed_batches(ids, chosen, most, CPU, stems=True), chosen)
 
     whole, stemmed = computed(10_000), computed(110)
-    assert relative([stemmed[0][place] for place in whole[0]], list(whole[0].values())) < 0.01
+    assert relative([stemmed[0][token] for token in whole[0]], list(whole[0].values())) < 0.01
     assert relative(stemmed[1], whole[1]) < 0.05
 
 
@@ -145,20 +145,20 @@ def test_the_trainer_rounds_as_the_sampler_does(tmp_path: Path, family: str, mon
 
     def apart(*, sampled_in_fp8: bool, trained_in_fp8: bool) -> float:
         """How far a trainer's log-probabilities are from those of a sampler, in the mean."""
-        sampled, trained = (joined_model(in_fp8=each) for each in (sampled_in_fp8, trained_in_fp8))
+        sampled, trained = (joined_model(in_fp8=rounded) for rounded in (sampled_in_fp8, trained_in_fp8))
         sampler = sampler_of({"w": weights(sampled, CPU, torch.float32)})
-        replies = outcomes(sampler, [SampleRequest(each, "w", 12, seed=0) for each in prompts])
+        replies = outcomes(sampler, [SampleRequest(prompt, "w", 12, seed=0) for prompt in prompts])
         policy = Policy(trained, Tuning("lora", rank=4), Path)
         policy.pack()
         ids = [[*prompt, *reply.ids] for prompt, reply in zip(prompts, replies, strict=True)]
-        chosen = [list(range(len(prompt), len(each))) for prompt, each in zip(prompts, ids, strict=True)]
-        found = by_token(trained, packed_batches(ids, chosen, 10_000, CPU), chosen)[0]
+        chosen = [list(range(len(prompt), len(sequence))) for prompt, sequence in zip(prompts, ids, strict=True)]
+        trained_logprobs = by_token(trained, packed_batches(ids, chosen, 10_000, CPU), chosen)[0]
         logprobs = {
-            (number, place): logprob
+            (number, position): logprob
             for number, reply in enumerate(replies)
-            for place, logprob in zip(chosen[number], reply.logprobs, strict=True)
+            for position, logprob in zip(chosen[number], reply.logprobs, strict=True)
         }
-        return fmean(abs(float(found[place]) - logprobs[place]) for place in found)
+        return fmean(abs(float(trained_logprobs[token]) - logprobs[token]) for token in trained_logprobs)
 
     exact = apart(sampled_in_fp8=False, trained_in_fp8=False)
     rough = apart(sampled_in_fp8=True, trained_in_fp8=False)
@@ -177,13 +177,13 @@ def test_a_base_in_8_bits_takes_half_of_the_memory(tmp_path: Path) -> None:
         model: Any = bases.model(tmp_path, tuning)
         joints = [joint for layer in model.joined.layers for joint in layer.joints]
         rounded = [joint.in_fp8.values for joint in joints if joint.in_fp8]
-        own = [joint.matrix[:, : joint.matrix.shape[1] - len(joint.low)] for joint in joints]
-        sizes[in_fp8] = sum(each.numel() * each.itemsize for each in (*own, *rounded))
+        matrices = [joint.matrix[:, : joint.matrix.shape[1] - len(joint.low)] for joint in joints]
+        sizes[in_fp8] = sum(matrix.numel() * matrix.itemsize for matrix in (*matrices, *rounded))
         weight = model.model.layers[0].mlp.up_proj.weight
         assert weight.shape == (64, 32)
         assert bool(weight.isnan().all()) is in_fp8
         assert weight.untyped_storage().nbytes() == (2 if in_fp8 else joints[2].matrix.untyped_storage().nbytes())
-        del model, joints, rounded, own, weight
+        del model, joints, rounded, matrices, weight
         gc.collect()
     assert 2 * sizes[True] == sizes[False]
 

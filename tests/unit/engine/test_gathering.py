@@ -12,7 +12,7 @@ from learnloop_service.training.engine.sampling import gathering
 from learnloop_service.training.engine.sampling.gathering import MOST_S, Gathering
 from learnloop_service.training.engine.sampling.requests import SampleRequest
 from tests.fakes.cuda_kernels import cuda_weights
-from tests.unit.engine.test_batched_adapters import Base, assert_as_alone, prompt_of, sampler_of
+from tests.unit.engine.adapter_batches import Base, assert_as_alone, prompt_of, sampler_of
 
 STEP_S = 1 / 512  # seconds that add up exactly
 
@@ -63,7 +63,7 @@ def test_nothing_waits_where_nothing_is_decoded_or_no_row_is_free(monkeypatch: p
 
 
 def test_turns_that_end_one_by_one_are_prefilled_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the same replies as alone, in less than half of the passes."""
+    """They get the same replies as alone, in less than half of the passes."""
     Clock(monkeypatch)
     base = Base(tmp_path, cuda_weights(monkeypatch), 2)
     members = {"agent": base.weights(0)}
@@ -79,17 +79,17 @@ def test_turns_that_end_one_by_one_are_prefilled_together(tmp_path: Path, monkey
     def passes_of_conversations() -> int:
         """Eight conversations of three turns with replies of different lengths."""
         sampler = sampler_of(members, slots=8)
-        asked: list[SampleRequest] = []
-        found: list[Any] = []
+        requests: list[SampleRequest] = []
+        samples: list[Any] = []
 
         def ask(number: int, turn: int) -> None:
             prompt = prompt_of(20 + 30 * turn, seed=number)
             request = SampleRequest(prompt, "agent", 4 + (5 * number + 3 * turn) % 13, seed=number)
-            sampler.submit(request, None, partial(done, request, number, turn))
+            sampler.submit(request, None, partial(record, request, number, turn))
 
-        def done(request: SampleRequest, number: int, turn: int, sample: Any) -> None:
-            asked.append(request)
-            found.append(sample)
+        def record(request: SampleRequest, number: int, turn: int, sample: Any) -> None:
+            requests.append(request)
+            samples.append(sample)
             if turn < 2:
                 ask(number, turn + 1)
 
@@ -99,8 +99,8 @@ def test_turns_that_end_one_by_one_are_prefilled_together(tmp_path: Path, monkey
         while sampler.busy:
             sampler.step()
         count = len(passes)
-        assert len(found) == 24
-        assert_as_alone(members, asked, found)
+        assert len(samples) == 24
+        assert_as_alone(members, requests, samples)
         return count
 
     gathered = passes_of_conversations()

@@ -1,4 +1,4 @@
-"""The loss beside ART's own, on the same tokens."""
+"""The loss compared with ART's, on the same tokens."""
 
 import math
 import random
@@ -55,7 +55,7 @@ def _sequences(seed: int) -> list[TrainSequence]:
 
 
 def _near(logprobs: torch.Tensor, seed: int, spread: float) -> torch.Tensor:
-    """Log-probabilities of a policy not far away."""
+    """Log-probabilities of a policy close by."""
     noise = torch.empty_like(logprobs).normal_(0.0, spread, generator=torch.Generator().manual_seed(seed))
     return (logprobs + noise).clamp(max=-0.01)
 

@@ -17,7 +17,7 @@ def test_lanes_work_at_the_same_time_with_one_torch_thread_each() -> None:
     met = threading.Barrier(3, timeout=30)
 
     def work(_: int) -> int:
-        met.wait()  # breaks unless three are here at once
+        met.wait()  # breaks unless three threads meet here
         return torch.get_num_threads()
 
     assert list(Lanes(3).map(work, range(3))) == [1, 1, 1]

@@ -34,17 +34,17 @@ SHAPES: list[tuple[str, dict[str, Any]]] = [
 def test_a_model_is_read_as_transformers_reads_it(tmp_path: Path, family: str, overrides: dict[str, Any]) -> None:
     directory = make_tiny_model(tmp_path / "model", family, overrides=overrides)
     assert llama_modules.is_readable(directory)
-    mine, theirs = llama_modules.read(directory), load_model(directory, CPU, torch.float32)
-    assert mine is not None
-    assert facts(mine) == facts(theirs)
-    for (name, one), (other_name, other) in zip(mine.named_parameters(), theirs.named_parameters(), strict=True):
+    ours, theirs = llama_modules.read(directory), load_model(directory, CPU, torch.float32)
+    assert ours is not None
+    assert facts(ours) == facts(theirs)
+    for (name, one), (other_name, other) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
         assert name == other_name
         assert torch.equal(one, other)
         assert one.requires_grad
     rotary: Any = theirs.model.rotary_emb
-    assert torch.equal(mine.model.rotary_emb.inv_freq, rotary.inv_freq)
+    assert torch.equal(ours.model.rotary_emb.inv_freq, rotary.inv_freq)
     hidden = torch.randn(5, 32)
-    assert torch.equal(mine.model.norm(hidden), theirs.model.norm(hidden))
+    assert torch.equal(ours.model.norm(hidden), theirs.model.norm(hidden))
 
 
 def facts(model: Any) -> list[Any]:
@@ -64,20 +64,20 @@ def test_a_trained_model_is_saved_in_the_files_of_transformers(
     tmp_path: Path, family: str, overrides: dict[str, Any]
 ) -> None:
     directory = make_tiny_model(tmp_path / "model", family, overrides=overrides)
-    mine = load_policy(directory, lambda: directory, Tuning(), CPU)
+    ours = load_policy(directory, lambda: directory, Tuning(), CPU)
     theirs = Policy(load_model(directory, CPU, torch.float32), Tuning(), lambda: directory)
-    assert isinstance(mine.model, llama_modules.LlamaModel)
-    for name, policy in (("mine", mine), ("theirs", theirs)):
+    assert isinstance(ours.model, llama_modules.LlamaModel)
+    for name, policy in (("ours", ours), ("theirs", theirs)):
         ids = [[1, 5, 9, 300, 7, 2], [1, 5, 9, 11]]
         for batch in packed_batches(ids, [[3, 5], [2]], 100, CPU):
             batch.logprobs(policy.model)[0].sum().backward()  # type: ignore[no-untyped-call]
         policy.optimizer.step(learning_rate=1e-2, max_grad_norm=1.0)
         (tmp_path / name).mkdir()
         policy.save(tmp_path / name)
-    assert contents(tmp_path / "mine") == contents(tmp_path / "theirs")
-    again = llama_modules.read(tmp_path / "mine")
+    assert contents(tmp_path / "ours") == contents(tmp_path / "theirs")
+    again = llama_modules.read(tmp_path / "ours")
     assert again is not None
-    assert all(map(torch.equal, again.parameters(), mine.model.parameters()))
+    assert all(map(torch.equal, again.parameters(), ours.model.parameters()))
     assert not torch.equal(again.lm_head.weight, load_model(directory, CPU, torch.float32).lm_head.weight)
 
 
@@ -146,9 +146,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("whole") / "model")
 
 
-def test_the_engine_samples_trains_and_saves_the_tiny_base_without_transformers() -> None:
-    done = subprocess.run([sys.executable, "-c", _ENGINE], capture_output=True, text=True, timeout=100, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+def test_the_engine_works_with_the_tiny_base_without_transformers() -> None:
+    process = subprocess.run([sys.executable, "-c", _ENGINE], capture_output=True, text=True, timeout=100, check=True)
+    assert process.stdout.splitlines()[-1] == "[]"
 
 
 _ENGINE = """

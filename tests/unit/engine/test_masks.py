@@ -17,7 +17,7 @@ from learnloop_service.training.engine.sampling.requests import GrammarFailed, S
 from learnloop_service.training.engine.sampling.sampler import Sampler
 from learnloop_service.training.engine.weights.weights import Weights, snapshot
 from tests.fakes.tiny_model import make_tiny_model
-from tests.unit.engine.test_sampler import Packed, mixed_requests, outcomes, prompt_of, request, sampler_of, samples
+from tests.unit.engine.sample_requests import Packed, mixed_requests, outcomes, prompt_of, request, sampler_of, samples
 
 TIMEOUT_S = 60
 VOCABULARY = 320
@@ -75,30 +75,30 @@ class Gate:
 
 @pytest.fixture
 def gate() -> Iterator[Gate]:
-    made = Gate()
-    yield made
-    made.open()
+    closed = Gate()
+    yield closed
+    closed.open()
 
 
-def constrained(each: SampleRequest, grammar: Any) -> SampleRequest:
-    return replace(each, grammar=grammar)
+def constrained(sample_request: SampleRequest, grammar: Any) -> SampleRequest:
+    return replace(sample_request, grammar=grammar)
 
 
-def alone(weights: Weights, each: SampleRequest) -> tuple[list[int], list[float]]:
-    """The reply with masks that are there at once."""
-    [sample] = samples(sampler_of(weights), [constrained(each, each.grammar and Scripted())])
+def alone(weights: Weights, sample_request: SampleRequest) -> tuple[list[int], list[float]]:
+    """The reply of a request whose masks take no time."""
+    [sample] = samples(sampler_of(weights), [constrained(sample_request, sample_request.grammar and Scripted())])
     return sample.ids, sample.logprobs
 
 
-def submit(sampler: Sampler, each: SampleRequest) -> list[Sample | Exception]:
-    """Where its outcome will be."""
-    found: list[Sample | Exception] = []
-    sampler.submit(each, None, found.append)
-    return found
+def submit(sampler: Sampler, sample_request: SampleRequest) -> list[Sample | Exception]:
+    """Submit a request, and return the list that its outcome is appended to."""
+    outcome: list[Sample | Exception] = []
+    sampler.submit(sample_request, None, outcome.append)
+    return outcome
 
 
-def step_until(sampler: Sampler, done: list[Sample | Exception]) -> None:
-    while not done:
+def step_until(sampler: Sampler, outcome: list[Sample | Exception]) -> None:
+    while not outcome:
         sampler.step()
 
 
@@ -107,40 +107,40 @@ def test_others_end_while_the_first_mask_of_a_reply_is_computed(weights: Weights
     sampler = sampler_of(Packed(weights) if packed else weights, cache_bytes=1 << 26)
     slow = constrained(request(prompt_of(20), 12, seed=3), Scripted(gate))
     plain = request(prompt_of(30), 20, seed=4)
-    held = submit(sampler, slow)
-    for each in (plain, constrained(plain, Scripted())):
-        other = submit(sampler, each)
+    slow_outcome = submit(sampler, slow)
+    for quick in (plain, constrained(plain, Scripted())):
+        other = submit(sampler, quick)
         step_until(sampler, other)
         assert isinstance(other[0], Sample)
-        assert (other[0].ids, other[0].logprobs) == alone(weights, each)
-    assert not held
+        assert (other[0].ids, other[0].logprobs) == alone(weights, quick)
+    assert not slow_outcome
     gate.open()
-    step_until(sampler, held)
-    assert isinstance(held[0], Sample)
-    assert (held[0].ids, held[0].logprobs) == alone(weights, slow)
+    step_until(sampler, slow_outcome)
+    assert isinstance(slow_outcome[0], Sample)
+    assert (slow_outcome[0].ids, slow_outcome[0].logprobs) == alone(weights, slow)
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_replies_that_wait_for_masks_give_their_places_to_others(weights: Weights, gate: Gate, packed: bool) -> None:
     sampler = sampler_of(Packed(weights) if packed else weights, slots=2, cache_bytes=1 << 26)
     slow = [constrained(request(prompt_of(20), 12, seed=seed), Scripted(gate)) for seed in range(4)]
-    held = [submit(sampler, each) for each in slow]
+    slow_outcomes = [submit(sampler, sample_request) for sample_request in slow]
     plain = [request(prompt_of(30 + length), 20, seed=4) for length in range(3)]
-    for each, sample in zip(plain, _outcomes_of(sampler, plain), strict=True):
-        assert (sample.ids, sample.logprobs) == alone(weights, each)
-    assert not any(held)
+    for sample_request, sample in zip(plain, _outcomes_of(sampler, plain), strict=True):
+        assert (sample.ids, sample.logprobs) == alone(weights, sample_request)
+    assert not any(slow_outcomes)
     gate.open()
-    for each, outcome in zip(slow, held, strict=True):
+    for sample_request, outcome in zip(slow, slow_outcomes, strict=True):
         step_until(sampler, outcome)
         assert isinstance(outcome[0], Sample)
-        assert (outcome[0].ids, outcome[0].logprobs) == alone(weights, each)
+        assert (outcome[0].ids, outcome[0].logprobs) == alone(weights, sample_request)
 
 
 def _outcomes_of(sampler: Sampler, requests: list[SampleRequest]) -> list[Sample]:
-    found = [submit(sampler, each) for each in requests]
-    for each in found:
-        step_until(sampler, each)
-    return [each[0] for each in found if isinstance(each[0], Sample)]
+    submitted = [submit(sampler, sample_request) for sample_request in requests]
+    for outcome in submitted:
+        step_until(sampler, outcome)
+    return [outcome[0] for outcome in submitted if isinstance(outcome[0], Sample)]
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -148,25 +148,28 @@ def _outcomes_of(sampler: Sampler, requests: list[SampleRequest]) -> list[Sample
 def test_when_masks_come_changes_no_token(weights: Weights, gate: Gate, packed: bool, seed: int) -> None:
     """Requests come and are cancelled at any time, share little memory, and wait for their masks or do not."""
     draw = random.Random(seed)
-    requests = [constrained(each, draw.choice([None, Scripted(), Scripted(gate)])) for each in mixed_requests(30)]
+    requests = [
+        constrained(sample_request, draw.choice([None, Scripted(), Scripted(gate)]))
+        for sample_request in mixed_requests(30)
+    ]
     waiting = list(range(len(requests)))
     slots, cache_bytes = draw.choice([3, 8, 20]), draw.choice([1, 1 << 20, 1 << 26])
     sampler = sampler_of(Packed(weights) if packed else weights, slots=slots, cache_bytes=cache_bytes)
-    found: dict[int, Sample | Exception] = {}
+    outcome_of: dict[int, Sample | Exception] = {}
     numbers: list[int] = []
     while sampler.busy or waiting:
         for _ in range(min(len(waiting), draw.choice([0, 0, 1, 6]))):
             index = waiting.pop()
-            numbers.append(sampler.submit(requests[index], None, partial(found.__setitem__, index)))
+            numbers.append(sampler.submit(requests[index], None, partial(outcome_of.__setitem__, index)))
         if numbers and draw.random() < 0.02:
             sampler.cancel(draw.choice(numbers))
         gate.let_pass(draw.choice([0, 1, 4]))
         sampler.step()
-    assert len(found) == len(requests)
-    for index, each in enumerate(requests):
-        outcome = found[index]
+    assert len(outcome_of) == len(requests)
+    for index, sample_request in enumerate(requests):
+        outcome = outcome_of[index]
         if isinstance(outcome, Sample):
-            assert (outcome.ids, outcome.logprobs) == alone(weights, each)
+            assert (outcome.ids, outcome.logprobs) == alone(weights, sample_request)
         else:
             assert isinstance(outcome, SampleCancelled)
 
@@ -207,7 +210,7 @@ def test_a_grammar_that_fails_ends_its_reply_alone(weights: Weights, error: Base
 
 def test_the_reply_that_has_taken_least_time_is_served_first(gate: Gate) -> None:
     order: list[str] = []
-    done = threading.Event()
+    all_served = threading.Event()
     threads = MaskThreads(threads=1)
 
     def masks(name: str, spent_s: float, then: Callable[[], None] = lambda: None) -> ReplyMasks:
@@ -216,13 +219,13 @@ def test_the_reply_that_has_taken_least_time_is_served_first(gate: Gate) -> None
             then()
 
         grammar: Any = Scripted(pause)
-        made = ReplyMasks(grammar, threads, 100.0)
-        made.spent_s = spent_s
-        return made
+        reply_masks = ReplyMasks(grammar, threads, 100.0)
+        reply_masks.spent_s = spent_s
+        return reply_masks
 
     masks("under way", 9.0, gate).begin()
     for name, spent_s in (("slow", 3.0), ("slower", 5.0), ("new", 0.0)):
-        masks(name, spent_s, done.set if name == "slower" else lambda: None).begin()
+        masks(name, spent_s, all_served.set if name == "slower" else lambda: None).begin()
     gate.let_pass()
-    assert done.wait(TIMEOUT_S)
+    assert all_served.wait(TIMEOUT_S)
     assert order == ["under way", "new", "slow", "slower"]

@@ -10,9 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from peft import LoraConfig, get_peft_model
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 from learnloop_service.training.engine.trainer.chunked_logprobs import PIECE_BYTES, head_logprobs
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
@@ -27,41 +25,7 @@ from learnloop_service.training.engine.trainer.trajectories import TrainSequence
 from learnloop_service.training.engine.weights.joined import JoinedModel, join
 from learnloop_service.training.tuning import Tuning
 from tests.fakes.tiny_model import make_tiny_model
-
-CPU = torch.device("cpu")
-
-
-def group(seed: int) -> tuple[list[list[int]], list[list[int]]]:
-    """Conversations that share a prompt, one of them forked late from another and one given twice."""
-    draw = random.Random(seed)
-    prompt = [draw.randrange(261, 320) for _ in range(20)]
-    whole = [prompt + [draw.randrange(261, 320) for _ in range(draw.randrange(5, 40))] for _ in range(4)]
-    whole += [[*whole[0][:-3], 300, 301], list(whole[1]), [draw.randrange(261, 320) for _ in range(9)]]
-    chosen = [sorted(draw.sample(range(1, len(ids)), 4)) for ids in whole]
-    return whole, chosen
-
-
-def load(directory: Path, family: str, attention: str, targets: Any = "all-linear") -> Any:
-    make_tiny_model(directory, family)
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation=attention)
-    config = LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=targets, init_lora_weights=False)
-    torch.manual_seed(0)
-    return get_peft_model(model, config).eval()
-
-
-def by_token(model: Any, batches: Any, chosen: list[list[int]]) -> tuple[dict[tuple[int, int], Tensor], list[Tensor]]:
-    """The log-probability of each (conversation, position), and the gradients of a weighted sum of them."""
-    found: dict[tuple[int, int], Tensor] = {}
-    for batch in batches:
-        logprobs, entropy = batch.logprobs(model)
-        assert not entropy.requires_grad
-        places = [(number, position) for number in batch.members for position in chosen[number]]
-        assert [batch.members[row] for row in batch.sequence.tolist()] == [number for number, _ in places]
-        sum(
-            value * (1 + number + position % 3) for (number, position), value in zip(places, logprobs, strict=True)
-        ).backward()
-        found |= dict(zip(places, logprobs.detach(), strict=True))
-    return found, [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+from tests.unit.engine.packed_groups import CPU, by_token, group, load
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
@@ -71,8 +35,8 @@ def test_packed_batches_give_what_padded_ones_give(tmp_path: Path, family: str, 
     padded = by_token(load(tmp_path, family, "sdpa"), padded_batches(ids, chosen, 10_000, CPU), chosen)
     packed = by_token(load(tmp_path, family, ATTENTION), packed_batches(ids, chosen, most, CPU), chosen)
     assert packed[0].keys() == padded[0].keys()
-    for place, value in padded[0].items():
-        torch.testing.assert_close(packed[0][place], value, atol=1e-5, rtol=0)
+    for token, value in padded[0].items():
+        torch.testing.assert_close(packed[0][token], value, atol=1e-5, rtol=0)
     for one, other in zip(packed[1], padded[1], strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
@@ -92,8 +56,8 @@ def test_joined_layers_give_what_the_modules_give(
     base.joined_layers = JoinedLayers(base)
     base.joined_layers.recompute = recompute
     joined = by_token(model, packed_batches(ids, chosen, 100, CPU), chosen)
-    for place, value in padded[0].items():
-        torch.testing.assert_close(joined[0][place], value, atol=1e-5, rtol=0)
+    for token, value in padded[0].items():
+        torch.testing.assert_close(joined[0][token], value, atol=1e-5, rtol=0)
     assert len(joined[1]) == len(padded[1]) > 0
     for one, other in zip(joined[1], padded[1], strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
@@ -104,7 +68,7 @@ def test_joined_layers_give_what_the_modules_give(
 def test_what_all_sequences_begin_with_is_computed_once(
     tmp_path: Path, family: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its gradient is the sum of what all batches have of it, and so the gradients of whole sequences."""
+    """Its gradient is the sum over all batches, and equals the gradients of whole sequences."""
     monkeypatch.setattr("learnloop_service.training.engine.trainer.packed_batches.MIN_STEM", 8)
     draw = random.Random(most)
     ids = [[7] * 12 + [group] * 6 + [draw.randrange(320) for _ in range(20)] for group in range(3) for _ in range(3)]
@@ -120,8 +84,8 @@ def test_what_all_sequences_begin_with_is_computed_once(
     with torch.no_grad():  # as a first pass over all batches does
         assert all(torch.isfinite(batch.logprobs(model)[0]).all() for batch in batches)
     joined = by_token(model, batches, chosen)
-    for place, value in padded[0].items():
-        torch.testing.assert_close(joined[0][place], value, atol=1e-5, rtol=0)
+    for token, value in padded[0].items():
+        torch.testing.assert_close(joined[0][token], value, atol=1e-5, rtol=0)
     assert len(joined[1]) == len(padded[1]) > 0
     for one, other in zip(joined[1], padded[1], strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
@@ -162,7 +126,7 @@ def test_many_adapters_have_one_base(tmp_path: Path) -> None:
     ("groups", "most", "expected"), [(4, 250, [2, 2]), (5, 170, [1] * 5), (1, 90, [2, 2])], ids=str
 )
 def test_batches_are_cut_between_groups(groups: int, most: int, expected: list[int]) -> None:
-    """Of 4 conversations with a prompt of 50 tokens each: never inside a group that fits, and as few as can be."""
+    """A group has 4 conversations with a prompt of 50 tokens. It is not cut if it fits, and batches are few."""
     whole = [[7] * 20 + [group] * 30 + [100 + group, member] * 10 for group in range(groups) for member in range(4)]
     batches = list(packed_batches(whole, [[1]] * len(whole), most, CPU))
     unit = 4 if groups > 1 else 1
@@ -207,8 +171,8 @@ def policy_of(directory: Path) -> Policy:
 def items(count: int) -> list[TrainSequence]:
     ids, chosen = group(count)
     return [
-        TrainSequence(tuple(each), tuple(places), (-5.0,) * len(places), 1.0 - 2 * (number % 2), 1.0)
-        for number, (each, places) in enumerate(zip(ids, chosen, strict=True))
+        TrainSequence(tuple(sequence), tuple(places), (-5.0,) * len(places), 1.0 - 2 * (number % 2), 1.0)
+        for number, (sequence, places) in enumerate(zip(ids, chosen, strict=True))
     ]
 
 
@@ -235,15 +199,15 @@ def test_a_sequence_that_cannot_fit_is_recomputed_at_once(tmp_path: Path, monkey
     assert policy._layers is not None
     free = 40 * policy._layers.layer_bytes * policy.model.config.num_hidden_layers
     monkeypatch.setattr("learnloop_service.training.engine.trainer.joined_layers.free_bytes", lambda _: free)
-    seen: list[bool] = []
+    recomputed: list[bool] = []
 
     def work(_: Sequence[Any]) -> Generator[None, None, None]:
-        seen.append(policy.recomputing)
+        recomputed.append(policy.recomputing)
         yield
 
     for length in (40, 41):
         list(policy.in_batches([[300] * length], [[1]], 100, work))
-    assert seen == [False, True]
+    assert recomputed == [False, True]
 
 
 def test_work_that_does_not_fit_is_begun_again_with_less(tmp_path: Path) -> None:

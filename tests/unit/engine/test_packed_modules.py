@@ -39,8 +39,8 @@ PROMPTS = [
 @pytest.fixture(scope="module", params=["gemma3_text", "gemma4_text", "mistral", "phi3", "olmo2", "qwen3_moe"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     directory = make_architecture(tmp_path_factory.mktemp(request.param), request.param)
-    found: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    return found.eval()
+    pretrained: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    return pretrained.eval()
 
 
 def weights_of(model: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -49,13 +49,13 @@ def weights_of(model: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def sample(weights: Any, prompts: list[tuple[int, ...]]) -> list[Sample]:
     # in pages of 64 tokens; the cache of a GPU with little memory
-    sampler, found = Sampler(slots=4, cache_bytes=1 << 20), dict[int, Any]()
+    sampler, outcome_of = Sampler(slots=4, cache_bytes=1 << 20), dict[int, Any]()
     sampler.set_weights("w", weights)
     for number, prompt in enumerate(prompts):
-        sampler.submit(SampleRequest(prompt, "w", 20, seed=number), None, partial(found.__setitem__, number))
+        sampler.submit(SampleRequest(prompt, "w", 20, seed=number), None, partial(outcome_of.__setitem__, number))
     while sampler.busy:
         sampler.step()
-    return [found[number] for number in range(len(prompts))]
+    return [outcome_of[number] for number in range(len(prompts))]
 
 
 def exact(model: Any, prompt: tuple[int, ...], reply: Sample) -> Tensor:
@@ -99,11 +99,11 @@ def test_packed_attention_sees_a_window(window: int | None) -> None:
     counts, lengths = (5, 1), (5, 7)
     query, key, value = (torch.randn(sum(part), 2, 16) for part in (counts, lengths, lengths))
     segments = Segments.of(counts, lengths, torch.device("cpu"))
-    found = varlen_attention(query, key, value, segments, scale=0.25, window=window)
+    attended = varlen_attention(query, key, value, segments, scale=0.25, window=window)
     at = 0
     for count, length, first in zip(counts, lengths, (0, lengths[0]), strict=True):
-        for place in range(length - count, length):
-            seen = slice(first + (max(place + 1 - window, 0) if window else 0), first + place + 1)
-            scores = (0.25 * torch.einsum("hd,khd->hk", query[at], key[seen])).softmax(-1)
-            torch.testing.assert_close(found[at], torch.einsum("hk,khd->hd", scores, value[seen]))
+        for position in range(length - count, length):
+            visible = slice(first + (max(position + 1 - window, 0) if window else 0), first + position + 1)
+            scores = (0.25 * torch.einsum("hd,khd->hk", query[at], key[visible])).softmax(-1)
+            torch.testing.assert_close(attended[at], torch.einsum("hk,khd->hd", scores, value[visible]))
             at += 1

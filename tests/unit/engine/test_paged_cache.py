@@ -31,36 +31,36 @@ def read(cache: PagedCache, row: int, length: int) -> list[int]:
 
 
 def test_rows_that_share_pages_do_not_change_one_another() -> None:
-    """A thousand random turns of eight conversations beside lists that say what they hold."""
+    """A thousand random changes of eight conversations, compared with lists of their tokens."""
     draw = random.Random(0)
     cache = PagedCache(SHAPE, 8, 10 * PAGE, 40)
-    held: list[list[int]] = [[] for _ in range(8)]
+    contents: list[list[int]] = [[] for _ in range(8)]
     for _ in range(1000):
         row, other = draw.sample(range(8), 2)
         match draw.choice(["write", "write", "copy", "swap", "forget", "cut"]):
             case "write":
                 new = [draw.randrange(1000) for _ in range(draw.randrange(1, 150))]
-                if len(held[row]) + len(new) > cache.length:
+                if len(contents[row]) + len(new) > cache.length:
                     continue
                 try:
-                    write(cache, row, len(held[row]), new)
+                    write(cache, row, len(contents[row]), new)
                 except OutOfPages:
                     cache.forget(row)
-                    new, held[row] = [], []
-                held[row] = held[row] + new
+                    new, contents[row] = [], []
+                contents[row] = contents[row] + new
             case "copy":
-                length = draw.randrange(len(held[row]) + 1)
+                length = draw.randrange(len(contents[row]) + 1)
                 cache.copy(row, other, length)
-                held[other] = held[row][:length]
+                contents[other] = contents[row][:length]
             case "swap":
                 cache.swap(row, other, 0)
-                held[row], held[other] = held[other], held[row]
+                contents[row], contents[other] = contents[other], contents[row]
             case "forget":
                 cache.forget(row)
-                held[row] = []
+                contents[row] = []
             case "cut":
-                held[row] = held[row][: draw.randrange(len(held[row]) + 1)]
-        for number, tokens in enumerate(held):
+                contents[row] = contents[row][: draw.randrange(len(contents[row]) + 1)]
+        for number, tokens in enumerate(contents):
             assert read(cache, number, len(tokens)) == tokens
     for row in range(8):
         cache.forget(row)
@@ -87,9 +87,9 @@ def test_what_is_shared_takes_no_room() -> None:
 def test_a_shared_prefix_is_what_all_rows_of_a_step_begin_with() -> None:
     cache = PagedCache(SHAPE, 4, 8 * PAGE, 30)
     write(cache, 0, 0, list(range(4 * PAGE)))
-    for row, kept in ((1, 3 * PAGE), (2, 2 * PAGE + 5)):
-        cache.copy(0, row, kept)
-        write(cache, row, kept, list(range(row, row + PAGE)))
+    for row, length in ((1, 3 * PAGE), (2, 2 * PAGE + 5)):
+        cache.copy(0, row, length)
+        write(cache, row, length, list(range(row, row + PAGE)))
     write(cache, 3, 0, [7] * PAGE)
 
     def shared(*positions: int) -> int:
@@ -101,13 +101,13 @@ def test_a_shared_prefix_is_what_all_rows_of_a_step_begin_with() -> None:
         return int(prefix.tokens)
 
     assert shared(4 * PAGE - 1, 4 * PAGE - 1, -1, -1) == 3 * PAGE
-    assert shared(4 * PAGE - 1, 4 * PAGE - 1, 3 * PAGE, -1) == 2 * PAGE  # a page that was begun alike is each one's own
+    assert shared(4 * PAGE - 1, 4 * PAGE - 1, 3 * PAGE, -1) == 2 * PAGE  # a page that is equal in part is not shared
     assert shared(4 * PAGE - 1, 2 * PAGE - 1, -1, -1) == PAGE  # the last token of a row is in its own part
     assert shared(4 * PAGE - 1, 4 * PAGE - 1, -1, PAGE - 1) == 0
 
 
 def test_the_table_on_the_device_is_always_the_same_and_up_to_date() -> None:
-    """A captured graph reads it where it lies."""
+    """A captured graph reads it at a fixed address."""
     cache = PagedCache(SHAPE, 2, 4 * PAGE, 4)
     first = cache.tables(CPU)
     write(cache, 1, 0, list(range(2 * PAGE)))

@@ -27,7 +27,7 @@ def finished(work: Generator[None, None, Any]) -> Any:
 
 @pytest.fixture
 def together(tmp_path: Path) -> Callable[[Callable[[Trainers, int], Any]], Outcomes]:
-    """Runs something by two trainers, each on a thread of its own; what came of it, or its error."""
+    """Runs a function in two trainers, one thread for either, and returns the results or errors."""
 
     def trainer(rank: int, work: Callable[[Trainers, int], Any]) -> Any:
         try:  # one may leave while the other still meets it
@@ -38,7 +38,7 @@ def together(tmp_path: Path) -> Callable[[Callable[[Trainers, int], Any]], Outco
 
     def run(work: Callable[[Trainers, int], Any]) -> Outcomes:
         with ThreadPoolExecutor(2) as threads:
-            return [each.result() for each in [threads.submit(trainer, rank, work) for rank in range(2)]]
+            return [future.result() for future in [threads.submit(trainer, rank, work) for rank in range(2)]]
 
     return run
 
@@ -62,7 +62,11 @@ def test_what_trainers_add_up(together: Callable[[Callable[[Trainers, int], Any]
         joined = finished(trainers.joined(torch.full((2, 1 + rank), float(rank)), None))
         finished(trainers.add_gradients(parameters, None))
         finished(trainers.compare(digest(parameters), None))
-        return totals, joined.tolist(), [each.grad if each.grad is None else each.grad.tolist() for each in parameters]
+        return (
+            totals,
+            joined.tolist(),
+            [parameter.grad if parameter.grad is None else parameter.grad.tolist() for parameter in parameters],
+        )
 
     gradients = [[[3.0] * 3] * 2, [[5.0] * 3] * 2, None]
     assert together(work) == [([3.0, 1.0], [[0.0, 1.0, 1.0]] * 2, gradients)] * 2
@@ -82,14 +86,14 @@ def test_places_count_in_a_digest() -> None:
     assert digest([torch.nn.Parameter(one)]) != digest([torch.nn.Parameter(other)])
 
 
-def test_nobody_waits_for_one_that_left(together: Callable[[Callable[[Trainers, int], Any]], Outcomes]) -> None:
-    left = threading.Event()
+def test_a_trainer_that_left_is_not_waited_for(together: Callable[[Callable[[Trainers, int], Any]], Outcomes]) -> None:
+    gone = threading.Event()
 
     def work(trainers: Trainers, rank: int) -> Any:
         if rank == 1:
-            left.set()
+            gone.set()
             return "left"  # and with it the group is dropped
-        left.wait()
+        gone.wait()
         return finished(trainers.totals([1.0], None))
 
     lost, _ = together(work)

@@ -53,24 +53,25 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def test_it_does_what_that_of_transformers_does(directory: Path) -> None:
-    mine, theirs = PlainTokenizer.read(directory), AutoTokenizer.from_pretrained(directory)
-    assert mine is not None
+    ours, theirs = PlainTokenizer.read(directory), AutoTokenizer.from_pretrained(directory)
+    assert ours is not None
     for name in ("chat_template", "eos_token", "eos_token_id"):
-        assert getattr(mine, name) == getattr(theirs, name)
-    assert (len(mine), mine.get_vocab()) == (len(theirs), theirs.get_vocab())
-    assert str(mine.added_tokens_decoder) == str(theirs.added_tokens_decoder)
-    assert mine.backend_tokenizer.to_str() == theirs.backend_tokenizer.to_str()
+        assert getattr(ours, name) == getattr(theirs, name)
+    assert len(ours) == len(theirs)
+    assert ours.get_vocab() == theirs.get_vocab()
+    assert str(ours.added_tokens_decoder) == str(theirs.added_tokens_decoder)
+    assert ours.backend_tokenizer.to_str() == theirs.backend_tokenizer.to_str()
     for conversation in CONVERSATIONS:
         for tools in (None, TOOLS):
             for reply in (False, True):
-                asked: Any = {"tools": tools, "tokenize": False, "add_generation_prompt": reply}
-                text = mine.apply_chat_template(conversation, **asked)
-                assert text == theirs.apply_chat_template(conversation, **asked)
-                ids = mine.encode(text, add_special_tokens=False)
+                rendering: Any = {"tools": tools, "tokenize": False, "add_generation_prompt": reply}
+                text = ours.apply_chat_template(conversation, **rendering)
+                assert text == theirs.apply_chat_template(conversation, **rendering)
+                ids = ours.encode(text, add_special_tokens=False)
                 assert ids == theirs.encode(text, add_special_tokens=False)
-                shown: Any = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
-                assert mine.decode(ids, **shown) == theirs.decode(ids, **shown)
-                assert [mine.convert_ids_to_tokens(id) for id in ids] == theirs.convert_ids_to_tokens(ids)
+                decoding: Any = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
+                assert ours.decode(ids, **decoding) == theirs.decode(ids, **decoding)
+                assert [ours.convert_ids_to_tokens(id) for id in ids] == theirs.convert_ids_to_tokens(ids)
 
 
 def _settings(**changed: Any) -> Callable[[Path], object]:

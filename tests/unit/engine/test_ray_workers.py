@@ -41,9 +41,9 @@ class ScriptedRay(ModuleType):
 
     def remote(self, **options: Any) -> Callable[[type], Any]:
         self.asked.append(options)
-        return lambda kind: SimpleNamespace(remote=lambda *arguments: self._made(kind, *arguments))
+        return lambda kind: SimpleNamespace(remote=lambda *arguments: self._start_actor(kind, *arguments))
 
-    def _made(self, kind: type, *arguments: Any) -> Any:
+    def _start_actor(self, kind: type, *arguments: Any) -> Any:
         actor = _ActorHandle(self, kind(*arguments))
         self.actors.append(actor)
         return actor
@@ -71,9 +71,9 @@ class _ActorHandle:
 
     def die(self) -> None:
         self.dead.set()
-        for each in self._waiting:
-            if not each.done():
-                each.set_exception(ActorDied("killed\nat length"))
+        for answer in self._waiting:
+            if not answer.done():
+                answer.set_exception(ActorDied("killed\nat length"))
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> "Future[Any]":
@@ -86,9 +86,9 @@ class _ActorHandle:
             return answer
 
         def work(answer: "Future[Any]", arguments: tuple[Any, ...]) -> None:
-            found = getattr(self.object, name)(*arguments)
+            outcome = getattr(self.object, name)(*arguments)
             if not answer.done():
-                answer.set_result(found)
+                answer.set_result(outcome)
 
         method = SimpleNamespace(remote=call)
         method.options = lambda concurrency_group: method
@@ -126,13 +126,13 @@ def test_trainers_are_placed_together_and_samplers_apart(ray: ScriptedRay, monke
     workers = RayWorkers("head:6379", specs)
     for spec in specs:
         workers.start(spec)
-    assert [each["scheduling_strategy"] for each in ray.asked] == ["SPREAD", ("group", 0), ("group", 1)]
+    assert [options["scheduling_strategy"] for options in ray.asked] == ["SPREAD", ("group", 0), ("group", 1)]
     assert ray.groups == [([{"CPU": 1, "GPU": 1}] * 2, "PACK")]
-    assert [(each["num_cpus"], each["num_gpus"]) for each in ray.asked] == [(2, 0), (1, 1), (1, 1)]
-    for each in ray.asked:
-        assert each["max_restarts"] == 0
-        assert each["runtime_env"]["env_vars"]["MKL_CBWR"] == "AVX2,STRICT"
-        assert "a secret" not in str(each)
+    assert [(options["num_cpus"], options["num_gpus"]) for options in ray.asked] == [(2, 0), (1, 1), (1, 1)]
+    for options in ray.asked:
+        assert options["max_restarts"] == 0
+        assert options["runtime_env"]["env_vars"]["MKL_CBWR"] == "AVX2,STRICT"
+        assert "a secret" not in str(options)
     workers.close()
     assert ray.stopped
 

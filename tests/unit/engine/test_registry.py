@@ -123,7 +123,8 @@ def test_inference_names(registry: Registry) -> None:
     assert {registry.resolve(f"{name}@0").key for name in newest[:2]} == {"mail/agent@0"}
     assert registry.resolve("wandb-artifact:///local/mail/agent:step0").step == 0
     base = registry.resolve("learnloop/tiny")
-    assert (base.key, base.model) == ("learnloop/tiny", None)
+    assert base.key == "learnloop/tiny"
+    assert base.model is None
 
 
 @pytest.mark.parametrize(
@@ -169,7 +170,8 @@ def test_a_fork_starts_from_another_models_checkpoint(registry: Registry) -> Non
     _commit(registry, source, b"first")
     _commit(registry, source, b"second")
     fork = registry.create(project="mail", name="fork", base_model="mail/agent@1")
-    assert (fork.base_model, fork.origin) == ("learnloop/tiny", "mail/agent@1")
+    assert fork.base_model == "learnloop/tiny"
+    assert fork.origin == "mail/agent@1"
     checkpoint = registry.newest(fork.id)
     assert checkpoint.step == 0
     assert checkpoint.manifest.parent == "mail/agent@1"
@@ -286,23 +288,25 @@ def test_parameters_are_counted_without_loading(base: Path, tmp_path: Path) -> N
         parameter_count(tmp_path)
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_an_adapter_has_its_bases_ends_and_names_it_without_a_path(tmp_path: Path, base: Path, known: bool) -> None:
-    place = shutil.copytree(base, tmp_path / "base")
-    if known:
-        (place / "learnloop.json").write_text('{"hub_name": "Qwen/Qwen3-0.6B"}')
-    registry = _registry(tmp_path / "data", place)
+@pytest.mark.parametrize("has_hub_name", [True, False])
+def test_an_adapter_has_its_bases_ends_and_names_it_without_a_path(
+    tmp_path: Path, base: Path, has_hub_name: bool
+) -> None:
+    base_copy = shutil.copytree(base, tmp_path / "base")
+    if has_hub_name:
+        (base_copy / "learnloop.json").write_text('{"hub_name": "Qwen/Qwen3-0.6B"}')
+    registry = _registry(tmp_path / "data", base_copy)
     record = _create(registry, tuning=Tuning("lora"))
-    (place / "generation_config.json").write_text('{"eos_token_id": [0, 2]}')
+    (base_copy / "generation_config.json").write_text('{"eos_token_id": [0, 2]}')
 
     def save(directory: Path) -> None:
-        (directory / "adapter_config.json").write_text(json.dumps({"r": 8, "base_model_name_or_path": str(place)}))
+        (directory / "adapter_config.json").write_text(json.dumps({"r": 8, "base_model_name_or_path": str(base_copy)}))
 
     written = registry.commit(record.id, registry.newest(record.id), {}, save)
     written.verify()
     assert json.loads((written.directory / "generation_config.json").read_text()) == {"eos_token_id": [0, 2]}
     config = json.loads((written.directory / "adapter_config.json").read_text())
-    assert config == {"r": 8, "base_model_name_or_path": "Qwen/Qwen3-0.6B" if known else "learnloop/tiny"}
+    assert config == {"r": 8, "base_model_name_or_path": "Qwen/Qwen3-0.6B" if has_hub_name else "learnloop/tiny"}
 
 
 @pytest.mark.parametrize("modules", [("q_proj", "lm_head"), ("model.embed_tokens",)])
@@ -316,12 +320,12 @@ def test_an_adapter_on_a_tied_embedding_is_refused(tmp_path: Path, modules: tupl
 
 
 def test_a_model_keeps_its_switch_for_thinking_and_its_day(tmp_path: Path, base: Path) -> None:
-    place = shutil.copytree(base, tmp_path / "base")
+    base_copy = shutil.copytree(base, tmp_path / "base")
     template = (
         "{{ strftime_now('%Y-%m-%d') }}{% if enable_thinking is defined %} thinks {{ enable_thinking }}{% endif %}"
     )
-    (place / "chat_template.jinja").write_text(template)
-    registry = _registry(tmp_path / "data", place)
+    (base_copy / "chat_template.jinja").write_text(template)
+    registry = _registry(tmp_path / "data", base_copy)
 
     def create(name: str, thinks: bool | None, base_model: str = "learnloop/tiny") -> str:
         record = registry.create(

@@ -45,7 +45,7 @@ def test_the_stop_token_has_bytes_too(tokenizer: ChatTokenizer) -> None:
     assert bytes(TokenTexts(tokenizer).bytes_of(stop) or []) == b"<|im_end|>"
 
 
-def _shown(directory: Path, tokenizer: ChatTokenizer, text: str, *marks: str) -> list[str]:
+def _streamed(directory: Path, tokenizer: ChatTokenizer, text: str, *marks: str) -> list[str]:
     stream = TextStream(tokenizer, marks)
     return [stream.push(token) for token in _encode(directory, text)]
 
@@ -56,8 +56,8 @@ def test_a_call_in_a_thought_is_shown_and_the_next_one_held_back(
 ) -> None:
     thought = "a <tool_call> b</think>" if in_thought else "<think>a <tool_call> b</think>"
     stream = TextStream(tokenizer, ("STOP",), ("<tool_call>",), in_thought=in_thought)
-    shown = "".join(map(stream.push, _encode(directory, f"{thought} c <tool_call>{{}}</tool_call>")))
-    assert shown == f"{thought} c"
+    streamed = "".join(map(stream.push, _encode(directory, f"{thought} c <tool_call>{{}}</tool_call>")))
+    assert streamed == f"{thought} c"
     assert stream.rest(f"{thought} c d") == " d"
     stopped = TextStream(tokenizer, ("STOP",), ("<tool_call>",), in_thought=in_thought)
     assert "".join(map(stopped.push, _encode(directory, "<think>a STOP b"))) == "<think>a"
@@ -65,22 +65,22 @@ def test_a_call_in_a_thought_is_shown_and_the_next_one_held_back(
 
 def test_text_is_shown_as_soon_as_it_is_sure(directory: Path, tokenizer: ChatTokenizer) -> None:
     for text in ("Kickoff on 12 May", "Füße 👍 日本"):
-        pieces = _shown(directory, tokenizer, text)
+        pieces = _streamed(directory, tokenizer, text)
         assert "".join(pieces) == text
         assert "\ufffd" not in "".join(pieces)
         assert len([piece for piece in pieces if piece]) > 1
 
 
 def test_white_space_waits_for_what_follows(directory: Path, tokenizer: ChatTokenizer) -> None:
-    assert "".join(_shown(directory, tokenizer, "a \n\n")) == "a"
-    assert "".join(_shown(directory, tokenizer, "a \n\nb")) == "a \n\nb"
+    assert "".join(_streamed(directory, tokenizer, "a \n\n")) == "a"
+    assert "".join(_streamed(directory, tokenizer, "a \n\nb")) == "a \n\nb"
 
 
 def test_a_mark_and_what_follows_is_not_shown(directory: Path, tokenizer: ChatTokenizer) -> None:
-    assert "".join(_shown(directory, tokenizer, "one STOP two", "STOP")) == "one"
-    assert "".join(_shown(directory, tokenizer, "one STO two", "STOP")) == "one STO two"
-    assert "".join(_shown(directory, tokenizer, "one ST", "STOP")) == "one"
-    assert "".join(_shown(directory, tokenizer, "see <tool_call>{}</tool_call>", "<tool_call>")) == "see"
+    assert "".join(_streamed(directory, tokenizer, "one STOP two", "STOP")) == "one"
+    assert "".join(_streamed(directory, tokenizer, "one STO two", "STOP")) == "one STO two"
+    assert "".join(_streamed(directory, tokenizer, "one ST", "STOP")) == "one"
+    assert "".join(_streamed(directory, tokenizer, "see <tool_call>{}</tool_call>", "<tool_call>")) == "see"
 
 
 def test_the_rest_completes_what_was_shown(directory: Path, tokenizer: ChatTokenizer) -> None:
@@ -96,12 +96,12 @@ def test_sampled_ids_are_found_by_the_whole_conversation() -> None:
     exact, conversation = turns.find("model", None, [USER])
     assert exact == {}
     turns.remember(conversation, {"role": "assistant", "content": "b"}, [1, 2], [-0.5, -1.0])
-    said: Any = {"role": "assistant", "content": "b", "refusal": None, "tool_calls": None, "annotations": []}
-    assert turns.find("model", None, [USER, said, USER])[0] == {1: (1, 2)}
+    reply: Any = {"role": "assistant", "content": "b", "refusal": None, "tool_calls": None, "annotations": []}
+    assert turns.find("model", None, [USER, reply, USER])[0] == {1: (1, 2)}
     others: list[tuple[str, Any, list[Any]]] = [
-        ("other", None, [USER, said]),
-        ("model", [{"type": "function"}], [USER, said]),
-        ("model", None, [{"role": "user", "content": "x"}, said]),
+        ("other", None, [USER, reply]),
+        ("model", [{"type": "function"}], [USER, reply]),
+        ("model", None, [{"role": "user", "content": "x"}, reply]),
         ("model", None, [USER, {"role": "assistant", "content": "c"}]),
     ]
     for scope, tools, messages in others:
@@ -111,51 +111,51 @@ def test_sampled_ids_are_found_by_the_whole_conversation() -> None:
 def test_calls_are_part_of_what_was_said() -> None:
     turns = SampledTurns()
     call = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"day": "12 May"}'}}
-    said = {"role": "assistant", "content": None, "tool_calls": [call]}
-    turns.remember(turns.find("model", None, [USER])[1], said, [7], [-0.5])
-    assert turns.find("model", None, [USER, {**said, "content": ""}])[0] == {1: (7,)}
+    reply = {"role": "assistant", "content": None, "tool_calls": [call]}
+    turns.remember(turns.find("model", None, [USER])[1], reply, [7], [-0.5])
+    assert turns.find("model", None, [USER, {**reply, "content": ""}])[0] == {1: (7,)}
     rewritten = {**call, "function": {"name": "search", "arguments": '{ "day":\n"12 \\u004day" }'}}
-    assert turns.find("model", None, [USER, {**said, "tool_calls": [rewritten]}])[0] == {1: (7,)}
+    assert turns.find("model", None, [USER, {**reply, "tool_calls": [rewritten]}])[0] == {1: (7,)}
     for other in (
         {**call, "id": "c2"},
         {**call, "function": {"name": "search", "arguments": '{"day": "13 May"}'}},
         {**call, "function": {"name": "read", "arguments": '{"day": "12 May"}'}},
         {**call, "function": {"name": "search", "arguments": '{"day": '}},
     ):
-        assert turns.find("model", None, [USER, {**said, "tool_calls": [other]}])[0] == {}
+        assert turns.find("model", None, [USER, {**reply, "tool_calls": [other]}])[0] == {}
 
 
 def test_the_oldest_turns_are_forgotten() -> None:
     turns = SampledTurns(capacity=2)
-    asked = [{"role": "user", "content": str(number)} for number in range(3)]
-    said = {"role": "assistant", "content": "b"}
+    questions = [{"role": "user", "content": str(number)} for number in range(3)]
+    reply = {"role": "assistant", "content": "b"}
     for number in range(2):
-        turns.remember(turns.find("model", None, asked[number : number + 1])[1], said, [number], [-0.5])
-    assert turns.find("model", None, [asked[0], said])[0] == {1: (0,)}  # used, so it is younger than the other now
-    turns.remember(turns.find("model", None, asked[2:])[1], said, [2], [-0.5])
-    assert [bool(turns.find("model", None, [question, said])[0]) for question in asked] == [True, False, True]
+        turns.remember(turns.find("model", None, questions[number : number + 1])[1], reply, [number], [-0.5])
+    assert turns.find("model", None, [questions[0], reply])[0] == {1: (0,)}  # used, so it is younger than the other now
+    turns.remember(turns.find("model", None, questions[2:])[1], reply, [2], [-0.5])
+    assert [bool(turns.find("model", None, [question, reply])[0]) for question in questions] == [True, False, True]
 
 
 def test_what_is_remembered_has_a_bound_in_tokens() -> None:
     turns = SampledTurns(token_capacity=5)
-    asked = [{"role": "user", "content": str(number)} for number in range(3)]
-    said = {"role": "assistant", "content": "b"}
-    for question in asked:
+    questions = [{"role": "user", "content": str(number)} for number in range(3)]
+    reply = {"role": "assistant", "content": "b"}
+    for question in questions:
         for _ in range(2):  # the same again replaces it
-            turns.remember(turns.find("model", None, [question])[1], said, [1, 2], [-0.5, -0.5])
-    assert [bool(turns.find("model", None, [question, said])[0]) for question in asked] == [False, True, True]
+            turns.remember(turns.find("model", None, [question])[1], reply, [1, 2], [-0.5, -0.5])
+    assert [bool(turns.find("model", None, [question, reply])[0]) for question in questions] == [False, True, True]
 
 
 def test_clients_may_write_a_conversation_in_another_way() -> None:
-    """As litellm, LangChain and pydantic do: parts for text, other fields of tools, a name for the assistant."""
+    """litellm, LangChain and pydantic write parts for text, other fields of tools, and a name for the assistant."""
     function = {"name": "search", "description": "Find mail", "parameters": {"type": "object"}}
     turns = SampledTurns()
-    asked = [{"role": "system", "content": "Answer."}, USER]
-    _, conversation = turns.find("model", [{"type": "function", "function": function}], asked)
+    messages = [{"role": "system", "content": "Answer."}, USER]
+    _, conversation = turns.find("model", [{"type": "function", "function": function}], messages)
     turns.remember(conversation, {"role": "assistant", "content": "b"}, [7], [-0.5])
     parts = [{"type": "text", "text": "Ans"}, {"type": "text", "text": "wer."}]
-    said = {"role": "assistant", "content": "b", "name": "agent"}
-    again: list[Any] = [{"role": "developer", "content": parts}, USER, said]
+    reply = {"role": "assistant", "content": "b", "name": "agent"}
+    again: list[Any] = [{"role": "developer", "content": parts}, USER, reply]
     tools = [{"type": "function", "function": {**function, "strict": None}}]
     assert turns.find("model", tools, again)[0] == {2: (7,)}
     other = [{"type": "function", "function": {**function, "parameters": {}}}]
@@ -163,7 +163,7 @@ def test_clients_may_write_a_conversation_in_another_way() -> None:
 
 
 def _remembering(*texts: str) -> SampledTurns:
-    """Of the model `model`, with these as its replies to USER; the n-th has the ids n and n."""
+    """Turns of the model `model` with these replies to USER; the n-th has the ids n and n."""
     turns = SampledTurns()
     for number, text in enumerate(texts):
         _, conversation = turns.find("model", None, [USER])

@@ -52,14 +52,15 @@ def test_the_next_roles_mark_is_learnt_as_the_end_and_rendered_once(glm: ChatTok
 
 def test_a_last_message_can_end_with_another_token_than_earlier_ones(harmony: ChatTokenizer) -> None:
     vocabulary = harmony.fast.get_vocab()
-    talk = [{**each, "content": each["content"].rpartition("\n")[2]} for each in TALK]
+    talk = [{**message, "content": message["content"].rpartition("\n")[2]} for message in TALK]
     sampled = [70, 71, vocabulary["<|return|>"]]
     ids, owner = harmony.training_sequence(talk, None, {1: sampled, 3: [72, vocabulary["<|return|>"]]})
     assert [id for id, index in zip(ids, owner, strict=True) if index == 1] == sampled
     between = harmony.fast.decode([id for id, index in zip(ids, owner, strict=True) if index is None])
     assert between.endswith("<|start|>assistant<|start|>user<|message|>Sure?<|end|><|start|>assistant")
     ids, owner = harmony.supervised_sequence(talk[:2], None)
-    assert (ids[-1], owner[-1]) == (vocabulary["<|return|>"], 1)
+    assert ids[-1] == vocabulary["<|return|>"]
+    assert owner[-1] == 1
 
 
 def test_an_adapter_ends_replies_where_its_base_does(tmp_path: Path) -> None:
@@ -91,9 +92,9 @@ def test_a_reply_in_channels_is_its_content_and_its_calls(
         message = choice(request, harmony, TokenTexts(harmony), sample, prompt, 0, False)["message"]
         assert message["content"] == content
         assert [call["function"]["name"] for call in message.get("tool_calls", [])] == called
-    said = [*TALK[:1], {"role": "assistant", "content": content or ""}, {"role": "user", "content": "Sure?"}]
+    continued = [*TALK[:1], {"role": "assistant", "content": content or ""}, {"role": "user", "content": "Sure?"}]
     if content:
-        assert harmony.prompt(said, [look], exact={1: ids})[: len(prompt) + len(ids)] == [*prompt, *ids]
+        assert harmony.prompt(continued, [look], exact={1: ids})[: len(prompt) + len(ids)] == [*prompt, *ids]
 
 
 def test_a_stream_in_channels_shows_nothing_before_its_end(harmony: ChatTokenizer) -> None:

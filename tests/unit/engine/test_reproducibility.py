@@ -30,22 +30,22 @@ def weights(tmp_path: Path) -> Weights:
 @pytest.mark.parametrize("family", ["qwen3", "llama", "gpt_neox"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_in_the_engines_mode_this_processor_is_exact(tmp_path: Path, family: str, threads: int) -> None:
-    found = check(weights_of(tmp_path, family), threads)
-    assert found.reproducible, found.reason
+    verdict = check(weights_of(tmp_path, family), threads)
+    assert verdict.reproducible, verdict.reason
     assert torch.get_num_threads() == 1, "the check leaves the number of threads as it was"
 
 
 def test_kernels_that_depend_on_the_number_of_rows_are_found(weights: Weights, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As MKL has them on Intel's processors without strict mode."""
+    """MKL has such kernels on Intel's processors without strict mode."""
     linear = torch.nn.functional.linear
 
     def other_kernel_below_16_rows(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
         return linear(rows, matrix) * (1 + 2**-20 if len(rows) < 16 else 1)
 
     monkeypatch.setattr(F, "linear", other_kernel_below_16_rows)
-    found = check(weights, 1)
-    assert not found.reproducible
-    assert "matrix products differ" in found.reason
+    verdict = check(weights, 1)
+    assert not verdict.reproducible
+    assert "matrix products differ" in verdict.reason
 
 
 def test_products_that_depend_on_the_number_of_threads_are_found(
@@ -68,18 +68,18 @@ def test_attention_that_depends_on_what_a_query_does_not_see_is_found(
         return attend(query, keys, *rest) * (1 + 2**-20 * (keys.shape[-1] > 100))
 
     monkeypatch.setattr(reproducibility, "attend", by_length)
-    found = check(weights, 1)
-    assert not found.reproducible
-    assert "attention differs" in found.reason
+    verdict = check(weights, 1)
+    assert not verdict.reproducible
+    assert "attention differs" in verdict.reason
 
 
 def test_a_models_own_attention_is_not_vouched_for(tmp_path: Path) -> None:
-    """Soft caps are nothing that our attention knows."""
+    """Our attention has no soft caps."""
     model: Any = AutoModelForCausalLM.from_pretrained(make_tiny_model(tmp_path, "gpt_neox"))
     model.config.attn_logit_softcapping = 30.0
-    found = check(ModuleWeights(model, torch.device("cpu"), torch.float32), 1)
-    assert not found.reproducible
-    assert "own attention" in found.reason
+    verdict = check(ModuleWeights(model, torch.device("cpu"), torch.float32), 1)
+    assert not verdict.reproducible
+    assert "own attention" in verdict.reason
 
 
 def test_an_engine_answers_for_all_models_that_it_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ def _result(number: int) -> dict[str, Json]:
     return {"type": "function_call_output", "call_id": f"c{number}", "output": f"r{number}"}
 
 
-def _said(text: str) -> dict[str, Json]:
+def _message(text: str) -> dict[str, Json]:
     return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
 
 
@@ -36,7 +36,16 @@ def _turn(content: str, *numbers: int) -> dict[str, Json]:
 
 
 def test_calls_belong_to_the_turn_that_made_them() -> None:
-    items = [_said("Let me see."), _call(1), _call(2), _result(1), _result(2), _call(3), _result(3), _said("Done.")]
+    items = [
+        _message("Let me see."),
+        _call(1),
+        _call(2),
+        _result(1),
+        _result(2),
+        _call(3),
+        _result(3),
+        _message("Done."),
+    ]
     results = [{"role": "tool", "tool_call_id": f"c{number}", "content": f"r{number}"} for number in (1, 2, 3)]
     assert messages_of(items, None) == [
         _turn("Let me see.", 1, 2),
@@ -49,7 +58,7 @@ def test_calls_belong_to_the_turn_that_made_them() -> None:
 
 def test_a_turn_ends_where_somebody_else_speaks() -> None:
     user = {"role": "user", "content": "Go on."}
-    assert messages_of([_said("A"), user, _call(1)], "Be brief.") == [
+    assert messages_of([_message("A"), user, _call(1)], "Be brief.") == [
         {"role": "system", "content": "Be brief."},
         {"role": "assistant", "content": "A"},
         user,
@@ -102,8 +111,8 @@ def _output(number: int) -> list[dict[str, Json]]:
     return [{"type": "message", "id": f"msg_{number}", "role": "assistant", "content": "x" * 100}]
 
 
-def _kept(stored: StoredResponses, scope: str, count: int) -> list[int]:
-    found = []
+def _kept_numbers(stored: StoredResponses, scope: str, count: int) -> list[int]:
+    numbers = []
     for number in range(count):
         try:
             stored.conversation(scope, f"resp_{number}")
@@ -112,19 +121,19 @@ def _kept(stored: StoredResponses, scope: str, count: int) -> list[int]:
             with pytest.raises(ApiError):
                 stored.item(scope, f"msg_{number}")
         else:
-            found.append(number)
-    return found
+            numbers.append(number)
+    return numbers
 
 
-def test_a_project_that_keeps_much_loses_its_own_and_nobody_elses() -> None:
+def test_a_project_that_keeps_much_loses_only_its_own_responses() -> None:
     stored = StoredResponses(max_bytes=2_000)
     stored.keep("small", "resp_0", [{"role": "user", "content": "?"}], _output(0))
     for number in range(50):
         stored.keep("large", f"resp_{number}", [], _output(number))
-    assert _kept(stored, "small", 1) == [0]
-    kept = _kept(stored, "large", 50)
-    assert kept == list(range(50 - len(kept), 50))
-    assert 5 < len(kept) < 15
+    assert _kept_numbers(stored, "small", 1) == [0]
+    numbers = _kept_numbers(stored, "large", 50)
+    assert numbers == list(range(50 - len(numbers), 50))
+    assert 5 < len(numbers) < 15
 
 
 def test_what_is_continued_stays() -> None:
@@ -132,10 +141,10 @@ def test_what_is_continued_stays() -> None:
     for number in range(50):
         stored.keep("mail", f"resp_{number}", [], _output(number))
         stored.conversation("mail", "resp_0")
-    assert 0 in _kept(stored, "mail", 50)
+    assert 0 in _kept_numbers(stored, "mail", 50)
 
 
 def test_what_is_larger_than_all_room_is_not_kept() -> None:
     stored = StoredResponses(max_bytes=50)
     stored.keep("mail", "resp_0", [], _output(0))
-    assert _kept(stored, "mail", 1) == []
+    assert _kept_numbers(stored, "mail", 1) == []

@@ -13,7 +13,7 @@ def _object(properties: Json) -> Json:
 
 
 @pytest.mark.parametrize(
-    ("schema", "place"),
+    ("schema", "path"),
     [
         ({"const": LONG}, "const"),
         ({"const": {"description": LONG}}, "const"),
@@ -27,9 +27,9 @@ def _object(properties: Json) -> Json:
         ({"$ref": "#/$defs/a", "$defs": {"a": {"const": LONG}}}, "$defs.a.const"),
     ],
 )
-def test_a_long_literal_is_found_with_its_place(schema: Json, place: str) -> None:
+def test_a_long_literal_is_found_with_its_place(schema: Json, path: str) -> None:
     largest = max(literals(schema), key=lambda literal: literal.size)
-    assert largest.location == place
+    assert largest.location == path
     assert 10_000 <= largest.size < 10_100
 
 

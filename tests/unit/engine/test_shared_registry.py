@@ -1,4 +1,4 @@
-"""Models in an object store: engines on several machines, each with a disk of its own, over one store."""
+"""Models in an object store that engines on several machines share; every machine has its own disk."""
 
 import json
 import os
@@ -95,8 +95,8 @@ def _weights(registry: Registry, name: str = "mail/agent") -> bytes:
 
 
 def _uploads(objects: ObjectStore) -> list[str]:
-    """Of all that the store has files of: step and upload."""
-    return sorted({each.key.split("/")[2] for each in objects.list("files/")})
+    """The step and upload of every checkpoint of which the store has files."""
+    return sorted({file.key.split("/")[2] for file in objects.list("files/")})
 
 
 def test_a_machine_with_an_empty_disk_goes_on(machine: Callable[..., Registry]) -> None:
@@ -148,7 +148,7 @@ def test_two_engines_never_commit_the_same_step(machine: Callable[..., Registry]
     assert _commit(two, record, b"next") == 2
 
 
-def test_a_step_that_was_deleted_is_not_committed_again_by_one_that_has_not_heard_of_it(
+def test_an_engine_that_missed_a_deletion_does_not_commit_the_step_again(
     machine: Callable[..., Registry],
 ) -> None:
     one, late = machine("one"), machine("late")
@@ -184,10 +184,10 @@ def test_of_two_engines_one_creates_a_model_and_the_other_finds_it(
     one = machine("one")
     slow = _Meanwhile(objects, "models/", lambda: _create(one))
     two = SharedRegistry(tmp_path / "two", {"tiny": tmp_path / "base"}, store=ModelStore(slow))  # type: ignore[arg-type]
-    found = _create(two, return_existing=True)
-    assert found.id == one.models()[0].id
-    assert _commit(two, found) == 1
-    assert {key.key.split("/")[1] for key in objects.list("files/")} == {found.id}
+    record = _create(two, return_existing=True)
+    assert record.id == one.models()[0].id
+    assert _commit(two, record) == 1
+    assert {key.key.split("/")[1] for key in objects.list("files/")} == {record.id}
     with pytest.raises(ModelExists):
         _create(machine("three"))
 
@@ -200,7 +200,7 @@ def test_files_are_cut_in_parts(
     record = _create(one)
     content = bytes(range(256)) * 20 + b"the end"
     _commit(one, record, content)
-    sizes = [each.bytes for each in objects.list("files/") if "/000001-" in each.key and "/model.safe" in each.key]
+    sizes = [file.bytes for file in objects.list("files/") if "/000001-" in file.key and "/model.safe" in file.key]
     assert sizes == [1000, 1000, 1000, 1000, 1000, 127]
     monkeypatch.setattr(model_store, "PART_BYTES", 7)
     assert _weights(machine("two")) == content
@@ -213,8 +213,8 @@ def test_the_optimizers_state_is_kept_with_the_newest_two(
     record = _create(one)
     for _ in range(3):
         _commit(one, record)
-    kept = [each.key.split("/")[2][:6] for each in objects.list("files/") if each.key.endswith(OPTIMIZER_FILE)]
-    assert kept == ["000002", "000003"]
+    steps = [file.key.split("/")[2][:6] for file in objects.list("files/") if file.key.endswith(OPTIMIZER_FILE)]
+    assert steps == ["000002", "000003"]
     assert _weights(machine("two"), "agent@1") == b"new"
 
 
@@ -234,7 +234,7 @@ def test_a_checkpoint_that_is_corrupt_in_the_store_is_set_aside(
     record = _create(one)
     for content in (b"first", b"second"):
         _commit(one, record, content)
-    [key] = [each.key for each in objects.list("files/") if "/000002-" in each.key and "/model.safe" in each.key]
+    [key] = [file.key for file in objects.list("files/") if "/000002-" in file.key and "/model.safe" in file.key]
     objects.put(key, b"secand")
     two = machine("two")
     with pytest.raises(CorruptCheckpoint):
@@ -426,9 +426,9 @@ registry.commit(record.id, registry.newest(record.id), {}, save)
 """
 
 
-@pytest.mark.parametrize("kept", [0, 3, 8])
+@pytest.mark.parametrize("stored_parts", [0, 3, 8])
 def test_an_engine_that_is_killed_between_parts_leaves_nothing(
-    s3: S3Server, s3_url: str, engine: Callable[[str], Registry], tmp_path: Path, kept: int
+    s3: S3Server, s3_url: str, engine: Callable[[str], Registry], tmp_path: Path, stored_parts: int
 ) -> None:
     one = engine("one")
     record = _create(one)
@@ -440,7 +440,7 @@ def test_an_engine_that_is_killed_between_parts_leaves_nothing(
         if method != "PUT" or "000001" not in path:
             return None
         with lock:
-            if len(passed) < kept and "part-" in path:
+            if len(passed) < stored_parts and "part-" in path:
                 passed.append(path)
                 return None
         reached.set()

@@ -34,10 +34,10 @@ def call(id: str) -> dict[str, Any]:
 
 def test_ids_of_calls_are_nine_letters_and_digits() -> None:
     for tool_format in FORMATS.values():
-        [made] = tool_format.read(
+        [parsed] = tool_format.read(
             tool_format.write(FORMATS["json"].find('{"name": "a", "arguments": {}}').calls)
         ).tool_calls
-        assert re.fullmatch(r"[A-Za-z0-9]{9}", made.id)
+        assert re.fullmatch(r"[A-Za-z0-9]{9}", parsed.id)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_calls_of_other_servers_are_shown_by_a_template_with_short_ids(tmp_path:
         *results,
     ]
     text = tokenizer.decode(tokenizer.prompt(messages, [TOOL]))
-    shown = re.findall(r'"id": "(\w{9})"', text)
-    assert len(set(shown)) == 2
-    assert re.findall(r'"call_id": "(\w{9})"', text) == shown
+    short_ids = re.findall(r'"id": "(\w{9})"', text)
+    assert len(set(short_ids)) == 2
+    assert re.findall(r'"call_id": "(\w{9})"', text) == short_ids
 
 
 def test_a_result_without_an_id_belongs_to_the_next_open_call() -> None:
@@ -76,7 +76,7 @@ def test_a_result_without_an_id_belongs_to_the_next_open_call() -> None:
         {"role": "tool"},
     ]
     renamed = with_short_ids(talk)
-    assert [each["id"] for each in renamed[0]["tool_calls"]] == [each["tool_call_id"] for each in renamed[1:]]
+    assert [asking["id"] for asking in renamed[0]["tool_calls"]] == [result["tool_call_id"] for result in renamed[1:]]
 
 
 def test_a_system_text_is_shown_in_the_first_user_turn(tmp_path: Path) -> None:
@@ -92,15 +92,15 @@ def test_the_first_call_ends_a_reply_where_the_template_takes_one(tmp_path: Path
     tokenizer = with_template(tmp_path, "llama3.1.jinja")
     one = 'Ahem. {"name": "look_up", "parameters": {"a": "}"}}'
     ids = list(tokenizer._encode(f'{one}; {{"name": "look_up", "parameters": {{}}}}'))
-    [made] = tokenizer.parse(tokenizer.decode(ids)).tool_calls
-    assert made.arguments == '{"a": "}"}'
-    kept = tokenizer.decode(ids[: tokenizer.through_first_call(ids, in_thought=False)])
-    assert kept.startswith(one)
-    assert "look_up" not in kept.removeprefix(one)
+    [parsed] = tokenizer.parse(tokenizer.decode(ids)).tool_calls
+    assert parsed.arguments == '{"a": "}"}'
+    through_first = tokenizer.decode(ids[: tokenizer.through_first_call(ids, in_thought=False)])
+    assert through_first.startswith(one)
+    assert "look_up" not in through_first.removeprefix(one)
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": "How deep?"},
-        {"role": "assistant", "content": "", "tool_calls": [{**call(made.id)}]},
-        {"role": "tool", "content": "four", "tool_call_id": made.id},
+        {"role": "assistant", "content": "", "tool_calls": [{**call(parsed.id)}]},
+        {"role": "tool", "content": "four", "tool_call_id": parsed.id},
     ]
     assert "four" in tokenizer.decode(tokenizer.prompt(messages, [TOOL]))
     only = list(tokenizer._encode(one))
@@ -122,4 +122,5 @@ def test_the_stand_in_template_begins_with_bos_where_the_tokenizer_does(tmp_path
     tokenizer = ChatTokenizer(tmp_path)
     assert tokenizer.trusts_template
     prompt = tokenizer.prompt([{"role": "user", "content": "Hi"}], None)
-    assert (prompt[0] == 0, prompt.count(0)) == (begins, int(begins))
+    assert (prompt[0] == 0) == begins
+    assert prompt.count(0) == int(begins)

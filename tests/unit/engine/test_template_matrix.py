@@ -114,27 +114,27 @@ REPLIES = [index for index, message in enumerate(TALK) if message["role"] == "as
 def family(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Family, ChatTokenizer, Path]:
-    found, directory = FAMILIES[request.param], tmp_path_factory.mktemp("base")
-    return found, template_tokenizer(directory, found.template, found.special, found.ends, found.bos), directory
+    traits, directory = FAMILIES[request.param], tmp_path_factory.mktemp("base")
+    return traits, template_tokenizer(directory, traits.template, traits.special, traits.ends, traits.bos), directory
 
 
 def test_a_conversation_of_six_turns(family: tuple[Family, ChatTokenizer, Path]) -> None:
     from transformers import AutoTokenizer
 
-    found, tokenizer, directory = family
-    assert tokenizer.tool_format.name == found.tool_format
+    traits, tokenizer, directory = family
+    assert tokenizer.tool_format.name == traits.tool_format
     messages, tools = TALK[:-1], TOOLS
-    if found.tool_format == "text":
+    if traits.tool_format == "text":
         system_role = tokenizer.habits.system_role
         messages, tools = with_tools_as_text(messages, TOOLS, tokenizer.tool_format, system_role=system_role), []
-        messages = messages if system_role else [dict(each) for each in without_system_role(messages)]
+        messages = messages if system_role else [dict(message) for message in without_system_role(messages)]
     theirs: Any = AutoTokenizer.from_pretrained(str(directory))
     expected = theirs.apply_chat_template(messages, tools=tools or None, add_generation_prompt=True, return_dict=False)
     assert tokenizer.prompt(TALK[:-1], TOOLS) == expected
 
     ids, owner = tokenizer.supervised_sequence(TALK, TOOLS)
-    learnt = {index: [id for id, mine in zip(ids, owner, strict=True) if mine == index] for index in REPLIES}
-    sys.stdout.write(f"\n{found.template}\n{ids}\n{[int(mine is not None) for mine in owner]}\n")
+    learnt = {index: [id for id, turn in zip(ids, owner, strict=True) if turn == index] for index in REPLIES}
+    sys.stdout.write(f"\n{traits.template}\n{ids}\n{[int(turn is not None) for turn in owner]}\n")
     for index, reply in learnt.items():
         assert reply[-1] in tokenizer.stop_ids
         opened = tokenizer.opens_thought(tokenizer.prompt(TALK[:index], TOOLS))
@@ -144,17 +144,18 @@ def test_a_conversation_of_six_turns(family: tuple[Family, ChatTokenizer, Path])
         assert calls or TALK[index]["content"] in (read.content or "")
 
     again, placed = tokenizer.training_sequence(TALK, TOOLS, learnt)
-    assert (again, placed) == (ids, owner)
+    assert again == ids
+    assert placed == owner
     sampled = {index: [70, 71, 72 + index, reply[-1]] for index, reply in learnt.items()}
     again, placed = tokenizer.training_sequence(TALK, TOOLS, sampled)
     for index, reply in sampled.items():
-        assert [id for id, mine in zip(again, placed, strict=True) if mine == index] == reply
-    context = [id for id, mine in zip(ids, owner, strict=True) if mine is None]
-    assert [id for id, mine in zip(again, placed, strict=True) if mine is None] == context
+        assert [id for id, turn in zip(again, placed, strict=True) if turn == index] == reply
+    context = [id for id, turn in zip(ids, owner, strict=True) if turn is None]
+    assert [id for id, turn in zip(again, placed, strict=True) if turn is None] == context
 
 
 def _with_weights(directory: Path, tokenizer: ChatTokenizer) -> None:
-    """Write a random model beside the tokenizer."""
+    """Write a random model into the tokenizer's directory."""
     config = LlamaConfig(
         vocab_size=tokenizer.vocab_size,
         hidden_size=32,
@@ -202,7 +203,8 @@ def test_a_model_of_the_family_samples_and_is_trained(family: tuple[Family, Chat
     model = engine.registry.create(project="t", name="a", base_model="base")
     group = tuple(_talk(engine, "t/a", seed=100 * number, reward=float(number)) for number in range(2))
     result = finish(engine.train(model.id, [group], TrainOptions(learning_rate=1e-3)))
-    sampled = sum(len(ids) for each in group for ids in each.conversations[0].exact.values())
-    assert (result.step, result.metrics["num_trainable_tokens"]) == (1, sampled)
+    sampled = sum(len(ids) for trajectory in group for ids in trajectory.conversations[0].exact.values())
+    assert result.step == 1
+    assert result.metrics["num_trainable_tokens"] == sampled
     assert abs(result.metrics["kl_div"]) < 1e-8, "the trainer computes what the sampler did"
     assert result.metrics["grad_norm"] > 0

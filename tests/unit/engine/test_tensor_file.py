@@ -42,9 +42,9 @@ def test_the_bytes_are_those_of_safetensors_itself(
 def test_parameters_and_parts_of_tensors_are_written_as_they_are_seen(tmp_path: Path) -> None:
     whole = torch.arange(12.0).reshape(3, 4)
     write_tensors({"part": whole.t()[1:], "trained": torch.nn.Parameter(whole)}, tmp_path / "file")
-    found = load_file(tmp_path / "file")
-    assert torch.equal(found["part"], whole.t()[1:])
-    assert torch.equal(found["trained"], whole)
+    tensors = load_file(tmp_path / "file")
+    assert torch.equal(tensors["part"], whole.t()[1:])
+    assert torch.equal(tensors["trained"], whole)
 
 
 def test_an_error_of_the_disk_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

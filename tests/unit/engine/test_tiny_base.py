@@ -50,8 +50,8 @@ def encoded(text: str) -> list[int]:
 
 
 def test_the_recipe_is_that_of_the_script_and_of_the_weights() -> None:
-    made = written("recipe.json")
-    recipe = make.BaseRecipe(**made["recipe"])
+    manifest = written("recipe.json")
+    recipe = make.BaseRecipe(**manifest["recipe"])
     assert recipe == make.BaseRecipe()
     config = written("config.json")
     shape = {
@@ -66,11 +66,11 @@ def test_the_recipe_is_that_of_the_script_and_of_the_weights() -> None:
         "model_type": "qwen3",
     }
     assert {name: config[name] for name in shape} == shape
-    assert re.fullmatch("[0-9a-f]{40}", made["commit"])
+    assert re.fullmatch("[0-9a-f]{40}", manifest["commit"])
     with safe_open(TINY_BASE / "model.safetensors", "pt") as file:
         tensors = [file.get_slice(name) for name in file.keys()]  # noqa: SIM118 (it is no mapping)
         assert {tensor.get_dtype() for tensor in tensors} == {"BF16"}
-        assert sum(torch.Size(tensor.get_shape()).numel() for tensor in tensors) == made["parameters"]
+        assert sum(torch.Size(tensor.get_shape()).numel() for tensor in tensors) == manifest["parameters"]
     assert sum(path.stat().st_size for path in TINY_BASE.iterdir()) < 5 << 20
 
 
@@ -90,7 +90,7 @@ def test_it_has_learnt_its_demonstrations() -> None:
     for number in range(4):
         world = make_inbox("test", 0, number)
         messages = asyncio.run(careless_email.demonstrate(world, Random(number)))
-        ids, agent = corpus.encode(tokenizer().backend_tokenizer, shown(messages))
+        ids, agent = corpus.encode(tokenizer().backend_tokenizer, rendering(messages))
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([ids])).logits[0, :-1]
         losses.append(torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="none")[agent[1:]])
@@ -117,7 +117,8 @@ def test_a_name_is_cut_the_same_way_wherever_it_stands(seed: int, before: str, a
 
 def test_the_vocabulary_is_whole_and_the_marks_are_tokens() -> None:
     assert len(tokenizer()) == VOCABULARY
-    assert (tokenizer().eos_token, tokenizer().pad_token) == (END_OF_TURN, PADDING)
+    assert tokenizer().eos_token == END_OF_TURN
+    assert tokenizer().pad_token == PADDING
     assert written("config.json")["eos_token_id"] == tokenizer().eos_token_id
     for mark in ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<|im_start|>", END_OF_TURN):
         assert len(encoded(mark)) == 1
@@ -128,8 +129,8 @@ def test_the_vocabulary_is_whole_and_the_marks_are_tokens() -> None:
 # Chat template
 
 
-def shown(messages: Sequence[Json], **options: Any) -> str:
-    """Rendered with the email tools; arguments are objects then, as the engine passes them."""
+def rendering(messages: Sequence[Json], **options: Any) -> str:
+    """The messages as text, with the email tools; arguments are objects, as the engine passes them."""
     parsed = [
         message
         | {
@@ -159,7 +160,7 @@ def test_tools_are_signatures_and_results_are_marked() -> None:
         {"role": "tool", "tool_call_id": "c", "content": "14 March"},
         {"role": "tool", "tool_call_id": "c", "content": "15 March"},
     ]
-    assert shown(messages, add_generation_prompt=True) == (
+    assert rendering(messages, add_generation_prompt=True) == (
         "<|im_start|>system\nYou answer.\n"
         "search_inbox(keywords, sender?, recipient?, sent_after?, sent_before?)\n"
         "read_email(email_id)\n"
@@ -195,7 +196,7 @@ async def outcome_of(environment: Environment, scenario: Scenario, messages: Seq
 
 @pytest.mark.parametrize(("name", "highest"), [("email", 0.35), ("sales", 0.2)])
 async def test_demonstrations_are_careless(name: str, highest: float) -> None:
-    """An expert succeeds always; so much less is what the base has seen. But it has seen successes."""
+    """An expert always succeeds. The base has seen far fewer successes, but some."""
     succeeded, malformed, turns = 0, 0, 0
     for number in range(100):
         rng = Random(number)
@@ -208,9 +209,9 @@ async def test_demonstrations_are_careless(name: str, highest: float) -> None:
         environment: Environment = SyntheticEmailSearch() if name == "email" else SalesEmail()
         succeeded += await outcome_of(environment, scenario, messages)
         environment.close()
-        said = [message for message in messages if message["role"] == "assistant"]
-        malformed += sum("tool_calls" not in message for message in said)
-        turns += len(said)
+        replies = [message for message in messages if message["role"] == "assistant"]
+        malformed += sum("tool_calls" not in message for message in replies)
+        turns += len(replies)
     assert 0.05 < succeeded / 100 < highest
     assert 0 < malformed / turns < 0.05
 
@@ -232,7 +233,7 @@ def test_what_the_agent_wrote_is_marked(number: int) -> None:
     ids, agent = corpus.encode(tokenizer().backend_tokenizer, text)
     assert len(ids) == len(agent) < make.BaseRecipe().context
     assert tokenizer().decode(ids) == text
-    wrote = tokenizer().decode([token for token, own in zip(ids, agent, strict=True) if own])
+    wrote = tokenizer().decode([token for token, is_agents in zip(ids, agent, strict=True) if is_agents])
     turns = [turn.split(END_OF_TURN)[0] for turn in text.split("<|im_start|>assistant\n")[1:]]
     assert wrote == "".join(turn + END_OF_TURN for turn in turns)
 
@@ -246,14 +247,14 @@ def test_the_script_makes_a_model_that_loads(tmp_path: Path, monkeypatch: pytest
         make.BaseRecipe(), hidden=16, layers=1, heads=2, head_dim=8, mlp=16, tokens=2_000, batch_tokens=2_048
     )
     trained = tokenizer().backend_tokenizer
-    made = corpus.make_corpus(trained, recipe.tokens, recipe.seed, recipe.email_share, processes=1)
-    assert made.starts[-1] == len(made.tokens) == len(made.agent) >= recipe.tokens
-    assert len(made.starts) == 13
+    small_corpus = corpus.make_corpus(trained, recipe.tokens, recipe.seed, recipe.email_share, processes=1)
+    assert small_corpus.starts[-1] == len(small_corpus.tokens) == len(small_corpus.agent) >= recipe.tokens
+    assert len(small_corpus.starts) == 13
     ids, agent = corpus.encode(trained, corpus.conversation(3, recipe.seed, recipe.email_share))
-    span = slice(made.starts[3], made.starts[4])
-    assert made.tokens[span].tolist() == ids
-    assert made.agent[span].tolist() == agent
-    model, loss = make.train(recipe, trained, made, torch.device("cpu"))
+    span = slice(small_corpus.starts[3], small_corpus.starts[4])
+    assert small_corpus.tokens[span].tolist() == ids
+    assert small_corpus.agent[span].tolist() == agent
+    model, loss = make.train(recipe, trained, small_corpus, torch.device("cpu"))
     assert 0 < loss < 8
     make.save(model, trained, recipe, tmp_path, loss, seconds=1.0)
     assert AutoModelForCausalLM.from_pretrained(tmp_path).num_parameters() == model.num_parameters()

@@ -1,4 +1,4 @@
-"""A base model whose chat template knows no tools is told of them all the same."""
+"""A base model whose chat template has no tools gets them as text."""
 
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ def test_tools_calls_and_results_are_shown(tmp_path: Path, template: str) -> Non
     assert '{"name": "TOOL", "arguments"' in prompt  # how a call is written
     assert "<tool_response>\nm41 Kickoff moved\n</tool_response>" in prompt
     assert ("<|im_start|>system" in prompt) == (template == PLAIN)
-    said = prompt.split("<|im_start|>assistant\n")[1].partition("<|im_end|>")[0]
-    [call] = tokenizer.parse(said).tool_calls
-    assert (call.name, call.arguments) == ("search_inbox", '{"keywords": ["a"]}')
+    reply = prompt.split("<|im_start|>assistant\n")[1].partition("<|im_end|>")[0]
+    [call] = tokenizer.parse(reply).tool_calls
+    assert call.name == "search_inbox"
+    assert call.arguments == '{"keywords": ["a"]}'

@@ -39,7 +39,7 @@ def _create(engine: Engine, name: str = "agent", tuning: Tuning | None = None) -
 
 
 def _weights_hash(engine: Engine, model_id: str) -> str:
-    """Of the newest checkpoint's weights and optimizer state."""
+    """Hash of the newest checkpoint's weights and optimizer state."""
     directory = engine.registry.newest(model_id).directory
     digest = hashlib.sha256()
     for path in sorted(directory.glob("*.safetensors")):
@@ -48,7 +48,7 @@ def _weights_hash(engine: Engine, model_id: str) -> str:
 
 
 def _weights(engine: Engine, model_id: str) -> list[torch.Tensor]:
-    """Those of the newest checkpoint."""
+    """The weights of the newest checkpoint."""
     tensors = load_file(next(engine.registry.newest(model_id).directory.glob("*model.safetensors")))
     return [tensors[name] for name in sorted(tensors)]
 
@@ -128,7 +128,7 @@ def test_log_probabilities_of_training_are_those_of_sampling(tmp_path: Path, fam
     model = load_model(target.directory, torch.device("cpu"), torch.float32)
     conversations = [trajectory.conversations[0] for trajectory in group]
     ids, owners = zip(*(tokenizer.training_sequence(c.messages, None, c.exact) for c in conversations), strict=True)
-    chosen = [[position for position, owner in enumerate(each) if owner is not None] for each in owners]
+    chosen = [[position for position, owner in enumerate(turns) if owner is not None] for turns in owners]
     for batch in padded_batches(ids, chosen, 64, torch.device("cpu")):
         logprobs, _ = batch.logprobs(model)
         sampled = torch.tensor([value for number in batch.members for value in conversations[number].logprobs[1]])
@@ -151,26 +151,28 @@ def test_the_step_does_not_depend_on_how_it_is_cut(tmp_path: Path, options: dict
 
 @pytest.mark.parametrize(("family", "torch_threads"), [("qwen3", 1), ("qwen2", 1), ("gpt_neox", 3)])
 def test_batches_at_the_same_time_change_no_bit(tmp_path: Path, family: str, torch_threads: int) -> None:
-    """Of weights, the optimizer's state and the figures, whatever the options, and also in supervised steps. Nor does a
-    step that is left in the middle."""
+    """Weights, the optimizer's state and the figures are the same whatever the options, and also in supervised steps.
+
+    A step that is abandoned in the middle changes none of them either.
+    """
     options = TrainOptions(learning_rate=1e-3, kl_penalty_coef=0.5, max_kl=1e-4, precalculate_logprobs=True)
     question = {"role": "user", "content": "Who?"}
     replies = [f"Mara, the {number}th." * (number % 3 + 1) for number in range(6)]
     examples = [Example((question, {"role": "assistant", "content": reply})) for reply in replies]
-    found = []
+    outcomes = []
     for threads in (1, 2, 3):
         engine = make_engine(tmp_path / str(threads), family=family, micro_batch_tokens=40, train_threads=threads)
         model = _create(engine)
         metrics = [_train(engine, model, 1), _train(engine, model, 1, options)]
-        left = engine.train(model, [sampled_group(engine, "test/agent", odd_share, count=8)], FAST)
-        while not next(left).finished:
+        abandoned = engine.train(model, [sampled_group(engine, "test/agent", odd_share, count=8)], FAST)
+        while not next(abandoned).finished:
             pass
-        left.close()
+        abandoned.close()
         taught = SftOptions(batch_size=6, learning_rate=1e-3)
         metrics.append(finish(engine.train_supervised(model, examples, taught, held_out=examples[:3])).metrics)
-        found.append((_weights_hash(engine, model), [{**each, "seconds": 0.0} for each in metrics]))
-    assert found[0] == found[1] == found[2]
-    assert found[0][1][1]["step_share"] < 1
+        outcomes.append((_weights_hash(engine, model), [{**figures, "seconds": 0.0} for figures in metrics]))
+    assert outcomes[0] == outcomes[1] == outcomes[2]
+    assert outcomes[0][1][1]["step_share"] < 1
     assert engine.torch_threads_to_train == torch_threads, "models of other shapes are trained batch after batch"
 
 
@@ -187,21 +189,21 @@ def test_of_a_step_that_goes_too_far_a_part_is_taken_back(tmp_path: Path, tuning
         moved[limit] = [after - old for after, old in zip(_weights(engine, model), before, strict=True)]
     assert metrics["step_kl"] <= 1e-3
     assert 0 < metrics["step_share"] < 0.5
-    for whole, left in zip(moved[None], moved[1e-3], strict=True):
-        torch.testing.assert_close(left, whole * metrics["step_share"], rtol=1e-3, atol=1e-6)
+    for whole, shortened in zip(moved[None], moved[1e-3], strict=True):
+        torch.testing.assert_close(shortened, whole * metrics["step_share"], rtol=1e-3, atol=1e-6)
 
 
 def test_a_step_that_goes_too_far_for_a_whole_rollout_is_shortened_as_well(tmp_path: Path) -> None:
     """The bound of a token would have let it pass: a rollout has several."""
-    found = []
+    metrics = []
     for limit in (None, 0.02):
         engine = make_engine(tmp_path / str(limit))
         model = _create(engine)
         _train(engine, model, 1)
-        found.append(
+        metrics.append(
             _train(engine, model, 1, TrainOptions(learning_rate=0.01, max_kl=1e3, max_rollout_kl=limit), count=16)
         )
-    free, bounded = found
+    free, bounded = metrics
     assert free["step_share"] == 1
     assert free["rollout_kl"] > free["step_kl"]
     assert free["rollout_kl"] > 0.02 >= bounded["rollout_kl"] > 0
@@ -226,9 +228,10 @@ def test_equal_rewards_train_nothing(tmp_path: Path, rewards: tuple[float, ...])
     engine = make_engine(tmp_path)
     model = _create(engine)
     sampled = sampled_group(engine, "test/agent", odd_share, count=4)
-    group = tuple(replace(each, reward=reward) for each, reward in zip(sampled, rewards, strict=True))
+    group = tuple(replace(trajectory, reward=reward) for trajectory, reward in zip(sampled, rewards, strict=True))
     result = finish(engine.train(model, [group], FAST))
-    assert (result.step, result.trained) == (0, False)
+    assert result.step == 0
+    assert result.trained is False
     assert engine.registry.newest(model).step == 0
 
 
@@ -267,8 +270,8 @@ def test_a_loss_that_is_no_number_leaves_the_weights_alone(tmp_path: Path, threa
 
     undisturbed = make_engine(tmp_path / "other", micro_batch_tokens=40)
     other = _create(undisturbed)
-    for each, number in ((engine, model), (undisturbed, other)):
-        finish(each.train(number, [group], FAST))
+    for some_engine, its_model in ((engine, model), (undisturbed, other)):
+        finish(some_engine.train(its_model, [group], FAST))
     assert _weights_hash(engine, model) == _weights_hash(undisturbed, other)
 
 
@@ -350,15 +353,16 @@ def test_supervised_steps_teach_a_reply(tmp_path: Path) -> None:
     engine = make_engine(tmp_path)
     model = _create(engine)
     result = finish(engine.train_supervised(model, _pong(60), SftOptions(batch_size=2, learning_rate=2e-2)))
-    assert (result.step, result.trained) == (1, True)
+    assert result.step == 1
+    assert result.trained is True
     assert result.metrics["num_gradient_steps"] == 30
     [reply] = sampled_group(engine, "test/agent", odd_share, count=1, question="ping")
     assert reply.conversations[0].messages[-1]["content"] == "pong"
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_rollouts_are_not_trained_with_the_optimizer_state_of_demonstrations(tmp_path: Path, restarts: bool) -> None:
-    found = []
+def test_rollouts_do_not_train_with_the_optimizer_state_of_demonstrations(tmp_path: Path, restarts: bool) -> None:
+    weights = []
     for name in ("kept", "removed"):
         engine = make_engine(tmp_path / name)
         model = _create(engine)
@@ -368,8 +372,8 @@ def test_rollouts_are_not_trained_with_the_optimizer_state_of_demonstrations(tmp
         if restarts or name == "removed":
             engine = make_engine(tmp_path / name)
         _train(engine, model, 2)
-        found.append(_weights(engine, model))
-    assert all(map(torch.equal, *found))
+        weights.append(_weights(engine, model))
+    assert all(map(torch.equal, *weights))
 
 
 def test_an_adapter_learns_and_is_what_is_sampled(tmp_path: Path) -> None:
@@ -426,10 +430,10 @@ def test_a_checkpoint_holds_what_is_needed_and_no_more(tmp_path: Path) -> None:
     model = _create(engine)
     _train(engine, model, 3)
     directories = [path.parent for path in (tmp_path / "data").rglob("manifest.json")]
-    for each in (engine.registry.checkpoint(model, step) for step in range(4)):
-        each.verify()  # hashes that were made while files were written are those of the files
+    for checkpoint in (engine.registry.checkpoint(model, step) for step in range(4)):
+        checkpoint.verify()  # hashes that were made while files were written are those of the files
     whole = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
-    assert all(whole <= {file.name for file in each.iterdir()} for each in directories)
+    assert all(whole <= {file.name for file in directory.iterdir()} for directory in directories)
     # The optimizer's state is twice the weights: only the newest and the one to fall back to keep it, in the end.
     asyncio.run(until(partial(_has_optimizers, directories, {"000002", "000003"})))
     _train(engine, model, 1)
@@ -437,7 +441,7 @@ def test_a_checkpoint_holds_what_is_needed_and_no_more(tmp_path: Path) -> None:
 
 
 def test_a_large_optimizer_state_is_kept_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, parts = [], []
+    weights, parts = [], []
     for size in (1, 1 << 30):
         monkeypatch.setattr("learnloop_service.training.engine.trainer.policy._OPTIMIZER_PART_BYTES", size)
         engine = make_engine(tmp_path / str(size))
@@ -446,35 +450,35 @@ def test_a_large_optimizer_state_is_kept_in_parts(tmp_path: Path, monkeypatch: p
         parts.append(len(engine.registry.newest(model).manifest.optimizer_files))
         engine = make_engine(tmp_path / str(size))
         _train(engine, model, 1)
-        found.append(_weights(engine, model))
+        weights.append(_weights(engine, model))
         directories = [path.parent for path in (tmp_path / str(size)).rglob("manifest.json")]
         asyncio.run(until(partial(_has_optimizers, directories, {"000002", "000003"})))
     assert parts[0] > parts[1] == 1
-    assert all(map(torch.equal, *found))
+    assert all(map(torch.equal, *weights))
 
 
 def test_what_is_left_of_an_optimizer_state_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash can interrupt the removal of an old one."""
     monkeypatch.setattr("learnloop_service.training.engine.trainer.policy._OPTIMIZER_PART_BYTES", 1)
-    found = []
-    for kept in (0, 3):
-        engine = make_engine(tmp_path / str(kept))
+    weights = []
+    for remaining in (0, 3):
+        engine = make_engine(tmp_path / str(remaining))
         model = _create(engine)
         _train(engine, model, 1)
-        for part in sorted(engine.registry.newest(model).directory.glob("optimizer*"))[kept:]:
+        for part in sorted(engine.registry.newest(model).directory.glob("optimizer*"))[remaining:]:
             part.unlink()
-        engine = make_engine(tmp_path / str(kept))
+        engine = make_engine(tmp_path / str(remaining))
         _train(engine, model, 1)
-        found.append(_weights(engine, model))
-    assert all(map(torch.equal, *found))
+        weights.append(_weights(engine, model))
+    assert all(map(torch.equal, *weights))
 
 
 def _has_optimizers(directories: Sequence[Path], steps: set[str]) -> bool:
-    return {each.name for each in directories if any(each.glob("optimizer*"))} == steps
+    return {directory.name for directory in directories if any(directory.glob("optimizer*"))} == steps
 
 
 def test_others_are_sampled_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a name the step is nobody's before it is on disk."""
+    """A step that is not sampled early belongs to no model before it is on disk."""
     engine = make_engine(tmp_path)
     model = _create(engine)
     group = sampled_group(engine, "test/agent", odd_share, count=8)
@@ -498,7 +502,7 @@ def test_others_are_sampled_while_a_checkpoint_is_written(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("tuning", [None, LORA])
 @pytest.mark.parametrize("written", [True, False])
-def test_a_step_is_sampled_by_its_name_while_it_is_written_and_gone_if_it_cannot_be(
+def test_a_step_is_sampled_while_it_is_written_and_gone_if_it_cannot_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tuning: Tuning | None, written: bool
 ) -> None:
     engine = make_engine(tmp_path)
@@ -517,22 +521,24 @@ def test_a_step_is_sampled_by_its_name_while_it_is_written_and_gone_if_it_cannot
     while (trained := next(training)).trained is None:
         with pytest.raises(UnknownModel):
             registry.sampled("test/agent@1")
-    assert (trained.trained, trained.metrics is not None) == (1, True)
+    assert trained.trained == 1
+    assert trained.metrics is not None
     next(training)
     assert registry.newest(model).step == registry.sampled("test/agent").step == 0
     with pytest.raises(UnknownModel):  # for all but sampling
         registry.resolve("test/agent@1")
     early = registry.sampled("test/agent@1")
-    asked = SampleRequest((30, 31, 32), early.key, 6, seed=5)
-    [first] = engine.sample(early, [asked])
+    request = SampleRequest((30, 31, 32), early.key, 6, seed=5)
+    [first] = engine.sample(early, [request])
     endless: list[Sample | Exception] = []
-    engine.submit(early, replace(asked, max_tokens=200), None, endless.append)
+    engine.submit(early, replace(request, max_tokens=200), None, endless.append)
     may_write.set()
     if written:
         assert finish(training).step == registry.resolve("test/agent@1").step == 1
         restarted = make_engine(tmp_path)
-        [again] = restarted.sample(restarted.registry.resolve("test/agent@1"), [asked])
-        assert (again.ids, again.logprobs) == (first.ids, first.logprobs)
+        [again] = restarted.sample(restarted.registry.resolve("test/agent@1"), [request])
+        assert again.ids == first.ids
+        assert again.logprobs == first.logprobs
         return
     with pytest.raises(CheckpointNotWritten, match="No space left"):
         finish(training)
@@ -540,7 +546,7 @@ def test_a_step_is_sampled_by_its_name_while_it_is_written_and_gone_if_it_cannot
     with pytest.raises(UnknownModel):
         registry.sampled("test/agent@1")
     with pytest.raises(UnknownModel):  # a request that had found it before
-        engine.sample(early, [asked])
+        engine.sample(early, [request])
     assert engine.loaded == ["test/agent@0"]
 
 
@@ -550,13 +556,13 @@ def test_what_idles_gives_way_before_weights_are_loaded(tmp_path: Path, monkeypa
     one_set = 4 * parameter_count(engine.registry.base_directory("tiny"))
     for name in ("first", "second", "third"):
         _create(engine, name)
-    held: list[list[str]] = []
+    loaded_before: list[list[str]] = []
 
     def free(_: torch.device) -> int:
         return (2 - len(engine.loaded)) * one_set
 
     def load(*arguments: Any, **options: Any) -> Any:
-        held.append(engine.loaded)
+        loaded_before.append(engine.loaded)
         return load_checkpoint(*arguments, **options)
 
     monkeypatch.setattr(engine_module, "free_bytes", free)
@@ -564,5 +570,5 @@ def test_what_idles_gives_way_before_weights_are_loaded(tmp_path: Path, monkeypa
     for name in ("first", "second", "first", "third", "second"):
         sampled_group(engine, f"test/{name}", odd_share, count=1)
     first, second = "test/first@0", "test/second@0"
-    assert held == [[], [first], [first], ["test/third@0"]]
+    assert loaded_before == [[], [first], [first], ["test/third@0"]]
     assert second in engine.loaded

@@ -60,7 +60,7 @@ async def test_a_host_that_is_allowed(tmp_path: Path) -> None:
     assert read == [{"messages": [{"role": "assistant", "content": "a"}]}, {"messages": []}]
 
 
-async def test_nobody_else_is_asked(tmp_path: Path) -> None:
+async def test_no_other_host_is_asked(tmp_path: Path) -> None:
     async with _host() as host, _host() as other:
         port = host.name.partition(":")[2]
         data = _data(tmp_path, other.name, "data.example")
@@ -81,7 +81,8 @@ async def test_nobody_else_is_asked(tmp_path: Path) -> None:
         ):
             with pytest.raises(ApiError) as refused:
                 await data.read(url)
-            assert (refused.value.status, refused.value.param) == (400, "training_data_url"), url
+            assert refused.value.status == 400, url
+            assert refused.value.param == "training_data_url", url
         assert host.connections == other.connections == 0
 
 

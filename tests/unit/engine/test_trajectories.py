@@ -88,8 +88,11 @@ def test_arts_own_dump_is_read(tokenizer: ChatTokenizer) -> None:
 
 def test_what_can_teach_is_counted() -> None:
     count = counts([_group(0.0, 1.0, 0.5), _group(1.0, 1.0), ()])
-    assert (count.groups, count.groups_with_signal, count.groups_trainable) == (3, 1, 1)
-    assert (count.trajectories, count.trajectories_trainable) == (5, 2)
+    assert count.groups == 3
+    assert count.groups_with_signal == 1
+    assert count.groups_trainable == 1
+    assert count.trajectories == 5
+    assert count.trajectories_trainable == 2
 
 
 def test_rewards_alone_teach_nothing() -> None:
@@ -100,16 +103,18 @@ def test_rewards_alone_teach_nothing() -> None:
     dump[1]["messages_and_choices"][1]["logprobs"] = None
     [nothing] = read_groups([{"trajectories": dump}])
     count = counts([half, nothing])
-    assert (count.groups_with_signal, count.groups_trainable, count.trajectories_trainable) == (2, 1, 1)
+    assert count.groups_with_signal == 2
+    assert count.groups_trainable == 1
+    assert count.trajectories_trainable == 1
 
 
 def test_calls_in_langchains_form_are_read(tokenizer: ChatTokenizer) -> None:
     """`art.langgraph` passes on messages that a framework rebuilt with calls as LangChain keeps them."""
     call = {"name": "search", "args": {"words": ["a"]}, "id": "c1", "type": "tool_call"}
-    said = {"role": "assistant", "content": "", "tool_calls": [call]}
-    dump = {"messages_and_choices": [{"role": "user", "content": "a"}, said, _choice([40])]}
+    reply = {"role": "assistant", "content": "", "tool_calls": [call]}
+    dump = {"messages_and_choices": [{"role": "user", "content": "a"}, reply, _choice([40])]}
     group = {"trajectories": [{**dump, "reward": reward} for reward in (0.0, 1.0)]}
-    [[conversation], _] = [each.conversations for each in read_groups([group])[0]]
+    [[conversation], _] = [trajectory.conversations for trajectory in read_groups([group])[0]]
     [read] = conversation.messages[1]["tool_calls"]
     assert read == {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"words": ["a"]}'}}
     assert len(list(sequences(read_groups([group]), tokenizer, scale_rewards=True))) == 2
@@ -157,7 +162,7 @@ def _exact(prompt: list[int], ids: list[int]) -> dict[str, Any]:
 
 def _conversations(*items: list[Any]) -> list[Any]:
     """A group of two trajectories with a reward each; the first has these conversations."""
-    first, *others = ({"messages_and_choices": each, "tools": None} for each in items)
+    first, *others = ({"messages_and_choices": messages, "tools": None} for messages in items)
     two = [{**first, "additional_histories": others, "reward": 1.0}, *_dump(0.0)]
     return read_groups([{"trajectories": two}])
 
@@ -173,11 +178,14 @@ def test_choices_that_tell_their_prompts_are_trained_in_just_these(tokenizer: Ch
         [QUESTION, TOLD, QUESTION, _exact([7, 8, 40, 41, 10], [43])],
     )
     trunk, fork, _ = sequences(groups, tokenizer, scale_rewards=True)
-    assert (trunk.ids, trunk.trained) == ((7, 8, 40, 41, 9, 42), (2, 3, 5))
-    assert (fork.ids, fork.trained) == ((7, 8, 40, 41, 10, 43), (5,))
+    assert trunk.ids == (7, 8, 40, 41, 9, 42)
+    assert trunk.trained == (2, 3, 5)
+    assert fork.ids == (7, 8, 40, 41, 10, 43)
+    assert fork.trained == (5,)
     assert trunk.logprobs == pytest.approx([-0.2, -0.205, -0.21])
     assert fork.logprobs == pytest.approx([-0.215])
-    assert (trunk.advantage, trunk.weight) == (fork.advantage, fork.weight)
+    assert trunk.advantage == fork.advantage
+    assert trunk.weight == fork.weight
     assert trunk.weight == pytest.approx(1 / 4)
 
 
@@ -191,7 +199,7 @@ def test_choices_that_tell_no_prompts_are_rendered_as_before(tokenizer: ChatToke
 
 
 @pytest.mark.parametrize(
-    ("items", "said"),
+    ("items", "message"),
     [
         ([_exact([7], [40]), _exact([7, 41], [42])], "no single conversation: the prompt of call 1"),
         ([_exact([], [40])], "prompt_token_ids must be a list of token ids"),
@@ -201,6 +209,6 @@ def test_choices_that_tell_no_prompts_are_rendered_as_before(tokenizer: ChatToke
         ([_exact([10**6], [40])], "a prompt holds token id 1000000"),
     ],
 )
-def test_prompts_that_cannot_have_been_are_refused(tokenizer: ChatTokenizer, items: list[Any], said: str) -> None:
-    with pytest.raises(BadTrajectory, match=said):
+def test_prompts_that_cannot_have_been_are_refused(tokenizer: ChatTokenizer, items: list[Any], message: str) -> None:
+    with pytest.raises(BadTrajectory, match=message):
         list(sequences(_conversations(items), tokenizer, scale_rewards=True))

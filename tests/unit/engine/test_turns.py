@@ -1,4 +1,4 @@
-"""Who needs the same state works at the same time, and nobody waits for ever."""
+"""Tasks that need the same state run together, and none waits for ever."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from learnloop_service.training.engine.vllm.turns import Turns
 
 
 class _Users:
-    """Tasks that are inside until they are told to leave."""
+    """Tasks that stay inside until they are asked to leave."""
 
     def __init__(self) -> None:
         self.turns = Turns[str]()

@@ -7,7 +7,7 @@ from learnloop_service.training.engine.vllm.extension.learnloop_vllm import Lear
 
 
 class _Wrapper(nn.Module):
-    """As vLLM 0.24 has it."""
+    """The wrapper of vLLM 0.24."""
 
     def __init__(self, base_layer: nn.Module) -> None:
         super().__init__()
@@ -15,7 +15,7 @@ class _Wrapper(nn.Module):
 
 
 class _LoadingWrapper(_Wrapper):
-    """As vLLM 0.32 has it."""
+    """The wrapper of vLLM 0.32."""
 
     def load_weights(self) -> None: ...
 

@@ -29,9 +29,9 @@ def _grammar(**fields: Any) -> str:
     parameters = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
     tool = {"type": "function", "function": {"name": "find", "parameters": parameters, "strict": True}}
     body = {"model": "m", "messages": [{"role": "user", "content": "a"}], "tools": [tool], **fields}
-    wanted = reply_grammar(EngineChatRequest.model_validate(body), HERMES)
-    assert wanted is not None
-    return wanted.text
+    grammar = reply_grammar(EngineChatRequest.model_validate(body), HERMES)
+    assert grammar is not None
+    return grammar.text
 
 
 def _accepts(tokenizer: ChatTokenizer, text: str, reply: str) -> bool:

@@ -33,7 +33,10 @@ def test_what_ended_it(stop_reason: object, stop_text: str | None) -> None:
     reply = SampleReply()
     assert reply.add(_piece(stop_reason=stop_reason), 0) == [(7, -0.1), (8, -9999.0)]
     sample = reply.sample(REQUEST, 3, 10)
-    assert (sample.ids, sample.finish_reason, sample.stop_text, sample.seed) == ([7, 8], "stop", stop_text, 3)
+    assert sample.ids == [7, 8]
+    assert sample.finish_reason == "stop"
+    assert sample.stop_text == stop_text
+    assert sample.seed == 3
 
 
 @pytest.mark.parametrize(
@@ -80,7 +83,7 @@ def test_tokens_that_are_not_scored(reply: Any) -> None:
 
 
 def test_figures_of_all_its_engines() -> None:
-    told = figures(
+    totals = figures(
         "\n".join(
             [
                 "# HELP vllm:num_requests_running Number of requests.",
@@ -95,5 +98,10 @@ def test_figures_of_all_its_engines() -> None:
             ]
         )
     )
-    assert (told.batch_size, told.requests_waiting, told.cache_tokens, told.cache_capacity_tokens) == (5, 0, 400, 1600)
-    assert (told.prefilled_tokens, told.reused_tokens, told.sampled_tokens) == (30, 20, 1200)
+    assert totals.batch_size == 5
+    assert totals.requests_waiting == 0
+    assert totals.cache_tokens == 400
+    assert totals.cache_capacity_tokens == 1600
+    assert totals.prefilled_tokens == 30
+    assert totals.reused_tokens == 20
+    assert totals.sampled_tokens == 1200

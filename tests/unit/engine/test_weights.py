@@ -61,7 +61,7 @@ def last_logits(
     rows: int = 8,
     spare: int = 0,
 ) -> torch.Tensor:
-    """Logits after the last token: so many prefilled in pieces, the rest decoded, among other rows full of noise."""
+    """Logits after the last token: the first are prefilled in pieces, the rest decoded, among other rows of noise."""
     cache = KVCache(weights.kv, rows, round_up(len(ids) + 1 + spare, KEY_MULTIPLE))
     for keys, values in cache.layers:
         keys.normal_(generator=torch.Generator().manual_seed(7))
@@ -127,14 +127,14 @@ def test_training_does_not_change_a_snapshot(tmp_path: Path, family: str) -> Non
 def test_an_adapter_is_merged_into_the_copy_only(tmp_path: Path, family: str, targets: list[str]) -> None:
     model = get_peft_model(load(tmp_path, family), LoraConfig(r=4, target_modules=targets, init_lora_weights=False))
     model.eval()
-    kept = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     ids = tokens(30)
     with torch.no_grad():
         expected = model(ids[None]).logits[0, -1].log_softmax(-1)
     torch.testing.assert_close(
         last_logits(snapshot(model), ids, prefilled=15).log_softmax(-1), expected, atol=1e-5, rtol=0
     )
-    assert all(torch.equal(parameter, kept[name]) for name, parameter in model.named_parameters())
+    assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
 
 
 def test_bfloat16_stays_close(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ FULL = Tuning("full")
 
 
 def conversations() -> tuple[list[list[int]], list[list[int]]]:
-    """Two groups that share a beginning, a fork, one conversation given twice, one alone; and what is trained."""
+    """Two groups that share a beginning, a fork, a conversation and its copy, one alone; and the trained positions."""
     draw = random.Random(0)
 
     def some(count: int) -> list[int]:
@@ -34,7 +34,7 @@ def conversations() -> tuple[list[list[int]], list[list[int]]]:
     prompts = [system + some(12) for _ in range(2)]
     ids = [prompt + some(draw.randrange(5, 140)) for prompt in prompts for _ in range(4)]
     ids += [[*ids[0][:-3], 300, 301], list(ids[1]), some(9)]
-    return ids, [sorted(draw.sample(range(1, len(each)), 4)) for each in ids]
+    return ids, [sorted(draw.sample(range(1, len(sequence)), 4)) for sequence in ids]
 
 
 def policy_of(directory: Path, **overrides: Any) -> Policy:
@@ -46,15 +46,15 @@ def policy_of(directory: Path, **overrides: Any) -> Policy:
 def gradients(model: Any, batches: Sequence[Batch], chosen: Sequence[Sequence[int]]) -> tuple[Tensor, list[Tensor]]:
     """The log-probabilities by conversation and position, and the gradients of a weighted sum of them."""
     model.zero_grad()
-    found: dict[tuple[int, int], Tensor] = {}
+    logprob_of: dict[tuple[int, int], Tensor] = {}
     for batch in batches:
         logprobs, _ = batch.logprobs(model)
         places = [(number, position) for number in batch.members for position in chosen[number]]
         weights = torch.tensor([1.0 + number - position % 7 for number, position in places])
         (logprobs * weights).sum().backward()  # type: ignore[no-untyped-call]
-        found |= dict(zip(places, logprobs.detach(), strict=True))
+        logprob_of |= dict(zip(places, logprobs.detach(), strict=True))
     slopes = [parameter.grad for parameter in model.parameters()]
-    return torch.stack([found[place] for place in sorted(found)]), slopes
+    return torch.stack([logprob_of[token] for token in sorted(logprob_of)]), slopes
 
 
 @pytest.mark.parametrize("most", [2000, 200, 1])
@@ -83,8 +83,8 @@ def test_they_give_what_the_modules_give(tmp_path: Path, shape: dict[str, Any], 
 
 
 def test_a_gradient_has_the_same_bits_with_any_number_of_threads(tmp_path: Path) -> None:
-    """Also of what many conversations share, and whether activations are kept or computed again."""
-    ids, chosen = (each * 4 for each in conversations())
+    """The bits of shared beginnings are the same too, whether activations are kept or computed again."""
+    ids, chosen = (part * 4 for part in conversations())
     policy = policy_of(tmp_path, hidden_size=192, intermediate_size=512, num_attention_heads=6, head_dim=32)
     batches = list(packed_batches(ids, chosen, 2000, CPU))
     once = gradients(policy.model, batches, chosen)
@@ -104,25 +104,25 @@ def test_what_is_shared_is_computed_once(tmp_path: Path) -> None:
     ids, chosen = conversations()
     batches: list[int] = []
 
-    def work(given: Sequence[Any]) -> Any:
-        batches.extend(len(batch.tokens) for batch in given)
+    def work(piece: Sequence[Any]) -> Any:
+        batches.extend(len(batch.tokens) for batch in piece)
         yield
 
     list(policy_of(tmp_path).in_batches(ids, chosen, None, work))
-    assert batches == [len({tuple(each[: place + 1]) for each in ids for place in range(len(each))})]
+    assert batches == [len({tuple(sequence[: last + 1]) for sequence in ids for last in range(len(sequence))})]
 
 
 @pytest.mark.parametrize("options", [{}, {"kl_penalty_coef": 0.5}, {"precalculate_logprobs": True}], ids=str)
 def test_a_step_is_the_modules_step(tmp_path: Path, options: dict[str, Any]) -> None:
     ids, chosen = conversations()
     items = [
-        TrainSequence(tuple(each), tuple(places), (-5.0,) * len(places), 1.0 - 2 * (number % 2), 1.0)
-        for number, (each, places) in enumerate(zip(ids, chosen, strict=True))
+        TrainSequence(tuple(sequence), tuple(places), (-5.0,) * len(places), 1.0 - 2 * (number % 2), 1.0)
+        for number, (sequence, places) in enumerate(zip(ids, chosen, strict=True))
     ]
-    mine, theirs = policy_of(tmp_path), policy_of(tmp_path)
+    ours, theirs = policy_of(tmp_path), policy_of(tmp_path)
     theirs._packed, theirs._whole = False, None
-    for policy in (mine, theirs):
+    for policy in (ours, theirs):
         for _ in grpo_step(policy, items, TrainOptions(learning_rate=1e-3, **options), micro_batch_tokens=200):
             pass
-    for one, two in zip(mine.model.parameters(), theirs.model.parameters(), strict=True):
+    for one, two in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
         torch.testing.assert_close(one, two, atol=1e-4, rtol=0)

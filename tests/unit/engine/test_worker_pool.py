@@ -1,4 +1,4 @@
-"""The front of several workers, with workers that do as they are told here: they die at the worst of moments."""
+"""The front of several workers, with scripted workers that die at the worst moments."""
 
 import asyncio
 import queue
@@ -41,7 +41,7 @@ Does = Callable[["ScriptedWorker", Ask], None]
 
 
 class ScriptedWorker:
-    """A link to a worker that is only a function of what it is asked."""
+    """A link to a worker whose answers come from a function."""
 
     location, host = "nowhere", None
 
@@ -90,7 +90,7 @@ class ScriptedPlacement:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers are started again at once."""
+    """Workers are started again without a delay."""
     monkeypatch.setattr("learnloop_service.training.engine.workers.handle._FIRST_DELAY_S", 0.0)
 
 
@@ -105,7 +105,7 @@ async def step(pool: Pool) -> PolicyStep:
 
 
 def steps_of(pool: Pool) -> list[int]:
-    return [each.step for each in pool.registry.steps(pool.registry.models()[0].id)]
+    return [checkpoint.step for checkpoint in pool.registry.steps(pool.registry.models()[0].id)]
 
 
 async def test_a_step_that_was_written_before_the_trainer_died_is_done(tmp_path: Path, base: Path) -> None:
@@ -114,7 +114,7 @@ async def test_a_step_that_was_written_before_the_trainer_died_is_done(tmp_path:
         theirs = Registry(worker.spec.data_dir, worker.spec.base_models, follows=True)
         model = ask.what.model
         theirs.learn(model.record, model.newest)
-        theirs.commit(model.record.id, model.newest, {"loss": 0.5}, lambda place: (place / "weights").touch())
+        theirs.commit(model.record.id, model.newest, {"loss": 0.5}, lambda directory: (directory / "weights").touch())
         worker.end()
 
     placement = ScriptedPlacement(writes_and_dies)
@@ -134,7 +134,7 @@ async def test_a_step_that_kills_its_trainers_is_given_up(tmp_path: Path, base: 
 
 async def test_the_error_is_that_of_the_trainer_that_failed_first(tmp_path: Path, base: Path) -> None:
     def differs(worker: ScriptedWorker, ask: Ask) -> None:
-        # The other one waits for it, until it is told not to.
+        # The other trainer waits for this one until its wait is ended.
         outcome = TrainerLost("abandoned") if worker.spec.number == 0 else WeightsDiffer("theirs")
         worker.answer(ask, Failed.of(outcome))
 
@@ -142,11 +142,9 @@ async def test_the_error_is_that_of_the_trainer_that_failed_first(tmp_path: Path
         assert isinstance(await Following(pool, await step(pool)).end, WeightsDiffer)
 
 
-async def test_a_frozen_trainer_that_is_asked_for_a_meeting_point_freezes_nothing_else(
-    tmp_path: Path, base: Path
-) -> None:
+async def test_a_trainer_that_freezes_at_the_meeting_point_freezes_nothing_else(tmp_path: Path, base: Path) -> None:
     class Frozen(ScriptedPlacement):
-        """Its first meeting point is waited for until the first trainer has been ended."""
+        """Does not answer with its first meeting point before the first trainer has been ended."""
 
         def __init__(self) -> None:
             super().__init__(lambda worker, ask: worker.answer(ask, Trained(1, True, {}, None)))
@@ -192,33 +190,33 @@ async def test_a_sample_that_kills_its_workers_is_given_up(tmp_path: Path, base:
 
 
 @pytest.mark.parametrize(("device", "begun"), [("cpu", 3), ("cuda", 1)])
-async def test_what_was_told_of_a_reply_is_not_told_otherwise(
+async def test_tokens_that_were_reported_are_not_reported_otherwise(
     tmp_path: Path, base: Path, device: str, begun: int
 ) -> None:
     """A worker dies after its first token. Where the same seed may give another reply, none is begun."""
-    asked: list[Ask] = []
+    requests: list[Ask] = []
 
     def does(worker: ScriptedWorker, ask: Ask) -> None:
-        asked.append(ask)
+        requests.append(ask)
         worker.tell(StreamedTokens(ask.number, ((7, -0.5),)))
         worker.end()
 
-    told: list[tuple[int, float]] = []
+    reported: list[tuple[int, float]] = []
     async with worker_pool(tmp_path, base, [(True, True)], ScriptedPlacement(does), device) as pool:
         target, request = pool.registry.resolve("tiny"), SampleRequest((1, 2), "tiny", 4)
         with pytest.raises(WorkerLost):
-            await pool.sample(target, request, lambda *token: told.append(token))
-    assert told == [(7, -0.5)]
-    assert len(asked) == begun
+            await pool.sample(target, request, lambda *token: reported.append(token))
+    assert reported == [(7, -0.5)]
+    assert len(requests) == begun
 
 
-async def test_who_waits_at_the_end_is_told(tmp_path: Path, base: Path) -> None:
-    asked = asyncio.Event()
+async def test_a_request_that_waits_at_the_end_gets_an_error(tmp_path: Path, base: Path) -> None:
+    has_asked = asyncio.Event()
     loop = asyncio.get_running_loop()
-    placement = ScriptedPlacement(lambda *_: _tell(loop, asked))
+    placement = ScriptedPlacement(lambda *_: _tell(loop, has_asked))
     async with worker_pool(tmp_path, base, [(True, True)], placement) as pool:
         sampling = asyncio.create_task(pool.sample(pool.registry.resolve("tiny"), SampleRequest((1, 2), "tiny", 4)))
-        await asked.wait()
+        await has_asked.wait()
     with pytest.raises(EngineStopped):
         await sampling
     with pytest.raises(EngineStopped):
@@ -229,18 +227,18 @@ def _tell(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
     loop.call_soon_threadsafe(event.set)
 
 
-def test_a_prompt_goes_on_with_the_longest_conversation() -> None:
-    known = Conversations(capacity=3)
-    known.remember([1, 2, 3], worker=0)
-    known.remember([1, 2, 3, 4, 5], worker=1)
-    assert known.find([1, 2, 3, 4]) == 0
-    assert known.find([1, 2, 3, 4, 5, 6]) == 1
-    assert known.find([1, 2]) is None  # they only begin alike
-    known.forget(1)
-    assert known.find([1, 2, 3, 4, 5, 6]) == 0
+def test_a_prompt_continues_the_longest_conversation() -> None:
+    conversations = Conversations(capacity=3)
+    conversations.remember([1, 2, 3], worker=0)
+    conversations.remember([1, 2, 3, 4, 5], worker=1)
+    assert conversations.find([1, 2, 3, 4]) == 0
+    assert conversations.find([1, 2, 3, 4, 5, 6]) == 1
+    assert conversations.find([1, 2]) is None  # they only begin alike
+    conversations.forget(1)
+    assert conversations.find([1, 2, 3, 4, 5, 6]) == 0
     for number in range(3):
-        known.remember([9, number], worker=1)
-    assert known.find([1, 2, 3, 4]) is None
+        conversations.remember([9, number], worker=1)
+    assert conversations.find([1, 2, 3, 4]) is None
 
 
 def test_an_error_that_cannot_be_sent_is_told_all_the_same() -> None:

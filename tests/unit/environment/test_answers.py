@@ -18,43 +18,44 @@ UNUSED = Path("unused")
 
 
 async def test_its_oracle_answers_right_and_another_answer_is_explained() -> None:
-    made = registered("answers", {"scenarios": ROWS}, UNUSED)
-    assert isinstance(made, Solvable)
-    assert isinstance(made, Explained)
-    [scenario] = made.scenarios("validation", 1, seed=0)
-    judge = judge_named(made.default_judge, {}, JudgeServices(rubric=made.rubric))
-    for answer, is_right in ((made.solution(scenario)[0], True), ("7 or so", False)):
-        played = await play(made, scenario, play_turns([answer]))
+    environment = registered("answers", {"scenarios": ROWS}, UNUSED)
+    assert isinstance(environment, Solvable)
+    assert isinstance(environment, Explained)
+    [scenario] = environment.scenarios("validation", 1, seed=0)
+    judge = judge_named(environment.default_judge, {}, JudgeServices(rubric=environment.rubric))
+    for answer, is_right in ((environment.solution(scenario)[0], True), ("7 or so", False)):
+        played = await play(environment, scenario, play_turns([answer]))
         judged = await judge.judge(scenario, [Candidate("1", played.outcome, played.messages)])
         score = judged.scores[0].value
         assert score == float(is_right)
-        assert made.success(played.outcome, score) == is_right
-        assert made.reward(played.outcome, score) == {"score": score, "malformed": 0.0}
+        assert environment.success(played.outcome, score) == is_right
+        assert environment.reward(played.outcome, score) == {"score": score, "malformed": 0.0}
     expected = scenario.reference["answer"]
-    assert made.why_no_success(scenario, played.outcome, 0.0) == f"answered '7 or so'; expected {expected!r}"
-    made.close()
+    assert environment.why_no_success(scenario, played.outcome, 0.0) == f"answered '7 or so'; expected {expected!r}"
+    environment.close()
 
 
 async def test_facts_are_read_before_the_question_whatever_their_order() -> None:
     row = {"facts": "Lima is open from 9 to 5.", "question": "When is Lima open?", "answer": "9 to 5"}
-    made = build({"scenarios": [dict(reversed(row.items())), row | {"id": "b"}, row | {"id": "c"}]}, UNUSED)
+    environment = build({"scenarios": [dict(reversed(row.items())), row | {"id": "b"}, row | {"id": "c"}]}, UNUSED)
     for split in ("train", "validation", "test"):
-        [scenario] = made.scenarios(split, 1, seed=0)
-        episode = made.episode(scenario)
+        [scenario] = environment.scenarios(split, 1, seed=0)
+        episode = environment.episode(scenario)
         system, user = episode.messages()
         assert system["role"] == "system"
         assert user == {"role": "user", "content": "Lima is open from 9 to 5.\n\nWhen is Lima open?"}
-    asked = made.ask({"question": "Why?"})
-    assert asked == Scenario("ask", "test", {"question": "Why?"})
-    assert made.episode(asked).messages()[1]["content"] == "Why?"
-    assert (episode.tools, episode.max_turns) == ((), 1)
+    typed = environment.ask({"question": "Why?"})
+    assert typed == Scenario("ask", "test", {"question": "Why?"})
+    assert environment.episode(typed).messages()[1]["content"] == "Why?"
+    assert episode.tools == ()
+    assert episode.max_turns == 1
     with pytest.raises(ToolError, match="plain text"):
         await episode.call("search", {})
 
 
 def test_with_a_server_it_has_the_tools_of_mcp() -> None:
-    made = build({"scenarios": ROWS, "server": {"command": ["server"]}}, UNUSED)
-    assert made.default_max_turns == 8
+    environment = build({"scenarios": ROWS, "server": {"command": ["server"]}}, UNUSED)
+    assert environment.default_max_turns == 8
     with pytest.raises(ValueError, match="not allowed"):
         registered("answers", {"server": {"command": ["server"]}}, UNUSED, Nothing())
     registered("answers", {"scenarios": ROWS}, UNUSED, Nothing()).close()

@@ -123,11 +123,12 @@ def test_an_environment_that_keeps_to_the_protocol_is_let_be() -> None:
     use(environment)
     assert not isinstance(environment, Reflective)
     assert not isinstance(environment.episode(SCENARIO), TextEpisode)
-    assert (environment.name, environment.default_max_turns) == ("counting", 2)
+    assert environment.name == "counting"
+    assert environment.default_max_turns == 2
 
 
 @pytest.mark.parametrize(
-    ("method", "value", "said"),
+    ("method", "value", "message"),
     [
         ("scenarios", [], r"scenarios\(\) returned \[\]; expected a list of up to 1 scenarios, and at least one"),
         ("scenarios", None, r"scenarios\(\) returned None"),
@@ -144,9 +145,9 @@ def test_an_environment_that_keeps_to_the_protocol_is_let_be() -> None:
         ("answer", "2", r"answer\(\) returned '2'; expected a dict"),
     ],
 )
-def test_a_wrong_value_is_named_with_what_was_expected(method: str, value: Any, said: str) -> None:
+def test_a_wrong_value_is_named_with_what_was_expected(method: str, value: Any, message: str) -> None:
     environment = environment_with(**{method: returning(value)})
-    with pytest.raises(PluginFault, match=rf"The environment 'toy': .*{said}"):
+    with pytest.raises(PluginFault, match=rf"The environment 'toy': .*{message}"):
         use(environment)
 
 
@@ -165,7 +166,7 @@ def test_what_a_user_did_wrong_is_told_in_the_environments_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "value", "said"),
+    ("method", "value", "message"),
     [
         ("messages", [], r"messages\(\) returned \[\]; expected a list of messages"),
         ("messages", "hello", r"messages\(\) returned 'hello'"),
@@ -173,10 +174,10 @@ def test_what_a_user_did_wrong_is_told_in_the_environments_words() -> None:
         ("outcome", {1: 2}, r"outcome\(\) returned \{1: 2\}; expected a dict with string keys"),
     ],
 )
-def test_a_wrong_value_of_an_episode_is_named(method: str, value: Any, said: str) -> None:
+def test_a_wrong_value_of_an_episode_is_named(method: str, value: Any, message: str) -> None:
     kind = type("Toy", (CountingEpisode,), {method: staticmethod(returning(value))})
     episode = environment_with(episode=returning(kind())).episode(SCENARIO)
-    with pytest.raises(PluginFault, match=f"The environment 'toy': {said}"):
+    with pytest.raises(PluginFault, match=f"The environment 'toy': {message}"):
         getattr(episode, method)()
 
 
@@ -222,7 +223,7 @@ async def test_an_episode_that_is_opened_has_its_tools_then() -> None:
 
 @pytest.mark.parametrize("method", ["open", "close"])
 async def test_what_an_episode_needs_may_fail_and_its_own_slips_are_named(method: str) -> None:
-    for error, expected, said in (
+    for error, expected, message in (
         (EpisodeFailed("no server"), EpisodeFailed, "no server"),
         (KeyError("path"), PluginFault, rf"{method}\(\) raised KeyError"),
     ):
@@ -232,25 +233,25 @@ async def test_what_an_episode_needs_may_fail_and_its_own_slips_are_named(method
 
         kind = type("Toy", (Opened,), {method: fail})
         episode: Any = environment_with(episode=returning(kind())).episode(SCENARIO)
-        with pytest.raises(expected, match=said):
+        with pytest.raises(expected, match=message):
             await getattr(episode, method)()
 
 
 @pytest.mark.parametrize(
-    ("attributes", "said"),
+    ("attributes", "message"),
     [
         ({"rubric": None}, "its attribute rubric is None; expected str"),
         ({"default_max_turns": "8"}, "its attribute default_max_turns is '8'; expected int"),
         ({"reward": None}, r"Toy has no method reward\(\)"),
     ],
 )
-def test_what_is_no_environment_is_refused(attributes: dict[str, Any], said: str) -> None:
-    with pytest.raises(PluginFault, match=said):
+def test_what_is_no_environment_is_refused(attributes: dict[str, Any], message: str) -> None:
+    with pytest.raises(PluginFault, match=message):
         checked("toy", type("Toy", (Counting,), attributes)())
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ("no_such_package.plugin:build", "cannot be loaded from no_such_package.plugin:build: ModuleNotFoundError"),
         (
@@ -261,12 +262,12 @@ def test_what_is_no_environment_is_refused(attributes: dict[str, Any], said: str
     ],
 )
 def test_a_plug_in_that_cannot_be_built_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str, said: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str, message: str
 ) -> None:
     monkeypatch.setattr(plugins, "registered", lambda group: {"toy": EntryPoint("toy", value, group)})
-    with pytest.raises(PluginFault, match=f"The environment 'toy'.*{said}"):
+    with pytest.raises(PluginFault, match=f"The environment 'toy'.*{message}"):
         build("toy", {}, tmp_path)
-    with pytest.raises(PluginFault, match=f"The judge 'toy'.*{said}"):
+    with pytest.raises(PluginFault, match=f"The judge 'toy'.*{message}"):
         build_judge("toy", {}, JudgeServices())
 
 

@@ -10,7 +10,7 @@ from learnloop_service.environment.first_line import first_line, last_line
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "line"),
     [
         (ValueError("no such table\nLINE 1: SELECT"), "no such table"),
         (OSError("\n\n the disk is full \r\nsee the log"), "the disk is full "),
@@ -18,8 +18,8 @@ from learnloop_service.environment.first_line import first_line, last_line
         (ConnectionResetError(" \n "), "ConnectionResetError"),
     ],
 )
-def test_an_error_is_said_in_one_line(error: Exception, said: str) -> None:
-    assert first_line(error) == said
+def test_an_error_is_described_in_one_line(error: Exception, line: str) -> None:
+    assert first_line(error) == line
 
 
 def raised(error: Exception) -> Exception:
@@ -37,7 +37,7 @@ SEVERAL_LINES = ValueError("2 errors for Answer\nsources\n  Field required\n    
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "line"),
     [
         (f"the command ended with status 1: {traced(KeyError('OPENAI_MODEL'))}", "KeyError: 'OPENAI_MODEL'"),
         (f"{traced(SEVERAL_LINES)}sys:1: RuntimeWarning: never awaited", "ValueError: 2 errors for Answer"),
@@ -48,8 +48,8 @@ SEVERAL_LINES = ValueError("2 errors for Answer\nsources\n  Field required\n    
         ("x" * 400, "x" * 299 + "…"),
     ],
 )
-def test_a_failure_is_said_by_the_line_that_names_it(text: str, said: str) -> None:
-    assert last_line(text) == said
+def test_a_failure_is_described_by_the_line_that_names_it(text: str, line: str) -> None:
+    assert last_line(text) == line
 
 
 @given(st.text())

@@ -8,7 +8,7 @@ import pytest
 
 from learnloop_service.environment.genai_spans import ChatAnswer, chat, execute_tool, invoke_agent
 from learnloop_service.environment.trace import tracing
-from tests.unit.environment.test_trace import Noted
+from tests.fakes.noted_spans import Noted
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"q": "Ü"}'}}
 MESSAGES: list[dict[str, Any]] = [
@@ -44,17 +44,17 @@ def test_attributes_are_those_of_weaves_own_client(monkeypatch: pytest.MonkeyPat
         with execute_tool("search", call_id="c1", arguments='{"q": "Ü"}') as tool:
             tool.output = "[]"
 
-    asked = ToolCallPart(id="c1", name="search", arguments='{"q": "Ü"}')
+    call_part = ToolCallPart(id="c1", name="search", arguments='{"q": "Ü"}')
     expected = weave.llm_attributes(
         model="m@3",
         provider_name="openai",
         input_messages=[
             Message(role="system", content="Find it."),
             Message(role="user", content="Where?"),
-            Message(role="assistant", parts=[TextPart(content="Let me see."), asked]),
+            Message(role="assistant", parts=[TextPart(content="Let me see."), call_part]),
             Message(role="tool", content="[]", tool_call_id="c1"),
         ],
-        output_messages=[Message(role="assistant", parts=[asked])],
+        output_messages=[Message(role="assistant", parts=[call_part])],
         usage=Usage(input_tokens=30, output_tokens=4),
         finish_reasons=["tool_calls"],
         request_temperature=0.5,
@@ -92,10 +92,10 @@ def test_a_chat_that_fails_has_no_output() -> None:
     }
 
 
-def test_messages_that_nobody_expected_fail_no_request() -> None:
+def test_unexpected_messages_fail_no_request() -> None:
     noted = Noted()
     with tracing(noted.tracer), chat("o", model="m", messages=[{"tool_calls": [1]}], parameters={}) as traced:
         traced.output = ChatAnswer({"content": [{"type": "text", "text": "hi"}]}, None, 0, 0)
-    said = attributes(noted, "chat")
-    assert said["learnloop.untraced"] == "TypeError"
-    assert said["gen_ai.response.finish_reasons"] == ("unknown",)
+    recorded = attributes(noted, "chat")
+    assert recorded["learnloop.untraced"] == "TypeError"
+    assert recorded["gen_ai.response.finish_reasons"] == ("unknown",)

@@ -23,16 +23,16 @@ class Everything:
 
 
 def test_tasks_are_split_once_and_for_all() -> None:
-    made = build("mcp", {"scenarios": TASKS}, UNUSED)
+    environment = build("mcp", {"scenarios": TASKS}, UNUSED)
     again = build("mcp", {"scenarios": TASKS}, UNUSED)
-    splits = {split: made.scenarios(split, 100, seed=3) for split in ("train", "validation", "test")}
-    assert {split: len({each.id for each in found}) for split, found in splits.items()} == {
+    splits = {split: environment.scenarios(split, 100, seed=3) for split in ("train", "validation", "test")}
+    assert {split: len({scenario.id for scenario in scenarios}) for split, scenarios in splits.items()} == {
         "train": 6, "validation": 2, "test": 2
     }  # fmt: skip
     assert splits["test"] == again.scenarios("test", 100, seed=3)
     number = int(splits["test"][0].id.removeprefix("given."))
     assert splits["test"][0] == Scenario(f"given.{number}", "test", {"task": f"task {number}"}, {"answer": str(number)})
-    assert made.episode(splits["test"][0]).messages()[1] == {"role": "user", "content": f"task {number}"}
+    assert environment.episode(splits["test"][0]).messages()[1] == {"role": "user", "content": f"task {number}"}
 
 
 @pytest.mark.parametrize(
@@ -66,15 +66,15 @@ def test_without_a_server_or_tasks_nothing_runs() -> None:
         build("mcp", {"server": {"command": ["x"]}}, UNUSED, Everything()).scenarios("train", 1, seed=0)
 
 
-async def test_an_episode_that_nobody_was_asked_about_is_not_opened() -> None:
-    made = build("mcp", {"server": {"command": ["true"]}}, UNUSED)
-    episode: Any = made.episode(made.ask({"task": "x"}))
+async def test_an_episode_without_permission_is_not_opened() -> None:
+    environment = build("mcp", {"server": {"command": ["true"]}}, UNUSED)
+    episode: Any = environment.episode(environment.ask({"task": "x"}))
     with pytest.raises(Exception, match="permission"):
         await episode.open()
 
 
 def test_what_is_no_task_cannot_be_asked() -> None:
-    made = build("mcp", {}, UNUSED)
+    environment = build("mcp", {}, UNUSED)
     for task in ({}, {"task": 3}, {"task": "x", "more": 1}):
         with pytest.raises(ValueError, match="task"):
-            made.ask(task)
+            environment.ask(task)

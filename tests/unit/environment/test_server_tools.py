@@ -45,9 +45,9 @@ def test_a_sound_schema_stays_as_it_is(schema: Any) -> None:
     ],
 )
 def test_arguments_are_found_where_servers_put_them(schema: Any, offered_names: set[str]) -> None:
-    found = parameters(schema)
-    assert set(found["properties"]) == offered_names
-    assert not {"anyOf", "oneOf", "allOf", "$ref", "not", "enum"} & found.keys()
+    schema_offered = parameters(schema)
+    assert set(schema_offered["properties"]) == offered_names
+    assert not {"anyOf", "oneOf", "allOf", "$ref", "not", "enum"} & schema_offered.keys()
 
 
 _KEYS = (
@@ -72,6 +72,6 @@ _json = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(_KEYS), _json))
 def test_the_engine_takes_whatever_a_server_says(schema: dict[str, Any]) -> None:
-    found = parameters(schema)
-    _checked_tools([{"type": "function", "function": {"name": "look", "parameters": found}}])
-    assert parameters(found) == found
+    schema_offered = parameters(schema)
+    _checked_tools([{"type": "function", "function": {"name": "look", "parameters": schema_offered}}])
+    assert parameters(schema_offered) == schema_offered

@@ -1,48 +1,15 @@
 """Spans nest by context: in whatever way work is spread, each finds its parent."""
 
 import asyncio
-import json
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Tracer
 
 from learnloop_service.app.aio.event_loops import run_in_thread
 from learnloop_service.environment.trace import span, tracing
-
-
-class Noted:
-    """A tracer, and the spans that ended: each as `parent/name`, with what became of it."""
-
-    def __init__(self) -> None:
-        self._exporter = InMemorySpanExporter()
-        provider = TracerProvider(shutdown_on_exit=False)
-        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.tracer: Tracer = provider.get_tracer("test")
-
-    @property
-    def spans(self) -> dict[str, ReadableSpan]:
-        spans = {span.context.span_id: span for span in self._exporter.get_finished_spans() if span.context}
-
-        def path(span: ReadableSpan) -> str:
-            above = spans.get(span.parent.span_id) if span.parent else None
-            return f"{path(above)}/{span.name}" if above else span.name
-
-        return {path(span): span for span in spans.values()}
-
-    @property
-    def ended(self) -> dict[str, tuple[Any, str | None]]:
-        """Path to output and error."""
-        attributes: dict[str, Mapping[str, Any]] = {path: span.attributes or {} for path, span in self.spans.items()}
-        return {
-            path: (json.loads(said.get("output.value", "null")), said.get("error.type"))
-            for path, said in attributes.items()
-        }
+from tests.fakes.noted_spans import Noted
 
 
 async def a_rollout(number: int) -> None:
@@ -56,10 +23,10 @@ async def a_rollout(number: int) -> None:
 
 
 def tree(*rollouts: int, under: str = "") -> dict[str, tuple[Any, str | None]]:
-    """What `a_rollout` leaves."""
-    each = {f"{under}rollout{number}": number for number in rollouts}
-    return dict.fromkeys(each, (None, None)) | {
-        f"{path}/{turn}": (number, None) for path, number in each.items() for turn in ("one", "two")
+    """The spans that `a_rollout` leaves."""
+    numbers = {f"{under}rollout{number}": number for number in rollouts}
+    return dict.fromkeys(numbers, (None, None)) | {
+        f"{path}/{turn}": (number, None) for path, number in numbers.items() for turn in ("one", "two")
     }
 
 
@@ -101,7 +68,7 @@ async def test_a_runs_own_thread_begins_without_and_may_trace_for_itself() -> No
 
 
 async def test_a_judges_request_on_another_loop_nests_too() -> None:
-    """Litellm's loop lives in a thread of its own; a coroutine that is handed to it brings its context."""
+    """Litellm's loop runs in another thread; a coroutine that is handed to it brings its context."""
     noted = Noted()
     loop = asyncio.new_event_loop()
     with tracing(noted.tracer), span("judge"):
@@ -170,7 +137,7 @@ def test_all_spans_below_carry_the_run_and_the_iteration() -> None:
 
 
 def test_spans_of_another_library_neither_hold_ours_nor_are_held_up() -> None:
-    """Whatever the process traces with, what is ours begins a tree of its own."""
+    """Our spans begin a separate tree, whatever library the process traces with."""
     noted, theirs = Noted(), Noted()
     with theirs.tracer.start_as_current_span("request"), tracing(noted.tracer), span("ask"):
         assert trace.get_current_span().is_recording()

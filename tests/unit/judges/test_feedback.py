@@ -26,7 +26,9 @@ class Known:
         return self._evidence
 
 
-def sent(id: str, citations: str, online: float | None = None, wins: float = 0.0, losses: float = 0.0) -> Evidence:
+def evidence_of(
+    id: str, citations: str, online: float | None = None, wins: float = 0.0, losses: float = 0.0
+) -> Evidence:
     return Evidence(id, frozenset(citations), online, wins, losses)
 
 
@@ -43,66 +45,72 @@ async def score(
 
 
 async def test_an_email_is_scored_by_what_came_of_it() -> None:
-    own = await score(email("a"), sent("a", "ab", 0.6), sent("b", "ab", 0.0))
-    assert own.value == 0.6
-    assert own.parts == {"online": 0.6}
+    score_of_a = await score(email("a"), evidence_of("a", "ab", 0.6), evidence_of("b", "ab", 0.0))
+    assert score_of_a.value == 0.6
+    assert score_of_a.parts == {"online": 0.6}
 
 
 async def test_people_are_weighted_by_their_confidence() -> None:
-    evidence = sent("a", "ab", online=0.2, wins=1.5, losses=0.5)
+    evidence = evidence_of("a", "ab", online=0.2, wins=1.5, losses=0.5)
     assert (await score(email("a"), evidence, config={"signal": "human"})).value == 0.75
     assert (await score(email("a"), evidence, config={"signal": "online"})).value == 0.2
 
 
 async def test_a_new_email_is_estimated_from_those_that_cite_the_same() -> None:
     # Overlaps 2/2, 1/3 and 0; the mean of all three is 0.5.
-    told = await score(email(), sent("a", "ab", 0.8), sent("b", "bc", 0.4), sent("c", "xy", 0.3))
-    assert told.value == pytest.approx((1.0 * 0.8 + 1 / 3 * 0.4 + 0.5) / (1.0 + 1 / 3 + 1.0))
-    assert "2 of 3 emails" in told.explanation
+    estimate = await score(
+        email(), evidence_of("a", "ab", 0.8), evidence_of("b", "bc", 0.4), evidence_of("c", "xy", 0.3)
+    )
+    assert estimate.value == pytest.approx((1.0 * 0.8 + 1 / 3 * 0.4 + 0.5) / (1.0 + 1 / 3 + 1.0))
+    assert "2 of 3 emails" in estimate.explanation
 
 
 async def test_an_email_like_no_other_is_taken_for_average() -> None:
-    told = await score(email(citations="z"), sent("a", "ab", 0.8), sent("b", "bc", 0.4))
-    assert told.value == pytest.approx(0.6)
-    assert (await score(email(citations=""), sent("a", "", 0.8), sent("b", "b", 0.4))).value == pytest.approx(0.6)
+    estimate = await score(email(citations="z"), evidence_of("a", "ab", 0.8), evidence_of("b", "bc", 0.4))
+    assert estimate.value == pytest.approx(0.6)
+    assert (
+        await score(email(citations=""), evidence_of("a", "", 0.8), evidence_of("b", "b", 0.4))
+    ).value == pytest.approx(0.6)
 
 
 async def test_evidence_without_the_signal_counts_for_nothing() -> None:
-    only_liked = sent("a", "ab", online=None, wins=1.0)
+    only_liked = evidence_of("a", "ab", online=None, wins=1.0)
     assert (await score(email("a"), only_liked)).value is None
-    told = await score(email("a"), only_liked, sent("b", "ab", 0.4))
-    assert told.value == pytest.approx(0.4)
+    estimate = await score(email("a"), only_liked, evidence_of("b", "ab", 0.4))
+    assert estimate.value == pytest.approx(0.4)
 
 
 async def test_without_evidence_there_is_no_score() -> None:
     for signal in ("online", "human"):
-        told = await score(email(), config={"signal": signal})
-        assert told.value is None
-        assert f"no {signal} feedback" in told.explanation
+        estimate = await score(email(), config={"signal": signal})
+        assert estimate.value is None
+        assert f"no {signal} feedback" in estimate.explanation
 
 
 async def test_no_final_email_is_a_zero_only_beside_emails_that_were_sent() -> None:
     none = Candidate("new", {"email": None}, [])
     assert (await score(none)).value is None
-    assert (await score(none, sent("a", "ab", 0.8))).value == 0.0
+    assert (await score(none, evidence_of("a", "ab", 0.8))).value == 0.0
 
 
 async def test_an_answer_that_is_no_email_is_scored_by_people_alone() -> None:
     answer = Candidate("a", {"answer": "14 March"}, [])
-    own, other = sent("a", "", wins=3.0, losses=1.0), sent("b", "", wins=1.0)
-    assert (await score(answer, own, other, config={"signal": "human"})).value == 0.75
+    liked, other = evidence_of("a", "", wins=3.0, losses=1.0), evidence_of("b", "", wins=1.0)
+    assert (await score(answer, liked, other, config={"signal": "human"})).value == 0.75
     assert (await score(answer, other, config={"signal": "human"})).value is None
-    assert (await score(answer, own, other)).value is None
+    assert (await score(answer, liked, other)).value is None
 
 
 async def test_invented_evidence_is_named() -> None:
-    told = await score(email(), Evidence("a", frozenset("ab"), 0.8, 0, 0, simulated=True), sent("b", "b", 0.4))
-    assert "1 of 2 heard from the market simulator" in told.explanation
-    assert list(told.parts) == ["online (market simulator)"]
+    estimate = await score(
+        email(), Evidence("a", frozenset("ab"), 0.8, 0, 0, simulated=True), evidence_of("b", "b", 0.4)
+    )
+    assert "1 of 2 heard from the market simulator" in estimate.explanation
+    assert list(estimate.parts) == ["online (market simulator)"]
 
 
 EVIDENCE = st.builds(
-    sent,
+    evidence_of,
     st.text("pqrs", min_size=3),
     st.text("abcd"),
     st.sampled_from((None, *ONLINE.values())),
@@ -112,14 +120,14 @@ EVIDENCE = st.builds(
 
 
 @given(st.lists(EVIDENCE), st.text("abcd"), st.sampled_from(("online", "human")))
-async def test_a_score_is_in_range_and_among_what_is_known(known: list[Evidence], cited: str, signal: str) -> None:
-    told = await score(email(citations=cited), *known, config={"signal": signal})
-    values = [each.online for each in known if each.online is not None]
+async def test_a_score_is_in_range_and_among_what_is_known(evidence: list[Evidence], cited: str, signal: str) -> None:
+    estimate = await score(email(citations=cited), *evidence, config={"signal": signal})
+    values = [item.online for item in evidence if item.online is not None]
     if signal == "human":
-        values = [each.wins / (each.wins + each.losses) for each in known if each.wins + each.losses]
-    assert (told.value is None) == (not values)
-    if told.value is not None:
-        assert min(values) - 1e-9 <= told.value <= max(values) + 1e-9
+        values = [item.wins / (item.wins + item.losses) for item in evidence if item.wins + item.losses]
+    assert (estimate.value is None) == (not values)
+    if estimate.value is not None:
+        assert min(values) - 1e-9 <= estimate.value <= max(values) + 1e-9
 
 
 async def test_the_market_simulator_scores_each_email_and_says_so() -> None:
@@ -127,14 +135,14 @@ async def test_the_market_simulator_scores_each_email_and_says_so() -> None:
         "email": {"subject": "Rellik for Velmor", "body": "word " * 20 + "?", "citations": ["a"]},
         **dict.fromkeys(("citations_read", "cited_product", "named_prospect", "named_company"), True),
     }
-    judge = build({"market": {"seed": 7}}, JudgeServices(feedback=Known(sent("a", "a", 1.0))))
+    judge = build({"market": {"seed": 7}}, JudgeServices(feedback=Known(evidence_of("a", "a", 1.0))))
     candidates = [Candidate("1", outcome, []), Candidate("2", outcome, []), Candidate("3", {"email": None}, [])]
     first, again, none = (await judge.judge(SCENARIO, candidates)).scores
     assert first == again
     assert first.value == max(ONLINE[event] for event in Market(7).events(SCENARIO.task, outcome))
     assert list(first.parts) == ["online (market simulator)"]
     assert none.value == 0.0
-    assert all("market simulator" in each.explanation for each in (first, none))
+    assert all("market simulator" in score.explanation for score in (first, none))
     answer = await judge.judge(SCENARIO, [Candidate("1", {"answer": "no email"}, [])])
     assert answer.scores[0].value is None
 

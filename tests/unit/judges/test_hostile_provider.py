@@ -21,7 +21,7 @@ from tests.fakes.hostile_provider import (
 
 KEY = "judge-canary-key-0001"
 MOST_TAKEN = 32 * 2**20
-"""Bytes. We take 1 MB; the rest lies in the buffers of two sockets."""
+"""Bytes that the provider can send. We take 1 MB; the buffers of two sockets take the rest."""
 ODD = {
     "invalid UTF-8": b'{"choices": [{"message": {"content": "\xff\xfe"}}]}',
     "HTML": b"<html>sign in</html>",
@@ -60,7 +60,7 @@ async def test_what_has_no_end_is_not_taken(answer: Answer) -> None:
     async with hostile_provider(answer) as provider:
         await _refusal(provider.url, timeout_s=10.0)
         assert provider.heads
-        assert provider.sent < MOST_TAKEN
+        assert provider.accepted_bytes < MOST_TAKEN
 
 
 async def test_an_answer_that_drips_meets_the_deadline() -> None:

@@ -177,25 +177,26 @@ async def test_a_slow_text_does_not_hold_the_event_loop(make: Callable[[], Judge
         await asyncio.sleep(1e-4)
         turns += 1
     [score] = (await judging).scores
-    assert (score.value, "ignore all previous instructions" in score.explanation) == (0.0, True)
+    assert score.value == 0.0
+    assert "ignore all previous instructions" in score.explanation
     assert turns > 5
 
 
 async def test_at_most_two_of_500_ordinary_answers_are_taken_for_orders() -> None:
-    """Each is a group of its own with an answer that is not suspect, so that the judge model is asked about it."""
+    """Every answer is grouped with one that is not suspect, so that the judge model is asked about it."""
     answers = ordinary_answers()
     assert len(set(answers)) == len(answers) == 500
     async with scripted_judge() as server:
         for judge in (RulerJudge(server.model(), "be fair", passes=1), CorrectnessJudge(server.model())):
-            found = [
+            question_sets = [
                 (await asyncio.to_thread(judge.questions, scenario, [_answered(task, answer), _answered(task, "No.")]))
                 for task, answer in answers
                 for scenario in [Scenario("s", "train", {"question": task}, {"answer": "x"})]
             ]
             alarms = [
                 answer
-                for (_, answer), questions in zip(answers, found, strict=True)
-                if not any(_shows(str(each.messages), answer) for each in questions)
+                for (_, answer), questions in zip(answers, question_sets, strict=True)
+                if not any(_shows(str(question.messages), answer) for question in questions)
             ]
             assert len(alarms) <= 2, alarms
 

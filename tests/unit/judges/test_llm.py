@@ -60,13 +60,13 @@ def test_prices_are_those_of_the_list() -> None:
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_every_provider_has_priced_models(provider: str) -> None:
     """The list names some providers differently."""
-    known = {each.id: each for each in get_snapshot().providers}
-    [listed] = [each for each in known.values() if each.id == _PROVIDERS.get(provider, provider)]
+    providers = {provider_of_list.id: provider_of_list for provider_of_list in get_snapshot().providers}
+    [listed] = [listing for listing in providers.values() if listing.id == _PROVIDERS.get(provider, provider)]
     folder = "accounts/fireworks/models/" if provider == "fireworks_ai" else ""
-    priced = [each for model in listed.models if (each := listed_price(f"{provider}/{folder}{model.id}")) is not None]
+    priced = [price for model in listed.models if (price := listed_price(f"{provider}/{folder}{model.id}")) is not None]
     assert priced
-    assert all(each.prompt >= 0 and each.completion >= 0 for each in priced)
-    assert max(each.completion for each in priced) < 1e-2, "dollars for a token, not for a million"
+    assert all(price.prompt >= 0 and price.completion >= 0 for price in priced)
+    assert max(price.completion for price in priced) < 1e-2, "dollars for a token, not for a million"
 
 
 SCHEMA_REFUSED = [
@@ -82,8 +82,8 @@ async def test_every_model_is_asked_for_the_schema_and_without_it_if_it_refuses(
     schema = {"type": "object", "properties": {"score": {"type": "number"}}}
     async with scripted_judge([_refusal(400, message), ANSWER]) as server:
         await complete(server.model(), QUESTION, schema=schema, temperature=None, timeout_s=10)
-        asked, again = server.requests
-    assert asked["response_format"]["json_schema"]["schema"] == schema
+        first, again = server.requests
+    assert first["response_format"]["json_schema"]["schema"] == schema
     assert "response_format" not in again
 
 
@@ -91,11 +91,11 @@ async def test_every_model_is_asked_for_the_schema_and_without_it_if_it_refuses(
 async def test_a_key_that_is_a_word_is_not_cut_out_of_answers(key: str) -> None:
     text = json.dumps({"scores": [{"id": "1", "explanation": f"EMPTY, no-key: {key}", "score": 0.5}]})
     async with scripted_judge([Raw(body=json.dumps(completion(text)))]) as server:
-        found = await complete(server.model(api_key=key), QUESTION, schema={}, temperature=None, timeout_s=10)
-    assert found.text == text
+        completed = await complete(server.model(api_key=key), QUESTION, schema={}, temperature=None, timeout_s=10)
+    assert completed.text == text
 
 
 async def test_a_secret_key_is_cut_out_of_answers() -> None:
     async with scripted_judge([Raw(body=json.dumps(completion(f"your key is {KEY}")))]) as server:
-        found = await complete(server.model(), QUESTION, schema={}, temperature=None, timeout_s=10)
-    assert found.text == "your key is [key]"
+        completed = await complete(server.model(), QUESTION, schema={}, temperature=None, timeout_s=10)
+    assert completed.text == "your key is [key]"

@@ -90,8 +90,8 @@ def test_repeating_a_mail_does_not_win(index: int) -> None:
     mail = next(email for email in world.emails if email.id == world.source_id)
     sentences = [f"{sentence}." for sentence in mail.body.removesuffix(".").split(". ")]
     assert any(same_answer(sentence, world.answer) for sentence in sentences)
-    shown = f"From: {mail.sender}\nDate: {mail.sent_at:%d %b %Y}\nSubject: {mail.subject}\n\n{mail.body}"
-    assert not same_answer(shown, world.answer)
+    whole_mail = f"From: {mail.sender}\nDate: {mail.sent_at:%d %b %Y}\nSubject: {mail.subject}\n\n{mail.body}"
+    assert not same_answer(whole_mail, world.answer)
     if len(sentences) > 1:
         assert not same_answer(mail.body, world.answer)
 
@@ -190,8 +190,8 @@ async def test_labels_leave_no_room_for_a_list_of_all() -> None:
     labels, judge = "billing, shipping or returns", build({"extra_words": 0}, JudgeServices())
     assert same_answer(labels, "shipping")
     candidates = [Candidate(answer, {"answer": answer}, []) for answer in (labels, "Shipping.")]
-    found = await judge.judge(Scenario("s", "test", {}, {"answer": "shipping"}), candidates)
-    assert [each.value for each in found.scores] == [0.0, 1.0]
+    judgement = await judge.judge(Scenario("s", "test", {}, {"answer": "shipping"}), candidates)
+    assert [score.value for score in judgement.scores] == [0.0, 1.0]
     for wrong in ({"extra_words": -1}, {"extra_words": True}, {"words": 1}):
         with pytest.raises(ValueError, match="extra_words"):
             build(wrong, JudgeServices())

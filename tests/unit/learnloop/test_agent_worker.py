@@ -65,10 +65,14 @@ def test_the_end_of_a_long_complaint_is_kept() -> None:
 
 def test_a_command_finds_its_model_under_the_names_that_clients_read() -> None:
     session = {"id": "S", "base_url": "http://a/sessions/S/v1", "api_key": "las_k", "model": "p/m@1"}
-    found = variables({"session": session, "task": {"a": "ü"}, "attempt": 2, "deadline": "soon"})
-    assert (found["OPENAI_BASE_URL"], found["ANTHROPIC_BASE_URL"]) == ("http://a/sessions/S/v1", "http://a/sessions/S")
-    assert (found["OPENAI_API_KEY"], found["ANTHROPIC_API_KEY"], found["OPENAI_MODEL"]) == ("las_k", "las_k", "p/m@1")
-    assert (found["LEARNLOOP_TASK"], found["LEARNLOOP_ATTEMPT"]) == ('{"a": "ü"}', "2")
+    environment = variables({"session": session, "task": {"a": "ü"}, "attempt": 2, "deadline": "soon"})
+    assert environment["OPENAI_BASE_URL"] == "http://a/sessions/S/v1"
+    assert environment["ANTHROPIC_BASE_URL"] == "http://a/sessions/S"
+    assert environment["OPENAI_API_KEY"] == "las_k"
+    assert environment["ANTHROPIC_API_KEY"] == "las_k"
+    assert environment["OPENAI_MODEL"] == "p/m@1"
+    assert environment["LEARNLOOP_TASK"] == '{"a": "ü"}'
+    assert environment["LEARNLOOP_ATTEMPT"] == "2"
 
 
 def test_a_command_inherits_what_it_needs_to_run_and_what_is_named() -> None:
@@ -80,11 +84,11 @@ def test_a_command_inherits_what_it_needs_to_run_and_what_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("entry", "message"),
     [("D", "--env D: the environment has no D; set it"), ("=1", "--env =1: expected NAME or NAME=VALUE")],
 )
-def test_a_variable_that_cannot_be_passed_on_is_named(entry: str, said: str) -> None:
-    with pytest.raises(CannotWork, match=said):
+def test_a_variable_that_cannot_be_passed_on_is_named(entry: str, message: str) -> None:
+    with pytest.raises(CannotWork, match=message):
         passed_on([entry], {"A": "1"})
 
 
@@ -108,7 +112,7 @@ async def test_that_the_service_was_away_is_no_fault_of_the_command(
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Iterator[Path]:
+def pipe(tmp_path: Path) -> Iterator[Path]:
     """A pipe that nothing is written to: `cat` of it runs until the test ends."""
     path = tmp_path / "held"
     os.mkfifo(path)
@@ -118,8 +122,7 @@ def held(tmp_path: Path) -> Iterator[Path]:
 
 async def _worked(script: str, **environment: str) -> Any:
     worker = AgentWorker("http://127.0.0.1:9", ["/bin/sh", "-c", script], environment, None, 1, "w", True)
-    session = {"id": "1", "base_url": "http://127.0.0.1:9/v1", "api_key": "k", "model": "m"}
-    command = await worker._start_command({"session": session, "task": {}, "attempt": 1, "deadline": "never"})
+    command = await worker._start_command({"LEARNLOOP_TASK": "{}", "LEARNLOOP_SESSION": "1"})
     try:
         async with asyncio.timeout(60):
             return await _result(command)
@@ -136,9 +139,9 @@ LEFT_RUNNING = {
 }
 
 
-@pytest.mark.parametrize("left", LEFT_RUNNING.values(), ids=LEFT_RUNNING)
+@pytest.mark.parametrize("background", LEFT_RUNNING.values(), ids=LEFT_RUNNING)
 @pytest.mark.parametrize(
-    ("said", "outcome"),
+    ("command", "outcome"),
     [
         ("""echo '{"reward": 1}'""", {"reward": 1}),
         ("echo It is 42.", {"output": "It is 42."}),
@@ -148,19 +151,19 @@ LEFT_RUNNING = {
     ids=["a reward", "an output", "nothing", "much before it"],
 )
 async def test_a_command_ends_when_it_ends_whatever_it_left_running(
-    left: str, said: str, outcome: Any, held: Path, monkeypatch: pytest.MonkeyPatch
+    background: str, command: str, outcome: Any, pipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_worker, "_FLUSH_S", 0.05)
-    environment = {"PATH": os.environ["PATH"], "HELD": str(held)}
-    assert await _worked(f"{left} {said}", **environment) == outcome
+    environment = {"PATH": os.environ["PATH"], "HELD": str(pipe)}
+    assert await _worked(f"{background} {command}", **environment) == outcome
 
 
 async def test_the_error_of_a_command_is_read_whatever_it_left_running(
-    held: Path, monkeypatch: pytest.MonkeyPatch
+    pipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_worker, "_FLUSH_S", 0.05)
     with pytest.raises(CommandFailed, match="status 3: no disk left"):
-        await _worked("cat $HELD & echo no disk left >&2; exit 3", PATH=os.environ["PATH"], HELD=str(held))
+        await _worked("cat $HELD & echo no disk left >&2; exit 3", PATH=os.environ["PATH"], HELD=str(pipe))
 
 
 async def test_an_outcome_that_another_process_passes_on_is_read(tmp_path: Path) -> None:

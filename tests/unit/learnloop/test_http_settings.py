@@ -90,8 +90,8 @@ entries = st.one_of(
 
 
 @given(st.lists(entries), st.sampled_from([",", ", ", " "]), st.sampled_from(["no_proxy", "NO_PROXY"]))
-def test_clients_of_libraries_spare_this_machine(found: list[str], between: str, name: str) -> None:
-    environ = {"HTTP_PROXY": PROXY, name: between.join(found)}
+def test_clients_of_libraries_spare_this_machine(hosts: list[str], between: str, name: str) -> None:
+    environ = {"HTTP_PROXY": PROXY, name: between.join(hosts)}
     spare_loopback(environ)
     with pytest.MonkeyPatch.context() as patch:
         for variable, value in environ.items():

@@ -29,14 +29,14 @@ class Performed:
         self.waits: list[float] = []
         self.emitted: list[Any] = []
         self.result: Any = None
-        given, error, remaining = None, None, iter(script)
+        reply, error, remaining = None, None, iter(script)
         while True:
             try:
-                step = steps.throw(error) if error else steps.send(given)
+                step = steps.throw(error) if error else steps.send(reply)
             except StopIteration as ended:
                 self.result = ended.value
                 return
-            given = error = None
+            reply = error = None
             if isinstance(step, Wait):
                 self.waits.append(step.seconds)
             elif isinstance(step, Emit):
@@ -44,9 +44,9 @@ class Performed:
             else:
                 if not isinstance(step, ReadLine):
                     self.sent.append(step)
-                given = next(remaining)
-                if isinstance(given, Exception):
-                    given, error = None, given
+                reply = next(remaining)
+                if isinstance(reply, Exception):
+                    reply, error = None, reply
 
 
 def test_a_post_is_repeated_with_the_same_key_and_body() -> None:
@@ -57,23 +57,27 @@ def test_a_post_is_repeated_with_the_same_key_and_body() -> None:
         replied(429, retry_after="7"),
         replied(202, {"run_id": "r"}),
     ]
-    done = Performed(operation.learn_loop({"iterations": 2}, None), script)
-    assert done.result == {"run_id": "r"}
-    assert len({(each.headers["idempotency-key"], each.content) for each in done.sent if isinstance(each, Send)}) == 1
-    assert (len(done.sent), done.waits) == (5, [0.5, 1.0, 2.0, 7.0])
+    performed = Performed(operation.learn_loop({"iterations": 2}, None), script)
+    assert performed.result == {"run_id": "r"}
+    assert (
+        len({(step.headers["idempotency-key"], step.content) for step in performed.sent if isinstance(step, Send)}) == 1
+    )
+    assert len(performed.sent) == 5
+    assert performed.waits == [0.5, 1.0, 2.0, 7.0]
 
 
 def test_a_given_key_is_used() -> None:
-    done = Performed(operation.learn_loop({}, "mine"), [replied(202)])
-    assert done.sent[0].headers["idempotency-key"] == "mine"
+    performed = Performed(operation.learn_loop({}, "mine"), [replied(202)])
+    assert performed.sent[0].headers["idempotency-key"] == "mine"
 
 
 def test_a_session_is_opened_without_a_key() -> None:
     """The service keeps no secret, so that a repetition with the same key would be refused."""
-    done = Performed(operation.open_session("m", {"ttl_s": 60}), [LOST, replied(201, {"id": "s"})])
-    assert (len(done.sent), "idempotency-key" in done.sent[1].headers) == (2, False)
-    assert isinstance(sent := done.sent[1], Send)
-    assert json.loads(sent.content or b"") == {"model": "m", "ttl_s": 60}
+    performed = Performed(operation.open_session("m", {"ttl_s": 60}), [LOST, replied(201, {"id": "s"})])
+    assert len(performed.sent) == 2
+    assert "idempotency-key" not in performed.sent[1].headers
+    assert isinstance(second := performed.sent[1], Send)
+    assert json.loads(second.content or b"") == {"model": "m", "ttl_s": 60}
 
 
 def test_patience_ends() -> None:
@@ -85,10 +89,11 @@ def test_patience_ends() -> None:
         Performed(operation.run_state("r"), [replied(429)] * (operation.RETRIES + 1))
 
 
-def test_a_command_waits_where_requests_are_limited_and_not_for_a_service_that_is_away() -> None:
+def test_a_command_waits_for_a_rate_limit_but_not_for_an_absent_service() -> None:
     limited = [replied(429, retry_after="7"), replied(200, {"items": []})]
-    done = Performed(operation.request("GET", "/runs", patient=False), limited)
-    assert (done.result.json(), done.waits) == ({"items": []}, [7.0])
+    performed = Performed(operation.request("GET", "/runs", patient=False), limited)
+    assert performed.result.json() == {"items": []}
+    assert performed.waits == [7.0]
     with pytest.raises(Unreachable):
         Performed(operation.request("GET", "/runs", patient=False), [LOST])
     with pytest.raises(ServiceError):
@@ -113,14 +118,17 @@ def test_an_error_says_what_is_wrong() -> None:
         Performed(operation.learn_loop({}, None), [replied(422, problem)])
     error = raised.value
     assert str(error) == "POST /learn-loop failed (422): judge.name: Unknown judge 'x'."
-    assert (error.status, error.title, error.detail, error.errors) == (422, "Invalid request", "1 field", errors)
+    assert error.status == 422
+    assert error.title == "Invalid request"
+    assert error.detail == "1 field"
+    assert error.errors == errors
 
 
 def line(seq: int) -> str:
     return f"data: {json.dumps({'seq': seq})}"
 
 
-def test_a_stream_goes_on_where_it_broke_off() -> None:
+def test_a_stream_continues_where_it_broke_off() -> None:
     script = [
         replied(200), "id: 4", line(4), 'data: {"done": 1}', line(5), LOST,
         LOST,
@@ -129,10 +137,10 @@ def test_a_stream_goes_on_where_it_broke_off() -> None:
         replied(200), None,
         replied(204),
     ]  # fmt: skip
-    done = Performed(operation.events("r", 3), script)
-    assert [each["seq"] for each in done.emitted] == [4, 5, 6]
-    assert [each.headers["last-event-id"] for each in done.sent] == ["3", "5", "5", "5", "6", "6"]
-    assert done.waits == [0.5, 1.0, 2.0, 0.5]
+    performed = Performed(operation.events("r", 3), script)
+    assert [event["seq"] for event in performed.emitted] == [4, 5, 6]
+    assert [request.headers["last-event-id"] for request in performed.sent] == ["3", "5", "5", "5", "6", "6"]
+    assert performed.waits == [0.5, 1.0, 2.0, 0.5]
 
 
 def test_a_stream_that_is_refused_ends() -> None:
@@ -145,8 +153,9 @@ def test_a_stream_that_is_refused_ends() -> None:
 @pytest.mark.parametrize("status", operation.AT_REST)
 def test_waiting_ends_with_the_run(status: str) -> None:
     states = [{"status": "queued"}, {"status": "running"}, {"status": status}]
-    done = Performed(operation.wait("r", None), [replied(200, state) for state in states])
-    assert (done.result, done.waits) == ({"status": status}, [0.2, 0.4])
+    performed = Performed(operation.wait("r", None), [replied(200, state) for state in states])
+    assert performed.result == {"status": status}
+    assert performed.waits == [0.2, 0.4]
 
 
 def test_waiting_ends_in_time() -> None:

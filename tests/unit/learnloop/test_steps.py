@@ -21,11 +21,11 @@ class Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):
         self.body = body
 
     def __iter__(self) -> Iterator[bytes]:
-        return (bytes([each]) for each in self.body)
+        return (bytes([byte]) for byte in self.body)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for each in self:
-            yield each
+        for piece in self:
+            yield piece
 
 
 def answer(request: httpx.Request) -> httpx.Response:
@@ -33,7 +33,7 @@ def answer(request: httpx.Request) -> httpx.Response:
     events = [event for event in EVENTS if event["seq"] > after]  # type: ignore[operator]
     if not events:
         return httpx.Response(204)
-    text = "".join(f"id: {each['seq']}\r\ndata: {json.dumps(each, ensure_ascii=False)}\n\n" for each in events)
+    text = "".join(f"id: {event['seq']}\r\ndata: {json.dumps(event, ensure_ascii=False)}\n\n" for event in events)
     return httpx.Response(200, stream=Pieces(text.encode()))
 
 
@@ -44,7 +44,7 @@ async def asynchronous() -> list[Any]:
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_line_ends_where_the_service_ends_it(kind: str) -> None:
-    """Not where other characters end lines of text, which a message may have."""
+    """Other characters that end lines of text can stand in a message."""
     if kind == "async":
         assert asyncio.run(asynchronous()) == EVENTS
         return

@@ -14,7 +14,7 @@ marks = pytest.mark.parametrize(("opening", "closing"), THOUGHT_MARKS.items(), i
 words = st.text(st.sampled_from('abc {}[]"\n'), max_size=12)
 
 
-def made(tool_format: ToolFormat, text: str, *, in_thought: bool = False) -> list[str]:
+def names_called(tool_format: ToolFormat, text: str, *, in_thought: bool = False) -> list[str]:
     reply = tool_format.read(text, in_thought=in_thought)
     assert reply.malformed is None
     return [call.name for call in reply.tool_calls]
@@ -25,16 +25,18 @@ def made(tool_format: ToolFormat, text: str, *, in_thought: bool = False) -> lis
 def test_a_drafted_call_is_not_made(tool_format: ToolFormat, opening: str, closing: str) -> None:
     real, draft = tool_format.write([REAL]), tool_format.write([DRAFT])
     thought = f"{opening}\nMaybe {draft}? No.\n{closing}"
-    assert made(tool_format, f"{thought}\n\n{real}") == ["look_up"]
+    assert names_called(tool_format, f"{thought}\n\n{real}") == ["look_up"]
     assert tool_format.read(f"{thought}\n\n{real}").content == (None if tool_format.in_channels else thought)
-    assert made(tool_format, f"{thought}\n\nIt is four.") == []
-    assert made(tool_format, f"{opening}\nMaybe {draft}") == []
-    assert made(tool_format, f"Well. {thought} Then {real}") == ["look_up"]
+    assert names_called(tool_format, f"{thought}\n\nIt is four.") == []
+    assert names_called(tool_format, f"{opening}\nMaybe {draft}") == []
+    assert names_called(tool_format, f"Well. {thought} Then {real}") == ["look_up"]
     # the prompt opened the thought
-    assert made(tool_format, f"Maybe {draft}? No.\n{closing}\n\n{real}") == ["look_up"]
-    assert made(tool_format, f"Maybe {draft}? No.\n{closing}\n\n{real}", in_thought=True) == ["look_up"]
-    assert made(tool_format, f"Maybe {draft}? Let me", in_thought=True) == []
-    assert made(tool_format, f"{opening}After {tool_format.opening}{{ comes the name.{closing}{real}") == ["look_up"]
+    assert names_called(tool_format, f"Maybe {draft}? No.\n{closing}\n\n{real}") == ["look_up"]
+    assert names_called(tool_format, f"Maybe {draft}? No.\n{closing}\n\n{real}", in_thought=True) == ["look_up"]
+    assert names_called(tool_format, f"Maybe {draft}? Let me", in_thought=True) == []
+    assert names_called(tool_format, f"{opening}After {tool_format.opening}{{ comes the name.{closing}{real}") == [
+        "look_up"
+    ]
 
 
 @formats
@@ -52,9 +54,9 @@ def test_marks_of_thoughts_in_arguments_are_text(
         assert call.arguments == arguments
 
 
-@given(tool_format=st.sampled_from(list(FORMATS.values())), thought=words, said=words)
-def test_no_text_is_lost(tool_format: ToolFormat, thought: str, said: str) -> None:
-    text = f"<think>{thought}</think>{said}"
+@given(tool_format=st.sampled_from(list(FORMATS.values())), thought=words, rest=words)
+def test_no_text_is_lost(tool_format: ToolFormat, thought: str, rest: str) -> None:
+    text = f"<think>{thought}</think>{rest}"
     reply = tool_format.read(text)
     assert reply.tool_calls or reply.content == text
     assert thoughts(text)[0] == (0, text.index("</think>") + len("</think>"))

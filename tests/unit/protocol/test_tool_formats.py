@@ -45,7 +45,8 @@ def test_written_calls_are_read_back(tool_format: ToolFormat, written: list[Writ
     text = tool_format.write(written)
     assert read(tool_format, text) == written
     reply = tool_format.read(text)
-    assert (reply.content, reply.malformed) == (None, None)
+    assert reply.content is None
+    assert reply.malformed is None
     assert len({call.id for call in reply.tool_calls}) == len(written)
     assert tool_format.read(text) == reply
     assert tool_format.read(text, call_seed="turn 2").tool_calls[0].id != reply.tool_calls[0].id
@@ -57,10 +58,11 @@ def test_a_text_that_is_cut_has_the_whole_calls_or_a_reason(
 ) -> None:
     text = tool_format.write(written)
     cut = text[: data.draw(st.integers(1, len(text) - 1))]
-    reply, found = tool_format.read(cut), read(tool_format, cut)
-    assert found == written[: len(found)]
-    if not found:
-        assert (reply.content, reply.tool_calls) == (cut, ())
+    reply, whole_calls = tool_format.read(cut), read(tool_format, cut)
+    assert whole_calls == written[: len(whole_calls)]
+    if not whole_calls:
+        assert reply.content == cut
+        assert reply.tool_calls == ()
         assert reply.malformed is not None or not any(mark in cut for mark in tool_format.marks)
 
 
@@ -71,15 +73,15 @@ def test_no_text_is_an_error(tool_format: ToolFormat, text: list[str]) -> None:
     assert not (reply.tool_calls and reply.malformed)
 
 
-@given(tool_format=formats, written=calls, place=st.integers(0), text=texts)
+@given(tool_format=formats, written=calls, position=st.integers(0), text=texts)
 def test_damage_outside_of_the_json_never_changes_a_call(
-    tool_format: ToolFormat, written: WrittenCall, place: int, text: str
+    tool_format: ToolFormat, written: WrittenCall, position: int, text: str
 ) -> None:
     whole = tool_format.write([written])
     start = whole.index("{")
     edges = [*range(start + 1), *range(whole.rindex("}") + 1, len(whole) + 1)]
-    place = edges[place % len(edges)]
-    assert read(tool_format, whole[:place] + text + whole[place:]) in ([], [written])
+    position = edges[position % len(edges)]
+    assert read(tool_format, whole[:position] + text + whole[position:]) in ([], [written])
 
 
 ASKED = '{"name": "search", "arguments": {"words": ["invoice"]}}'
@@ -137,7 +139,8 @@ def test_the_forms_that_models_write_are_read(name: str, text: str, content: str
 )
 def test_what_cannot_be_read_says_why(name: str, text: str, reason: str) -> None:
     reply = FORMATS[name].read(text)
-    assert (reply.content, reply.tool_calls) == (text, ())
+    assert reply.content == text
+    assert reply.tool_calls == ()
     assert str(reply.malformed).startswith(reason)
 
 
@@ -154,15 +157,17 @@ def test_what_cannot_be_read_says_why(name: str, text: str, reason: str) -> None
 def test_other_text_and_json_is_no_call(text: str) -> None:
     for tool_format in FORMATS.values():
         reply = tool_format.read(text)
-        assert (reply.content, reply.tool_calls, reply.malformed) == (text, (), None)
+        assert reply.content == text
+        assert reply.tool_calls == ()
+        assert reply.malformed is None
 
 
 def _native(name: str, call: str, values: dict[str, Any]) -> str:
     """Write a call as a model of the format's family does."""
     if name == "qwen3_5":
         texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
-        shown = "".join(f"<parameter={key}>\n{text}\n</parameter>\n" for key, text in texts.items())
-        return f"<tool_call>\n<function={call}>\n{shown}</function>\n</tool_call>"
+        parameters = "".join(f"<parameter={key}>\n{text}\n</parameter>\n" for key, text in texts.items())
+        return f"<tool_call>\n<function={call}>\n{parameters}</function>\n</tool_call>"
     if name == "gemma4":
         return f"<|tool_call>call:{call}{_gemma(values)}<tool_call|>"
     return f" to=functions.{call}<|channel|>commentary json<|message|>{json.dumps(values)}<|call|>"
@@ -170,7 +175,7 @@ def _native(name: str, call: str, values: dict[str, Any]) -> str:
 
 def _gemma(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{_gemma(each)}" for key, each in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{_gemma(member)}" for key, member in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(_gemma, value)) + "]"
     return f'<|"|>{value}<|"|>' if isinstance(value, str) else json.dumps(value)
@@ -188,17 +193,18 @@ tool_names = st.from_regex(r"[a-z][a-z_0-9]{0,9}", fullmatch=True)
 plain_arguments = st.dictionaries(st.sampled_from(["query", "day", "limit"]), plain_values, max_size=3)
 
 
-@given(name=st.sampled_from(NATIVE), call=tool_names, values=plain_arguments, said=plain)
+@given(name=st.sampled_from(NATIVE), call=tool_names, values=plain_arguments, prose=plain)
 def test_calls_of_families_with_a_notation_of_their_own(
-    name: str, call: str, values: dict[str, Any], said: str
+    name: str, call: str, values: dict[str, Any], prose: str
 ) -> None:
     fields = {key: {"type": "string"} for key, value in values.items() if isinstance(value, str)}
     tools = [{"type": "function", "function": {"name": call, "parameters": {"properties": fields}}}]
     text = _native(name, call, values)
-    before = "" if name == "gpt_oss" else said
+    before = "" if name == "gpt_oss" else prose
     reply = FORMATS[name].read(before + text, tools=tools)
-    assert (reply.malformed, reply.content) == (None, before.strip() or None)
-    assert [(each.name, json.loads(each.arguments)) for each in reply.tool_calls] == [(call, values)]
+    assert reply.malformed is None
+    assert reply.content == (before.strip() or None)
+    assert [(tool_call.name, json.loads(tool_call.arguments)) for tool_call in reply.tool_calls] == [(call, values)]
 
 
 @given(name=st.sampled_from(NATIVE), call=tool_names, values=plain_arguments, data=st.data())
@@ -206,7 +212,7 @@ def test_a_native_call_that_is_cut_says_why(name: str, call: str, values: dict[s
     text = _native(name, call, values)
     cut = text[: data.draw(st.integers(0, len(text) - 1))]
     reply = FORMATS[name].read(cut)
-    if name == "gpt_oss" and reply.tool_calls:  # sampling takes the mark at its end away
+    if name == "gpt_oss" and reply.tool_calls:  # sampling removes the mark at its end
         assert json.loads(reply.tool_calls[0].arguments) == values
     else:
         assert not reply.tool_calls
@@ -232,7 +238,8 @@ def test_a_native_call_that_is_cut_says_why(name: str, call: str, values: dict[s
 )
 def test_a_malformed_native_call_says_why(name: str, text: str, reason: str) -> None:
     reply = FORMATS[name].read(text)
-    assert (reply.content, reply.tool_calls) == (text, ())
+    assert reply.content == text
+    assert reply.tool_calls == ()
     assert str(reply.malformed).startswith(reason)
 
 
@@ -252,7 +259,8 @@ def test_content_of_a_channel_stands_without_marks_and_thoughts(text: str, conte
     called = FORMATS["gpt_oss"].read(
         f"<|channel|>analysis<|message|>hm<|end|><|start|>assistant{_native('gpt_oss', 'f', {})}"
     )
-    assert (called.content, [each.name for each in called.tool_calls]) == (None, ["f"])
+    assert called.content is None
+    assert [tool_call.name for tool_call in called.tool_calls] == ["f"]
 
 
 def test_nesting_without_end_is_malformed() -> None:
@@ -262,7 +270,7 @@ def test_nesting_without_end_is_malformed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "config", "name"),
+    ("folder", "config", "name"),
     [
         ("cache/models--Qwen--Qwen3-0.6B/snapshots/1a2b", {}, "Qwen/Qwen3-0.6B"),
         ("qwen", {"_name_or_path": "Qwen/Qwen3-0.6B"}, "Qwen/Qwen3-0.6B"),
@@ -270,13 +278,13 @@ def test_nesting_without_end_is_malformed() -> None:
         ("qwen", {}, None),
     ],
 )
-def test_a_base_is_named_as_on_the_hub(tmp_path: Path, place: str, config: dict[str, str], name: str | None) -> None:
-    (tmp_path / place).mkdir(parents=True)
-    (tmp_path / place / "config.json").write_text(json.dumps(config))
-    assert chosen.hub_name(tmp_path / place) == name
-    chosen.note(tmp_path / place, hub_name="Some/Other")
-    assert chosen.hub_name(tmp_path / place) == "Some/Other"
-    assert chosen.chosen_format(tmp_path / place) is None
+def test_a_base_is_named_as_on_the_hub(tmp_path: Path, folder: str, config: dict[str, str], name: str | None) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "config.json").write_text(json.dumps(config))
+    assert chosen.hub_name(tmp_path / folder) == name
+    chosen.note(tmp_path / folder, hub_name="Some/Other")
+    assert chosen.hub_name(tmp_path / folder) == "Some/Other"
+    assert chosen.chosen_format(tmp_path / folder) is None
 
 
 def test_a_chosen_format_is_kept_in_the_directory(tmp_path: Path) -> None:

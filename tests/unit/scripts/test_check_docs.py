@@ -21,8 +21,8 @@ Two words. A [linked page](somewhere/far/away.md) has `learnloop runs show` in i
 
 
 def test_prose_only_is_counted() -> None:
-    found = [each for each in sentences(PAGE) if each]
-    assert found == ["Two words", "A linked page has code in it:", "An item, which goes on", "Another one"]
+    texts = [sentence for sentence in sentences(PAGE) if sentence]
+    assert texts == ["Two words", "A linked page has code in it:", "An item, which goes on", "Another one"]
     assert mean_sentence(PAGE) == (2 + 7 + 5 + 2) / 4
 
 

@@ -24,7 +24,7 @@ def test_a_function_at_the_limit_is_not_found(tmp_path: Path) -> None:
     assert list(too_long([_module(tmp_path, MAX_LINES)])) == []
 
 
-def test_a_named_function_can_be_longer_and_one_that_is_not_needs_no_exception(tmp_path: Path) -> None:
+def test_a_named_function_can_be_longer_but_must_need_the_exception(tmp_path: Path) -> None:
     name = f"{tmp_path}/module.py:long"
     assert list(too_long([_module(tmp_path, MAX_LINES + 1)], [name])) == []
     assert list(too_long([_module(tmp_path, MAX_LINES)], [name])) == [

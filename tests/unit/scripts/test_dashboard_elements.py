@@ -19,7 +19,7 @@ export const shown = html`<${Small} size=${{ a: `}${1}` }} word="a > b" />`;
 
 
 @pytest.mark.parametrize(
-    ("template", "found"),
+    ("template", "expected"),
     [
         ("<${Box} key=${1} title=${x => `<${x}>`} pick=${act}>text<//>", []),
         ("<${Box} title=a pick=${act} ...${more} />", []),
@@ -31,9 +31,9 @@ export const shown = html`<${Small} size=${{ a: `}${1}` }} word="a > b" />`;
         ),
     ],
 )
-def test_a_fault_is_found_where_the_template_is(template: str, found: list[str]) -> None:
+def test_a_fault_is_found_where_the_template_is(template: str, expected: list[str]) -> None:
     page = f'import {{ Box }} from "./box.js";\nhtml`{template}`;'
-    assert sorted(faults({"box.js": BOX, "page.js": page})) == found
+    assert sorted(faults({"box.js": BOX, "page.js": page})) == expected
 
 
 def test_a_component_without_a_type_is_a_fault() -> None:

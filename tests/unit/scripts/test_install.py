@@ -61,24 +61,24 @@ def test_what_is_set_for_uv_stays() -> None:
         ({"index-url": "https://mirror.example"}, {"TORCH_INDEX": "https://cpu.example/"}, True, "https://cpu.example"),
     ],
 )
-def test_cpu_builds_are_for_machines_without_a_gpu_and_without_an_index_of_their_own(
+def test_cpu_builds_are_for_machines_without_a_gpu_or_another_index(
     pip: Mapping[str, str],
     environment: Mapping[str, str],
     gpu: bool,
     index: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = []
+    urls = []
 
     def reached(url: str, limit_s: float, certificates: str | None) -> bool:
-        asked.append(url)
+        urls.append(url)
         return True
 
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(install, "has_nvidia_gpu", lambda: gpu)
     monkeypatch.setattr(install, "answers", reached)
     assert torch_index(pip, environment) == index
-    assert asked == [f"{index}/torch/"] * (index is not None)
+    assert urls == [f"{index}/torch/"] * (index is not None)
 
 
 def test_an_index_that_does_not_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def test_small_and_large_rewards_that_differ_teach(rewards: list[float]) -> None
     st.randoms(use_true_random=False),
 )
 def test_the_order_of_addition_and_the_scale_make_no_difference(parts: list[int], scale: float, draw: Random) -> None:
-    """Each reward is the sum of the same parts in another order, beside a part that no rounding can reach."""
+    """Every reward is the sum of the same parts in another order and of a part that no rounding can reach."""
     sums = []
     for _ in range(4):
         draw.shuffle(parts)

@@ -29,5 +29,5 @@ def test_art_comes_late_and_without_torch_which_can_come_later() -> None:
         "assert find_spec('torch') is not None\n"
         "print('done')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
-    assert done.stdout.strip() == "done"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert process.stdout.strip() == "done"

@@ -1,4 +1,4 @@
-"""The best checkpoint is the newest that cannot be told apart from the one with the highest figures."""
+"""The best checkpoint is the newest that cannot be distinguished from the one with the highest figures."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,17 +13,17 @@ from learnloop_service.training.best_checkpoint import BestCheckpoint, Validatio
 
 def _validation(right: Sequence[float], reward: float | None = None) -> Validation:
     mean = fmean(right)
-    return Validation(mean, mean if reward is None else reward, {f"s{n}": each for n, each in enumerate(right)})
+    return Validation(mean, mean if reward is None else reward, {f"s{n}": success for n, success in enumerate(right)})
 
 
 def _first(count: int, of: int = 64) -> Validation:
     return _validation([1.0] * count + [0.0] * (of - count))
 
 
-def _best(*found: Validation) -> list[int]:
+def _best(*validations: Validation) -> list[int]:
     steps, best = [], BestCheckpoint()
-    for step, each in enumerate(found):
-        best = best.after(step, each)
+    for step, validation in enumerate(validations):
+        best = best.after(step, validation)
         steps.append(best.step)
     return steps
 
@@ -51,10 +51,10 @@ def test_scenarios_are_compared_in_pairs() -> None:
     assert _best(_validation(before), _validation([*after[:-1], 0.0])) == [0, 1]
 
 
-@pytest.mark.parametrize("kept", [{}, {"other": 1.0}])
-def test_without_scenarios_to_compare_the_figures_decide(kept: dict[str, float]) -> None:
-    found = [Validation(0.5, 0.5), Validation(0.4, 0.9, kept), Validation(0.5, 0.5), Validation(0.5, 0.6)]
-    assert _best(*found) == [0, 0, 0, 3]
+@pytest.mark.parametrize("rates", [{}, {"other": 1.0}])
+def test_without_scenarios_to_compare_the_figures_decide(rates: dict[str, float]) -> None:
+    validations = [Validation(0.5, 0.5), Validation(0.4, 0.9, rates), Validation(0.5, 0.5), Validation(0.5, 0.6)]
+    assert _best(*validations) == [0, 0, 0, 3]
 
 
 def test_of_few_scenarios_the_figures_decide() -> None:
@@ -67,33 +67,33 @@ _RUNS = st.lists(st.lists(st.sampled_from((0.0, 0.5, 1.0)), min_size=8, max_size
 
 @settings(deadline=None, max_examples=20)  # each comparison takes milliseconds
 @given(_RUNS)
-def test_it_is_the_newest_of_all_that_may_equal_the_highest(found: list[Validation]) -> None:
-    for last in range(1, len(found) + 1):
-        made = found[:last]
-        highest = max(made, key=lambda each: (each.success, each.mean_reward))
-        since = made.index(highest)
-        equal = [step for step in range(since + 1, last) if made[step].may_equal(highest)]
-        assert _best(*made)[-1] == max([since, *equal])
+def test_it_is_the_newest_of_all_that_may_equal_the_highest(validations: list[Validation]) -> None:
+    for last in range(1, len(validations) + 1):
+        earlier = validations[:last]
+        highest = max(earlier, key=lambda validation: (validation.success, validation.mean_reward))
+        since = earlier.index(highest)
+        equal = [step for step in range(since + 1, last) if earlier[step].may_equal(highest)]
+        assert _best(*earlier)[-1] == max([since, *equal])
 
 
 @settings(deadline=None, max_examples=20)  # each comparison takes milliseconds
 @given(_RUNS, st.integers(0, 8))
-def test_a_resumed_run_chooses_the_same(found: list[Validation], cut: int) -> None:
+def test_a_resumed_run_chooses_the_same(validations: list[Validation], cut: int) -> None:
     best = BestCheckpoint()
-    for step, each in enumerate(found[:cut]):
-        best = best.after(step, each)
-    highest = max(found[:cut], key=lambda each: (each.success, each.mean_reward), default=None)
+    for step, validation in enumerate(validations[:cut]):
+        best = best.after(step, validation)
+    highest = max(validations[:cut], key=lambda validation: (validation.success, validation.mean_reward), default=None)
     assert best.highest == highest
     resumed = BestCheckpoint(best.step, highest)
-    for step, each in enumerate(found[cut:], cut):
-        best, resumed = best.after(step, each), resumed.after(step, each)
+    for step, validation in enumerate(validations[cut:], cut):
+        best, resumed = best.after(step, validation), resumed.after(step, validation)
     assert resumed == best
 
 
 def test_the_highest_stays_the_best_if_that_is_asked_for() -> None:
     best = BestCheckpoint()
-    for step, each in enumerate((_first(50), _first(52), _first(51), _first(52))):
-        best = best.after(step, each, "highest")
+    for step, validation in enumerate((_first(50), _first(52), _first(51), _first(52))):
+        best = best.after(step, validation, "highest")
     assert best.step == 1
 
 

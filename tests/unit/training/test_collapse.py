@@ -27,7 +27,7 @@ def iteration(number: int, groups: Sequence[GroupFacts], step: int | None = None
 
 
 def found_in(*facts: Facts) -> list[Collapse | None]:
-    return [found for _, found in CollapseWatch().all(rolled_out(facts))]
+    return [collapse for _, collapse in CollapseWatch().all(rolled_out(facts))]
 
 
 @given(
@@ -36,8 +36,8 @@ def found_in(*facts: Facts) -> list[Collapse | None]:
 )
 def test_the_chance_is_the_share_of_all_divisions(before: list[float], after: list[float]) -> None:
     both = [*before, *after]
-    sums = [sum(each) for each in combinations(both, len(after))]
-    assert chance_of_fall(before, after) == pytest.approx(sum(each <= sum(after) for each in sums) / len(sums))
+    sums = [sum(part) for part in combinations(both, len(after))]
+    assert chance_of_fall(before, after) == pytest.approx(sum(total <= sum(after) for total in sums) / len(sums))
 
 
 def drawn(random: Random, groups: int, alpha: float, beta: float, *, fall: float = 1.0) -> list[GroupFacts]:
@@ -54,7 +54,7 @@ def test_noise_is_no_collapse(alpha: float, beta: float, groups: int) -> None:
     alarms, deep = 0, 0
     for _ in range(2_500):
         before, after = drawn(random, groups, alpha, beta), drawn(random, groups, alpha, beta)
-        deep += sum(each.successes for each in before) - sum(each.successes for each in after) >= FALL * groups * 8
+        deep += sum(group.successes for group in before) - sum(group.successes for group in after) >= FALL * groups * 8
         alarms += found_in(iteration(1, before), iteration(2, after))[1] is not None
     assert alarms <= 2, "2,500 comparisons at a chance of 1e-4 have more than 2 alarms in 1 of 500 tests"
     assert deep > 100 or alpha > 1 or groups == 16, "a fall of 30 points alone would have been an alarm each time"
@@ -71,16 +71,18 @@ def test_the_fall_of_a_broken_step_is_seen_every_time() -> None:
 
 def test_a_collapse_names_its_steps_and_figures() -> None:
     good = [group(7)] * 10
-    found = found_in(iteration(5, good), iteration(6, [group(2, malformed=6)] * 10))[1]
-    assert found == Collapse(6, 5, 4, "success", 0.875, 0.25, 1 / comb(20, 10), is_new=True)
-    assert str(found) == "Since step 5, success fell from 88% to 25%"
+    collapse = found_in(iteration(5, good), iteration(6, [group(2, malformed=6)] * 10))[1]
+    assert collapse == Collapse(6, 5, 4, "success", 0.875, 0.25, 1 / comb(20, 10), is_new=True)
+    assert str(collapse) == "Since step 5, success fell from 88% to 25%"
 
 
 def test_where_nothing_succeeds_malformed_replies_show_it() -> None:
-    found = found_in(iteration(1, [group(0)] * 8), iteration(2, [group(0, malformed=6)] * 8))[1]
-    assert found is not None
-    assert (found.figure, found.before, found.after) == ("malformed", 0.0, 0.75)
-    assert found.chance < CHANCE
+    collapse = found_in(iteration(1, [group(0)] * 8), iteration(2, [group(0, malformed=6)] * 8))[1]
+    assert collapse is not None
+    assert collapse.figure == "malformed"
+    assert collapse.before == 0.0
+    assert collapse.after == 0.75
+    assert collapse.chance < CHANCE
 
 
 def test_rollouts_that_servers_lost_count_for_nothing() -> None:
@@ -100,8 +102,10 @@ def test_a_fall_without_a_step_between_is_not_the_policys() -> None:
 
 def test_a_collapse_lasts_until_rollouts_are_good_again() -> None:
     good, bad = [group(7)] * 9, [group(1)] * 9
-    found = found_in(*(iteration(n, groups) for n, groups in enumerate([good, bad, bad, good, bad], 1)))
-    assert [each and (each.iteration, each.step, each.good_step, each.is_new) for each in found] == [
+    collapses = found_in(*(iteration(n, groups) for n, groups in enumerate([good, bad, bad, good, bad], 1)))
+    assert [
+        collapse and (collapse.iteration, collapse.step, collapse.good_step, collapse.is_new) for collapse in collapses
+    ] == [
         None,
         (2, 1, 0, True),
         (3, 2, 0, False),
@@ -114,7 +118,7 @@ def test_rollouts_of_the_policy_that_was_left_are_outdated() -> None:
     """With a staleness of 1: the third iteration's were sampled before the second went back, to weights of step 1."""
     good, bad = [group(7)] * 9, [group(1)] * 9
     watch = CollapseWatch()
-    shown = list(
+    watched = list(
         watch.all(
             rolled_out(
                 [
@@ -127,7 +131,7 @@ def test_rollouts_of_the_policy_that_was_left_are_outdated() -> None:
             )
         )
     )
-    assert [found is not None for _, found in shown] == [False, True, False, False, False]
+    assert [collapse is not None for _, collapse in watched] == [False, True, False, False, False]
     assert watch.restored == 1
     assert watch.is_outdated(3)
     assert not watch.is_outdated(4)

@@ -30,11 +30,11 @@ def examine(tmp_path: Path) -> Iterator[Examine]:
 
 
 def wrong(report: Report, state: FindingState = FindingState.FAILED) -> list[str]:
-    return [found.name for found in report.findings if found.state is state]
+    return [finding.name for finding in report.findings if finding.state is state]
 
 
 @pytest.mark.parametrize(
-    ("task", "state", "said"),
+    ("task", "state", "words"),
     [
         ("None", None, None),
         ("{'properties': {'box': {}}}", FindingState.OK, "they have the fields box"),
@@ -50,7 +50,7 @@ def wrong(report: Report, state: FindingState = FindingState.FAILED) -> list[str
     ],
 )
 async def test_what_an_environment_says_of_its_tasks(
-    tmp_path: Path, task: str, state: FindingState | None, said: str | None
+    tmp_path: Path, task: str, state: FindingState | None, words: str | None
 ) -> None:
     lines = (
         f"from {boxes.__name__} import Boxes",
@@ -62,19 +62,20 @@ async def test_what_an_environment_says_of_its_tasks(
     with installed(site, GROUP, {"boxes": f"{module}:build"}):
         (site / f"{module}.py").write_text("\n".join(lines))
         report = await check("boxes", {}, tmp_path, scenarios=8, seed=0)
-    found = [(each.state, each.said) for each in report.findings if each.name == "tasks"]
-    assert [each[0] for each in found] == ([] if state is None else [state])
-    assert said is None or said in found[0][1]
+    verdicts = [(finding.state, finding.said) for finding in report.findings if finding.name == "tasks"]
+    assert [verdict[0] for verdict in verdicts] == ([] if state is None else [state])
+    assert words is None or words in verdicts[0][1]
 
 
 @pytest.mark.parametrize("kind", [boxes.Boxes, boxes.Listing, boxes.Served])
 async def test_a_sound_environment(examine: Examine, kind: type[boxes.Boxes]) -> None:
     report = await examine(kind)
     assert wrong(report) == []
-    by_name = {each.agent: each for each in report.agents}
+    by_name = {agent.agent: agent for agent in report.agents}
     assert by_name["oracle"].mean_reward == pytest.approx(1.2)
     assert by_name["no-op"].mean_reward == 0.0
-    assert (by_name["random"].rollouts, by_name["copies the task"].rollouts) == (64, 8)
+    assert by_name["random"].rollouts == 64
+    assert by_name["copies the task"].rollouts == 8
     assert report.solvable == 1.0
     assert report.headroom is not None
     assert 0 < report.headroom < 1.2
@@ -85,7 +86,7 @@ async def test_a_sound_environment(examine: Examine, kind: type[boxes.Boxes]) ->
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "said"),
+    ("kind", "name", "words"),
     [
         (boxes.Overlapping, "held-out scenarios", "256 tasks of train are in test"),
         (boxes.Drifting, "same scenarios", "number 1 is another when it is asked for alone"),
@@ -99,21 +100,26 @@ async def test_a_sound_environment(examine: Examine, kind: type[boxes.Boxes]) ->
         (boxes.Away, "episodes", "there is no server at box.example"),
     ],
 )
-async def test_what_is_wrong_is_found(examine: Examine, kind: type[boxes.Boxes], name: str, said: str) -> None:
+async def test_what_is_wrong_is_found(examine: Examine, kind: type[boxes.Boxes], name: str, words: str) -> None:
     report = await examine(kind)
     assert report.broken
-    [found, *_] = [each for each in report.findings if each.name == name and each.state is FindingState.FAILED]
-    assert said in found.said
+    [finding, *_] = [
+        failed for failed in report.findings if failed.name == name and failed.state is FindingState.FAILED
+    ]
+    assert words in finding.said
 
 
 async def test_without_an_oracle_headroom_is_not_known(examine: Examine) -> None:
     report = await examine(boxes.Unsolved)
-    assert (report.headroom, report.solvable) == (None, None)
+    assert report.headroom is None
+    assert report.solvable is None
     assert "headroom" in wrong(report, FindingState.WARNING)
     assert wrong(report) == []
 
 
 async def test_without_a_judge_no_reward_is_examined(examine: Examine) -> None:
     report = await examine(boxes.Priced)
-    assert (wrong(report), wrong(report, FindingState.WARNING), report.agents) == ([], ["judge"], ())
+    assert wrong(report) == []
+    assert wrong(report, FindingState.WARNING) == ["judge"]
+    assert report.agents == ()
     assert "'ruler' cannot be used without settings" in report.findings[-1].said

@@ -6,7 +6,7 @@ import pytest
 
 @pytest.mark.parametrize(("first", "looked"), [("", True), ("look_seldom_at_everything()", False)])
 def test_everything_is_looked_through_seldom(first: str, looked: bool) -> None:
-    """In a fresh process: there is only what the code keeps."""
+    """A fresh process holds only what the code keeps."""
     code = (
         "import gc\n"
         "from learnloop_service.training.garbage import look_seldom_at_everything\n"
@@ -15,5 +15,5 @@ def test_everything_is_looked_through_seldom(first: str, looked: bool) -> None:
         "kept = [[] for _ in range(300_000)]\n"
         "print(gc.get_stats()[2]['collections'] > before)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
-    assert done.stdout.strip() == str(looked)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert process.stdout.strip() == str(looked)

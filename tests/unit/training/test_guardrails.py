@@ -36,26 +36,26 @@ def test_the_evidence_is_a_fold_over_counts_in_any_order(
     units: list[Cell], effect: float, forecast: float, chance: Random
 ) -> None:
     shuffled = chance.sample(units, len(units))
-    for found, sign in ((above, 1), (below, -1)):
-        evidence = found(Counter(units), effect, forecast)
-        assert found(Counter(shuffled), effect, forecast) == evidence  # to the last bit
+    for measure, sign in ((above, 1), (below, -1)):
+        evidence = measure(Counter(units), effect, forecast)
+        assert measure(Counter(shuffled), effect, forecast) == evidence  # to the last bit
         assert evidence == pytest.approx(_one_by_one(units, effect, forecast, sign), abs=1e-9)
 
 
 @given(st.dictionaries(cells, st.integers(1, 50), max_size=8), st.sampled_from((0.05, 0.2, 0.5)), st.floats(0, 0.5))
-def test_the_wealth_expected_of_a_candidate_at_the_tolerance_is_what_it_was(
+def test_the_wealth_expected_at_the_tolerance_is_what_it_was(
     before: dict[Cell, int], probability: float, stable: float
 ) -> None:
     """The martingale, by its definition: the effect is exactly what is bet against."""
     effect, forecast = 0.1, 0.05
-    for found in (above, below):
+    for measure in (above, below):
         after = 0.0
         for candidate, chance in ((True, probability), (False, 1 - probability)):
             rate = stable + effect * candidate
             for value, share in ((1.0, rate), (0.0, 1 - rate)):
                 counts = Counter(before) + Counter({Cell(probability, candidate, value): 1})
-                after += chance * share * exp(found(counts, effect, forecast))
-        assert after == pytest.approx(exp(found(before, effect, forecast)))
+                after += chance * share * exp(measure(counts, effect, forecast))
+        assert after == pytest.approx(exp(measure(before, effect, forecast)))
 
 
 @given(st.dictionaries(cells, st.integers(1, 50), max_size=8), st.sampled_from((0.05, 0.2, 0.5)), st.floats(0, 1))

@@ -27,32 +27,36 @@ def scored(scenario: str, number: int, success: bool, reward: float | None) -> S
 
 def evaluated(scenarios: Sequence[Scenario], samples: int, luck: Sequence[Luck]) -> list[ScoredRollout]:
     return [
-        scored(each.id, number, *luck[(place * samples + number) % len(luck)])
-        for place, each in enumerate(scenarios)
+        scored(scenario.id, number, *luck[(index * samples + number) % len(luck)])
+        for index, scenario in enumerate(scenarios)
         for number in range(samples)
     ]
 
 
 def row(iteration: int, rollouts: Sequence[ScoredRollout], samples: int, baseline: Any = None) -> dict[str, Any]:
-    found = None if baseline is None else difference(baseline, successes(rollouts))
-    made = asdict(held_out_figures(rollouts, samples, by_scenario=True))
-    place = {"iteration": iteration, "split": "validation", "mode": "sampled", "step": iteration, "turns": 1.0}
-    return {**place, **made, "difference": None if found is None else asdict(found)}
+    against_baseline = None if baseline is None else difference(baseline, successes(rollouts))
+    figures = asdict(held_out_figures(rollouts, samples, by_scenario=True))
+    labels = {"iteration": iteration, "split": "validation", "mode": "sampled", "step": iteration, "turns": 1.0}
+    return {**labels, **figures, "difference": None if against_baseline is None else asdict(against_baseline)}
 
 
-def report_of(rows: list[dict[str, Any]], made: list[list[ScoredRollout]], samples: int) -> dict[str, Any]:
+def report_of(rows: list[dict[str, Any]], evaluations: list[list[ScoredRollout]], samples: int) -> dict[str, Any]:
     """The part of a report that its verifier computes again."""
-    ids = list(dict.fromkeys(each.rollout.scenario.id for rollouts in made for each in rollouts))
+    ids = list(
+        dict.fromkeys(scored_rollout.rollout.scenario.id for rollouts in evaluations for scored_rollout in rollouts)
+    )
     batches = [
         {
             "iteration": item["iteration"], "kind": "evaluation", "split": "validation", "mode": "sampled",
             "step": item["step"],
             "rows": [
-                [each.rollout.id, ids.index(each.rollout.scenario.id), None, each.reward, each.success, "x", 1, "hash"]
-                for each in rollouts
+                [
+                    row.rollout.id, ids.index(row.rollout.scenario.id), None, row.reward, row.success, "x", 1, "hash",
+                ]
+                for row in rollouts
             ],
         }
-        for item, rollouts in zip(rows, made, strict=True)
+        for item, rollouts in zip(rows, evaluations, strict=True)
     ]  # fmt: skip
     judged = verdict(rows)
     return {
@@ -62,7 +66,7 @@ def report_of(rows: list[dict[str, Any]], made: list[list[ScoredRollout]], sampl
         "evaluations": {"items": rows},
         "verdict": asdict(judged) | {"interval": judged.interval and list(judged.interval)},
         "run": {"best_step": None},
-        "rollouts": {"batches": batches, "total": 0, "listed": sum(map(len, made))},
+        "rollouts": {"batches": batches, "total": 0, "listed": sum(map(len, evaluations))},
         "digests": [],
         "examples": {"rule": "", "items": []},
     }
@@ -70,55 +74,60 @@ def report_of(rows: list[dict[str, Any]], made: list[list[ScoredRollout]], sampl
 
 @given(
     tasks=st.integers(1, 200),
-    asked=st.integers(1, 200),
+    requested=st.integers(1, 200),
     samples=st.integers(1, 3),
     lucks=st.tuples(*[st.lists(st.tuples(st.booleans(), st.sampled_from([0.5, 1.0])), min_size=1, max_size=9)] * 2),
 )
 def test_evaluation_difference_verdict_and_report_say_the_same(
-    tasks: int, asked: int, samples: int, lucks: tuple[list[Luck], list[Luck]]
+    tasks: int, requested: int, samples: int, lucks: tuple[list[Luck], list[Luck]]
 ) -> None:
     pool = [Scenario(f"task.{number}", "validation", {}) for number in range(tasks)]
-    used = different(list(draw(pool, asked, 0, 0)))
-    made = [evaluated(used, samples, luck) for luck in lucks]
-    rows = [row(0, made[0], samples)]
-    rows.append(row(1, made[1], samples, successes(made[0])))
-    count = min(tasks, asked)
-    assert [len(each) for each in made] == [count * samples] * 2, "each scenario once, with its samples"
+    used = different(list(draw(pool, requested, 0, 0)))
+    evaluations = [evaluated(used, samples, luck) for luck in lucks]
+    rows = [row(0, evaluations[0], samples)]
+    rows.append(row(1, evaluations[1], samples, successes(evaluations[0])))
+    count = min(tasks, requested)
+    assert [len(rollouts) for rollouts in evaluations] == [count * samples] * 2, "each scenario once, with its samples"
     assert rows[1]["scenarios"] == rows[1]["difference"]["scenarios"] == count
     change = rows[1]["success"] - rows[0]["success"]
     assert change == pytest.approx(rows[1]["difference"]["mean"], abs=1e-12)
-    found = verdict(rows)
-    assert found.on is not None
-    assert (found.on["scenarios"], found.points) == (count, round(100 * rows[1]["difference"]["mean"], 1))
-    assert f"{count} validation scenario{'' if count == 1 else 's'}, sampled" in found.text
-    assert ("too few to show any difference" in found.text) == (count < MIN_CHANGED)
+    judged = verdict(rows)
+    assert judged.on is not None
+    assert judged.on["scenarios"] == count
+    assert judged.points == round(100 * rows[1]["difference"]["mean"], 1)
+    assert f"{count} validation scenario{'' if count == 1 else 's'}, sampled" in judged.text
+    assert ("too few to show any difference" in judged.text) == (count < MIN_CHANGED)
     if count < MIN_CHANGED:
-        assert f" {count} scenario{' is' if count == 1 else 's are'} too few" in found.text
-    computed = [each for each in figures_of_report(report_of(rows, made, samples)) if "example" not in each.name]
-    wrong = [each for each in computed if not each.agrees and not each.name.startswith("rollouts: total")]
+        assert f" {count} scenario{' is' if count == 1 else 's are'} too few" in judged.text
+    computed = [
+        figure for figure in figures_of_report(report_of(rows, evaluations, samples)) if "example" not in figure.name
+    ]
+    wrong = [figure for figure in computed if not figure.agrees and not figure.name.startswith("rollouts: total")]
     assert not wrong
-    assert {each.name for each in computed} > {"validation, sampled, step 1, after iteration 1: scenarios"}
+    assert {figure.name for figure in computed} > {"validation, sampled, step 1, after iteration 1: scenarios"}
 
 
 @given(st.lists(st.lists(st.tuples(st.booleans(), st.sampled_from([None, 0.5, 1.0])), min_size=1, max_size=4)))
 def test_means_are_those_of_the_scenarios_whatever_was_not_scored(lucks: list[list[Luck]]) -> None:
     rollouts = [
-        scored(f"s{place}", number, *each) for place, luck in enumerate(lucks) for number, each in enumerate(luck)
+        scored(f"s{index}", number, *outcome) for index, luck in enumerate(lucks) for number, outcome in enumerate(luck)
     ]
-    found, rates = held_out_figures(rollouts, 1, by_scenario=True), successes(rollouts)
-    assert found.scenarios == len(lucks)
-    assert found.success == pytest.approx(sum(rates.values()) / len(rates) if rates else 0.0)
+    figures, rates = held_out_figures(rollouts, 1, by_scenario=True), successes(rollouts)
+    assert figures.scenarios == len(lucks)
+    assert figures.success == pytest.approx(sum(rates.values()) / len(rates) if rates else 0.0)
 
 
 def test_earlier_versions_counted_rollouts_and_repeated_scenarios() -> None:
     rollouts = [scored("a", number, True, 1.0) for number in range(6)] + [scored("b", n, False, 0.0) for n in range(2)]
-    before, now = (held_out_figures(rollouts, 2, by_scenario=each) for each in (False, True))
-    assert (before.scenarios, before.success) == (4, 0.75)
-    assert (now.scenarios, now.success) == (2, 0.5)
+    before, now = (held_out_figures(rollouts, 2, by_scenario=by_scenario) for by_scenario in (False, True))
+    assert before.scenarios == 4
+    assert before.success == 0.75
+    assert now.scenarios == 2
+    assert now.success == 0.5
 
 
 def test_what_was_scored_only_once_is_not_counted_as_compared() -> None:
     before = [scored(f"s{number}", 0, False, 1.0 if number < 2 else None) for number in range(24)]
     after = [scored(f"s{number}", 0, True, 1.0) for number in range(24)]
-    found = verdict([row(0, before, 1), row(1, after, 1, successes(before))])
-    assert found.text.endswith("Only 2 of them were scored both times, which is too few to show any difference.")
+    judged = verdict([row(0, before, 1), row(1, after, 1, successes(before))])
+    assert judged.text.endswith("Only 2 of them were scored both times, which is too few to show any difference.")

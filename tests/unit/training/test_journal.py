@@ -96,14 +96,14 @@ def facts(rollout: Rollout) -> list[Any]:
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(rollouts())
 def test_a_rollout_comes_back_as_it_was(rollout: Rollout) -> None:
-    kept = zlib.compress(dump_rollout(rollout).encode(), 1)
-    again = load_rollout(SCENARIO, zlib.decompress(kept).decode())
+    packed = zlib.compress(dump_rollout(rollout).encode(), 1)
+    again = load_rollout(SCENARIO, zlib.decompress(packed).decode())
     assert facts(again) == facts(rollout)
     assert messages_of(again.trajectory) == messages_of(rollout.trajectory)
     assert trained_on(again) == trained_on(rollout)
     assert again.trajectory.metrics == rollout.trajectory.metrics
-    assert [type(each) for each in again.trajectory.metrics.values()] == [
-        type(each) for each in rollout.trajectory.metrics.values()
+    assert [type(metric) for metric in again.trajectory.metrics.values()] == [
+        type(metric) for metric in rollout.trajectory.metrics.values()
     ]
     # A takeover of a takeover has it too.
     assert dump_rollout(again) == dump_rollout(rollout)
@@ -115,21 +115,23 @@ def test_a_figure_that_is_not_a_number_stays_one() -> None:
     trajectory.metrics["sampling_s"] = float("nan")
     again = load_rollout(SCENARIO, dump_rollout(Rollout("r1", SCENARIO, trajectory, {})))
     assert again.trajectory.metrics["sampling_s"] != again.trajectory.metrics["sampling_s"]
-    assert (again.error, again.trajectory.tools) == (None, None)
+    assert again.error is None
+    assert again.trajectory.tools is None
 
 
 def test_a_rollout_of_another_scenario_is_refused() -> None:
     art = import_art()
-    kept = dump_rollout(Rollout("r1", SCENARIO, art.Trajectory(), {}))
+    dumped = dump_rollout(Rollout("r1", SCENARIO, art.Trajectory(), {}))
     with pytest.raises(ValueError, match=r"'train\.7' in place of 'train\.8'"):
-        load_rollout(Scenario("train.8", "train", {}), kept)
+        load_rollout(Scenario("train.8", "train", {}), dumped)
 
 
 def test_a_failed_rollout_of_an_earlier_version_has_its_message() -> None:
     """It was kept before failures had a kind."""
     failed = Rollout("r1", SCENARIO, import_art().Trajectory(), {}, RolloutFailure(FailureKind.TIMEOUT, "too slow"))
     entry = json.loads(dump_rollout(failed))
-    assert (entry["error"], entry.pop("failure")) == ("too slow", "timeout")
+    assert entry["error"] == "too slow"
+    assert entry.pop("failure") == "timeout"
     again = load_rollout(SCENARIO, json.dumps(entry))
     assert again.failure == RolloutFailure(FailureKind.OTHER, "too slow")
 
@@ -189,7 +191,7 @@ VERDICTS = {"judge/train", "judge/train/0", "judge/train/1"}
 
 
 @pytest.mark.parametrize(
-    ("damaged", "drop", "put"),
+    ("damaged", "drop", "added"),
     [
         ({"judge/train"}, {"judge/train"}, {}),
         ({"rollout/train/1"}, {"rollout/train/1"} | VERDICTS, {}),
@@ -203,12 +205,12 @@ VERDICTS = {"judge/train", "judge/train/0", "judge/train/1"}
         ({"rollout/nothing/1"}, {"rollout/nothing/1"}, {"train.intent/2": "{}"}),
     ],
 )
-def test_what_becomes_of_damaged_entries(damaged: set[str], drop: set[str], put: dict[str, str]) -> None:
+def test_what_becomes_of_damaged_entries(damaged: set[str], drop: set[str], added: dict[str, str]) -> None:
     whole = {"rollout/train/0", "rollout/train/1", "train.intent", "train.intent/1", "train.job", "train"} | VERDICTS
-    assert repair(whole - damaged, damaged) == Repair(frozenset(drop), put)
+    assert repair(whole - damaged, damaged) == Repair(frozenset(drop), added)
 
 
-def test_verdicts_without_a_score_are_found_unless_training_was_based_on_them() -> None:
+def test_verdicts_without_a_score_are_listed_unless_training_used_them() -> None:
     whole, failed = Judgement([Score(0.5, "")]), Judgement([Score(None, "the judge failed"), Score(1.0, "")])
     entries = {
         "judge/train": dump_judgements([whole, failed]),

@@ -24,16 +24,18 @@ def _compared(source: Path) -> Iterator[str]:
             parts = [node.value]
         for part in parts:
             yield from (
-                each.value for each in ast.walk(part) if isinstance(each, ast.Constant) and each.value in _NAMES
+                constant.value
+                for constant in ast.walk(part)
+                if isinstance(constant, ast.Constant) and constant.value in _NAMES
             )
 
 
 def test_no_code_compares_with_the_name_of_one() -> None:
     sources = [path for folder in _CORE for path in (ROOT / folder).rglob("*.py") if _OWN not in path.parents]
     assert len(sources) > 500
-    found = {f"{path.relative_to(ROOT)}: {name}" for path in sources for name in _compared(path)}
+    comparisons = {f"{path.relative_to(ROOT)}: {name}" for path in sources for name in _compared(path)}
     # An extra of the installation bears the name of the backend that it is for.
-    assert found == {"environment/installation.py: embedded"}
+    assert comparisons == {"environment/installation.py: embedded"}
 
 
 def test_no_page_compares_with_the_name_of_one() -> None:

@@ -31,14 +31,14 @@ def rollout(*items: Any) -> Rollout:
 
 def test_each_turn_names_its_message_and_its_tokens() -> None:
     question = {"role": "user", "content": "Where?"}
-    made = rollout(question, choice([("token_id:5", b"He", -0.123456), ("token_id:6", b"re", 0.0)]))
-    assert sampled_tokens(made) == [{"message": 1, "texts": ["He", "re"], "logprobs": [-0.1235, 0.0]}]
+    sampled = rollout(question, choice([("token_id:5", b"He", -0.123456), ("token_id:6", b"re", 0.0)]))
+    assert sampled_tokens(sampled) == [{"message": 1, "texts": ["He", "re"], "logprobs": [-0.1235, 0.0]}]
 
 
 def test_a_character_of_several_tokens_is_the_last_ones() -> None:
     first, second = "é".encode()[:1], "é".encode()[1:]
-    made = rollout(choice([("a", first, -1.0), ("b", second, -2.0), ("c", b"\xff", -3.0)]))
-    assert sampled_tokens(made)[0]["texts"] == ["", "é", "�"]
+    sampled = rollout(choice([("a", first, -1.0), ("b", second, -2.0), ("c", b"\xff", -3.0)]))
+    assert sampled_tokens(sampled)[0]["texts"] == ["", "é", "�"]
 
 
 def test_turns_without_log_probabilities_are_left_out() -> None:

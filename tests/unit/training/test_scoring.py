@@ -59,20 +59,30 @@ async def test_the_trajectory_gets_the_sum_of_the_parts() -> None:
     group = await scored(Verdicts(RIGHT, WRONG), rollout("a"), rollout("b"))
     assert group.skipped is None
     assert group.judge_calls == (CALL,)
-    for each in group.rollouts:
-        assert each.reward == fsum(each.reward_parts.values()) == each.rollout.trajectory.reward
-    assert [each.success for each in group.rollouts] == [True, False]
-    assert [each.score.explanation for each in group.rollouts] == ["right", "wrong"]
-    assert [each.advantage for each in group.rollouts] == [pytest.approx(1, abs=1e-4), pytest.approx(-1, abs=1e-4)]
+    for scored_rollout in group.rollouts:
+        assert (
+            scored_rollout.reward
+            == fsum(scored_rollout.reward_parts.values())
+            == scored_rollout.rollout.trajectory.reward
+        )
+    assert [scored_rollout.success for scored_rollout in group.rollouts] == [True, False]
+    assert [scored_rollout.score.explanation for scored_rollout in group.rollouts] == ["right", "wrong"]
+    assert [scored_rollout.advantage for scored_rollout in group.rollouts] == [
+        pytest.approx(1, abs=1e-4),
+        pytest.approx(-1, abs=1e-4),
+    ]
 
 
 async def test_a_failed_rollout_is_not_judged_and_has_no_reward() -> None:
     judge = Verdicts(RIGHT, WRONG)
     group = await scored(judge, rollout("a"), rollout("b", error="it broke"), rollout("c"))
     assert judge.seen == ["a", "c"]
-    assert [each.rollout.id for each in group.rollouts] == ["a", "b", "c"]
+    assert [scored_rollout.rollout.id for scored_rollout in group.rollouts] == ["a", "b", "c"]
     broken = group.rollouts[1]
-    assert (broken.reward, broken.advantage, broken.success, dict(broken.reward_parts)) == (None, None, False, {})
+    assert broken.reward is None
+    assert broken.advantage is None
+    assert broken.success is False
+    assert dict(broken.reward_parts) == {}
     assert "it broke" in broken.score.explanation
     assert group.skipped is None
 
@@ -104,14 +114,14 @@ async def test_groups_that_teach_nothing(scores: Any, errors: Any, skipped: str)
 
 
 @pytest.mark.parametrize(
-    ("scores", "said"),
+    ("scores", "reason"),
     [((RuntimeError("no key"),), "RuntimeError: no key"), ((RIGHT,), "it gave 1 scores for 2 candidates")],
 )
-async def test_a_failing_judge_says_why(scores: Any, said: str) -> None:
+async def test_a_failing_judge_says_why(scores: Any, reason: str) -> None:
     group = await scored(Verdicts(*scores), rollout("a"), rollout("b"))
-    assert [each.reward for each in group.rollouts] == [None, None]
-    assert all("the judge verdicts failed" in each.score.explanation for each in group.rollouts)
-    assert all(said in each.score.explanation for each in group.rollouts)
+    assert [scored_rollout.reward for scored_rollout in group.rollouts] == [None, None]
+    assert all("the judge verdicts failed" in scored_rollout.score.explanation for scored_rollout in group.rollouts)
+    assert all(reason in scored_rollout.score.explanation for scored_rollout in group.rollouts)
 
 
 @given(st.lists(st.none() | st.floats(0, 1), min_size=1, max_size=12))
@@ -120,7 +130,7 @@ def test_advantages_are_centred_and_scaled(values: list[float | None]) -> None:
     # The turns make the rewards of right answers differ.
     rollouts = [rollout(f"{n}", turns=n % 8) for n in range(len(values))]
     group = asyncio.run(scored(Verdicts(*scores), *rollouts))
-    advantages = [each.advantage for each in group.rollouts if each.advantage is not None]
+    advantages = [scored_rollout.advantage for scored_rollout in group.rollouts if scored_rollout.advantage is not None]
     assert len(advantages) == sum(value is not None for value in values)
     if advantages:
         assert sum(advantages) == pytest.approx(0, abs=1e-6)
@@ -137,13 +147,18 @@ async def test_figures_are_of_what_was_scored() -> None:
     assert success_rate(group.rollouts) == pytest.approx(1 / 3)
     rewards = summarise(group.rollouts)
     assert rewards.count == 2
-    assert (rewards.min, rewards.max) == (group.rollouts[2].reward, group.rollouts[0].reward)
+    assert rewards.min == group.rollouts[2].reward
+    assert rewards.max == group.rollouts[0].reward
     assert rewards.mean == rewards.median == pytest.approx(((rewards.min or 0) + (rewards.max or 0)) / 2)
 
 
 def test_figures_of_nothing() -> None:
     nothing = summarise([])
-    assert (nothing.mean, nothing.median, nothing.min, nothing.max, nothing.count) == (None, None, None, None, 0)
+    assert nothing.mean is None
+    assert nothing.median is None
+    assert nothing.min is None
+    assert nothing.max is None
+    assert nothing.count == 0
     assert success_rate([]) is None
     assert malformed_share([]) is None
 
@@ -162,10 +177,10 @@ class Reporting(SyntheticEmailSearch):
 def test_a_reward_that_cannot_be_computed_with_costs_that_rollout_alone(parts: dict[str, float]) -> None:
     rollouts = [rollout("a", parts={"a": 1.0}), rollout("b", parts={"a": 0.0}), rollout("c", parts=parts)]
     group = assign_rewards(Reporting(), SCENARIO, rollouts, Judgement([RIGHT] * 3))
-    assert [each.reward for each in group.rollouts] == [1.0, 0.0, None]
+    assert [scored_rollout.reward for scored_rollout in group.rollouts] == [1.0, 0.0, None]
     assert "the reward is not a number from -1e+09 to 1e+09" in group.rollouts[2].score.explanation
     assert group.skipped is None
-    assert [each.advantage for each in group.rollouts][2] is None
+    assert group.rollouts[2].advantage is None
     assert summarise(group.rollouts).mean == 0.5
 
 

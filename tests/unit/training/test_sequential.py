@@ -15,8 +15,8 @@ from learnloop_service.training.statistics.sequential import Decision, PairEvide
 RULE = Rule()
 
 
-def test_equal_challengers_are_rarely_promoted_and_better_ones_nearly_always() -> None:
-    """Of 60 each, on the seed of the benchmark's first ones; its bounds are for 1,000."""
+def test_equal_challengers_are_rarely_promoted_and_better_ones_mostly() -> None:
+    """There are 60 of either kind, with the seeds of the benchmark's first; its bounds are for 1,000."""
     assert promoted(Quality(0.5, 0.0), RULE, count=60) <= 0.05
     assert promoted(Quality(0.5, 0.1, shared=0.5), RULE, count=60) >= 0.90
 
@@ -33,11 +33,11 @@ def test_a_decision_needs_evidence() -> None:
 
 @given(st.lists(st.floats(-1, 1), max_size=50))
 def test_no_sequence_makes_it_fail_and_one_more_win_never_hurts(differences: list[float]) -> None:
-    found = evidence(differences, RULE)
+    before = evidence(differences, RULE)
     more = evidence([*differences, 1.0], RULE)
-    assert more.better > found.better
-    assert more.not_by_margin < found.not_by_margin
-    assert found.pairs == len(differences)
+    assert more.better > before.better
+    assert more.not_by_margin < before.not_by_margin
+    assert before.pairs == len(differences)
 
 
 @given(st.lists(st.sampled_from((-1.0, 0.0, 1.0)), max_size=4))

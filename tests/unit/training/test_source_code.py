@@ -26,15 +26,15 @@ def _hash(package: Path) -> str:
 
 
 def test_every_file_of_code_counts(package: Path) -> None:
-    found = [_hash(package)]
+    hashes = [_hash(package)]
     (package / "notes.log").write_text("still not read")
-    assert _hash(package) == found[0]
+    assert _hash(package) == hashes[0]
     (package / "prompts" / "task.txt").write_text("Do it well.")
-    found.append(_hash(package))
+    hashes.append(_hash(package))
     (package / "more.py").write_text("x = 1\n")
-    found.append(_hash(package))
+    hashes.append(_hash(package))
     (package / "more.py").rename(package / "other.py")
-    found.append(_hash(package))
+    hashes.append(_hash(package))
     (package / "prompts" / "task.txt").unlink()
-    found.append(_hash(package))
-    assert len(set(found)) == 5
+    hashes.append(_hash(package))
+    assert len(set(hashes)) == 5

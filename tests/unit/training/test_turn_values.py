@@ -28,42 +28,47 @@ def _bisected(chances: list[float], success: bool, draw: Random) -> tuple[TurnVe
 
 
 def test_a_planted_turn_is_found() -> None:
-    draw, found = Random(0), 0
+    draw, hits = Random(0), 0
     for number in range(200):
         turns = 4 + number % 7
         decisive = draw.randint(1, turns)
         result, probes = _bisected([0.9] * decisive + [0.1] * (turns - decisive), False, draw)
         assert probes <= most_probes(turns)
-        found += result.decisive is not None and result.decisive.turn == decisive
-    assert found >= 190
+        hits += result.decisive is not None and result.decisive.turn == decisive
+    assert hits >= 190
 
 
 def test_without_a_decisive_turn_it_stays_undecided() -> None:
     draw, decided = Random(1), 0
     for number in range(200):
         turns = 4 + number % 7
-        chances = [0.9 - 0.8 * place / turns for place in range(turns)]
+        chances = [0.9 - 0.8 * turn / turns for turn in range(turns)]
         decided += _bisected(chances, False, draw)[0].decisive is not None
     assert decided <= 10
 
 
 def test_a_turn_that_made_it_is_found_as_well() -> None:
     values = {1: Sampled(16, 1), 2: Sampled(16, 1), 3: Sampled(16, 15)}
-    found = verdict(values, 3, True).decisive
-    assert found is not None
-    assert (found.turn, round(found.points, 3)) == (2, 0.875)
-    assert 0 < found.low < found.points < found.high <= 1
+    decisive = verdict(values, 3, True).decisive
+    assert decisive is not None
+    assert decisive.turn == 2
+    assert round(decisive.points, 3) == 0.875
+    assert 0 < decisive.low < decisive.points < decisive.high <= 1
 
 
 def test_an_undecided_turn_names_what_is_missing() -> None:
     values = {1: Sampled(8, 5), 2: Sampled(8, 2)}
-    found = verdict(values, 2, False)
-    assert found.decisive is None
-    assert found.closest is not None
-    assert found.closest.turn == 1
-    assert found.missing is not None
-    assert (found.missing_before(2), found.missing_before(1)) == ([1, 2], [1])
-    more = {turn: Sampled(8 + found.missing, round(each.share * (8 + found.missing))) for turn, each in values.items()}
+    undecided = verdict(values, 2, False)
+    assert undecided.decisive is None
+    assert undecided.closest is not None
+    assert undecided.closest.turn == 1
+    assert undecided.missing is not None
+    assert undecided.missing_before(2) == [1, 2]
+    assert undecided.missing_before(1) == [1]
+    more = {
+        turn: Sampled(8 + undecided.missing, round(sampled.share * (8 + undecided.missing)))
+        for turn, sampled in values.items()
+    }
     assert verdict(more, 2, False).decisive is not None
 
 

@@ -57,16 +57,16 @@ def rubric(*weighted: tuple[str, float]) -> Any:
 
 
 def output(reward: float, **metrics: float) -> dict[str, Any]:
-    said = [{"role": "assistant", "content": "4"}, {"role": "user", "content": "more"}]
-    return {"reward": reward, "metrics": metrics, "completion": said, "stop_condition": "max_turns_reached"}
+    messages = [{"role": "assistant", "content": "4"}, {"role": "user", "content": "more"}]
+    return {"reward": reward, "metrics": metrics, "completion": messages, "stop_condition": "max_turns_reached"}
 
 
 def test_the_weighted_metrics_are_the_parts_of_the_reward() -> None:
     report = report_of(
         rubric(("right", 1.0), ("short", 0.5), ("turns", 0.0)), output(1.25, right=1, short=0.5, turns=3)
     )
-    made = build("verifiers", {"env": "x", "success_from": 1.2}, UNUSED)
-    episode: Any = made.episode(SCENARIO)
+    environment = build("verifiers", {"env": "x", "success_from": 1.2}, UNUSED)
+    episode: Any = environment.episode(SCENARIO)
     assert episode.messages() == [{"role": "user", "content": "x"}]
     episode.report(report.text())
     outcome = episode.outcome()
@@ -74,9 +74,9 @@ def test_the_weighted_metrics_are_the_parts_of_the_reward() -> None:
         "finish": "reported", "detail": "", REPORTED_REWARD: 1.25, "parts": {"right": 1.0, "short": 0.25},
         "metrics": {"right": 1, "short": 0.5, "turns": 3}, "answer": "4", "stop_condition": "max_turns_reached",
     }  # fmt: skip
-    assert made.reward(outcome, 1.0) == {"right": 1.0, "short": 0.25}
-    assert made.success(outcome, 1.0)
-    assert made.answer(outcome) == {"answer": "4", "source_ids": [], "success": True}
+    assert environment.reward(outcome, 1.0) == {"right": 1.0, "short": 0.25}
+    assert environment.success(outcome, 1.0)
+    assert environment.answer(outcome) == {"answer": "4", "source_ids": [], "success": True}
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def _result_of(calls: Sequence[AnsweredCall], ended: SessionEnd, task: RemoteTas
         kind = FailureKind.AGENT_LOST if outcome.lost else FailureKind.AGENT
         return RemoteResult(calls, None, RolloutFailure(kind, f"the agent reported no outcome: {why}"))
     report = {name: value for name, value in asdict(outcome).items() if name != "lost" and value is not None}
-    return RemoteResult(calls, json.dumps(report))
+    return RemoteResult(calls, json.dumps(report | {"facts": dict(outcome.facts or ())}))
 
 
 def _step_of(model: str) -> int | None:

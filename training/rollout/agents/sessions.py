@@ -47,6 +47,8 @@ class SessionOutcome:
     output: Json = None
     """Text or an object for a judge to read."""
     reason: str | None = None
+    facts: list[list[Json]] | None = None
+    """Pairs of a milestone's name and whether it was reached, in the order in which a success reaches them."""
     lost: bool = False
     """Whether the agent's process or server was lost, so that the agent itself could report nothing."""
 

@@ -12,11 +12,14 @@ import { Status } from "../parts/status.js";
 import { Table } from "../parts/table.js";
 import { JsonText, label, Text } from "../parts/text.js";
 import { go, href, replace } from "../router.js";
+import { Failures } from "./failures.js";
 
 /** @typedef {import("../api_types").EvaluationBrief} Brief */
 /** @typedef {import("../api_types").EvaluationOut} Evaluation */
 /** @typedef {import("../api_types").EvaluatedModel} Model */
 /** @typedef {import("../api_types").IntervalOut} Interval */
+
+const _PURPOSE = "An evaluation lets models attempt the same held-out scenarios, and says how sure the difference is.";
 
 export function Evaluations() {
   const state = useLoaded((aborted) => all("evaluations", {}, { aborted, most: 400 }), []);
@@ -38,8 +41,10 @@ export function Evaluations() {
   return html`<h1>Evaluations</h1><${New} />
     <${Loaded} state=${state}>${(/** @type {Brief[]} */ found) =>
       found.length === 0
-        ? html`<${Empty} title="No evaluation yet"><p>An evaluation lets models attempt the same held-out scenarios, and says how sure the difference is.</p><//>`
-        : html`<section class="card"><h2>All evaluations</h2><${Table} caption="Evaluations, newest first" rows=${found} keyOf=${(/** @type {Brief} */ each) => each.evaluation_id} columns=${columns} /></section>`}<//>`;
+        ? html`<${Empty} title="No evaluation yet"><p>${_PURPOSE}</p><//>`
+        : html`<section class="card"><h2>All evaluations</h2>
+          <${Table} caption="Evaluations, newest first" rows=${found}
+            keyOf=${(/** @type {Brief} */ each) => each.evaluation_id} columns=${columns} /></section>`}<//>`;
 }
 
 function New() {
@@ -56,9 +61,11 @@ function New() {
   return html`<details class="card"><summary><h2>Evaluate a run</h2></summary>
     <p class="muted">Its base model against its best checkpoint, on test scenarios that neither has seen.</p>
     <div class="filters">
-      <label class="field"><span>Run</span><select value=${chosen} onChange=${(/** @type {any} */ event) => setRun(event.target.value)}>
+      <label class="field"><span>Run</span><select value=${chosen}
+        onChange=${(/** @type {any} */ event) => setRun(event.target.value)}>
         ${trained.map((each) => html`<option value=${each.run_id}>${nameOf(each)}</option>`)}</select></label>
-      <label class="field"><span>Scenarios</span><input inputmode="numeric" value=${scenarios} onInput=${(/** @type {any} */ event) => setScenarios(event.target.value)} /></label>
+      <label class="field"><span>Scenarios</span><input inputmode="numeric" value=${scenarios}
+        onInput=${(/** @type {any} */ event) => setScenarios(event.target.value)} /></label>
       <${Action} label="Evaluate" kind="primary" act=${start} />
     </div></details>`;
 }
@@ -69,10 +76,14 @@ export function EvaluationPage({ id }) {
   const own = state.data && pageOf(state.data);
   useEffect(() => own && replace(own), [own?.join()]);
   return html`<p class="crumbs"><a href=${href(["evaluations"])}>Evaluations</a> / <code>${label(id)}</code></p>
-    <${Loaded} state=${state}>${(/** @type {Evaluation} */ found) => !own && html`<${Whole} evaluation=${found} reload=${state.reload} />`}<//>`;
+    <${Loaded} state=${state}>${(/** @type {Evaluation} */ found) =>
+      !own && html`<${Whole} evaluation=${found} reload=${state.reload} />`}<//>`;
 }
 
-/** The address of the page that shows what-ifs or rejudgings; undefined for any other evaluation. @param {Evaluation} evaluation */
+/**
+ * The address of the page that shows what-ifs or rejudgings; undefined for any other evaluation.
+ * @param {Evaluation} evaluation
+ */
 function pageOf({ evaluation_id: id, request: { what_if: whatIf, rejudge } }) {
   if (whatIf) return ["trajectories", whatIf.trajectory_id, "what-if", id];
   return rejudge ? ["runs", rejudge.run_id, "rejudgings", id] : undefined;
@@ -81,11 +92,24 @@ function pageOf({ evaluation_id: id, request: { what_if: whatIf, rejudge } }) {
 /** @param {{evaluation: Evaluation, reload: () => void}} props */
 function Whole({ evaluation, reload }) {
   const { evaluation_id: id, report } = evaluation;
-  return html`<${EvaluationHead} evaluation=${evaluation} title=${label(evaluation.models.join(" against "), 200)} reload=${reload} unit="rollouts"
-      question="Delete this evaluation with its trajectories?" gone=${() => go(["evaluations"])}>
+  return html`<${EvaluationHead} evaluation=${evaluation} title=${label(evaluation.models.join(" against "), 200)}
+      reload=${reload} unit="rollouts" question="Delete this evaluation with its trajectories?"
+      gone=${() => go(["evaluations"])}>
       ${report && html`<a class="button" href=${url(path`evaluations/${id}/report`)} download>Report</a>`}<//>
     ${report && html`<${Report} report=${report} />`}
+    ${report && !evaluation.pruned.trajectories && html`<${WhereItFails} evaluation=${evaluation} />`}
     <details class="card"><summary><h2>Settings</h2></summary><${JsonText} value=${evaluation.request} /></details>`;
+}
+
+/** The failures of one of the models, against the first one's. @param {{evaluation: Evaluation}} props */
+function WhereItFails({ evaluation: { evaluation_id: evaluation, models } }) {
+  const [model, setModel] = useState(models.at(-1));
+  const choose = (/** @type {any} */ event) => setModel(event.target.value);
+  return html`${
+    models.length > 2 &&
+    html`<label class="field"><span>Failures of</span><select value=${model} onChange=${choose}>
+      ${models.map((each) => html`<option value=${each}>${label(each, 80)}</option>`)}</select></label>`
+  }<${Failures} asked=${{ evaluation, model }} />`;
 }
 
 /** @param {{report: NonNullable<Evaluation["report"]>}} props */
@@ -95,7 +119,10 @@ function Report({ report }) {
       title: "Model",
       by: "label",
       cell: (/** @type {Model} */ each) =>
-        html`<strong>${label(each.label)}</strong><br /><span class="muted">${label(each.model)}</span>${each.error && html`<br /><span class="bad-ink">No figures: <${Text} value=${each.error} limit=${400} /></span>`}`,
+        html`<strong>${label(each.label)}</strong><br /><span class="muted">${label(each.model)}</span>${
+          each.error &&
+          html`<br /><span class="bad-ink">No figures: <${Text} value=${each.error} limit=${400} /></span>`
+        }`,
     },
     {
       title: "Success",
@@ -133,9 +160,13 @@ function Report({ report }) {
           .join(", "),
     },
   ];
-  return html`<section class="card"><h2>Figures <span class="muted">${counted(report.scenarios, "scenario")}, means with ${percent(report.method.level)} intervals (${label(report.method.name, 60)})</span></h2>
-    ${report.trial && html`<p><strong>The trial: ${report.trial.decision}</strong> after ${counted(report.trial.pairs, "scenario")}.</p>`}
-    <${Table} caption="Figures of each model" rows=${report.models} keyOf=${(/** @type {Model} */ each) => each.label} columns=${columns} /></section>`;
+  const { scenarios, method, trial } = report;
+  const means = `means with ${percent(method.level)} intervals (${label(method.name, 60)})`;
+  return html`<section class="card">
+    <h2>Figures <span class="muted">${counted(scenarios, "scenario")}, ${means}</span></h2>
+    ${trial && html`<p><strong>The trial: ${trial.decision}</strong> after ${counted(trial.pairs, "scenario")}.</p>`}
+    <${Table} caption="Figures of each model" rows=${report.models}
+      keyOf=${(/** @type {Model} */ each) => each.label} columns=${columns} /></section>`;
 }
 
 /** @param {Interval | null} interval */
@@ -143,5 +174,6 @@ function difference(interval) {
   if (!interval) return html`<span class="muted">–</span>`;
   const sure = interval.low > 0 ? "good" : interval.high < 0 ? "bad-ink" : "muted";
   const sign = (/** @type {number} */ share) => signed(100 * share, 0);
-  return html`<span class=${sure}>${sign(interval.mean)} points <span class="muted">${sign(interval.low)} to ${sign(interval.high)}</span></span>`;
+  const { mean, low, high } = interval;
+  return html`<span class=${sure}>${sign(mean)} points <span class="muted">${sign(low)} to ${sign(high)}</span></span>`;
 }

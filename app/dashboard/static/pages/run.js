@@ -15,6 +15,7 @@ import { Verdict } from "../parts/verdict.js";
 import { href } from "../router.js";
 import { openRun } from "../run_data.js";
 import { AddedPage, addedPages } from "./added_page.js";
+import { RunFailures } from "./failures.js";
 import { HeldOut } from "./held_out.js";
 import { RunJudges } from "./rejudgings.js";
 import { RunActions } from "./run_actions.js";
@@ -28,7 +29,9 @@ import { RunTrajectories } from "./trajectories.js";
 
 /** @typedef {import("../run_data.js").RunData} RunData */
 /** @typedef {import("../api_types").ModelCheckpoint} Checkpoint */
-/** @typedef {{data: RunData, run: import("../api_types").RunOut, query: URLSearchParams, baseline: import("../parts/baseline.js").Baseline | undefined}} PartProps */
+/** @typedef {import("../api_types").RunOut} Run */
+/** @typedef {import("../parts/baseline.js").Baseline} Baseline */
+/** @typedef {{data: RunData, run: Run, query: URLSearchParams, baseline: Baseline | undefined}} PartProps */
 
 /** @typedef {{name: string, title: string, part: (props: PartProps) => any}} Part */
 
@@ -39,6 +42,7 @@ const _PARTS = [
   { name: "iterations", title: "Iterations", part: RunIterations },
   { name: "trajectories", title: "Trajectories", part: RunTrajectories },
   { name: "held-out", title: "What it learned", part: HeldOut },
+  { name: "failures", title: "Failures", part: RunFailures },
   { name: "rejudgings", title: "Judges", part: RunJudges },
   { name: "log", title: "Log", part: RunLogPage },
   { name: "request", title: "Settings", part: RunRequest },
@@ -98,12 +102,16 @@ function partsOf(environment) {
   return parts;
 }
 
-/** @param {{data: RunData, run: import("../api_types").RunOut, isElsewhere: boolean}} props `isElsewhere`: not on the overview */
+/** @param {{data: RunData, run: Run, isElsewhere: boolean}} props `isElsewhere`: not on the overview */
 function Head({ data, run, isElsewhere }) {
   useRunNotice(run);
-  const isNews = run.status === "running" || data.connection.value === "lost"; // nothing moves while a run waits or is paused
+  // Nothing moves while a run waits or is paused.
+  const isNews = run.status === "running" || data.connection.value === "lost";
   const connection = isNews && _CONNECTIONS[data.connection.value];
-  const { project, name } = run.model;
+  const {
+    model: { project, name },
+    parent,
+  } = run;
   const model = useLoaded(
     async (aborted) => (run.best_checkpoint ? get(path`models/${project}/${name}`, {}, aborted) : { checkpoints: [] }),
     [project, name, run.best_checkpoint === null],
@@ -112,15 +120,31 @@ function Head({ data, run, isElsewhere }) {
     (each) => each.run_id === run.run_id && each.promoted_as.length > 0,
   );
   return html`<div class=${isElsewhere ? "run-head elsewhere" : "run-head"}>
-    <p class="crumbs"><a href=${href([])}>Runs</a> / <code>${run.run_id}</code>${run.parent && html` · forked from <a href=${href(["runs", run.parent.run_id])}>${run.parent.run_id}</a> at step ${run.parent.step}`}</p>
+    <p class="crumbs"><a href=${href([])}>Runs</a> / <code>${run.run_id}</code>${
+      parent &&
+      html` · forked from${" "}
+      <a href=${href(["runs", parent.run_id])}>${parent.run_id}</a> at step ${parent.step}`
+    }</p>
     <div class="title-row">
-      <h1><${Star} run=${run} changed=${data.reopen} /> <span class="title-name" title=${nameOf(run, 200)}>${nameOf(run, 100)}</span> <${EditRun} run=${run} changed=${data.reopen} /> <${Status} status=${run.status} />
+      <h1><${Star} run=${run} changed=${data.reopen} />${" "}
+        <span class="title-name" title=${nameOf(run, 200)}>${nameOf(run, 100)}</span>${" "}
+        <${EditRun} run=${run} changed=${data.reopen} /> <${Status} status=${run.status} />
         ${connection && html`<span class=${`connection ${data.connection.value}`} role="status">${connection}</span>`}
       </h1>
       <${RunActions} data=${data} run=${run} promoted=${model.reload} />
     </div>
-    ${live.length > 0 && html`<p class="live">${live.map(({ step, promoted_as }) => html`<span key=${step}><a href=${href(["models"])}>${label(promoted_as.join(", "), 120)}</a> means step ${step} of this run. </span>`)}</p>`}
-    ${(run.tags.length > 0 || run.notes) && html`<p class="said"><${Tags} tags=${run.tags} /> <${Text} value=${run.notes} limit=${400} /></p>`}
+    ${
+      live.length > 0 &&
+      html`<p class="live">${live.map(
+        ({ step, promoted_as: names }) =>
+          html`<span key=${step}><a href=${href(["models"])}>${label(names.join(", "), 120)}</a>${" "}
+            means step ${step} of this run. </span>`,
+      )}</p>`
+    }
+    ${
+      (run.tags.length > 0 || run.notes) &&
+      html`<p class="said"><${Tags} tags=${run.tags} /> <${Text} value=${run.notes} limit=${400} /></p>`
+    }
     <${Verdict} verdict=${run.verdict} />
     <${Notices} data=${data} run=${run} />
   </div>`;

@@ -28,11 +28,13 @@ class Records:
     calls: dict[str, list[RecordedCall]] = field(default_factory=dict)
     samplings: Counter[tuple[str, int]] = field(default_factory=Counter)
 
-    def ask(self, digest: str, asked: Repetition, *, lost: Literal["request", "reply"] | None = None) -> int | None:
-        """The occurrence that the request was answered with; None: client or service died before that or after it."""
+    def ask(
+        self, digest: str, repetition: Repetition, *, lost: Literal["request", "reply"] | None = None
+    ) -> int | None:
+        """The occurrence that answered the request, or None if client or service died before or after the answer."""
         calls = self.calls.setdefault(digest, [])
-        decision = decide(calls, asked)
-        assert not isinstance(decision, CallInProgress)  # nobody else works on this session
+        decision = decide(calls, repetition)
+        assert not isinstance(decision, CallInProgress)  # no other process works on this session
         if isinstance(decision, Begun) and decision.number is None:
             calls.append(replace(CALL, number=len(calls) + 1, occurrence=decision.occurrence, answered=False))
         call = replace(calls[decision.occurrence], use=1, delivered=lost is None)
@@ -53,17 +55,17 @@ class Records:
     st.data(),
 )
 def test_deaths_change_no_answer(requests: list[str], deaths: list[Any], data: st.DataObject) -> None:
-    undisturbed = [(digest, requests[:place].count(digest)) for place, digest in enumerate(requests)]
+    undisturbed = [(digest, requests[:index].count(digest)) for index, digest in enumerate(requests)]
     records = Records()
     answers: list[tuple[str, int | None]] = []
-    left = list(deaths)
+    remaining_deaths = list(deaths)
     while len(answers) < len(requests):
         digest = requests[len(answers)]
         dies: bool = data.draw(st.booleans())
-        if not (left and dies):
+        if not (remaining_deaths and dies):
             answers.append((digest, records.ask(digest, Repetition())))
             continue
-        who, lost = left.pop()
+        who, lost = remaining_deaths.pop()
         records.ask(digest, Repetition(), lost=lost)
         if who == "agent":
             records.restart()

@@ -22,24 +22,24 @@ def pool(*tasks_of_user: int, selected: int = 0, arms: tuple[str | None, ...] = 
 
 def test_each_user_is_equally_likely_however_much_he_asked() -> None:
     tasks = pool(1, 2, 7, 40)
-    found = Counter(
+    draws = Counter(
         id.split(".")[1] for seed in range(_DRAWS) for id in draw_tasks(tasks, 1, str(seed), selecting=False)
     )
-    assert sum(found.values()) == _DRAWS
-    for count in found.values():
+    assert sum(draws.values()) == _DRAWS
+    for count in draws.values():
         assert count == pytest.approx(_DRAWS / 4, rel=0.12)  # four standard deviations
 
 
 def test_a_task_keeps_the_probability_with_which_it_is_included() -> None:
     tasks = pool(1, 3, 9, selected=2, arms=("stable", "candidate"))
-    found, said = Counter[str](), dict[str, float]()
+    draws, probabilities = Counter[str](), dict[str, float]()
     for seed in range(_DRAWS):
         drawn = draw_tasks(tasks, 5, str(seed), selecting=True)
-        found.update(drawn.keys())
-        said |= drawn
-    assert found.keys() == {each.id for each in tasks}
-    for id, probability in said.items():
-        assert found[id] / _DRAWS == pytest.approx(probability, abs=0.035), id
+        draws.update(drawn.keys())
+        probabilities |= drawn
+    assert draws.keys() == {task.id for task in tasks}
+    for id, probability in probabilities.items():
+        assert draws[id] / _DRAWS == pytest.approx(probability, abs=0.035), id
 
 
 def test_an_arm_gets_the_share_of_its_users_in_the_selected_half() -> None:
@@ -53,7 +53,7 @@ def test_an_arm_gets_the_share_of_its_users_in_the_selected_half() -> None:
     ]
     uniform = draw_tasks(tasks, 20, "a", selecting=False)
     both = draw_tasks(tasks, 40, "a", selecting=True)
-    chosen = {each.id: each.arm for each in tasks if each.id in both.keys() - uniform.keys()}
+    chosen = {candidate.id: candidate.arm for candidate in tasks if candidate.id in both.keys() - uniform.keys()}
     assert list(both)[: len(uniform)] == list(uniform)
     counted = Counter(chosen.values())
     assert abs(counted["candidate"] - counted["stable"]) <= 4  # of ten each, some were drawn uniformly before
@@ -67,7 +67,7 @@ _TASKS = st.lists(
 
 
 @given(_TASKS, st.integers(3, 40), st.booleans(), st.randoms())
-def test_the_same_seed_draws_the_same_tasks_in_whatever_order_they_are_read(
+def test_a_seed_draws_the_same_tasks_in_whatever_order_they_are_read(
     given_tasks: list[tuple[int, str | None, bool]], count: int, selecting: bool, random: object
 ) -> None:
     tasks = [DrawableTask(f"ask.{n:03}", str(user), arm, fits) for n, (user, arm, fits) in enumerate(given_tasks)]
@@ -76,7 +76,7 @@ def test_the_same_seed_draws_the_same_tasks_in_whatever_order_they_are_read(
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert list(draw_tasks(shuffled, count, "seed", selecting=selecting).items()) == list(drawn.items())
     assert len(drawn) <= count
-    assert drawn.keys() <= {each.id for each in tasks}
+    assert drawn.keys() <= {task.id for task in tasks}
     assert all(0 < probability <= 1 for probability in drawn.values())
     assert bool(drawn) == bool(tasks)
 

@@ -1,4 +1,4 @@
-"""Reads that many share: nobody gets what was read before it asked, and nobody pays for another one's misfortune."""
+"""Shared reads: no request gets what was read before it came, and none fails because another one does."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,16 +19,16 @@ class _Store:
     gates: list[asyncio.Event] = field(default_factory=list)
 
     async def read(self, keys: Sequence[str]) -> dict[str, int]:
-        seen, gate = dict(self.values), asyncio.Event()
+        snapshot, gate = dict(self.values), asyncio.Event()
         self.begun.append(sorted(keys))
         self.gates.append(gate)
         await gate.wait()
         if "bad" in keys:
             raise ValueError("a bad key")
-        return {key: seen[key] for key in keys if key in seen}
+        return {key: snapshot[key] for key in keys if key in snapshot}
 
     async def begins(self, reads: int) -> None:
-        """Wait until so many reads have begun."""
+        """Wait until this number of reads have begun."""
         await until(lambda: len(self.begun) >= reads)
 
 
@@ -41,7 +41,7 @@ async def _both_busy(store: _Store, reads: CoalescedReads[int]) -> list[asyncio.
     return asking
 
 
-async def test_who_asks_meanwhile_shares_the_next_read_and_sees_what_came_before_it() -> None:
+async def test_requests_during_a_read_share_the_next_one_and_its_later_values() -> None:
     store = _Store()
     reads = CoalescedReads(store.read)
     early = await _both_busy(store, reads)
@@ -58,7 +58,7 @@ async def test_who_asks_meanwhile_shares_the_next_read_and_sees_what_came_before
     assert store.begun == [["a"], ["a"], ["a", "b", "none"]]
 
 
-async def test_a_failed_read_fails_for_all_who_share_it_and_for_nobody_else() -> None:
+async def test_a_failed_read_fails_only_for_those_who_share_it() -> None:
     store = _Store()
     reads = CoalescedReads(store.read)
     asking = [asyncio.create_task(reads.get(key)) for key in ("bad", "a")]
@@ -67,7 +67,10 @@ async def test_a_failed_read_fails_for_all_who_share_it_and_for_nobody_else() ->
     await store.begins(2)
     for gate in store.gates:
         gate.set()
-    assert [type(each) for each in await asyncio.gather(*asking, return_exceptions=True)] == [ValueError, ValueError]
+    assert [type(outcome) for outcome in await asyncio.gather(*asking, return_exceptions=True)] == [
+        ValueError,
+        ValueError,
+    ]
     assert await later == 1
 
 
@@ -94,11 +97,11 @@ async def test_a_crowd_of_keys_is_read_in_portions() -> None:
     assert max(map(len, store.begun)) == 50
 
 
-async def test_closing_leaves_nobody_waiting() -> None:
+async def test_closing_cancels_all_that_wait() -> None:
     store = _Store()
     reads = CoalescedReads(store.read)
     asking = [*await _both_busy(store, reads), asyncio.create_task(reads.get("b"))]
     await asyncio.sleep(0)
     await reads.close()
-    await until(lambda: all(each.done() for each in asking))
-    assert all(each.cancelled() for each in asking)
+    await until(lambda: all(task.done() for task in asking))
+    assert all(task.cancelled() for task in asking)

@@ -1,4 +1,4 @@
-"""Work on a thread of its own: results, errors and cancellation cross over."""
+"""Work on another thread: results, errors and cancellation cross over."""
 
 import asyncio
 import threading

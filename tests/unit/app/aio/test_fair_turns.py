@@ -1,4 +1,4 @@
-"""Turns go round, and nobody's queue grows without end."""
+"""Turns go round, and no queue grows without end."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ from learnloop_service.app.errors import TooManyRequests
 
 
 class _Work:
-    """Notes who has a turn, and holds it until told to go on."""
+    """Notes who has a turn, and keeps it until the test lets it end."""
 
     def __init__(self, turns: FairTurns) -> None:
         self._turns = turns
@@ -83,7 +83,7 @@ async def test_who_gives_up_leaves_the_place_to_others() -> None:
 
 
 @pytest.mark.parametrize("also_passed_on", [False, True])
-async def test_who_gives_up_loses_nobodys_turn(also_passed_on: bool) -> None:
+async def test_a_task_that_gives_up_loses_no_others_turn(also_passed_on: bool) -> None:
     work = _Work(FairTurns(1, 10))
     first, second, third = (work.wants("a") for _ in range(3))
     await _settled()
@@ -95,7 +95,7 @@ async def test_who_gives_up_loses_nobodys_turn(also_passed_on: bool) -> None:
     await _settled()
     await work.ends(2 - also_passed_on)
     results: Any = await asyncio.gather(first, second, third, return_exceptions=True)
-    assert [isinstance(each, asyncio.CancelledError) for each in results] == [False, True, False]
+    assert [isinstance(result, asyncio.CancelledError) for result in results] == [False, True, False]
     assert work.begun.count("a") in (2, 3)
 
 

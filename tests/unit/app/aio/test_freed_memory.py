@@ -8,8 +8,8 @@ from learnloop_service.app.aio.freed_memory import give_back
 
 
 class _Cycle:
-    def __init__(self, held: list[bytes]) -> None:
-        self.held = held
+    def __init__(self, pieces: list[bytes]) -> None:
+        self.held = pieces
         self.itself = self
 
 
@@ -22,9 +22,9 @@ def test_what_a_cycle_held_is_given_back() -> None:
         last = pieces.pop()
         _Cycle(pieces)
         del pieces
-        held = process.memory_info().rss
+        before = process.memory_info().rss
         give_back()
-        assert held - process.memory_info().rss > 100_000_000
+        assert before - process.memory_info().rss > 100_000_000
     finally:
         gc.enable()
     assert len(last) == 2_000

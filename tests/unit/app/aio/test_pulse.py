@@ -9,7 +9,7 @@ import pytest
 from learnloop_service.app.aio.pulse import Pulse, Trouble
 
 
-async def test_a_fault_is_told_until_the_next_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fault_is_reported_until_the_next_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [ConnectionError("refused"), ConnectionError("gone"), None, ConnectionError("refused")]
     now = 0.0
     monkeypatch.setattr("learnloop_service.app.aio.pulse.time.monotonic", lambda: now)
@@ -20,14 +20,14 @@ async def test_a_fault_is_told_until_the_next_answer(monkeypatch: pytest.MonkeyP
         if (error := answers.pop(0)) is not None:
             raise error
 
-    told = []
+    troubles = []
     pulse = Pulse(ask, period_s=0)
     async with aclosing(pulse.beats()) as beats:
         async for trouble in beats:
-            told.append(trouble)
+            troubles.append(trouble)
             if not answers:
                 break
-    assert told == [Trouble(0, "refused"), Trouble(1, "gone"), None, Trouble(0, "refused")]
+    assert troubles == [Trouble(0, "refused"), Trouble(1, "gone"), None, Trouble(0, "refused")]
 
 
 async def _never() -> None:
@@ -45,11 +45,11 @@ async def test_no_answer_in_time_is_a_fault() -> None:
 
 
 async def test_being_held_up_ourselves_says_nothing() -> None:
-    asked = 0
+    requests = 0
 
     async def ask() -> None:
-        nonlocal asked
-        asked += 1
+        nonlocal requests
+        requests += 1
         threading.Event().wait(0.05)  # nothing of ours runs meanwhile
         await _never()
 
@@ -57,5 +57,5 @@ async def test_being_held_up_ourselves_says_nothing() -> None:
     async with aclosing(pulse.beats()) as beats:
         async for trouble in beats:
             assert trouble is None
-            if asked == 2:
+            if requests == 2:
                 break

@@ -62,7 +62,8 @@ def package(tmp_path: Path) -> Iterator[None]:
 )
 def test_they_are_called_like_ours(arguments: list[str], printed: str) -> None:
     ran = CliRunner().invoke(app, arguments)
-    assert (ran.exit_code, ran.stdout) == (0, printed)
+    assert ran.exit_code == 0
+    assert ran.stdout == printed
 
 
 def test_the_help_lists_them_beside_ours() -> None:
@@ -98,9 +99,9 @@ def test_none_replaces_one_of_ours() -> None:
 
 
 def test_a_group_of_ours_lists_what_packages_add_to_it() -> None:
-    shown = CliRunner().invoke(app, ["runs", "--help"]).stdout
-    assert "Greet somebody." in shown
-    assert "cannot be loaded from greetings:nothing" in " ".join(shown.replace("│", " ").split())
+    help_text = CliRunner().invoke(app, ["runs", "--help"]).stdout
+    assert "Greet somebody." in help_text
+    assert "cannot be loaded from greetings:nothing" in " ".join(help_text.replace("│", " ").split())
     assert "runs.greet" not in CliRunner().invoke(app, ["--help"]).stdout
 
 
@@ -117,7 +118,8 @@ def test_one_whose_package_is_missing_says_what_to_install(
     registered = plugins.registered
     monkeypatch.setattr(plugins, "registered", lambda group: {} if group == GROUP else registered(group))
     ran = CliRunner().invoke(app, arguments)
-    assert (ran.exit_code, ran.stdout) == (1, "")
+    assert ran.exit_code == 1
+    assert ran.stdout == ""
     [line] = ran.stderr.splitlines()
     assert f"There is no command `learnloop {' '.join(arguments[:2])}`. It comes with learnloop-mail, which is" in line
     assert "learnloop-mail" not in CliRunner().invoke(app, [arguments[0], "--help"]).stdout

@@ -26,7 +26,8 @@ def package(tmp_path: Path) -> Iterator[None]:
 
 
 def test_an_environment_has_the_demo_of_its_package() -> None:
-    assert (demo_job("chess").introduction, demo_job("chess").iterations) == ("It plays {environment}.", 3)
+    assert demo_job("chess").introduction == "It plays {environment}."
+    assert demo_job("chess").iterations == 3
 
 
 @pytest.mark.parametrize(("name", "what"), [("wrong", "is not a DemoJob"), ("broken", "cannot be loaded")])

@@ -16,7 +16,7 @@ def test_the_heading_counts_the_tasks(count: int, heading: str) -> None:
         for iteration in (0, 2)
     ]
     console = Console(width=100)
-    with console.capture() as shown:
+    with console.capture() as capture:
         console.print(held_out_table(rows))
-    assert f"{heading}(validation)" in shown.get()
-    assert f"{heading}(test), best checkpoint" in shown.get()
+    assert f"{heading}(validation)" in capture.get()
+    assert f"{heading}(test), best checkpoint" in capture.get()

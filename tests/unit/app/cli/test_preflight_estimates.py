@@ -14,9 +14,9 @@ def _iteration(seconds: float, supervised: Json = None) -> Json:
 
 
 def _with_defaults(is_demonstrated: bool) -> dict[str, Json]:
-    found = defaults_of(BaseModelFacts("qwen", 494_032_768), 2, 8, after_demonstrations=is_demonstrated)
+    defaults = defaults_of(BaseModelFacts("qwen", 494_032_768), 2, 8, after_demonstrations=is_demonstrated)
     whole = {"groups_per_iteration": 2, "rollouts_per_group": 8, "evaluation": EVALUATION}
-    return whole | {"iterations": int(found["iterations"].value)}
+    return whole | {"iterations": int(defaults["iterations"].value)}
 
 
 def test_the_warm_start_that_the_service_added_is_part_of_the_time() -> None:

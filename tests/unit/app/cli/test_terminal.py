@@ -30,10 +30,10 @@ def test_nothing_that_is_printed_is_obeyed(text: str) -> None:
     table.add_column(text)
     table.add_row(Text(text), text)
     for printed in (text, plain(text), Text.assemble("x", (text, "")), table):
-        console = Terminal(file=(shown := StringIO()), width=60, markup=False, highlight=False, emoji=False)
+        console = Terminal(file=(output := StringIO()), width=60, markup=False, highlight=False, emoji=False)
         console.print(printed)
         console.print(printed, soft_wrap=True, style="red")
-        assert not _obeyed(shown.getvalue())
+        assert not _obeyed(output.getvalue())
 
 
 class _Screen(StringIO):
@@ -49,10 +49,11 @@ def test_a_file_has_no_styles_and_is_replaced_only_by_a_whole_one(tmp_path: Path
     with console.into(file):
         console.print("red", style="red")
     console.print("red", style="red")
-    assert (file.read_text(), screen.getvalue()) == ("red\n", "\x1b[31mred\x1b[0m\n")
+    assert file.read_text() == "red\n"
+    assert screen.getvalue() == "\x1b[31mred\x1b[0m\n"
     with pytest.raises(Failure, match="no service"):
         _fail_half_way(console, file)
-    assert {each.name: each.read_text() for each in file.parent.iterdir()} == {"file.txt": "red\n"}
+    assert {path.name: path.read_text() for path in file.parent.iterdir()} == {"file.txt": "red\n"}
     with pytest.raises(Failure, match=r"cannot write .*: File exists"), console.into(file / "below"):
         pass
 
@@ -64,12 +65,12 @@ def _fail_half_way(console: Terminal, file: Path) -> None:
 
 
 def test_a_live_display_is_no_way_around() -> None:
-    console = Terminal(file=(shown := StringIO()), width=60, force_terminal=True, color_system=None)
+    console = Terminal(file=(output := StringIO()), width=60, force_terminal=True, color_system=None)
     with Live(console=console, auto_refresh=False) as live:
         live.update(HOSTILE, refresh=True)
-    assert "a?]0;title" in shown.getvalue()
-    assert "\x1b]0;" not in shown.getvalue()
-    assert not {"\x9b", "\x07", "\u202e"} & set(shown.getvalue())
+    assert "a?]0;title" in output.getvalue()
+    assert "\x1b]0;" not in output.getvalue()
+    assert not {"\x9b", "\x07", "\u202e"} & set(output.getvalue())
 
 
 def test_other_alphabets_are_printed_as_they_are() -> None:
@@ -79,9 +80,9 @@ def test_other_alphabets_are_printed_as_they_are() -> None:
         "\uff21\u3000\uff22",
     )
     for text in (persian, "\u0915\u094d\u200d\u0937", emoji, wide, "1\u00a0000", "tab\tbed"):
-        console = Terminal(file=(shown := StringIO()), width=60)
+        console = Terminal(file=(output := StringIO()), width=60)
         console.print(plain(text), soft_wrap=True)
-        assert shown.getvalue().expandtabs() == f"{text}\n".expandtabs()
+        assert output.getvalue().expandtabs() == f"{text}\n".expandtabs()
 
 
 @given(st.dictionaries(_TEXTS, _TEXTS | st.lists(_TEXTS)))

@@ -18,13 +18,13 @@ class _Clock:
         return self.now
 
 
-def _run(iteration: int | None, phase: str, done: int, iterations: Sequence[Any] = ()) -> dict[str, Any]:
+def _run(iteration: int | None, phase: str, units: int, iterations: Sequence[Any] = ()) -> dict[str, Any]:
     return {
         "run_id": "R",
         "status": "running",
         "wait_reason": None,
         "queue": None,
-        "progress": {"iteration": iteration, "iterations_total": 3, "phase": phase, "done": done, "total": 176},
+        "progress": {"iteration": iteration, "iterations_total": 3, "phase": phase, "done": units, "total": 176},
         "iterations": list(iterations),
         "evaluations": [],
         "verdict": {"state": "too_early", "points": None, "text": "Too early to say."},
@@ -36,12 +36,12 @@ def test_a_pipe_gets_a_line_for_each_phase_that_takes_long() -> None:
     with RunDisplay(Console(file=text, width=100), clock) as display:
         display.show(_run(None, "", 0))
         assert text.getvalue() == ""
-        for now, done in ((1.0, 0), (2.0, 8), (4.0, 40), (6.5, 64), (17.0, 166)):
+        for now, units in ((1.0, 0), (2.0, 8), (4.0, 40), (6.5, 64), (17.0, 166)):
             clock.now = now
-            display.show(_run(0, "evaluate", done))
-        for now, phase, done in ((18.0, "rollout", 0), (19.0, "train", 1), (22.0, "train", 2), (99.0, "train", 3)):
+            display.show(_run(0, "evaluate", units))
+        for now, phase, units in ((18.0, "rollout", 0), (19.0, "train", 1), (22.0, "train", 2), (99.0, "train", 3)):
             clock.now = now
-            display.show(_run(1, phase, done))
+            display.show(_run(1, phase, units))
     assert [line.split() for line in text.getvalue().splitlines()] == [
         ["baseline", "evaluating", "0/176", "1", "s"],
         ["iteration", "1/3", "rollouts", "0/176", "18", "s"],
@@ -49,19 +49,19 @@ def test_a_pipe_gets_a_line_for_each_phase_that_takes_long() -> None:
     ]
 
 
-def test_a_terminal_shows_the_share_of_the_baseline_and_the_time_that_is_left() -> None:
+def test_a_terminal_shows_the_share_of_the_baseline_and_the_time_left() -> None:
     clock, text = _Clock(), StringIO()
     console = Console(file=text, width=100, force_terminal=True)
     pace = Pace(clock)
-    for now, done, shown in (
+    for now, units, line in (
         (0.0, 40, "40/176 (23%)   "),
         (1.0, 48, "48/176 (27%)   "),
         (4.0, 88, "about 7 s left   "),
     ):
         clock.now = now
         text.truncate(0)
-        console.print(live_panel(_run(0, "evaluate", done), now, (), pace.left_s(_run(0, "evaluate", done))))
-        assert shown in text.getvalue()
+        console.print(live_panel(_run(0, "evaluate", units), now, (), pace.left_s(_run(0, "evaluate", units))))
+        assert line in text.getvalue()
     clock.now = 9.0  # another phase begins at its own pace
     assert pace.left_s(_run(1, "rollout", 8)) is None
 
@@ -126,11 +126,11 @@ def test_a_terminal_shows_curves_events_and_why_it_waits() -> None:
 
 def test_the_terminal_says_in_a_line_when_little_is_left_to_learn() -> None:
     text = StringIO()
-    found = {"cause": "too_easy", "state": "active", "summary": "In 91% of the groups every rollout succeeded."}
+    diagnosis = {"cause": "too_easy", "state": "active", "summary": "In 91% of the groups every rollout succeeded."}
     display = RunDisplay(Console(file=text, width=120))
-    display.say_if_learned({"type": "run.diagnosis", "iteration": 12, "data": found})
-    display.say_if_learned({"type": "run.diagnosis", "iteration": 13, "data": {**found, "state": "cleared"}})
-    display.say_if_learned({"type": "run.diagnosis", "iteration": 13, "data": {**found, "cause": "too_hard"}})
+    display.say_if_learned({"type": "run.diagnosis", "iteration": 12, "data": diagnosis})
+    display.say_if_learned({"type": "run.diagnosis", "iteration": 13, "data": {**diagnosis, "state": "cleared"}})
+    display.say_if_learned({"type": "run.diagnosis", "iteration": 13, "data": {**diagnosis, "cause": "too_hard"}})
     display.say_if_learned({"type": "iteration.completed", "iteration": 13, "data": {}})
     [line] = text.getvalue().splitlines()
     assert line == "iteration 12: In 91% of the groups every rollout succeeded. (end_when_learned ends a run here)"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from learnloop_service.app.datasets import tables
 from learnloop_service.app.datasets.tables import BadTable, read_table
 
-_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r")).filter(lambda each: each.strip())
+_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r")).filter(lambda text: text.strip())
 _ROWS = st.lists(st.tuples(_TEXT, _TEXT, _TEXT | st.just("")), max_size=8)
 _CELL = st.text(st.characters(codec="latin-1", min_codepoint=32)) | st.integers(-(2**53), 2**53)
 _HEADER = ("question", "answer", "facts")
@@ -35,16 +35,17 @@ def written(rows: Any, separator: str = ",", quoting: Any = csv.QUOTE_ALL, end: 
 def test_what_a_program_writes_is_read_back(rows: Any, separator: str, quoting: Any, end: str, encoding: str) -> None:
     read = read_table(written(rows, separator, quoting, end).encode(encoding))
     assert read.columns == list(_HEADER)
-    assert [tuple(each) for each in read.rows.values()] == rows
-    assert (list(read.rows), read.faults) == (list(range(2, len(rows) + 2)), [])
+    assert [tuple(cells) for cells in read.rows.values()] == rows
+    assert list(read.rows) == list(range(2, len(rows) + 2))
+    assert read.faults == []
 
 
 @given(_ROWS, st.booleans())
 def test_json_is_read_back(rows: Any, as_lines: bool) -> None:
-    objects = [dict(zip(_HEADER, each, strict=True)) for each in rows]
+    objects = [dict(zip(_HEADER, row, strict=True)) for row in rows]
     text = "\n".join(map(json.dumps, objects)) if as_lines else json.dumps({"version": 1, "rows": objects})
     if rows:
-        assert [tuple(each) for each in read_table(text.encode()).rows.values()] == rows
+        assert [tuple(cells) for cells in read_table(text.encode()).rows.values()] == rows
 
 
 @given(
@@ -56,17 +57,17 @@ def test_json_is_read_back(rows: Any, as_lines: bool) -> None:
 def test_a_workbook_is_read_back(rows: list[tuple[str | int, str | int]]) -> None:
     book = openpyxl.Workbook()
     for number, row in enumerate([("question", "answer"), *rows], start=1):
-        for place, value in enumerate(row, start=1):
-            cell = book.active.cell(number, place, value)
+        for column, value in enumerate(row, start=1):
+            cell = book.active.cell(number, column, value)
             cell.data_type = "n" if isinstance(value, int) else "s"
     file = io.BytesIO()
     book.save(file)
-    found = {number: tuple(map(str, row)) for number, row in enumerate(rows, start=2)}
-    expected = {number: row for number, row in found.items() if "".join(row).strip()}
+    texts = {number: tuple(map(str, row)) for number, row in enumerate(rows, start=2)}
+    expected = {number: row for number, row in texts.items() if "".join(row).strip()}
     assert {number: tuple(row) for number, row in read_table(file.getvalue()).rows.items()} == expected
 
 
-@given(st.binary() | st.text().map(str.encode) | st.binary().map(lambda each: b"PK\x03\x04" + each))
+@given(st.binary() | st.text().map(str.encode) | st.binary().map(lambda rest: b"PK\x03\x04" + rest))
 def test_any_file_is_a_table_or_has_a_reason(content: bytes) -> None:
     try:
         read = read_table(content)
@@ -87,8 +88,8 @@ PROSE = {
 def test_an_old_encoding_is_recognised(encoding: str) -> None:
     rows = [(question, answer, str(number)) for number, (question, answer) in enumerate([PROSE[encoding]] * 5)]
     content = written(rows, ";").encode(encoding)
-    assert [tuple(each) for each in read_table(content).rows.values()] == rows
-    assert [tuple(each) for each in read_table(content, encoding=encoding).rows.values()] == rows
+    assert [tuple(cells) for cells in read_table(content).rows.values()] == rows
+    assert [tuple(cells) for cells in read_table(content, encoding=encoding).rows.values()] == rows
 
 
 def test_bad_rows_are_named_and_the_others_stay() -> None:
@@ -104,13 +105,14 @@ def test_bad_rows_are_named_and_the_others_stay() -> None:
     ]  # fmt: skip
     lines = b'{"q": 1, "a": [2]}\n{\n\xff\n[3]\n{"a": "\\u0000"}\n{"b": true}'
     read = read_table(lines)
-    assert {n: list(each) for n, each in read.rows.items()} == {1: ["1", "[2]", ""], 6: ["", "", "true"]}
+    assert {n: list(cells) for n, cells in read.rows.items()} == {1: ["1", "[2]", ""], 6: ["", "", "true"]}
     assert [number for number, _ in read.faults] == [2, 3, 4, 5]
 
 
 def test_without_a_header_columns_have_numbers() -> None:
     read = read_table(b"sep=;\na;b\nc;d\n", header=False)
-    assert (read.columns, list(read.rows)) == (["column 1", "column 2"], [2, 3])
+    assert read.columns == ["column 1", "column 2"]
+    assert list(read.rows) == [2, 3]
 
 
 def bomb(size: int) -> bytes:

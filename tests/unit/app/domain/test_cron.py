@@ -28,7 +28,7 @@ WAITS = st.lists(st.timedeltas(timedelta(0), timedelta(days=40)), min_size=1, ma
 
 @given(crons(), TIMES, WAITS)
 def test_a_look_makes_up_what_was_missed_once(cron: str, created: datetime, waits: list[timedelta]) -> None:
-    """As the scheduler does: a look notices the latest time if one is due, and sets the next one after now."""
+    """The scheduler's look notices the latest time if one is due, and sets the next one after now."""
     now, next_due = created, next_times(cron, created, 1)[0]
     noticed: list[datetime] = []
     for wait in waits:
@@ -51,7 +51,7 @@ def _moments(created: datetime, waits: list[timedelta]) -> list[datetime]:
 
 
 @pytest.mark.parametrize(
-    ("cron", "said"),
+    ("cron", "message"),
     [
         ("0 2 * *", "has 4 fields instead of 5"),
         ("* * * * * *", "has 6 fields instead of 5"),
@@ -63,8 +63,8 @@ def _moments(created: datetime, waits: list[timedelta]) -> list[datetime]:
         ("", "has 0 fields"),
     ],
 )
-def test_what_is_wrong_is_named(cron: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said) as refused:
+def test_what_is_wrong_is_named(cron: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as refused:
         check_cron(cron)
     assert 'such as "0 2 * * *" for 02:00 each day' in str(refused.value)
 

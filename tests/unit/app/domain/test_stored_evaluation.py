@@ -16,7 +16,7 @@ from tests.stored_evaluations import COMPARISON, REJUDGE, TRIAL, WHAT_IF
 
 
 @pytest.mark.parametrize(
-    ("kind", "own", "slots", "units", "listed_by"),
+    ("kind", "fields_of_kind", "slots", "units", "listed_by"),
     [
         (Comparison, {}, 120, 30, {}),
         (TrialEvaluation, {"trial": TRIAL}, 120, 30, {}),
@@ -25,9 +25,9 @@ from tests.stored_evaluations import COMPARISON, REJUDGE, TRIAL, WHAT_IF
     ],
 )
 def test_a_stored_request_is_of_the_kind_whose_field_it_has(
-    kind: type[Evaluation], own: dict[str, Any], slots: int, units: int, listed_by: dict[str, str]
+    kind: type[Evaluation], fields_of_kind: dict[str, Any], slots: int, units: int, listed_by: dict[str, str]
 ) -> None:
-    stored = COMPARISON | own
+    stored = COMPARISON | fields_of_kind
     evaluation = parse_evaluation(stored)
     assert type(evaluation) is kind
     assert evaluation.slots == slots

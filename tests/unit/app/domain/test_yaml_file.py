@@ -21,5 +21,5 @@ def test_dates_stay_texts_and_the_rest_is_as_usual(text: str, value: object, tmp
     assert parse_yaml(text) == value
     assert parse_settings([f"a.b={text}"]) == {"a.b": value}
     (tmp_path / "run.yaml").write_text(f"asked: {text}", encoding="utf-8")
-    found = read_object(tmp_path / "run.yaml", "anything")
-    assert json.loads(json.dumps(found)) == {"asked": value}
+    document = read_object(tmp_path / "run.yaml", "anything")
+    assert json.loads(json.dumps(document)) == {"asked": value}

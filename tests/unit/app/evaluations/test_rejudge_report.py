@@ -16,8 +16,8 @@ REJUDGE = Rejudge(run_id="R", kinds=("train", "evaluation"), first=0, last=1, re
 
 def _rows(kind: str, start: int) -> list[Any]:
     """Eight rollouts of which every other one succeeded."""
-    rewards = [float(place % 2) for place in range(8)]
-    place = {"kind": kind, "iteration": 1, "split": "validation", "mode": "sampled", "step": 1, "scenario_id": kind}
+    rewards = [float(number % 2) for number in range(8)]
+    shared = {"kind": kind, "iteration": 1, "split": "validation", "mode": "sampled", "step": 1, "scenario_id": kind}
     return [
         SimpleNamespace(
             id=f"{start + at:03}",
@@ -26,7 +26,7 @@ def _rows(kind: str, start: int) -> list[Any]:
             reward=reward,
             success=reward == 1,
             advantage=advantage,
-            **place,
+            **shared,
         )
         for at, (reward, advantage) in enumerate(zip(rewards, advantages(rewards), strict=True))
     ]
@@ -37,16 +37,20 @@ def test_a_missing_score_is_no_zero(scored: int) -> None:
     groups: list[Any] = [StoredGroup(_rows("train", 0)), StoredGroup(_rows("evaluation", 8))]
     rows = [row for group in groups for row in group.rows]
     none = SimpleNamespace(score=None, reward=None, success=False, advantage=None)
-    verdicts = {(row.id, 0): row if place < scored else none for place, row in enumerate(rows)}
+    verdicts = {(row.id, 0): row if index < scored else none for index, row in enumerate(rows)}
     report: Any = rejudge_report(REJUDGE, groups, verdicts, {})
-    assert (report["rollouts"], report["scored"], report["conclusive"]) == (16, scored, scored >= 8)
-    known = [row.success for row in rows[: min(scored, 8)]]
-    assert report["all"]["success"] == {"before": 0.5, "now": sum(known) / len(known) if known else None}
+    assert report["rollouts"] == 16
+    assert report["scored"] == scored
+    assert report["conclusive"] == (scored >= 8)
+    successes = [row.success for row in rows[: min(scored, 8)]]
+    assert report["all"]["success"] == {"before": 0.5, "now": sum(successes) / len(successes) if successes else None}
     if scored < 8:
         assert report["text"] == (
             f"No finding: {scored} of 16 rollouts were scored, which is too few to say what would have changed."
         )
-        assert (report["first_changed"], report["first_mattering"], report["best_step"]) == (None, None, None)
+        assert report["first_changed"] is None
+        assert report["first_mattering"] is None
+        assert report["best_step"] is None
     else:
         assert report["text"].startswith("No change that matters")
         assert ("rollouts were scored" in report["text"]) == (scored < 16)

@@ -1,4 +1,4 @@
-"""The token ids of replies are remembered for so many sessions and tokens, and looked up again for the others."""
+"""The token ids of replies are remembered for a number of sessions and tokens, and looked up for the others."""
 
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ def completion(*ids: int) -> dict[str, Any]:
 async def test_sessions_with_many_tokens_are_forgotten_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_up: list[str] = []
 
-    async def load(self: KnownReplies, session_id: str, known: object) -> None:
+    async def load(self: KnownReplies, session_id: str, conversation: object) -> None:
         looked_up.append(session_id)
 
     monkeypatch.setattr(KnownReplies, "_load", load)

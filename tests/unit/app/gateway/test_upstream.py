@@ -31,10 +31,10 @@ async def answering(path: str, status: int, body: str) -> AsyncIterator[tuple[Up
 
 async def test_a_text_may_hold_what_other_readers_take_for_the_end_of_a_line() -> None:
     """Servers may write them as they are: JSON allows it."""
-    told = [{"choices": [{"delta": {"content": text}}]} for text in ("one\u2028two", "three\u0085four")]
-    lines = [f"data: {json.dumps(each, ensure_ascii=False)}\r\n\r\n" for each in told] + ["data: [DONE]\n\n"]
+    chunks = [{"choices": [{"delta": {"content": text}}]} for text in ("one\u2028two", "three\u0085four")]
+    lines = [f"data: {json.dumps(piece, ensure_ascii=False)}\r\n\r\n" for piece in chunks] + ["data: [DONE]\n\n"]
     async with answering("/v1/chat/completions", 200, "".join(lines)) as (upstream, endpoint):
-        assert [chunk async for chunk in upstream.chunks(endpoint, {})] == told
+        assert [chunk async for chunk in upstream.chunks(endpoint, {})] == chunks
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ async def test_a_server_that_is_gone_is_away() -> None:
 
 @pytest.mark.parametrize("begins", [False, True], ids=["no reply", "a stream that stops"])
 async def test_no_reply_takes_longer_than_its_deadline(begins: bool) -> None:
-    left = asyncio.Event()
+    gone = asyncio.Event()
 
     async def answer(request: web.Request) -> web.StreamResponse:
         try:
@@ -89,7 +89,7 @@ async def test_no_reply_takes_longer_than_its_deadline(begins: bool) -> None:
                 await reply.write(b'data: {"choices": []}\n\n')
             await asyncio.Event().wait()
         finally:
-            left.set()
+            gone.set()
         return reply
 
     model = web.Application()
@@ -101,6 +101,6 @@ async def test_no_reply_takes_longer_than_its_deadline(begins: bool) -> None:
         endpoint = Endpoint(str(server.make_url("/v1")), "key", "m")
         with pytest.raises(NoAnswerInTime):
             [_ async for _ in upstream.chunks(endpoint, {})]
-        await asyncio.wait_for(left.wait(), 60)
+        await asyncio.wait_for(gone.wait(), 60)
         with pytest.raises(NoAnswerInTime):
             await upstream.complete(endpoint, {})

@@ -1,4 +1,4 @@
-"""What of a request's body is taken, and how many bodies there can be at the same time."""
+"""How much of a request's body is accepted, and how many bodies there can be at the same time."""
 
 import asyncio
 from collections.abc import Callable
@@ -59,7 +59,7 @@ async def _settled(condition: Callable[[], object] = lambda: False) -> None:
         await asyncio.sleep(0)
 
 
-async def _done(request: _Request) -> int | None:
+async def _status_of(request: _Request) -> int | None:
     assert request.task is not None
     await asyncio.wait_for(request.task, 30)
     return request.status
@@ -70,18 +70,18 @@ async def test_bodies_that_are_under_way_are_bounded_in_all_and_by_project(annou
     """64 of 1,000 bytes: a project has 32 of them; others find room until all are there."""
     app = _App()
     limit, length = BodyLimit(app, 1_000, _BIG), 1_000 if announced else None
-    held = [_Request("/a", "one", length=length).to(limit, b"a" * 1_000) for _ in range(32)]
+    waiting = [_Request("/a", "one", length=length).to(limit, b"a" * 1_000) for _ in range(32)]
     await _settled()
-    assert await _done(_Request("/a", "one", length=length).to(limit, b"a" * 1_000)) == 429
-    held += [_Request("/a", "two", length=length).to(limit, b"a" * 1_000) for _ in range(32)]
+    assert await _status_of(_Request("/a", "one", length=length).to(limit, b"a" * 1_000)) == 429
+    waiting += [_Request("/a", "two", length=length).to(limit, b"a" * 1_000) for _ in range(32)]
     await _settled()
-    assert await _done(_Request("/a", "three", length=length).to(limit, b"a" * 1_000)) == 503
+    assert await _status_of(_Request("/a", "three", length=length).to(limit, b"a" * 1_000)) == 503
     assert app.bodies == []
     app.go_on.set()
-    for each in held:
-        each.pieces.put_nowait(None)
-        assert await _done(each) == 200
-    assert await _done(_Request("/a", "one", length=length).to(limit, b"a" * 1_000, None)) == 200
+    for request in waiting:
+        request.pieces.put_nowait(None)
+        assert await _status_of(request) == 200
+    assert await _status_of(_Request("/a", "one", length=length).to(limit, b"a" * 1_000, None)) == 200
 
 
 async def test_big_bodies_leave_room_for_ordinary_ones_and_are_handled_in_turns() -> None:
@@ -89,19 +89,19 @@ async def test_big_bodies_leave_room_for_ordinary_ones_and_are_handled_in_turns(
     limit = BodyLimit(app, 1_000, _BIG)
     big = [_Request("/graphs", project, length=3_000).to(limit, b"a" * 3_000, None) for project in ("one", "two") * 2]
     await _settled(lambda: app.bodies)
-    assert await _done(_Request("/graphs", "three", length=3_000).to(limit)) == 503
-    assert await _done(_Request("/graphs", "one", length=3_000).to(limit)) == 429
+    assert await _status_of(_Request("/graphs", "three", length=3_000).to(limit)) == 503
+    assert await _status_of(_Request("/graphs", "one", length=3_000).to(limit)) == 429
     ordinary = _Request("/graphs", "three", length=10).to(limit, b"a" * 10, None)
     await _settled(lambda: len(app.bodies) == 2)
     assert sorted(map(len, app.bodies)) == [10, 3_000]
     app.go_on.set()
-    assert [await _done(each) for each in (ordinary, *big)] == [200] * 5
+    assert [await _status_of(request) for request in (ordinary, *big)] == [200] * 5
 
 
 async def test_a_body_that_lied_about_its_length_is_counted() -> None:
     limit = BodyLimit(_App(), 1_000, {})
-    assert await _done(_Request("/a", "one", length=1_001).to(limit)) == 413
-    assert await _done(_Request("/a", "one").to(limit, b"a" * 600, b"a" * 600)) == 413
+    assert await _status_of(_Request("/a", "one", length=1_001).to(limit)) == 413
+    assert await _status_of(_Request("/a", "one").to(limit, b"a" * 600, b"a" * 600)) == 413
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/runs"), ("HEAD", "/runs"), ("POST", "/health/live")])
@@ -109,9 +109,9 @@ async def test_what_needs_no_body_is_handled_without_it(method: str, path: str) 
     app = _App()
     app.go_on.set()
     limit = BodyLimit(app, 1_000, {})
-    assert await _done(_Request(path, "one", method=method, length=1_000).to(limit)) == 200
+    assert await _status_of(_Request(path, "one", method=method, length=1_000).to(limit)) == 200
     assert app.bodies == [b""]
-    assert await _done(_Request(path, "one", method=method, length=1_001).to(limit)) == 413
+    assert await _status_of(_Request(path, "one", method=method, length=1_001).to(limit)) == 413
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH", "DELETE"])
@@ -119,7 +119,7 @@ async def test_every_method_that_can_have_a_body_has_it(method: str) -> None:
     """ART's client names the checkpoints that it deletes in the body of a DELETE."""
     app = _App()
     app.go_on.set()
-    assert await _done(_Request("/a", "one", method=method).to(BodyLimit(app, 1_000, {}), b"a", b"b", None)) == 200
+    assert await _status_of(_Request("/a", "one", method=method).to(BodyLimit(app, 1_000, {}), b"a", b"b", None)) == 200
     assert app.bodies == [b"ab"]
 
 
@@ -128,9 +128,9 @@ async def test_a_body_of_too_many_values_is_refused() -> None:
     app.go_on.set()
     limit = BodyLimit(app, 1_000_000, {})
     most = b"[" + b"1," * (MAX_VALUES - 1) + b"1]"
-    assert await _done(_Request("/a", "one").to(limit, most, None)) == 200
-    assert await _done(_Request("/a", "one").to(limit, most.replace(b"1]", b"1,1]"), None)) == 413
-    assert await _done(_Request("/a", "one").to(limit, most + b" " * 900_000, None)) == 200
+    assert await _status_of(_Request("/a", "one").to(limit, most, None)) == 200
+    assert await _status_of(_Request("/a", "one").to(limit, most.replace(b"1]", b"1,1]"), None)) == 413
+    assert await _status_of(_Request("/a", "one").to(limit, most + b" " * 900_000, None)) == 200
 
 
 async def test_what_is_forwarded_may_have_any_number_of_values() -> None:
@@ -138,6 +138,6 @@ async def test_what_is_forwarded_may_have_any_number_of_values() -> None:
     app.go_on.set()
     limit = BodyLimit(app, 1_000_000, {"/forwarded/big": 2_000_000}, forwarded="/forwarded/")
     values = b"[" + b"1," * 400_000 + b"1]"
-    assert await _done(_Request("/forwarded/a", "one").to(limit, values, None)) == 200
-    assert await _done(_Request("/forwarded/big", "one").to(limit, values + b" " * 900_000, None)) == 200
-    assert await _done(_Request("/a", "one").to(limit, values, None)) == 413
+    assert await _status_of(_Request("/forwarded/a", "one").to(limit, values, None)) == 200
+    assert await _status_of(_Request("/forwarded/big", "one").to(limit, values + b" " * 900_000, None)) == 200
+    assert await _status_of(_Request("/a", "one").to(limit, values, None)) == 413

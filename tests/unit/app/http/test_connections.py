@@ -15,7 +15,7 @@ class _Connection:
 
 def _opened(connections: Connections, count: int, address: str = "192.0.2.1") -> list[_Connection]:
     opened = [_Connection() for _ in range(count)]
-    assert all(connections.admit(each, address) for each in opened)
+    assert all(connections.admit(connection, address) for connection in opened)
     return opened
 
 
@@ -23,7 +23,7 @@ def test_there_are_never_more_than_the_limit() -> None:
     connections = Connections(3)
     opened = _opened(connections, 10)
     assert len(connections) == 3
-    assert [bool(each.closed) for each in opened] == [True] * 7 + [False] * 3
+    assert [bool(connection.closed) for connection in opened] == [True] * 7 + [False] * 3
 
 
 def test_the_client_with_most_idle_connections_makes_room() -> None:
@@ -31,8 +31,8 @@ def test_the_client_with_most_idle_connections_makes_room() -> None:
     few = _opened(connections, 2, "192.0.2.1")
     many = _opened(connections, 3, "192.0.2.2")
     _opened(connections, 1, "192.0.2.3")
-    assert not any(each.closed for each in few)
-    assert [bool(each.closed) for each in many] == [True, False, False]
+    assert not any(connection.closed for connection in few)
+    assert [bool(connection.closed) for connection in many] == [True, False, False]
 
 
 def test_a_busy_connection_is_not_closed() -> None:
@@ -40,26 +40,28 @@ def test_a_busy_connection_is_not_closed() -> None:
     first, second = _opened(connections, 2)
     connections.busy(first)
     _opened(connections, 1)
-    assert (first.closed, bool(second.closed)) == ([], True)
+    assert first.closed == []
+    assert bool(second.closed)
 
 
 def test_one_whose_request_is_answered_waits_again() -> None:
     connections = Connections(2)
     first, second = _opened(connections, 2)
-    for each in (first, second):
-        connections.busy(each)
+    for connection in (first, second):
+        connections.busy(connection)
     connections.idle(second)
     _opened(connections, 1)
-    assert (first.closed, bool(second.closed)) == ([], True)
+    assert first.closed == []
+    assert bool(second.closed)
 
 
 def test_if_all_are_busy_the_next_ones_may_only_ask_for_the_health() -> None:
     connections = Connections(2)
-    for each in _opened(connections, 2):
-        connections.busy(each)
+    for connection in _opened(connections, 2):
+        connections.busy(connection)
     reserve = [_Connection() for _ in range(RESERVE + 1)]
-    assert not any(connections.admit(each, "192.0.2.1") for each in reserve)
-    assert [bool(each.closed) for each in reserve] == [True] + [False] * RESERVE
+    assert not any(connections.admit(connection, "192.0.2.1") for connection in reserve)
+    assert [bool(connection.closed) for connection in reserve] == [True] + [False] * RESERVE
     assert len(connections) == 2
 
 
@@ -68,7 +70,7 @@ def test_one_client_has_its_own_limit_and_its_own_make_room() -> None:
     other = _opened(connections, 2, "192.0.2.1")
     _opened(connections, 5, "192.0.2.2")
     assert len(connections) == 4
-    assert not any(each.closed for each in other)
+    assert not any(connection.closed for connection in other)
 
 
 def test_addresses_of_one_ipv6_network_are_one_client() -> None:

@@ -11,7 +11,7 @@ from learnloop_service.app.http.json_values import has_more_values
 
 def _values(value: Any) -> int:
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + sum(_values(each) for each in inside)
+    return 1 + sum(_values(member) for member in inside)
 
 
 @pytest.mark.parametrize(
@@ -52,10 +52,10 @@ def test_the_bound_is_that_of_the_parsed_text() -> None:
         if kind < 3:
             return ['a,[{\\"', 7, None][kind]
         inner = [value(depth - 1) for _ in range(words.randrange(1, 5))]
-        return inner if kind == 3 else {f"k{number},{{": each for number, each in enumerate(inner)}
+        return inner if kind == 3 else {f"k{number},{{": member for number, member in enumerate(inner)}
 
     for _ in range(200):
-        made = [value(5) for _ in range(20)]
-        body, count = json.dumps(made).encode(), _values(made)
+        values = [value(5) for _ in range(20)]
+        body, count = json.dumps(values).encode(), _values(values)
         assert has_more_values(body, count - 2)
         assert not has_more_values(body, count)

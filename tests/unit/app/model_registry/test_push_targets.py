@@ -46,9 +46,9 @@ def test_repositories_that_nobody_can_mean(repos: str) -> None:
         _settings(hf_repos=repos)
 
 
-@pytest.mark.parametrize(("own", "key"), [("", "mail/live/1"), ("a/b", "a/b/mail/live/1")])
-def test_a_project_has_its_place_in_the_bucket(own: str, key: str) -> None:
-    assert s3_target(_settings(s3_prefix=own), "mail", "live/1").prefix == key
+@pytest.mark.parametrize(("prefix", "key"), [("", "mail/live/1"), ("a/b", "a/b/mail/live/1")])
+def test_a_project_has_its_place_in_the_bucket(prefix: str, key: str) -> None:
+    assert s3_target(_settings(s3_prefix=prefix), "mail", "live/1").prefix == key
 
 
 @pytest.mark.parametrize("prefix", ["/a", "a/", "../a", "a//b", "a/../b"])
@@ -67,6 +67,6 @@ def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_secrets_are_not_shown() -> None:
-    shown = repr((s3_target(_settings(), "mail", "x"), hub_target(_settings(hf_repos="*=a/*"), "mail", "a/x")))
-    assert "secret" not in shown
-    assert "token" not in shown
+    text = repr((s3_target(_settings(), "mail", "x"), hub_target(_settings(hf_repos="*=a/*"), "mail", "a/x")))
+    assert "secret" not in text
+    assert "token" not in text

@@ -9,7 +9,7 @@ from learnloop_service.app.model_registry.proxy import unless_disconnected
 
 
 class Client:
-    """As much of a request as is needed: it sends the rest of a body, and then leaves when it is told to."""
+    """The part of a request that is needed: it sends the rest of a body, and leaves when the test says so."""
 
     def __init__(self) -> None:
         self.leaves = asyncio.Event()

@@ -46,7 +46,7 @@ class _FitsFrom:
 
 
 @pytest.mark.parametrize(
-    ("environment", "fits_from", "reason", "made"),
+    ("environment", "fits_from", "reason", "episodes"),
     [
         (_Counted, 0, None, 1),
         (_Counted, 3, None, 4),
@@ -55,8 +55,8 @@ class _FitsFrom:
     ],
 )
 def test_no_more_episodes_are_made_than_are_needed(
-    environment: type[_Counted], fits_from: int, reason: str | None, made: int
+    environment: type[_Counted], fits_from: int, reason: str | None, episodes: int
 ) -> None:
     examined = environment()
     assert unfit(_FitsFrom(fits_from), unattempted(examined, seed=0)) == reason
-    assert examined.made == made
+    assert examined.made == episodes

@@ -27,9 +27,9 @@ TRAINED = next(user for user in map(str, range(99)) if split_of(sha256(user.enco
 """A user whose hash is in the training split."""
 
 
-def read(*lines: Any, **wanted: Any) -> ConversationImport:
-    content = b"\n".join(each if isinstance(each, bytes) else json.dumps(each).encode() for each in lines)
-    return read_conversations(content, Wanted(**wanted), hashed)
+def read(*lines: Any, **choices: Any) -> ConversationImport:
+    content = b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
+    return read_conversations(content, Wanted(**choices), hashed)
 
 
 def hashed(user: str) -> str:
@@ -61,9 +61,9 @@ def talk(number: int, opinion: Any, user: str | None = None) -> dict[str, Any]:
     ],
 )
 def test_a_line_of_each_form_is_the_same_conversation(form: str, line: Any) -> None:
-    found = conversation(line)
-    assert found.form == form
-    assert found.messages == PAIR
+    read_line = conversation(line)
+    assert read_line.form == form
+    assert read_line.messages == PAIR
 
 
 def test_tool_calls_of_all_forms_get_ids_and_results() -> None:
@@ -77,15 +77,15 @@ def test_tool_calls_of_all_forms_get_ids_and_results() -> None:
             {"from": "gpt", "value": "hello"},
         ],
     }
-    found = conversation(sharegpt)
-    assert [each["role"] for each in found.messages] == ["system", "user", "assistant", "tool", "assistant"]
-    [call] = found.messages[2]["tool_calls"]
+    modern = conversation(sharegpt)
+    assert [message["role"] for message in modern.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    [call] = modern.messages[2]["tool_calls"]
     assert call == {**CALL, "id": "call_1"}
-    assert found.messages[3] == {**FOUND, "tool_call_id": "call_1"}
-    assert found.tools == [{"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}]
+    assert modern.messages[3] == {**FOUND, "tool_call_id": "call_1"}
+    assert modern.tools == [{"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}]
     old = {"role": "assistant", "content": None, "function_call": {"name": "find", "arguments": '{"a": 1}'}}
     legacy = conversation({"messages": [ASKED, old, {"role": "function", "name": "find", "content": "x"}, SAID]})
-    assert legacy.messages == found.messages[1:]
+    assert legacy.messages == modern.messages[1:]
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_an_unusable_line_has_a_reason(line: Any, why: str) -> None:
     ],
 )
 def test_an_opinion_is_read_wherever_it_stands(line: Any, liked: bool | None) -> None:
-    said = opinions(line)
-    assert Scale.of(said, None).liked(said) is liked
+    stated = opinions(line)
+    assert Scale.of(stated, None).liked(stated) is liked
 
 
 def test_numbers_need_a_threshold_and_zero_is_neutral_beside_minus_one() -> None:
@@ -158,61 +158,74 @@ def test_a_named_score_alone_counts() -> None:
 
 
 def test_the_users_are_the_unit_of_the_splits() -> None:
-    made = read(*(talk(number, number % 2 == 0, f"user {number // 4}") for number in range(400)))
+    imported = read(*(talk(number, number % 2 == 0, f"user {number // 4}") for number in range(400)))
     splits: dict[str, set[str]] = {}
-    for each in made.tasks:
-        splits.setdefault(made.owners[each["id"]], set()).add(each["split"])
-    assert all(len(each) == 1 for each in splits.values())
-    assert {split for each in splits.values() for split in each} == {"train", "validation", "test"}
-    demonstrated = {made.owners[each["id"]] for each in made.demonstrations}
+    for task in imported.tasks:
+        splits.setdefault(imported.owners[task["id"]], set()).add(task["split"])
+    assert all(len(splits_of_user) == 1 for splits_of_user in splits.values())
+    assert {split for splits_of_user in splits.values() for split in splits_of_user} == {"train", "validation", "test"}
+    demonstrated = {imported.owners[demonstration["id"]] for demonstration in imported.demonstrations}
     assert {split for user in demonstrated for split in splits[user]} == {"train"}
-    assert len(made.tasks) == 200
-    held_out = {"it was liked, by a user who is held out": 200 - len(made.demonstrations)}
-    assert {each["reason"]: each["count"] for each in made.reasons()} == held_out
+    assert len(imported.tasks) == 200
+    held_out = {"it was liked, by a user who is held out": 200 - len(imported.demonstrations)}
+    assert {reason["reason"]: reason["count"] for reason in imported.reasons()} == held_out
 
 
 def test_three_users_fill_three_splits_and_two_do_not() -> None:
     three = read(*(talk(number, "down", f"user {number}") for number in range(3)))
-    assert {each["split"] for each in three.tasks} == {"train", "validation", "test"}
+    assert {task["split"] for task in three.tasks} == {"train", "validation", "test"}
     two = read(*(talk(number, "down", f"user {number}") for number in range(2)))
     assert two.tasks == []
-    assert [each["reason"] for each in two.reasons()] == ["its task was disliked, by too few users for three splits"]
+    assert [reason["reason"] for reason in two.reasons()] == [
+        "its task was disliked, by too few users for three splits"
+    ]
 
 
-def test_a_task_is_what_was_asked_last_and_a_reply_that_was_shown_is_not_learned() -> None:
-    asked = [ASKED, SAID, {"role": "user", "content": "and then?"}]
-    line = {"input": {"messages": asked, "tools": [TOOL]}, "output": [CALLS, FOUND, SAID], "expectedOutput": "bye"}
+def test_a_task_is_the_last_question_and_replies_before_it_are_not_learned() -> None:
+    messages = [ASKED, SAID, {"role": "user", "content": "and then?"}]
+    line = {"input": {"messages": messages, "tools": [TOOL]}, "output": [CALLS, FOUND, SAID], "expectedOutput": "bye"}
     others = talk(1, "down", "a"), talk(2, "down", "b")
     liked = read({**line, "userId": TRAINED, "scores": [{"value": 1}]})
-    assert [each.get("weight") for each in liked.demonstrations[0]["messages"]] == [None, 0, None, None, None, None]
+    assert [message.get("weight") for message in liked.demonstrations[0]["messages"]] == [
+        None,
+        0,
+        None,
+        None,
+        None,
+        None,
+    ]
     disliked = read({**line, "userId": TRAINED, "scores": [{"value": 0}]}, *others)
-    [task] = [each for each in disliked.tasks if each["task"]["tools"]]
-    assert task["task"]["messages"] == asked
+    [task] = [candidate for candidate in disliked.tasks if candidate["task"]["tools"]]
+    assert task["task"]["messages"] == messages
     assert task["task"]["tool_results"] == [{"name": "find", "arguments": '{"a": 1}', "content": "x"}]
     assert task["reference"] == {"disliked": "hello", "answer": "bye"}
 
 
 def test_what_is_not_taken_is_counted_by_reason_and_line() -> None:
-    made = read(b"\xef\xbb\xbf" + json.dumps(talk(1, "up")).encode(), b"", b"{", b"\xff", talk(2, None), b'"a\\u0000"')
-    assert made.lines == 5
-    assert {each["reason"]: each["lines"] for each in made.reasons() if each["lines"] != [1]} == {
+    imported = read(
+        b"\xef\xbb\xbf" + json.dumps(talk(1, "up")).encode(), b"", b"{", b"\xff", talk(2, None), b'"a\\u0000"'
+    )
+    assert imported.lines == 5
+    assert {reason["reason"]: reason["lines"] for reason in imported.reasons() if reason["lines"] != [1]} == {
         "it is not JSON": [3],
         "it is not UTF-8": [4],
         "it has no opinion": [5],
         "texts may not hold U+0000 or unpaired surrogates": [6],
     }
-    taken = read(talk(1, None), unrated="demonstrations")
-    assert taken.opinions == {"unrated": 1}
-    assert not any("opinion" in each["reason"] for each in taken.reasons())
+    with_unrated = read(talk(1, None), unrated="demonstrations")
+    assert with_unrated.opinions == {"unrated": 1}
+    assert not any("opinion" in reason["reason"] for reason in with_unrated.reasons())
 
 
 def test_only_line_feeds_end_a_line_and_a_json_list_is_a_file() -> None:
     odd = {**talk(1, "up"), "note": "a\u2028b\x85c\x0bd"}
     content = json.dumps(odd, ensure_ascii=False).encode()
     one = read_conversations(content + b"\r\n\r\n" + content + b"\r\n", Wanted(), hashed)
-    assert (one.lines, one.forms) == (2, {"openai": 2})
+    assert one.lines == 2
+    assert one.forms == {"openai": 2}
     whole = read_conversations(json.dumps([odd, talk(2, "up")], indent=1).encode(), Wanted(), hashed)
-    assert (whole.lines, whole.forms) == (2, {"openai": 2})
+    assert whole.lines == 2
+    assert whole.forms == {"openai": 2}
     with pytest.raises(NothingToImport, match="the file is empty"):
         read_conversations(b"\n \r\n", Wanted(), hashed)
 
@@ -232,6 +245,6 @@ _JSON = st.recursive(_LEAVES, lambda inner: st.lists(inner) | st.dictionaries(_K
 @given(st.lists(_JSON.map(lambda value: json.dumps(value).encode()) | st.binary(), max_size=4))
 def test_any_line_is_a_conversation_or_has_a_reason(lines: list[bytes]) -> None:
     content = b"\n".join([*lines, json.dumps(talk(0, "up")).encode()])
-    made = read_conversations(content, Wanted(threshold=0.5), hashed)
-    left_out = sum(map(len, made.left_out.values()))
-    assert len(made.demonstrations) + len(made.tasks) + left_out == made.lines
+    imported = read_conversations(content, Wanted(threshold=0.5), hashed)
+    left_out = sum(map(len, imported.left_out.values()))
+    assert len(imported.demonstrations) + len(imported.tasks) + left_out == imported.lines

@@ -42,51 +42,51 @@ def read(
     return read_questions(file.getvalue().encode(), columns, header=header, encoding=encoding)  # type: ignore[arg-type]
 
 
-def asked(count: int) -> list[tuple[str, str]]:
+def distinct_questions(count: int) -> list[tuple[str, str]]:
     """Questions without near duplicates."""
     return [(f"{WORDS[n % 12]} {WORDS[n // 12 % 12]} number {n}?", f"answer {n}") for n in range(count)]
 
 
-def splits(made: QuestionImport) -> Mapping[str, str]:
-    return {each["question"]: each["split"] for each in made.tasks}
+def splits(imported: QuestionImport) -> Mapping[str, str]:
+    return {task["question"]: task["split"] for task in imported.tasks}
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(3, 200), st.randoms())
 def test_splits_depend_on_neither_order_nor_other_rows(count: int, random: Any) -> None:
-    rows = asked(count)
+    rows = distinct_questions(count)
     first = splits(read([("question", "answer"), *rows]))
     random.shuffle(rows)
     assert splits(read([("question", "answer"), *rows])) == first
     assert set(first.values()) == {"train", "validation", "test"}
-    more = splits(read([("question", "answer"), *rows, *asked(count + 50)[count:]]))
+    more = splits(read([("question", "answer"), *rows, *distinct_questions(count + 50)[count:]]))
     changed = [question for question in first if more[question] != first[question]]
     assert len(changed) <= 2  # only those that filled a split which was empty before
 
 
 def test_the_environment_takes_what_was_made() -> None:
-    made = read(
+    imported = read(
         [
             ("Question ", "expected answer", "Context"),
-            *((q, a, "" if n % 2 else "fact") for n, (q, a) in enumerate(asked(60))),
+            *((q, a, "" if n % 2 else "fact") for n, (q, a) in enumerate(distinct_questions(60))),
         ]
     )
-    assert made.columns == {"question": "Question", "answer": "expected answer", "facts": "Context"}
-    environment = build("answers", {"scenarios": made.tasks}, None)  # type: ignore[arg-type]
-    count = Counter(each["split"] for each in made.tasks)["test"]
-    found = environment.scenarios("test", count, seed=0)
-    assert {each.id for each in found} == {each["id"] for each in made.tasks if each["split"] == "test"}
-    assert {"facts" in each.task for each in found} <= {True, False}
+    assert imported.columns == {"question": "Question", "answer": "expected answer", "facts": "Context"}
+    environment = build("answers", {"scenarios": imported.tasks}, None)  # type: ignore[arg-type]
+    count = Counter(task["split"] for task in imported.tasks)["test"]
+    scenarios = environment.scenarios("test", count, seed=0)
+    assert {task.id for task in scenarios} == {task["id"] for task in imported.tasks if task["split"] == "test"}
+    assert {"facts" in scenario.task for scenario in scenarios} <= {True, False}
 
 
 def test_rows_are_left_out_by_number() -> None:
-    made = read(
+    imported = read(
         [
-            ("question", "answer"), *asked(9), ("", "a"), ("b", " "), ("x" * 20_001, "c"),
+            ("question", "answer"), *distinct_questions(9), ("", "a"), ("b", " "), ("x" * 20_001, "c"),
             ("LAMP  lamp number 0?", "Answer 0"), ("lamp lamp number 0?", "another"), ("d", "e", "f"),
         ]
     )  # fmt: skip
-    assert made.left_out == {
+    assert imported.left_out == {
         "it has 3 cells, and the first row 2": [16],
         "it has no question": [11],
         "it has no answer": [12],
@@ -94,7 +94,9 @@ def test_rows_are_left_out_by_number() -> None:
         "it asks what an earlier row asks": [14],
         "it asks what an earlier row asks, and expects another answer": [15],
     }
-    assert (made.lines, len(made.tasks), made.problem) == (15, 9, None)
+    assert imported.lines == 15
+    assert len(imported.tasks) == 9
+    assert imported.problem is None
 
 
 def test_near_duplicates_are_in_one_split_if_their_answers_agree() -> None:
@@ -103,19 +105,21 @@ def test_near_duplicates_are_in_one_split_if_their_answers_agree() -> None:
     ]
     other = [("How long can I return a lamp that I bought in Lima ?", "14 days")]
     for _ in range(5):
-        made = read([("question", "answer"), *same, *other, *asked(30)])
-        found = splits(made)
-        assert len({found[question] for question, _ in same}) == 1
-        assert (made.near, made.different, made.answers) == (3, 32, 32)
+        imported = read([("question", "answer"), *same, *other, *distinct_questions(30)])
+        split_of = splits(imported)
+        assert len({split_of[question] for question, _ in same}) == 1
+        assert imported.near == 3
+        assert imported.different == 32
+        assert imported.answers == 32
 
 
 @given(st.lists(st.tuples(st.lists(st.sampled_from(WORDS)), st.sampled_from("ab")), max_size=30), st.randoms())
 def test_groups_are_those_of_a_comparison_of_all(texts: list[tuple[list[str], str]], random: Any) -> None:
     def partition(order: list[tuple[list[str], str]]) -> set[frozenset[tuple[Any, ...]]]:
-        found: dict[int, set[Any]] = {}
+        members: dict[int, set[Any]] = {}
         for number, (text, kind) in zip(groups([t for t, _ in order], [k for _, k in order]), order, strict=True):
-            found.setdefault(number, set()).add((frozenset(text), kind))
-        return {frozenset(each) for each in found.values()}
+            members.setdefault(number, set()).add((frozenset(text), kind))
+        return {frozenset(group) for group in members.values()}
 
     first = partition(texts)
     random.shuffle(texts)
@@ -124,7 +128,7 @@ def test_groups_are_those_of_a_comparison_of_all(texts: list[tuple[list[str], st
         for other, same in texts:
             a, b = frozenset(one), frozenset(other)
             if a and kind == same and len(a & b) >= 0.8 * len(a | b):
-                assert any({(a, kind), (b, kind)} <= each for each in first)
+                assert any({(a, kind), (b, kind)} <= group for group in first)
 
 
 def test_a_big_file_of_like_questions_takes_seconds() -> None:
@@ -144,18 +148,18 @@ def test_a_big_file_of_like_questions_takes_seconds() -> None:
 )
 def test_columns_are_found_or_named(header: str, columns: Any, chosen: Any) -> None:
     width = header.count(";") + 1
-    rows = "".join(";".join([f"{n} {each}"] * width) + "\n" for n, each in enumerate(WORDS))
-    made = read_questions(f"{header}\n{rows}".encode(), columns, header=True, encoding=None)
-    assert tuple(made.columns.values()) == chosen
-    assert made.problem is None
+    rows = "".join(";".join([f"{n} {word}"] * width) + "\n" for n, word in enumerate(WORDS))
+    imported = read_questions(f"{header}\n{rows}".encode(), columns, header=True, encoding=None)
+    assert tuple(imported.columns.values()) == chosen
+    assert imported.problem is None
 
 
 def test_what_cannot_be_chosen_is_said() -> None:
-    made = read([("a", "b", "c"), ("1", "2", "3")])
-    assert (made.problem and made.problem.field, str(made.problem)) == (
-        "question", "name the column of the question in `question`; there are: a, b, c"
-    )  # fmt: skip
-    assert made.details()["rows"] == [{"line": 2, "cells": ["1", "2", "3"]}]
+    imported = read([("a", "b", "c"), ("1", "2", "3")])
+    assert imported.problem is not None
+    assert imported.problem.field == "question"
+    assert str(imported.problem) == "name the column of the question in `question`; there are: a, b, c"
+    assert imported.details()["rows"] == [{"line": 2, "cells": ["1", "2", "3"]}]
     with pytest.raises(NothingToImport, match="no column 'd'; there are: a, b, c"):
         read([("a", "b", "c"), ("1", "2", "3")], answer="d")
     few = read([("question", "answer"), ("a", "b"), ("", "c")])

@@ -39,7 +39,7 @@ def _words(drawn: str) -> list[str]:
     return [element.text or "" for element in ElementTree.fromstring(drawn).iter() if element.tag.endswith("text")]
 
 
-def test_a_run_has_its_rewards_with_their_spread_and_held_out_figures_with_intervals() -> None:
+def test_a_run_has_rewards_with_spread_and_held_out_figures_with_intervals() -> None:
     evaluations = [
         _evaluation(0, 0.25),
         _evaluation(3, 0.75),

@@ -28,21 +28,21 @@ def _answers(host: str, port: int) -> bool:
 )
 def test_all_addresses_of_ipv6_are_those_of_ipv4_as_well(host: str, heard: tuple[str, ...]) -> None:
     with taken_port(host, 0) as sockets:
-        for each in sockets:
-            each.listen()
-        [port] = {each.getsockname()[1] for each in sockets}
+        for listener in sockets:
+            listener.listen()
+        [port] = {listener.getsockname()[1] for listener in sockets}
         assert tuple(address for address in ("127.0.0.1", "::1") if _answers(address, port)) == heard
         if "127.0.0.1" in heard:
-            [listening] = [each for each in sockets if each.family == socket.AF_INET]
+            [listening] = [listener for listener in sockets if listener.family == socket.AF_INET]
             with socket.create_connection(("127.0.0.1", port)), listening.accept()[0] as accepted:
                 assert ip_address(accepted.getpeername()[0]).version == 4, "limits know clients by their address"
 
 
 def test_a_port_that_is_taken_for_ipv4_only_is_named() -> None:
-    with taken_port("127.0.0.1", 0) as [taken]:
-        taken.listen()
+    with taken_port("127.0.0.1", 0) as [occupant]:
+        occupant.listen()
         with (
             pytest.raises(CannotListen, match="another process listens there"),
-            taken_port("::", taken.getsockname()[1]),
+            taken_port("::", occupant.getsockname()[1]),
         ):
             pass

@@ -36,16 +36,16 @@ class _Machine:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> _Machine:
-    made = _Machine()
-    monkeypatch.setattr(postgres, "pwd", made)
-    monkeypatch.setattr(subprocess, "run", made.run)
-    return made
+    scripted = _Machine()
+    monkeypatch.setattr(postgres, "pwd", scripted)
+    monkeypatch.setattr(subprocess, "run", scripted.run)
+    return scripted
 
 
 def test_services_that_start_together_get_one_account(machine: _Machine) -> None:
     with ThreadPoolExecutor(2) as threads:
-        found = [each.result() for each in [threads.submit(server_account) for _ in range(2)]]
-    assert found == [(999, 999), (999, 999)]
+        accounts = [future.result() for future in [threads.submit(server_account) for _ in range(2)]]
+    assert accounts == [(999, 999), (999, 999)]
     assert machine.made == 1
 
 

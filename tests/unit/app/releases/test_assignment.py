@@ -1,4 +1,4 @@
-"""Who meets which arm of a release: two independent coins that nobody can turn."""
+"""Which users meet which arm of a release: two independent coins that no user can turn."""
 
 import math
 import statistics
@@ -34,9 +34,9 @@ def test_at_one_half_every_unit_is_enrolled(salt: bytes, unit: str) -> None:
 
 @pytest.mark.parametrize("label", ["enrol", "arm"])
 def test_a_hash_is_uniform_over_units(label: str) -> None:
-    found = sorted(fraction(SALT, label, unit) for unit in MANY)
-    distance = max(abs(value - (rank + 0.5) / len(found)) for rank, value in enumerate(found))
-    assert distance * math.sqrt(len(found)) < 1.63  # Kolmogorov-Smirnov, 1%
+    fractions = sorted(fraction(SALT, label, unit) for unit in MANY)
+    distance = max(abs(value - (rank + 0.5) / len(fractions)) for rank, value in enumerate(fractions))
+    assert distance * math.sqrt(len(fractions)) < 1.63  # Kolmogorov-Smirnov, 1%
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,9 @@ def test_the_coins_and_the_salts_are_independent(one: tuple[bytes, str], other: 
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.5])
 def test_the_candidate_has_its_share_of_the_users_and_half_of_the_enrolled(share: float) -> None:
     met = [assignment(SALT, unit, share) for unit in MANY]
-    candidates = sum(each.arm == Arm.CANDIDATE for each in met)
+    candidates = sum(met_arm.arm == Arm.CANDIDATE for met_arm in met)
     assert candidates / len(MANY) == pytest.approx(share, abs=0.015)
-    assert candidates / sum(each.is_enrolled for each in met) == pytest.approx(0.5, abs=0.02)
+    assert candidates / sum(met_arm.is_enrolled for met_arm in met) == pytest.approx(0.5, abs=0.02)
 
 
 def test_units_that_earlier_stages_passed_over_have_their_own_probability() -> None:

@@ -32,7 +32,9 @@ _EVENTS = st.lists(
         occurred_at=st.integers(0, 3).map(_at),
         name=st.sampled_from(("resolved", "rated", None)),
         value=st.none() | st.floats(-4, 4),
-    ).map(lambda each: each if each.type != "outcome" else UnitEvent("outcome", each.occurred_at, each.name, 0.25)),
+    ).map(
+        lambda event: event if event.type != "outcome" else UnitEvent("outcome", event.occurred_at, event.name, 0.25)
+    ),
     max_size=6,
 )
 
@@ -69,5 +71,5 @@ def test_neither_order_nor_repetition_changes_an_outcome(
     ],
 )
 def test_an_outcome_follows_its_rule(rule: dict[str, Any], events: list[tuple[Any, ...]], outcome: float) -> None:
-    found = [UnitEvent(type, _at(minute), *more) for type, minute, *more in events]
-    assert outcome_of(rule, found) == outcome
+    unit_events = [UnitEvent(type, _at(minute), *more) for type, minute, *more in events]
+    assert outcome_of(rule, unit_events) == outcome

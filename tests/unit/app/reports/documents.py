@@ -17,9 +17,9 @@ from learnloop_service.training.statistics.difference import difference
 SCENARIOS = [f"validation.{number}" for number in range(12)]
 
 
-def report(iterations: int = 4, rollouts: int = 8, every: int = 2, said: str = "12 May") -> Json:
-    """A report on a run of so many iterations and rollouts in each, evaluated after every so many. `said` is the text
-    of every message and answer of its examples."""
+def report(iterations: int = 4, rollouts: int = 8, every: int = 2, text: str = "12 May") -> Json:
+    """A report on a run that is evaluated after every `every` iterations. `text` is that of all messages and answers
+    of its examples."""
     draw = Random(7)
     batches: dict[RolloutBatch, list[Row]] = {}
     for iteration in range(iterations + 1):
@@ -31,7 +31,7 @@ def report(iterations: int = 4, rollouts: int = 8, every: int = 2, said: str = "
             batch = RolloutBatch(iteration, "evaluation", "validation", "sampled", iteration)
             batches[batch] = _rows(draw, iteration, len(SCENARIOS), iterations)
     sizes = {batch: len(rows) for batch, rows in batches.items()}
-    ends = [each for each in batches if each.kind == "evaluation"]
+    ends = [batch for batch in batches if batch.kind == "evaluation"]
     chosen = listing(sizes, [ends[0], ends[-1]])
     evaluations = _evaluations(batches)
     every_iteration = thinned(range(iterations + 1), 500)
@@ -73,7 +73,7 @@ def report(iterations: int = 4, rollouts: int = 8, every: int = 2, said: str = "
     }  # fmt: skip
     document["verdict"]["interval"] = list(document["verdict"]["interval"])
     document["verdict"]["causes"] = []
-    document["examples"] = {"rule": RULE, "items": _examples(document, said)}
+    document["examples"] = {"rule": RULE, "items": _examples(document, text)}
     return document
 
 
@@ -95,7 +95,7 @@ def _iteration(batches: dict[RolloutBatch, list[Row]], number: int) -> Json:
 
 
 def _evaluations(batches: dict[RolloutBatch, list[Row]]) -> list[Any]:
-    found: list[Any] = []
+    evaluations: list[Any] = []
     baseline: dict[str, float] = {}
     for batch, rows in batches.items():
         if batch.kind != "evaluation":
@@ -107,9 +107,9 @@ def _evaluations(batches: dict[RolloutBatch, list[Row]]) -> list[Any]:
             "scenarios": len(rows), "success": success_rate(rollouts), "mean_reward": summarise(rollouts).mean,
             "malformed": 0.0, "turns": 3.0, "difference": None if change is None else asdict(change),
         }  # fmt: skip
-        place = {"iteration": batch.iteration, "split": batch.split, "mode": batch.mode, "step": batch.step}
-        found.append(place | figures)
-    return found
+        labels = {"iteration": batch.iteration, "split": batch.split, "mode": batch.mode, "step": batch.step}
+        evaluations.append(labels | figures)
+    return evaluations
 
 
 def _digests(batches: dict[RolloutBatch, list[Row]], iterations: int) -> list[Json]:
@@ -143,25 +143,25 @@ def _spent(seconds: float) -> Json:
     return {"seconds": seconds, "prompt_tokens": 1_000, "completion_tokens": 100, "usd": None}
 
 
-def _examples(document: Json, said: str) -> list[Json]:
+def _examples(document: Json, text: str) -> list[Json]:
     ends = compared(document)
     assert ends is not None
     items = []
-    for each in examples(*ends, SCENARIOS):
+    for example in examples(*ends, SCENARIOS):
         sides = {
             name: {
                 "trajectory_id": row.id, "iteration": 0, "step": 0, "right": right, "samples": samples,
-                "success": row.success, "score": row.score, "score_explanation": said, "reward": row.reward,
-                "why_no_success": None if row.success else said,
-                "outcome": {"answer": said, "finish": "answered"}, "error": None, "turns": row.turns,
-                "messages": [{"role": "user", "text": "When?", "calls": []}, {"role": "assistant", "text": said,
-                              "calls": [{"name": "read_email", "arguments": f'{{"id": "{said}"}}'}]}],
+                "success": row.success, "score": row.score, "score_explanation": text, "reward": row.reward,
+                "why_no_success": None if row.success else text,
+                "outcome": {"answer": text, "finish": "answered"}, "error": None, "turns": row.turns,
+                "messages": [{"role": "user", "text": "When?", "calls": []}, {"role": "assistant", "text": text,
+                              "calls": [{"name": "read_email", "arguments": f'{{"id": "{text}"}}'}]}],
             }
-            for name, row, rows in (("before", each.before, ends[0]), ("after", each.after, ends[1]))
+            for name, row, rows in (("before", example.before, ends[0]), ("after", example.after, ends[1]))
             for right, samples in [right_of(rows, row.scenario)]
         }  # fmt: skip
-        task = {"question": said, "inbox": said}
+        task = {"question": text, "inbox": text}
         items.append(
-            {"scenario_id": each.scenario, "why": each.why, "task": task, "reference": {"answer": said}} | sides
+            {"scenario_id": example.scenario, "why": example.why, "task": task, "reference": {"answer": text}} | sides
         )
     return items

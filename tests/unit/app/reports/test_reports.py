@@ -26,9 +26,9 @@ def _row(scenario: int, right: bool, id: str = "r") -> Row:
 
 
 def test_every_figure_follows_from_the_rollouts() -> None:
-    found = figures(report())
-    assert [each for each in found if not each.agrees] == []
-    names = [each.name for each in found]
+    computed = figures(report())
+    assert [figure for figure in computed if not figure.agrees] == []
+    names = [figure.name for figure in computed]
     for part in ("iteration 3: reward median", "validation, sampled, step 4, after iteration 4: difference"):
         assert part in names
     assert {"verdict: text", "digest of iteration 2", "example 1, after training: reward"} <= set(names)
@@ -51,21 +51,25 @@ def test_every_figure_follows_from_the_rollouts() -> None:
 )
 def test_a_changed_figure_is_named(path: tuple[str | int, ...], value: object, names: set[str]) -> None:
     changed = deepcopy(report())
-    *place, last = path
+    *parents, last = path
     inner = changed
-    for step in place:
+    for step in parents:
         inner = inner[step]
     inner[last] = value
     _, differences = recomputed(changed)
-    assert {each.name for each in differences} == names
+    assert {difference.name for difference in differences} == names
 
 
 def test_a_changed_reward_moves_all_that_follows_from_it() -> None:
     changed = report()
-    [batch] = [each for each in changed["rollouts"]["batches"] if (each["kind"], each["iteration"]) == ("train", 3)]
+    [batch] = [
+        candidate
+        for candidate in changed["rollouts"]["batches"]
+        if (candidate["kind"], candidate["iteration"]) == ("train", 3)
+    ]
     batch["rows"][0][3] = 2.5
     _, differences = recomputed(changed)
-    assert {"iteration 3: reward mean", "iteration 3: reward max"} <= {each.name for each in differences}
+    assert {"iteration 3: reward mean", "iteration 3: reward max"} <= {difference.name for difference in differences}
 
 
 def test_a_changed_text_of_the_page_is_named() -> None:
@@ -74,7 +78,9 @@ def test_a_changed_text_of_the_page_is_named() -> None:
     assert page_differences(content, read_report(content)) == []
     sentence = document["verdict"]["text"]
     [difference] = page_differences(content.replace(f">{sentence}<", ">Learned it all.<"), document)
-    assert (difference.name, difference.file, difference.other) == ("page, head", "Learned it all.", sentence)
+    assert difference.name == "page, head"
+    assert difference.file == "Learned it all."
+    assert difference.other == sentence
     [difference] = page_differences(content.replace("<td>2</td>", "<td>3</td>", 1), document)
     assert difference.name.startswith("page, ")
     assert difference.file == "3"
@@ -86,9 +92,9 @@ def test_a_report_is_compared_with_that_of_the_service() -> None:
     current["examples"]["items"][1]["before"]["messages"][1]["text"] = "another"
     current["rollouts"]["batches"][0]["rows"][3][3] = 0.5
     current["settings"]["learning_rate"] = 0.1
-    found = {each.name for each in compared_with(document, current, signed=False).differences}
+    names = {difference.name for difference in compared_with(document, current, signed=False).differences}
     row = document["rollouts"]["batches"][0]["rows"][3][0]
-    assert found == {
+    assert names == {
         "example 2.before.messages.2.text",
         f"rollout {row}: reward",
         "settings.learning_rate",
@@ -100,11 +106,11 @@ def test_a_run_that_has_gone_on_is_compared_where_it_can_be() -> None:
     document["run"]["status"] = "running"
     document["iterations"]["items"][1]["rewards"]["max"] = 9.0
     comparison = compared_with(document, current, signed=True)
-    assert "iteration 1.rewards.max" in {each.name for each in comparison.differences}
+    assert "iteration 1.rewards.max" in {difference.name for difference in comparison.differences}
     assert comparison.not_compared == ["the run has gone on since, so what changes with it"]
     document["verdict"]["text"] = "Learned everything."
-    names = {each.name for each in compared_with(document, current, signed=False).differences}
-    assert {"run.status", "verdict.text"} < names, "the word of a file that nobody signed counts for nothing"
+    names = {difference.name for difference in compared_with(document, current, signed=False).differences}
+    assert {"run.status", "verdict.text"} < names, "the word of an unsigned file counts for nothing"
 
 
 def test_only_the_file_that_was_signed_is_signed() -> None:
@@ -139,11 +145,11 @@ def test_data_that_makes_no_sense_is_said_to() -> None:
 def test_a_long_run_is_thinned_and_small() -> None:
     document = report(iterations=1_000, rollouts=64, every=10)
     assert document["rollouts"]["listed"] <= MAX_LISTED < document["rollouts"]["total"]
-    assert [each for each in figures(document) if not each.agrees] == []
+    assert [figure for figure in figures(document) if not figure.agrees] == []
     content = page(document)
     assert len(content.encode()) < 500_000
     assert re.search(r"Every \d+th iteration: [\d,]+ training rewards", content)
-    assert sum(each["rollouts"] for each in document["digests"]) == document["rollouts"]["total"]
+    assert sum(digest["rollouts"] for digest in document["digests"]) == document["rollouts"]["total"]
 
 
 def test_all_rollouts_of_a_short_run_are_listed() -> None:
@@ -157,7 +163,7 @@ def test_what_the_verdict_rests_on_is_listed_first() -> None:
     sizes = {RolloutBatch(n, "train", "train", "sampled", None): 900 for n in range(1, 8)} | {first: 500, last: 500}
     chosen = listing(sizes, [first, last])
     assert {first, last} < chosen.batches
-    assert sum(sizes[each] for each in chosen.batches) <= MAX_LISTED
+    assert sum(sizes[batch] for batch in chosen.batches) <= MAX_LISTED
     assert chosen.every > 1
 
 
@@ -166,8 +172,8 @@ def test_the_examples_do_not_flatter() -> None:
     before = [_row(n, n in (0, 1), f"b{n}") for n in range(8)]
     after = [_row(n, n not in (0, 3), f"a{n}") for n in range(8)]
     chosen = examples(before, after, ids)
-    assert [each.why for each in chosen] == [FELL, UNSOLVED, DRAWN, DRAWN, DRAWN]
-    assert [each.scenario for each in chosen[:2]] == ["a", "d"]
+    assert [example.why for example in chosen] == [FELL, UNSOLVED, DRAWN, DRAWN, DRAWN]
+    assert [example.scenario for example in chosen[:2]] == ["a", "d"]
     assert examples(before, after, ids) == chosen
     assert changes(before, after, ids) == (5, 1, 2)
 
@@ -176,7 +182,9 @@ def test_a_fall_is_shown_by_the_rollouts_that_fell() -> None:
     before = [_row(0, False, "b0"), _row(0, True, "b1")]
     after = [_row(0, False, "a1"), _row(0, False, "a2")]
     [only] = examples(before, after, ["a"])
-    assert (only.why, only.before.id, only.after.id) == (FELL, "b1", "a1")
+    assert only.why == FELL
+    assert only.before.id == "b1"
+    assert only.after.id == "a1"
 
 
 # Text that others wrote
@@ -197,17 +205,17 @@ class _Elements(HTMLParser):
 
 
 def test_hostile_text_stays_text() -> None:
-    document = report(said=HOSTILE)
+    document = report(text=HOSTILE)
     for name in ("model", "environment", "error", "base_model"):
         document["run"][name] = HOSTILE
     document["causes"] = [{"cause": HOSTILE, "severity": "fault", "summary": HOSTILE, "remedy": HOSTILE}]
     document["settings"] = {HOSTILE: HOSTILE}
     content = page(document)
-    found, usual = _Elements(content), _Elements(page(report()))
-    assert found.scripts == usual.scripts == 2
-    assert found.others - usual.others <= {"em"}
-    assert not any(name.startswith("on") for name in found.attributes)
-    assert not {"src", "href", "style"} & found.attributes
+    hostile, usual = _Elements(content), _Elements(page(report()))
+    assert hostile.scripts == usual.scripts == 2
+    assert hostile.others - usual.others <= {"em"}
+    assert not any(name.startswith("on") for name in hostile.attributes)
+    assert not {"src", "href", "style"} & hostile.attributes
     assert "\u202e" not in content
     assert "\x1b" not in content
     assert "⟨U+202E⟩" in content

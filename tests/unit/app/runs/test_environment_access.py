@@ -9,8 +9,8 @@ from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.settings import SettingsError, load_settings
 
 
-def access(**given: Any) -> EnvironmentAccess:
-    return EnvironmentAccess(load_settings(**given))
+def access(**settings: Any) -> EnvironmentAccess:
+    return EnvironmentAccess(load_settings(**settings))
 
 
 @pytest.mark.parametrize(
@@ -42,18 +42,18 @@ def test_every_command_at_once_cannot_be_allowed(commands: str) -> None:
 
 def test_a_secret_is_for_its_server_alone() -> None:
     secrets = {"https://crm.example/mcp": {"token": SecretStr("s3cret")}}
-    found = access(environment_secrets=secrets)
-    assert found.secret("https://crm.example/mcp", "token") == "s3cret"
+    environment_access = access(environment_secrets=secrets)
+    assert environment_access.secret("https://crm.example/mcp", "token") == "s3cret"
     for server, name in (("https://crm.example/other", "token"), ("https://crm.example/mcp", "key")):
         with pytest.raises(ValueError, match="LEARNLOOP_ENVIRONMENT_SECRETS"):
-            found.secret(server, name)
+            environment_access.secret(server, name)
 
 
 def test_modules_and_urls() -> None:
-    found = access(environment_modules="gsm8k,wordle")
-    found.check_module("wordle")
+    environment_access = access(environment_modules="gsm8k,wordle")
+    environment_access.check_module("wordle")
     with pytest.raises(ValueError, match="LEARNLOOP_ENVIRONMENT_MODULES"):
-        found.check_module("os")
-    found.check_url("https://crm.example/mcp")
+        environment_access.check_module("os")
+    environment_access.check_url("https://crm.example/mcp")
     with pytest.raises(ValueError, match="user or password"):
-        found.check_url("https://me:secret@crm.example/mcp")
+        environment_access.check_url("https://me:secret@crm.example/mcp")

@@ -48,16 +48,15 @@ _ENDINGS = {
     RunStatus.CANCELLED: Move.STOP,
 }
 _LEASES = st.sampled_from([0, 0, 0, 0, 0, 1, 2])
-"""Of the leases that were ever given, how many came after it: mostly the newest, else hardly anything is committed."""
+"""Number of newer leases. Mostly the newest lease is drawn, because the others can hardly commit anything."""
 _CRASH = st.sampled_from([*[None] * 48, *range(16)])
-"""How many statements the worker still sends; mostly it lives on, else hardly anything is done."""
+"""Number of statements that the worker still sends. Mostly it survives, because little would get done otherwise."""
 _AHEAD = st.sampled_from([0, 0, 0, 0, 1, -1])
-"""Of the iteration that is due."""
+"""Distance from the iteration that is due."""
 
 
 class LeaseMachine(RuleBasedStateMachine):
-    """One run, two workers that die, an impatient owner and a receiver. What is expected is said in the rules; the
-    rest in the invariants."""
+    """One run, two workers that die, an impatient owner and a receiver. Rules and invariants check what is expected."""
 
     def __init__(self, runner: asyncio.Runner, database: Database, crashes: Crashes) -> None:
         super().__init__()
@@ -154,7 +153,8 @@ class LeaseMachine(RuleBasedStateMachine):
             assert not self._holds(lease)
         else:
             assert self._holds(lease)
-            assert (pending.cancel, pending.pause) == (self._cancel, self._pause)
+            assert pending.cancel == self._cancel
+            assert pending.pause == self._pause
 
     @rule(back=_LEASES, crash=_CRASH)
     def keep(self, back: int, crash: int | None) -> None:
@@ -232,9 +232,9 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(verb=st.sampled_from([Verb.CANCEL, Verb.PAUSE, Verb.RESUME, Verb.RETRY]))
     def ask(self, verb: Verb) -> None:
-        asked = getattr(self._store, str(verb))(self._id, "owner")
+        request = getattr(self._store, str(verb))(self._id, "owner")
         try:
-            status = self._do(asked)
+            status = self._do(request)
         except NotAllowed:
             assert verb not in allowed(self._status)
             return
@@ -251,7 +251,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(crash=st.booleans())
     def deliver(self, crash: bool) -> None:
-        """The oldest event that the receiver has not received; `crash`: it is sent, and nobody notes that."""
+        """Deliver the oldest event that the receiver has not received. With `crash` it is sent but not recorded."""
         self._do(self._deliver(crash))
 
     async def _deliver(self, crash: bool) -> None:
@@ -272,15 +272,17 @@ class LeaseMachine(RuleBasedStateMachine):
             run = await tx.get_one(Run, self._id)
             events = (await tx.execute(select(Event).order_by(Event.seq))).scalars().all()
             iterations = list(await tx.scalars(select(Iteration.iteration).order_by(Iteration.iteration)))
-            told = list(await tx.scalars(select(WebhookDelivery.event_seq).order_by(WebhookDelivery.seq)))
-        assert (run.status, run.epoch, run.claims) == (self._status, len(self._given), self._claims)
+            delivered = list(await tx.scalars(select(WebhookDelivery.event_seq).order_by(WebhookDelivery.seq)))
+        assert run.status == self._status
+        assert run.epoch == len(self._given)
+        assert run.claims == self._claims
         assert run.owner == (self._given[-1].worker if self._status is RunStatus.RUNNING else None) or (
             self._status not in (RunStatus.RUNNING, *TERMINAL) and run.owner is None
         )
         assert iterations == [*range(self._done)] == [*range(run.next_iteration)]
         assert [event.seq for event in events] == [*range(1, run.event_seq + 1)]
-        assert told == [event.seq for event in events]
-        assert self._delivered == told[: len(self._delivered)]
+        assert delivered == [event.seq for event in events]
+        assert self._delivered == delivered[: len(self._delivered)]
         assert (run.epoch, run.event_seq) >= self._seen
         self._seen = (run.epoch, run.event_seq)
         ends = sum(event.type in _ENDS for event in events)

@@ -19,9 +19,9 @@ def test_the_states_are_the_apis() -> None:
 
 
 @given(st.lists(st.sampled_from(Move)))
-def test_only_a_retry_or_a_reopening_brings_back_what_has_ended(wanted: list[Move]) -> None:
+def test_only_a_retry_or_a_reopening_brings_back_what_has_ended(moves: list[Move]) -> None:
     status = RunStatus.QUEUED
-    for move in wanted:
+    for move in moves:
         if status not in move.sources:
             continue
         if status in TERMINAL:

@@ -150,7 +150,7 @@ def _client(guard: AddressGuard) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=GuardedTransport(guard, inner), trust_env=False)
 
 
-async def test_a_name_that_changes_its_address_is_resolved_once_a_request_and_then_refused() -> None:
+async def test_a_name_that_changes_its_address_is_refused_in_the_next_request() -> None:
     names = Names(["127.0.0.1"], ["127.0.0.2"])
     async with _echo() as (port, heads), _client(AddressGuard(["127.0.0.1"], names.resolve)) as client:
         url = f"http://rebinding.example:{port}/hook"
@@ -159,7 +159,8 @@ async def test_a_name_that_changes_its_address_is_resolved_once_a_request_and_th
         assert f"Host: rebinding.example:{port}" in heads[0]
         with pytest.raises(AddressRefused):
             await client.post(url, content=b"x")
-        assert (names.asked, len(heads)) == (2, 1)
+        assert names.asked == 2
+        assert len(heads) == 1
 
 
 async def test_an_address_that_does_not_answer_is_passed_over() -> None:

@@ -29,7 +29,8 @@ _SHARES = st.lists(st.sampled_from((None, 0.0, 0.5, 1.0)), max_size=8)
     ],
 )
 def test_a_scenario_has_one_trend(shares: list[float | None], expected: Trend, since: int | None) -> None:
-    assert (trend(shares), learned_at(shares)) == (expected, since)
+    assert trend(shares) == expected
+    assert learned_at(shares) == since
 
 
 @given(_SHARES)
@@ -42,7 +43,7 @@ def test_what_is_right_at_the_end_is_known_or_learned_since_then(shares: list[fl
 
 
 def test_scenarios_are_sorted_by_when_they_were_learned() -> None:
-    shown: list[tuple[float, ...]] = [(1, 1, 1), (0.5, 1, 1), (0, 1, 1), (0, 0, 1), (0, 1, 0)]
-    shown += [(0, 0.5, 0.5), (0, 0, 0.5), (1, 1, 0), (0, 0, 0)]
-    backwards = shown[::-1]
-    assert sorted(backwards, key=order) == shown
+    in_order: list[tuple[float, ...]] = [(1, 1, 1), (0.5, 1, 1), (0, 1, 1), (0, 0, 1), (0, 1, 0)]
+    in_order += [(0, 0.5, 0.5), (0, 0, 0.5), (1, 1, 0), (0, 0, 0)]
+    backwards = in_order[::-1]
+    assert sorted(backwards, key=order) == in_order

@@ -25,7 +25,7 @@ def _named(values: list[float]) -> dict[str, float]:
 
 def _evaluation(iteration: int, values: list[float], baseline: list[float] | None = None, **others: Any) -> Any:
     """An evaluation of one scenario per value. Its step is its iteration."""
-    found = None if baseline is None else difference(_named(baseline), _named(values))
+    change = None if baseline is None else difference(_named(baseline), _named(values))
     return {
         "iteration": iteration,
         "split": "validation",
@@ -33,7 +33,7 @@ def _evaluation(iteration: int, values: list[float], baseline: list[float] | Non
         "step": iteration,
         "scenarios": len(values),
         "success": fmean(values),
-        "difference": None if found is None else asdict(found),
+        "difference": None if change is None else asdict(change),
     } | others
 
 
@@ -45,22 +45,23 @@ def _judged(before: list[float], after: list[float], **others: Any) -> RunVerdic
 @settings(max_examples=60, deadline=None)
 def test_a_state_and_its_figures_never_contradict_each_other(pairs: list[tuple[float, float]]) -> None:
     before, after = ([pair[side] for pair in pairs] for side in (0, 1))
-    found = _judged(before, after)
-    assert found.points is not None
-    assert found.interval is not None
-    assert found.on is not None
-    low, high = found.interval
-    assert low - 0.1 <= found.points <= high + 0.1
-    if found.state is VerdictState.LEARNED:
+    judged = _judged(before, after)
+    assert judged.points is not None
+    assert judged.interval is not None
+    assert judged.on is not None
+    low, high = judged.interval
+    assert low - 0.1 <= judged.points <= high + 0.1
+    if judged.state is VerdictState.LEARNED:
         assert low > 0
-    if found.state is VerdictState.GOT_WORSE:
+    if judged.state is VerdictState.GOT_WORSE:
         assert high < 0
-    if found.state in (VerdictState.LEARNED, VerdictState.GOT_WORSE):
+    if judged.state in (VerdictState.LEARNED, VerdictState.GOT_WORSE):
         assert sum(old != new for old, new in pairs) >= 5
     else:
-        smallest = found.on["smallest_points"]
+        smallest = judged.on["smallest_points"]
         assert smallest is None if len(pairs) < 5 else 0 < smallest <= 100
-    assert (found.on["first"]["success"], found.on["latest"]["success"]) == (fmean(before), fmean(after))
+    assert judged.on["first"]["success"] == fmean(before)
+    assert judged.on["latest"]["success"] == fmean(after)
 
 
 @given(_PAIRS)
@@ -87,7 +88,9 @@ def test_the_best_checkpoint_never_changes_the_verdict(
     plain = _judged(before, after)
     perfect = _evaluation(2, [1.0] * len(pairs), before)
     judged = verdict([_evaluation(4, after, before), perfect, _evaluation(0, before)], best_step=best)
-    assert (judged.state, judged.points, judged.interval) == (plain.state, plain.points, plain.interval)
+    assert judged.state == plain.state
+    assert judged.points == plain.points
+    assert judged.interval == plain.interval
     assert judged.text.startswith(plain.text)
 
 
@@ -102,43 +105,45 @@ def test_chance_seldom_looks_like_learning() -> None:
             before, after = (
                 _named([fmean(draw.random() < rate for _ in range(samples)) for rate in rates]) for _ in range(2)
             )
-            found = difference(before, after)
-            claimed += found is not None and found.is_shown
+            change = difference(before, after)
+            claimed += change is not None and change.is_shown
         assert claimed <= 200 * 0.065, (scenarios, samples)
 
 
-def test_a_fall_is_named_although_the_best_checkpoint_is_the_untrained_model() -> None:
-    found = _judged([1.0] * 6 + [0.0] * 18, [0.0] * 24, best_step=0)
-    assert found.state is VerdictState.GOT_WORSE
-    assert found.points == -25
+def test_a_fall_is_named_even_if_the_best_checkpoint_is_untrained() -> None:
+    judged = _judged([1.0] * 6 + [0.0] * 18, [0.0] * 24, best_step=0)
+    assert judged.state is VerdictState.GOT_WORSE
+    assert judged.points == -25
     fell = "Got worse: held-out success fell from 25% to 0%, \u221225 points (95% interval \u2212"
-    assert found.text.startswith(fell)
-    assert found.text.endswith("The best checkpoint is the model before training, with 25%.")
+    assert judged.text.startswith(fell)
+    assert judged.text.endswith("The best checkpoint is the model before training, with 25%.")
 
 
 def test_the_sentence_names_split_mode_scenarios_and_iteration() -> None:
-    found = _judged([0.0] * 20 + [1.0] * 4, [1.0] * 20 + [0.0] * 4, causes=("stale_policy",))
-    assert found.state is VerdictState.LEARNED
+    judged = _judged([0.0] * 20 + [1.0] * 4, [1.0] * 20 + [0.0] * 4, causes=("stale_policy",))
+    assert judged.state is VerdictState.LEARNED
     assert re.fullmatch(
         r"Learned: held-out success rose from 17% to 83%, \+67 points \(95% interval \+\d\d to \+\d\d; 24 validation "
         r"scenarios, sampled, paired; after iteration 4\)\. Diagnosed: stale_policy\.",
-        found.text,
+        judged.text,
     )
-    assert found.causes == ("stale_policy",)
-    assert found.sentence == "Learned: held-out success rose from 17% to 83%, +67 points"
+    assert judged.causes == ("stale_policy",)
+    assert judged.sentence == "Learned: held-out success rose from 17% to 83%, +67 points"
     assert re.fullmatch(
         r"95% interval \+\d\d to \+\d\d; 24 validation scenarios, sampled, paired; after iteration 4\. "
         r"Diagnosed: stale policy\.",
-        found.details,
+        judged.details,
     )
 
 
-def test_without_a_change_it_names_the_smallest_difference_that_could_have_been_shown() -> None:
+def test_without_a_change_it_names_the_smallest_difference_it_could_show() -> None:
     same = [1.0, 0.0] * 12
-    found = _judged(same, same)
-    assert (found.state, found.points, found.interval) == (VerdictState.NO_CHANGE_SHOWN, 0, (0, 0))
-    assert found.text.endswith("The smallest difference that it could have shown is 21 points.")
-    assert "50% to 50%, 0 points (95% interval 0 to 0;" in found.text
+    judged = _judged(same, same)
+    assert judged.state == VerdictState.NO_CHANGE_SHOWN
+    assert judged.points == 0
+    assert judged.interval == (0, 0)
+    assert judged.text.endswith("The smallest difference that it could have shown is 21 points.")
+    assert "50% to 50%, 0 points (95% interval 0 to 0;" in judged.text
     few = _judged([0.0] * 4, [1.0] * 4)
     assert few.state is VerdictState.NO_CHANGE_SHOWN
     assert few.text.endswith("4 scenarios are too few to show any difference.")
@@ -146,11 +151,11 @@ def test_without_a_change_it_names_the_smallest_difference_that_could_have_been_
 
 def test_few_changed_scenarios_do_not_show_a_difference_and_it_says_why() -> None:
     before, after = [1.0] * 4 + [0.0] * 20, [0.0] * 24
-    found = _judged(before, after)
-    assert found.state is VerdictState.NO_CHANGE_SHOWN
-    assert found.interval is not None
-    assert found.interval[1] < 0
-    assert found.text.endswith("Only 4 of the scenarios changed; 5 are needed to tell it from chance.")
+    judged = _judged(before, after)
+    assert judged.state is VerdictState.NO_CHANGE_SHOWN
+    assert judged.interval is not None
+    assert judged.interval[1] < 0
+    assert judged.text.endswith("Only 4 of the scenarios changed; 5 are needed to tell it from chance.")
     assert _judged([1.0, *before[:-1]], after).state is VerdictState.GOT_WORSE
 
 
@@ -167,12 +172,14 @@ def test_few_changed_scenarios_do_not_show_a_difference_and_it_says_why() -> Non
     ],
 )
 def test_one_evaluation_is_too_early(evaluations: list[Mapping[str, Any]], text: str) -> None:
-    found = verdict(evaluations)
-    assert (found.state, found.points, found.interval) == (VerdictState.TOO_EARLY, None, None)
-    assert found.text == text
+    judged = verdict(evaluations)
+    assert judged.state == VerdictState.TOO_EARLY
+    assert judged.points is None
+    assert judged.interval is None
+    assert judged.text == text
 
 
-def test_the_test_split_is_the_headline_only_of_a_run_that_does_not_validate() -> None:
+def test_the_test_split_is_the_headline_only_of_a_run_without_validation() -> None:
     worse, better = [1.0] * 12, [0.0] * 12
     tested = [_evaluation(0, better, split="test"), _evaluation(4, worse, better, split="test")]
     validated = [_evaluation(0, worse), _evaluation(4, better, worse)]
@@ -183,27 +190,31 @@ def test_the_test_split_is_the_headline_only_of_a_run_that_does_not_validate() -
     assert both.on["split"] == "validation"
 
 
-def test_an_evaluation_of_an_earlier_version_has_a_difference_without_an_interval() -> None:
-    found = verdict([_evaluation(0, [0.0] * 8), _evaluation(4, [1.0] * 8)])
-    assert (found.state, found.points, found.interval) == (VerdictState.NO_CHANGE_SHOWN, 100, None)
-    assert "An earlier version" in found.text
+def test_an_evaluation_of_an_earlier_version_has_no_interval() -> None:
+    judged = verdict([_evaluation(0, [0.0] * 8), _evaluation(4, [1.0] * 8)])
+    assert judged.state == VerdictState.NO_CHANGE_SHOWN
+    assert judged.points == 100
+    assert judged.interval is None
+    assert "An earlier version" in judged.text
 
 
 def test_only_shared_scenarios_are_compared() -> None:
-    found = difference({"a": 0.0, "b": 1.0}, {"b": 0.5, "c": 1.0})
-    assert found == SuccessDifference(1, 1, -0.5, -0.5, -0.5, None)
+    change = difference({"a": 0.0, "b": 1.0}, {"b": 0.5, "c": 1.0})
+    assert change == SuccessDifference(1, 1, -0.5, -0.5, -0.5, None)
     assert difference({"a": 0.0}, {"b": 1.0}) is None
 
 
 @given(st.floats(1e-6, 20), st.floats(1e-6, 20), st.booleans())
 def test_a_run_on_demonstrations_is_judged_by_its_losses(first: float, latest: float, held_out: bool) -> None:
     losses = {"first": first, "latest": latest, "held_out": held_out}
-    found = verdict([], causes=["too_hard"], losses=losses)
-    assert (found.state is VerdictState.DEMONSTRATIONS_LEARNED) == (latest < first)
-    assert (found.points, found.on, found.losses) == (None, None, losses)
-    assert found.text.startswith("Demonstrations learned: " if latest < first else "Demonstrations not learned: ")
-    assert ("held-out loss" in found.text) == held_out
-    assert found.text.endswith(" Diagnosed: too_hard.")
+    judged = verdict([], causes=["too_hard"], losses=losses)
+    assert (judged.state is VerdictState.DEMONSTRATIONS_LEARNED) == (latest < first)
+    assert judged.points is None
+    assert judged.on is None
+    assert judged.losses == losses
+    assert judged.text.startswith("Demonstrations learned: " if latest < first else "Demonstrations not learned: ")
+    assert ("held-out loss" in judged.text) == held_out
+    assert judged.text.endswith(" Diagnosed: too_hard.")
 
 
 def test_the_sentence_has_both_losses() -> None:
@@ -219,18 +230,19 @@ def test_a_baseline_that_ended_early_is_compared_on_its_scenarios() -> None:
     """The first half of the scenarios has another success than the whole."""
     before, after = [0.0] * 64, [1.0] * 48 + [0.0] * 16 + [1.0] * 64
     rows = [_evaluation(0, before), _evaluation(4, after, before)]
-    found = verdict(rows, best_step=4)
-    assert found.on is not None
-    assert found.on["scenarios"] == 64
-    assert (found.on["first"]["success"], found.on["latest"]["success"]) == (0.0, 0.75)
-    assert found.points == 75.0
-    assert "from 0% to 75%, +75 points" in found.text
-    assert "64 validation scenarios" in found.text
-    shown = held_out_figures(
+    judged = verdict(rows, best_step=4)
+    assert judged.on is not None
+    assert judged.on["scenarios"] == 64
+    assert judged.on["first"]["success"] == 0.0
+    assert judged.on["latest"]["success"] == 0.75
+    assert judged.points == 75.0
+    assert "from 0% to 75%, +75 points" in judged.text
+    assert "64 validation scenarios" in judged.text
+    figures = held_out_figures(
         [{**row, "mean_reward": 0.5, "malformed": 0.0, "turns": 2.0} for row in rows], "validation"
     )
-    assert shown["held_out"]["sampled"] == {"before": 0.0, "after": 0.75}
-    assert shown["held_out"]["scenarios"] == 64
-    assert shown["held_out"]["on_all"] == {"scenarios": 128, "sampled": 0.875}
+    assert figures["held_out"]["sampled"] == {"before": 0.0, "after": 0.75}
+    assert figures["held_out"]["scenarios"] == 64
+    assert figures["held_out"]["on_all"] == {"scenarios": 128, "sampled": 0.875}
     full = held_out_figures([{**rows[1], "mean_reward": 0.5, "malformed": 0.0, "turns": 2.0}], "validation")
     assert "on_all" not in full["held_out"]

@@ -37,8 +37,8 @@ def test_a_configured_secret_is_nowhere(secret: str, value: Any, before: str, af
     assume(
         secret not in flat(Redactor().value([before, after, HIDDEN + before, value, "https://x.example/?q= deep er"]))
     )
-    sent = Redactor(["other secret", secret]).value([*spelled, {text: value, "deep": [{"er": spelled}]}])
-    assert secret not in flat(sent)
+    redacted = Redactor(["other secret", secret]).value([*spelled, {text: value, "deep": [{"er": spelled}]}])
+    assert secret not in flat(redacted)
 
 
 @pytest.mark.parametrize("secret", ['a"b\\c/d', "pässwörd/1", "with space+&=", "plain-one"])
@@ -54,8 +54,8 @@ def test_a_secret_is_known_in_every_spelling(secret: str) -> None:
 
 @given(VALUES)
 def test_what_is_sent_is_json_that_any_server_reads(value: Any) -> None:
-    sent = Redactor().value(value)
-    assert json.loads(json.dumps(sent, allow_nan=False, ensure_ascii=False).encode()) == sent
+    redacted = Redactor().value(value)
+    assert json.loads(json.dumps(redacted, allow_nan=False, ensure_ascii=False).encode()) == redacted
 
 
 @given(st.lists(st.integers(-(2**53), 2**53) | st.text("abc xyz,.?!", max_size=50) | st.none() | st.booleans()))
@@ -157,10 +157,10 @@ def test_what_is_not_json_is_named_by_its_type_only() -> None:
         def __repr__(self) -> str:
             raise AssertionError
 
-    sent = Redactor().value(
+    redacted = Redactor().value(
         {"client": Client(), "path": Path("/home/x"), "bytes": b"secret", "n": float("nan"), 3: {1}}
     )
-    assert sent == {
+    assert redacted == {
         "client": "<Client>",
         "path": f"<{type(Path()).__name__}>",
         "bytes": "<bytes>",

@@ -1,4 +1,4 @@
-"""Torn checkpoints of ART's layout are told from whole ones and set aside."""
+"""Torn checkpoints of ART's layout are distinguished from whole ones and set aside."""
 
 import json
 from collections.abc import Callable
@@ -8,10 +8,7 @@ import pytest
 
 from learnloop_service.training.backends.local.torn_checkpoints import ADAPTER, is_whole, quarantine
 from tests.fakes.local_child import CONFIG, adapter
-
-SIZE = len(adapter())
-OFFSETS = (0, 1, 7, 8, 9, 40, SIZE - 256, SIZE - 255, SIZE - 100, SIZE - 1)
-"""In the header's length, the header, right behind it, and in the tensors."""
+from tests.unit.training.backends.torn_adapters import OFFSETS, SIZE
 
 
 @pytest.fixture
@@ -28,7 +25,7 @@ def write(checkpoint: Path) -> None:
 
 
 def names(checkpoints: Path) -> list[str]:
-    return sorted(each.name for each in checkpoints.iterdir())
+    return sorted(path.name for path in checkpoints.iterdir())
 
 
 def test_whole_ones_stay(checkpoints: Path) -> None:
@@ -50,8 +47,8 @@ def grown(checkpoint: Path) -> None:
 
 
 def empty(checkpoint: Path) -> None:
-    for each in checkpoint.iterdir():
-        each.unlink()
+    for file in checkpoint.iterdir():
+        file.unlink()
 
 
 def without_config(checkpoint: Path) -> None:

@@ -26,7 +26,7 @@ def _values(base: BaseModelFacts) -> dict[str, float]:
 @pytest.mark.parametrize(
     "base", [BaseModelFacts(TINY_BASE), BaseModelFacts(TINY_BASE, 1_080_000), BaseModelFacts("OpenPipe/Qwen3-14B")]
 )
-def test_the_tiny_base_and_bases_of_unknown_size_have_the_defaults_of_a_run_config(base: BaseModelFacts) -> None:
+def test_the_tiny_base_and_unknown_ones_have_the_defaults_of_a_run_config(base: BaseModelFacts) -> None:
     config = RunConfig()
     expected = {f"evaluation.{name}": value for name, value in asdict(config.evaluation).items()}
     for name in ("seed", "baseline_width", "best"):  # they do not follow from the base, or are off
@@ -36,7 +36,7 @@ def test_the_tiny_base_and_bases_of_unknown_size_have_the_defaults_of_a_run_conf
     assert _values(base) == expected | {"warm_start.learning_rate": WarmStartConfig(iterations=1).learning_rate}
 
 
-def test_a_lora_on_the_measured_size_has_the_settings_with_which_it_learned() -> None:
+def test_a_lora_of_the_measured_size_has_the_settings_that_were_measured() -> None:
     assert _values(LORA) == {
         "iterations": 45,
         "groups_per_iteration": 16,
@@ -76,8 +76,9 @@ def test_a_run_after_demonstrations_is_shorter() -> None:
     ],
 )
 def test_rates_fall_with_size(parameters: int, mode: str, rate: float, of_warm_start: float) -> None:
-    found = _values(BaseModelFacts("other", parameters, "lora" if mode == "lora" else "full"))
-    assert (found["learning_rate"], found["warm_start.learning_rate"]) == (rate, of_warm_start)
+    values = _values(BaseModelFacts("other", parameters, "lora" if mode == "lora" else "full"))
+    assert values["learning_rate"] == rate
+    assert values["warm_start.learning_rate"] == of_warm_start
 
 
 @given(st.integers(1, 10**13), st.integers(1, 10**13), st.sampled_from(["full", "lora"]))
@@ -92,13 +93,13 @@ def test_all_rollouts_of_an_iteration_are_made_together_on_a_gpu(
     parameters: int, device: str, groups: int, rollouts: int
 ) -> None:
     base = BaseModelFacts("b", parameters, device="cuda" if device == "cuda" else "cpu")
-    found = defaults_of(base, groups, rollouts)["concurrency"].value
-    assert found == (min(2 * groups * rollouts, 1_024) if device == "cuda" else min(groups * rollouts, 64))
+    concurrency = defaults_of(base, groups, rollouts)["concurrency"].value
+    assert concurrency == (min(2 * groups * rollouts, 1_024) if device == "cuda" else min(groups * rollouts, 64))
 
 
 def test_evaluations_are_smaller_where_a_rollout_costs_more() -> None:
     bases = (LORA, BaseModelFacts("large", 14_000_000_000, "lora", "cuda"), BaseModelFacts("slow", 135_000_000))
-    sizes = [(found["evaluation.scenarios"], found["evaluation.test_scenarios"]) for found in map(_values, bases)]
+    sizes = [(values["evaluation.scenarios"], values["evaluation.test_scenarios"]) for values in map(_values, bases)]
     assert sizes == [(128, 152), (64, 152), (32, 64)]
 
 

@@ -49,9 +49,9 @@ def directory(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", DAMAGES)
 def test_the_file_at_fault_is_named(directory: Path, name: str) -> None:
     assert base_model_fault(directory) is None
-    damage, said = DAMAGES[name]
+    damage, message = DAMAGES[name]
     damage(directory)
-    assert said in (base_model_fault(directory) or "")
+    assert message in (base_model_fault(directory) or "")
 
 
 def test_a_directory_that_does_not_exist(tmp_path: Path) -> None:
@@ -71,9 +71,9 @@ STATIC = [name for name in HOSTILE if "template" not in name]
 
 @pytest.mark.parametrize("name", STATIC)
 def test_what_the_files_show_of_a_hostile_model(directory: Path, name: str) -> None:
-    change, said = HOSTILE[name]
+    change, message = HOSTILE[name]
     change(directory)
-    assert said in (base_model_fault(directory) or "")
+    assert message in (base_model_fault(directory) or "")
 
 
 def test_an_index_names_no_file_elsewhere(directory: Path, tmp_path: Path) -> None:

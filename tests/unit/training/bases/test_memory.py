@@ -50,9 +50,9 @@ def test_a_tied_head_counts_once_and_another_one_twice(tmp_path: Path) -> None:
     with_head = QWEN | {"lm_head.weight": HEAD}
     repeated = memory_needed(_base(tmp_path / "repeated", with_head), FULL, "cuda")
     assert repeated == memory_needed(_base(tmp_path / "once", QWEN), FULL, "cuda")
-    own = memory_needed(_base(tmp_path / "own", with_head, tie_word_embeddings=False), FULL, "cuda")
-    assert own.parameters - repeated.parameters == 151_936 * 896
-    assert own.sampling == repeated.sampling  # a tied head is sampled from a copy of its own
+    untied = memory_needed(_base(tmp_path / "own", with_head, tie_word_embeddings=False), FULL, "cuda")
+    assert untied.parameters - repeated.parameters == 151_936 * 896
+    assert untied.sampling == repeated.sampling  # a tied head is sampled from a separate copy
 
 
 def test_in_8_bits_a_base_takes_one_byte_for_each_parameter_of_its_layers(tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ def test_files_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
 
 def _tensor_bytes() -> int:
     gc.collect()
-    tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
-    return sum({each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}.values())
+    tensors = [tensor for tensor in gc.get_objects() if issubclass(type(tensor), torch.Tensor)]
+    return sum({tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}.values())
 
 
 def test_the_engine_makes_as_many_bytes_of_tensors() -> None:

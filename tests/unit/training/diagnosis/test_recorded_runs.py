@@ -21,7 +21,7 @@ def runs() -> Sequence[Recorded]:
 def test_no_recorded_run_has_an_alarm(runs: Sequence[Recorded]) -> None:
     """Some have a note, so that they were examined."""
     assert {run.kind for run in runs} == set(KINDS)
-    assert {each.severity for run in runs for each in diagnoses(run)} == {Severity.NOTE}
+    assert {diagnosis.severity for run in runs for diagnosis in diagnoses(run)} == {Severity.NOTE}
 
 
 def test_resampled_runs_have_no_alarm(runs: Sequence[Recorded]) -> None:
@@ -30,8 +30,8 @@ def test_resampled_runs_have_no_alarm(runs: Sequence[Recorded]) -> None:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_the_first_cause_within_three_iterations(runs: Sequence[Recorded], name: str) -> None:
-    """But for two: the share of groups without success is close to its bound in runs that begin badly, and success that
-    is rare at first cannot fall far."""
-    found = waits(random.Random(1), runs, LARGE, FAULTS[name], 20)
-    assert before(found) == 0
-    assert within(found, 3) >= 0.95 or not FAULTS[name].fast
+    """Two faults are exempt: the share of groups without success is close to its bound in runs that begin badly, and
+    success that is rare at first cannot fall far."""
+    waited = waits(random.Random(1), runs, LARGE, FAULTS[name], 20)
+    assert before(waited) == 0
+    assert within(waited, 3) >= 0.95 or not FAULTS[name].fast

@@ -30,18 +30,24 @@ def test_a_fault_of_twice_its_bound_is_named_within_a_few_iterations(
 ) -> None:
     for seed in range(50):
         healthy = _observed(4, groups, 8, bound / 2, seed)
-        faulty = [SymptomShares(each.iteration + 4, each.shares) for each in _observed(10, groups, 8, share, seed + 1)]
+        faulty = [
+            SymptomShares(observed.iteration + 4, observed.shares)
+            for observed in _observed(10, groups, 8, share, seed + 1)
+        ]
         [span] = share_spans([*healthy, *faulty], bound, 14)
         assert 5 <= span.named < 5 + within
         assert abs(span.first - 5) <= 1
 
 
-def test_it_clears_after_three_good_iterations_and_then_needs_twice_the_evidence() -> None:
+def test_a_fault_clears_after_three_good_iterations_and_is_harder_to_name() -> None:
     bad, good = (1.0,) * 8, (0.0,) * 8
-    seen = [bad, bad, good, good, good, bad, bad]
-    first, second = share_spans([SymptomShares(number, each) for number, each in enumerate(seen, 1)], 0.1, 20)
-    assert (first.first, first.named, first.cleared) == (1, 1, 5)
-    assert (second.first, second.cleared) == (6, None)
+    iterations = [bad, bad, good, good, good, bad, bad]
+    first, second = share_spans([SymptomShares(number, shares) for number, shares in enumerate(iterations, 1)], 0.1, 20)
+    assert first.first == 1
+    assert first.named == 1
+    assert first.cleared == 5
+    assert second.first == 6
+    assert second.cleared is None
 
 
 def test_more_iterations_than_planned_stake_no_more_than_one() -> None:

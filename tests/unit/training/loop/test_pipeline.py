@@ -31,15 +31,24 @@ def test_rollouts_are_as_stale_as_allowed_and_never_staler(config: RunConfig) ->
 
 
 @given(CONFIGS)
-def test_rollouts_begin_once_their_policy_is_there_and_not_more_iterations_ahead_than_allowed(
+def test_rollouts_begin_with_their_policy_and_within_the_staleness(
     config: RunConfig,
 ) -> None:
     begun = list[int]()
-    for done in range(config.all_iterations + 1):
-        for iteration in sampled_with(config, done):
-            assert sampled_after(config, iteration) == done < iteration <= done + 1 + config.pipeline.max_staleness
+    for completed in range(config.all_iterations + 1):
+        for iteration in sampled_with(config, completed):
+            assert (
+                sampled_after(config, iteration)
+                == completed
+                < iteration
+                <= completed + 1 + config.pipeline.max_staleness
+            )
             begun.append(iteration)
-        assert done + 1 in begun or done + 1 <= config.supervised_iterations or done == config.all_iterations
+        assert (
+            completed + 1 in begun
+            or completed + 1 <= config.supervised_iterations
+            or completed == config.all_iterations
+        )
     assert begun == list(range(config.supervised_iterations + 1, config.all_iterations + 1))
 
 

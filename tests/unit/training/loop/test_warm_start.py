@@ -10,22 +10,22 @@ from learnloop_service.training.loop.warm_start import RunDemonstrations, iterat
 from learnloop_service.training.types import WarmStartConfig
 
 
-def plan(count: int, seed: int = 0, **given: Any) -> tuple[RunDemonstrations, int]:
-    given = {"epochs": 2, "held_out": 0.1, "demonstrations_per_iteration": None, "batch_size": 4} | given
-    total = iterations_of(count, given["epochs"], given["held_out"], given["demonstrations_per_iteration"])
+def plan(count: int, seed: int = 0, **options: Any) -> tuple[RunDemonstrations, int]:
+    options = {"epochs": 2, "held_out": 0.1, "demonstrations_per_iteration": None, "batch_size": 4} | options
+    total = iterations_of(count, options["epochs"], options["held_out"], options["demonstrations_per_iteration"])
     demonstrations = [{"messages": [{"role": "assistant", "content": str(number)}]} for number in range(count)]
-    return RunDemonstrations(WarmStartConfig(total, **given), seed, demonstrations), total
+    return RunDemonstrations(WarmStartConfig(total, **options), seed, demonstrations), total
 
 
-@pytest.mark.parametrize("each", [None, 1, 7, 18, 100])
-def test_every_demonstration_comes_once_an_epoch(each: int | None) -> None:
-    warm_start, total = plan(20, demonstrations_per_iteration=each)
+@pytest.mark.parametrize("per_iteration", [None, 1, 7, 18, 100])
+def test_every_demonstration_comes_once_an_epoch(per_iteration: int | None) -> None:
+    warm_start, total = plan(20, demonstrations_per_iteration=per_iteration)
     requests = [warm_start.request(iteration, iteration - 1) for iteration in range(1, total + 1)]
-    trained = [str(each["id"]) for request in requests for each in request.demonstrations]
+    trained = [str(demonstration["id"]) for request in requests for demonstration in request.demonstrations]
     assert all(request.demonstrations for request in requests)
     assert set(Counter(trained[:18]).values()) == set(Counter(trained[18:]).values()) == {1}
     assert trained[:18] != trained[18:], "the order is drawn anew"
-    held_out = {str(each["id"]) for each in requests[0].held_out}
+    held_out = {str(demonstration["id"]) for demonstration in requests[0].held_out}
     assert len(held_out) == 2
     assert not held_out & set(trained)
     assert all(request.held_out == requests[0].held_out for request in requests)
@@ -47,8 +47,10 @@ def test_the_learning_rate_rises_and_falls_once_over_all_iterations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "epochs", "held_out", "each", "expected"),
+    ("count", "epochs", "held_out", "per_iteration", "expected"),
     [(10, 1, 0.0, None, 1), (10, 3, 0.5, None, 3), (10, 1, 0.1, 4, 3), (1, 2, 0.5, None, 2), (2, 1, 0.5, 1, 1)],
 )
-def test_the_number_of_iterations(count: int, epochs: int, held_out: float, each: int | None, expected: int) -> None:
-    assert iterations_of(count, epochs, held_out, each) == expected
+def test_the_number_of_iterations(
+    count: int, epochs: int, held_out: float, per_iteration: int | None, expected: int
+) -> None:
+    assert iterations_of(count, epochs, held_out, per_iteration) == expected

@@ -45,7 +45,7 @@ AS_CLIENTS_WRITE_IT: list[tuple[str, list[Any]]] = [
 ]  # fmt: skip
 
 
-def _seen(messages: Any) -> Any:
+def _model_view(messages: Any) -> Any:
     """What a model sees of messages."""
     return [
         (
@@ -59,14 +59,14 @@ def _seen(messages: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "messages", [each for _, each in AS_CLIENTS_WRITE_IT], ids=[name for name, _ in AS_CLIENTS_WRITE_IT]
+    "messages", [messages for _, messages in AS_CLIENTS_WRITE_IT], ids=[name for name, _ in AS_CLIENTS_WRITE_IT]
 )
 def test_every_door_reads_the_same(messages: list[Any]) -> None:
     engine = EngineChatRequest.model_validate({"model": "m", "messages": messages, "tools": TOOLS}).messages
     session = canonical({"messages": messages, "tools": TOOLS}, None)
-    assert _seen(engine) == _seen(session.messages) == _seen(PLAIN)
-    assert _seen(checked({"messages": messages, "tools": TOOLS})["messages"]) == _seen(PLAIN)
-    assert _seen(conversation({"messages": messages, "tools": TOOLS}).messages) == _seen(PLAIN)
+    assert _model_view(engine) == _model_view(session.messages) == _model_view(PLAIN)
+    assert _model_view(checked({"messages": messages, "tools": TOOLS})["messages"]) == _model_view(PLAIN)
+    assert _model_view(conversation({"messages": messages, "tools": TOOLS}).messages) == _model_view(PLAIN)
 
 
 def test_a_session_recognizes_the_same_request_in_each_form() -> None:
@@ -123,11 +123,11 @@ BAD: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("message", "said"), BAD)
-def test_what_cannot_be_read_is_named(message: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+@pytest.mark.parametrize(("message", "fault"), BAD)
+def test_what_cannot_be_read_is_named(message: Any, fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
         read_messages([USER, message])
-    with pytest.raises(BadRequestBody, match=f"messages: {said}"):
+    with pytest.raises(BadRequestBody, match=f"messages: {fault}"):
         canonical({"messages": [USER, message]}, None)
 
 
@@ -142,7 +142,7 @@ _NAMED = {"type": "function", "function": {"name": "now"}}
 
 
 @pytest.mark.parametrize(
-    ("given", "read"),
+    ("choice", "read"),
     [
         *((word, word) for word in ("none", "auto", "required")),
         ("any", "required"),
@@ -154,16 +154,16 @@ _NAMED = {"type": "function", "function": {"name": "now"}}
         (None, None),
     ],
 )
-def test_a_choice_of_tools_in_any_vendors_form(given: Any, read: Any) -> None:
-    assert read_tool_choice(given) == read
+def test_a_choice_of_tools_in_any_vendors_form(choice: Any, read: Any) -> None:
+    assert read_tool_choice(choice) == read
     assert (
         EngineChatRequest.model_validate(
-            {"model": "m", "messages": [USER], "tools": TOOLS, "tool_choice": given}
+            {"model": "m", "messages": [USER], "tools": TOOLS, "tool_choice": choice}
         ).tool_choice
         == read
     )
     assert (
-        canonical({"messages": [USER], "tools": TOOLS, "tool_choice": given}, None).parameters.get("tool_choice")
+        canonical({"messages": [USER], "tools": TOOLS, "tool_choice": choice}, None).parameters.get("tool_choice")
         == read
     )
 
@@ -172,7 +172,7 @@ _SCHEMA = {"type": "object", "properties": {"day": {"type": "string"}}}
 
 
 @pytest.mark.parametrize(
-    ("given", "schema"),
+    ("response_format", "schema"),
     [
         ({"type": "json_object"}, None),
         ({"type": "json_object", "schema": None}, None),
@@ -184,17 +184,17 @@ _SCHEMA = {"type": "object", "properties": {"day": {"type": "string"}}}
         ({"type": "json_schema", "json_schema": {"name": "d", "description": "A day.", "schema": _SCHEMA}}, _SCHEMA),
     ],
 )
-def test_a_schema_is_found_wherever_servers_take_it(given: Any, schema: Any) -> None:
-    found = EngineChatRequest.model_validate(
-        {"model": "m", "messages": [USER], "response_format": given}
+def test_a_schema_is_found_wherever_servers_take_it(response_format: Any, schema: Any) -> None:
+    reading = EngineChatRequest.model_validate(
+        {"model": "m", "messages": [USER], "response_format": response_format}
     ).response_format
-    assert found is not None
-    assert (found.json_schema and found.json_schema.schema_) == schema
-    assert found.type == ("json_object" if schema is None else "json_schema")
+    assert reading is not None
+    assert (reading.json_schema and reading.json_schema.schema_) == schema
+    assert reading.type == ("json_object" if schema is None else "json_schema")
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
+    ("response_format", "named"),
     [
         ({"type": "json_schema"}, "needs json_schema"),
         ({"type": "json_schema", "json_schema": {"name": "d", "strict": True}}, r"json_schema\.schema"),
@@ -204,6 +204,6 @@ def test_a_schema_is_found_wherever_servers_take_it(given: Any, schema: Any) -> 
         ({"type": "json_object", "schema": "object"}, r"json_schema\.schema"),
     ],
 )
-def test_a_schema_that_would_be_ignored_is_refused_by_name(given: Any, named: str) -> None:
+def test_a_schema_that_would_be_ignored_is_refused_by_name(response_format: Any, named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        EngineChatRequest.model_validate({"model": "m", "messages": [USER], "response_format": given})
+        EngineChatRequest.model_validate({"model": "m", "messages": [USER], "response_format": response_format})

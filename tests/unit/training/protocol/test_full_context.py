@@ -16,7 +16,7 @@ OPENAI = (
 
 
 @pytest.mark.parametrize(
-    ("message", "found"),
+    ("message", "numbers"),
     [
         (full_context_message(600, 512), (600, 512)),
         (full_context_message(600, 512, at_least=True), (600, 512)),
@@ -26,5 +26,5 @@ OPENAI = (
         ("", None),
     ],
 )
-def test_the_numbers_are_read(message: str, found: tuple[int, int] | None) -> None:
-    assert read_full_context(message) == found
+def test_the_numbers_are_read(message: str, numbers: tuple[int, int] | None) -> None:
+    assert read_full_context(message) == numbers

@@ -10,7 +10,7 @@ from learnloop_service.training.rollout.call_sequences import NotOneSequence, Sa
 
 
 def call(prompt: str, reply: str) -> SampledCall:
-    return SampledCall(tuple(map(ord, prompt)), tuple(map(ord, reply)), tuple(-float(ord(each)) for each in reply))
+    return SampledCall(tuple(map(ord, prompt)), tuple(map(ord, reply)), tuple(-float(ord(letter)) for letter in reply))
 
 
 def text(ids: tuple[int, ...]) -> str:
@@ -21,27 +21,27 @@ def text(ids: tuple[int, ...]) -> str:
 def trees(draw: st.DrawFn) -> list[SampledCall]:
     """Calls whose prompts extend, repeat, cut off or rewrite what was said before; few letters: many collide."""
     letters = st.text("ab", max_size=3)
-    said, calls = [""], []
+    texts, calls = [""], []
     for _ in range(draw(st.integers(1, 8))):
-        earlier = draw(st.sampled_from(said))
-        kept = earlier[: draw(st.integers(0, len(earlier)))] if draw(st.booleans()) else earlier
-        prompt, reply = kept + draw(letters), draw(letters)
+        earlier = draw(st.sampled_from(texts))
+        prefix = earlier[: draw(st.integers(0, len(earlier)))] if draw(st.booleans()) else earlier
+        prompt, reply = prefix + draw(letters), draw(letters)
         calls.append(call(prompt, reply))
-        said += [prompt, prompt + reply]
+        texts += [prompt, prompt + reply]
     return calls
 
 
 @given(trees())
-def test_every_sampled_token_is_trained_once_after_what_it_was_sampled_after(calls: list[SampledCall]) -> None:
-    made = [(numbers, joined([calls[number] for number in numbers])) for numbers in sequences_of(calls)]
-    assert Counter(number for numbers, _ in made for number in numbers) == Counter(
-        number for number, each in enumerate(calls) if each.reply
+def test_every_sampled_token_is_trained_once_after_its_context(calls: list[SampledCall]) -> None:
+    sequences = [(numbers, joined([calls[number] for number in numbers])) for numbers in sequences_of(calls)]
+    assert Counter(number for numbers, _ in sequences for number in numbers) == Counter(
+        number for number, sampled_call in enumerate(calls) if sampled_call.reply
     )
-    for numbers, sequence in made:
+    for numbers, sequence in sequences:
         sampled = [
-            (calls[number].prompt + calls[number].reply[:place], calls[number].reply[place])
+            (calls[number].prompt + calls[number].reply[:index], calls[number].reply[index])
             for number in numbers
-            for place in range(len(calls[number].reply))
+            for index in range(len(calls[number].reply))
         ]
         assert [(sequence.ids[:position], sequence.ids[position]) for position in sequence.trained] == sampled
         assert sequence.logprobs == tuple(-float(token) for _, token in sampled)
@@ -52,7 +52,7 @@ def test_every_sampled_token_is_trained_once_after_what_it_was_sampled_after(cal
 def test_a_call_begins_a_sequence_only_if_it_extends_none(calls: list[SampledCall]) -> None:
     for numbers in sequences_of(calls):
         before = sequences_of(calls[: numbers[0]])
-        ends = [calls[each[-1]].prompt + calls[each[-1]].reply for each in before]
+        ends = [calls[earlier[-1]].prompt + calls[earlier[-1]].reply for earlier in before]
         assert not any(calls[numbers[0]].prompt[: len(end)] == end for end in ends)
 
 
@@ -71,7 +71,7 @@ def test_a_call_begins_a_sequence_only_if_it_extends_none(calls: list[SampledCal
     ],
 )
 def test_what_belongs_together(calls: list[tuple[str, str]], expected: list[list[int]]) -> None:
-    assert sequences_of([call(*each) for each in calls]) == expected
+    assert sequences_of([call(prompt, reply) for prompt, reply in calls]) == expected
 
 
 def test_calls_that_do_not_extend_each_other_are_never_joined() -> None:

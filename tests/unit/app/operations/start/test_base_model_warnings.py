@@ -36,7 +36,7 @@ def test_what_keeps_a_run_from_learning_is_named(
     settings: Settings, report: BaseReport | None, names: list[str]
 ) -> None:
     BaseVerdicts(settings.data_dir).keep(settings.base_models["mine"], BaseVerdict(None, report))
-    assert [each.name for each in base_model_findings(settings, "embedded", "mine")] == names
+    assert [finding.name for finding in base_model_findings(settings, "embedded", "mine")] == names
 
 
 def test_a_warning_says_what_was_found_and_what_to_do(settings: Settings) -> None:
