@@ -50,4 +50,4 @@ async def get_failures(
     question = FailureQuestion(evaluation, model, run, iteration, split, mode, before)
     sides = await failure_sides(database, caller, question)
     key = ("failures", *sides)
-    return await heavy_reads.kept(caller.namespace, key, lambda database: failure_map(database, *sides))
+    return await heavy_reads.cached(caller.namespace, key, lambda database: failure_map(database, *sides))

@@ -34,7 +34,7 @@ _PLACES = ("metadata", "attributes")
 
 
 class Unusable(ValueError):
-    """A line is not a conversation that can be taken. The message says why, in words that lines can share."""
+    """A line is not a usable conversation. The message says why, in words that lines can share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ImportedConversation:
     messages: Sequence[dict[str, Json]]
     tools: Sequence[Json] = ()
     prompt_messages: int = 0
-    """Number of first messages that the model was given, so that it is not known to have written their replies."""
+    """Number of leading messages that the model was given; it need not have written the replies among them."""
     user: str | None = None
     """The user's key; None if the line names none."""
     expected: str | None = None

@@ -27,7 +27,7 @@ Opinion = bool | float
 
 
 class NoThreshold(ValueError):
-    """The opinions are numbers, and it is not said from which one on a conversation was liked."""
+    """The opinions are numbers, and no threshold says from which number on a conversation was liked."""
 
 
 def opinions(line: Json, field: str | None = None) -> list[Opinion]:
@@ -101,7 +101,7 @@ class Scale:
     """Which opinions are favorable."""
 
     threshold: float | None = None
-    """The least number of a conversation that was liked; None: numbers are thumbs, 1 and 0 or 1 and -1."""
+    """Lowest number of a conversation that was liked; None if numbers are thumbs, 1 and 0 or 1 and -1."""
     zero_is_down: bool = True
 
     @classmethod

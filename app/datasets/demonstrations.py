@@ -34,7 +34,7 @@ class _Part(RequestPart):
 
 
 def _without_nulls(value: Json) -> Json:
-    """Drop null fields at any depth. Arrow, through which data sets go, has them for all that another row has."""
+    """Drop null fields at any depth. Data sets that went through Arrow have one for each field of another row."""
     if isinstance(value, dict):
         return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value

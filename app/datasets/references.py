@@ -65,14 +65,14 @@ async def make_present(database: Database, data_dir: Path, environment: Choice) 
         await inbox_parts.fetch(database, DatasetStore(data_dir), inbox["sha256"])
 
 
-async def demonstrations(database: Database, data_dir: Path, given: str, project: str | None) -> DatasetVersion:
+async def demonstrations(database: Database, data_dir: Path, reference: str, project: str | None) -> DatasetVersion:
     """Return the version of the demonstrations that `NAME` or `NAME@VERSION` currently means. Raises UnknownDataset."""
-    return await _Finder(database, DatasetStore(data_dir), project).named("demonstrations", given)
+    return await _Finder(database, DatasetStore(data_dir), project).named("demonstrations", reference)
 
 
-async def prompt(database: Database, data_dir: Path, given: str, project: str | None) -> DatasetVersion:
+async def prompt(database: Database, data_dir: Path, reference: str, project: str | None) -> DatasetVersion:
     """Return the version of the prompt that `NAME` or `NAME@VERSION` currently means. Raises UnknownDataset."""
-    return await _Finder(database, DatasetStore(data_dir), project).named("prompt", given)
+    return await _Finder(database, DatasetStore(data_dir), project).named("prompt", reference)
 
 
 class _Finder:

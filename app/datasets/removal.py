@@ -50,14 +50,16 @@ async def delete_inbox(
     """
     row = DatasetVersion
     async with database.begin() as tx:
-        found = await _versions(tx, project, "inbox", row.name == name, version)
-        if not found:
+        versions = await _versions(tx, project, "inbox", row.name == name, version)
+        if not versions:
             raise NotFound(f"There is no inbox {_label(name, version)!r}.")
-        if any(each.origin.get("source") == "prepared" for each in found):
+        if any(dataset_version.origin.get("source") == "prepared" for dataset_version in versions):
             raise Conflict(f"Inbox {name} was prepared in the data directory of the service, and is not deleted here.")
-        hashes = {each.sha256 for each in found}
+        hashes = {dataset_version.sha256 for dataset_version in versions}
         others = select(row.sha256).where(
-            row.kind == "inbox", row.sha256.in_(hashes), row.id.not_in([each.id for each in found])
+            row.kind == "inbox",
+            row.sha256.in_(hashes),
+            row.id.not_in([dataset_version.id for dataset_version in versions]),
         )
         last = hashes - set((await tx.execute(others)).scalars())
         used = await _users(tx, "inbox", last)
@@ -67,13 +69,13 @@ async def delete_inbox(
         used["scenarios"] = list((await tx.execute(about)).scalars())
         if any(used.values()):
             raise InUse(f"Inbox {_label(name, version)}", used)
-        await tx.execute(delete(row).where(row.id.in_([each.id for each in found])))
+        await tx.execute(delete(row).where(row.id.in_([dataset_version.id for dataset_version in versions])))
         await tx.execute(delete(InboxPart).where(InboxPart.sha256.in_(last)))
-        for each in found:
-            tx.expunge(each)
+        for dataset_version in versions:
+            tx.expunge(dataset_version)
     for hash in last:
         await asyncio.to_thread(store.inbox_path(hash).unlink, missing_ok=True)
-    return found
+    return versions
 
 
 async def delete_documents(
@@ -85,18 +87,18 @@ async def delete_documents(
     """
     row = DatasetVersion
     async with database.begin() as tx:
-        mine = (Document.project == project, Document.sha256 == hash, Document.kind == kind)
-        if (await tx.execute(select(Document.sha256).where(*mine))).first() is None:
+        same_document = (Document.project == project, Document.sha256 == hash, Document.kind == kind)
+        if (await tx.execute(select(Document.sha256).where(*same_document))).first() is None:
             raise NotFound(f"There is no prompt {hash!r}." if kind == "prompt" else f"There are no {kind} {hash!r}.")
-        found = await _versions(tx, project, kind, row.sha256 == hash, None)
+        versions = await _versions(tx, project, kind, row.sha256 == hash, None)
         used = await _users(tx, kind, {hash}, project)
         if any(used.values()):
             raise InUse(f"The prompt {hash}" if kind == "prompt" else f"The set of {kind} {hash}", used)
-        await tx.execute(delete(row).where(row.id.in_([each.id for each in found])))
-        await tx.execute(delete(Document).where(*mine))
-        for each in found:
-            tx.expunge(each)
-    return found
+        await tx.execute(delete(row).where(row.id.in_([dataset_version.id for dataset_version in versions])))
+        await tx.execute(delete(Document).where(*same_document))
+        for dataset_version in versions:
+            tx.expunge(dataset_version)
+    return versions
 
 
 async def _versions(
@@ -111,18 +113,18 @@ async def _versions(
 
 async def _users(tx: AsyncSession, kind: Kind, hashes: set[str], project: str = ANY_PROJECT) -> dict[str, list[str]]:
     """Return the ids of runs and evaluations that still need the content, in one project or, for `*`, in all."""
-    found: dict[str, list[str]] = {}
+    users: dict[str, list[str]] = {}
     for name, table, owner in (("runs", Run, Run.model_project), ("evaluations", EvaluationJob, EvaluationJob.project)):
         query = select(table.id).where(*_refers_to(table, kind, hashes))
         if project != ANY_PROJECT:
             query = query.where(owner == project)
-        found[name] = list((await tx.execute(query.order_by(table.id))).scalars())
-    return found
+        users[name] = list((await tx.execute(query.order_by(table.id))).scalars())
+    return users
 
 
 def _refers_to(table: type[Run | EvaluationJob], kind: Kind, hashes: set[str]) -> tuple[ColumnElement[bool], ...]:
-    """The conditions under which a run or an evaluation needs the content. A prompt is needed for as long as there are
-    figures that were made with it."""
+    """Return the conditions under which a run or an evaluation needs the content. A prompt is needed as long as there
+    are figures that were made with it."""
     if kind == "prompt":
         if table is EvaluationJob:
             among = func.jsonb_path_query_array(table.request, cast("$.models[*].prompt.sha256", JSONPATH), type_=JSONB)

@@ -49,10 +49,10 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A version, and in `done` the stages that were run for it; results of the others were reused."""
+    """A version, and the `stages` that were run for it; the results of the other stages were reused."""
 
     version: Version
-    done: tuple[str, ...]
+    stages: tuple[str, ...]
 
 
 class DatasetStore:
@@ -164,7 +164,7 @@ def _read(path: Path) -> Any:
 
 
 def index_inboxes_anew(data_dir: Path) -> None:
-    """Index the inboxes of earlier releases anew. Those that are added later are when they are first opened."""
+    """Index the inboxes of earlier releases anew. Inboxes that are added later are indexed when they are opened."""
     for folder in ("inboxes", "datasets/inboxes"):
         for path in sorted((data_dir / folder).glob("*.sqlite")):
             with suppress(Error):

@@ -1,4 +1,4 @@
-"""Reads tables as people have them: CSV, TSV, XLSX, JSON and JSON Lines, in any usual encoding.
+"""Reads tables in the usual formats: CSV, TSV, XLSX, JSON and JSON Lines, in any usual encoding.
 
 A row keeps the number that a spreadsheet shows, so that what is wrong with it can be found in the file.
 """

@@ -44,33 +44,33 @@ def rejudge_report(
     explanations: Mapping[str, tuple[str, str]],
 ) -> dict[str, Json]:
     """Return the report. `explanations` are those of the stored and the new scores of the largest changes."""
-    seen, scored = _counted(groups, verdicts)
-    is_conclusive = seen == 0 or scored >= _LEAST_SCORED * seen
+    finished, scored = _counted(groups, verdicts)
+    is_conclusive = finished == 0 or scored >= _LEAST_SCORED * finished
     train = [_rejudged(group, verdicts, rejudge.repeats) for group in groups if group.rows[0].kind == "train"]
     evaluated = [group for group in groups if group.rows[0].kind == "evaluation"]
-    found = noise([_rejudged(group, verdicts, rejudge.repeats) for group in groups])
+    measured = noise([_rejudged(group, verdicts, rejudge.repeats) for group in groups])
     everything = changes(train) if train else None
     mattering = first_changed(train, MATTERS) if is_conclusive else None
     evaluations = _evaluations(evaluated, verdicts)
     return {
         "run_id": rejudge.run_id,
         "repeats": rejudge.repeats,
-        "rollouts": seen,
+        "rollouts": finished,
         "scored": scored,
         "conclusive": is_conclusive,
         "code": rejudge.code,
-        "all": None if everything is None else _shown(everything),
+        "all": None if everything is None else _before_and_now(everything),
         "iterations": [
-            {"iteration": iteration, **_shown(changes(of_iteration))}
+            {"iteration": iteration, **_before_and_now(changes(of_iteration))}
             for iteration, of_iteration in _by_iteration(train).items()
         ],
         "evaluations": evaluations,
         "best_step": _best_steps(evaluated, verdicts) if is_conclusive else None,
         "first_changed": first_changed(train) if is_conclusive else None,
         "first_mattering": mattering,
-        "noise": None if found is None else asdict(found),
+        "noise": None if measured is None else asdict(measured),
         "largest": [_change(row, verdicts[row.id, 0], explanations) for row in _largest(groups, verdicts)],
-        "text": _finding(everything, mattering, found, rejudge.repeats, seen, scored),
+        "text": _finding(everything, mattering, measured, rejudge.repeats, finished, scored),
     }
 
 
@@ -102,28 +102,30 @@ def _rejudged(group: StoredGroup, verdicts: Verdicts, repeats: int) -> RejudgedG
 
 
 def _scored(verdict: Any, row: Any) -> Scored:
-    """A rollout without a score is neither a success nor none, unless it failed."""
+    """Return the figures of a verdict. Whether a rollout without a score succeeded is unknown, unless it failed."""
     is_known = verdict.reward is not None or row.error is not None
     return Scored(verdict.reward, verdict.advantage, verdict.success if is_known else None, verdict.score)
 
 
 def _by_iteration(groups: Sequence[RejudgedGroup]) -> dict[int, list[RejudgedGroup]]:
-    found = defaultdict[int, list[RejudgedGroup]](list)
+    by_iteration = defaultdict[int, list[RejudgedGroup]](list)
     for group in groups:
-        found[group.iteration].append(group)
-    return dict(sorted(found.items()))
+        by_iteration[group.iteration].append(group)
+    return dict(sorted(by_iteration.items()))
 
 
-def _shown(found: Changes) -> dict[str, Json]:
-    pairs = {name: dict(zip(("before", "now"), getattr(found, name), strict=True)) for name in ("reward", "success")}
-    return asdict(found) | pairs
+def _before_and_now(difference: Changes) -> dict[str, Json]:
+    pairs = {
+        name: dict(zip(("before", "now"), getattr(difference, name), strict=True)) for name in ("reward", "success")
+    }
+    return asdict(difference) | pairs
 
 
 def _evaluations(groups: Sequence[StoredGroup], verdicts: Verdicts) -> list[dict[str, Json]]:
-    by_place = defaultdict[tuple[int, str, str, int], list[Any]](list)
+    by_evaluation = defaultdict[tuple[int, str, str, int], list[Any]](list)
     for group in groups:
         for row in group.rows:
-            by_place[row.iteration, row.split, row.mode, row.step].append(row)
+            by_evaluation[row.iteration, row.split, row.mode, row.step].append(row)
     return [
         {
             "iteration": iteration,
@@ -133,7 +135,7 @@ def _evaluations(groups: Sequence[StoredGroup], verdicts: Verdicts) -> list[dict
             "success": {"before": _success(rows), "now": _success([verdicts[row.id, 0] for row in rows], rows)},
             "reward": {"before": _reward(rows), "now": _reward([verdicts[row.id, 0] for row in rows])},
         }
-        for (iteration, split, mode, step), rows in sorted(by_place.items())
+        for (iteration, split, mode, step), rows in sorted(by_evaluation.items())
     ]
 
 
@@ -145,39 +147,39 @@ def _best_steps(groups: Sequence[StoredGroup], verdicts: Verdicts) -> dict[str, 
     by_step = defaultdict[int, list[StoredGroup]](list)
     for group in validated:
         by_step[group.rows[0].step].append(group)
-    found: dict[str, Json] = {}
+    best_steps: dict[str, Json] = {}
     for name in ("before", "now"):
         best = BestCheckpoint(min(by_step))
         for step, of_step in sorted(by_step.items()):
             scored = [[row if name == "before" else verdicts[row.id, 0] for row in group.rows] for group in of_step]
             rows = [row for group in of_step for row in group.rows]
-            flat = [each for group in scored for each in group]
+            flat = [verdict for group in scored for verdict in group]
             success, reward = _success(flat, rows), _reward(flat)
             if success is None or reward is None:
                 continue  # a checkpoint without scores is not one with the score 0
             successes = {
                 group.rows[0].scenario_id: rate
-                for group, each in zip(of_step, scored, strict=True)
-                if (rate := _success(each, group.rows)) is not None
+                for group, verdicts_of_group in zip(of_step, scored, strict=True)
+                if (rate := _success(verdicts_of_group, group.rows)) is not None
             }
             validation = Validation(success, reward, successes)
             best = best.after(step, validation)
-        found[name] = best.step
-    return found
+        best_steps[name] = best.step
+    return best_steps
 
 
 def _success(scored: Sequence[Any], rows: Sequence[Any] | None = None) -> float | None:
-    """Return the share of successes. Failed rollouts count as none; unscored ones are left out."""
+    """Return the share of successes. Failed rollouts are none; unscored ones are left out."""
     flags = [
-        bool(each.success)
-        for each, row in zip(scored, rows or scored, strict=True)
-        if each.reward is not None or row.error is not None
+        bool(verdict.success)
+        for verdict, row in zip(scored, rows or scored, strict=True)
+        if verdict.reward is not None or row.error is not None
     ]
     return fmean(flags) if flags else None
 
 
 def _reward(scored: Sequence[Any]) -> float | None:
-    rewards = [each.reward for each in scored if each.reward is not None]
+    rewards = [verdict.reward for verdict in scored if verdict.reward is not None]
     return fmean(rewards) if rewards else None
 
 
@@ -192,22 +194,22 @@ def _change(row: Any, now: Any, explanations: Mapping[str, tuple[str, str]]) -> 
 
 
 def _finding(
-    found: Changes | None, mattering: int | None, measured: Noise | None, repeats: int, seen: int, scored: int
+    everything: Changes | None, mattering: int | None, measured: Noise | None, repeats: int, finished: int, scored: int
 ) -> str:
-    if scored == seen:
-        return _sentence(found, mattering, measured, repeats)
-    counted = f"{scored:,} of {seen:,} rollouts were scored"
-    if scored < _LEAST_SCORED * seen:
+    if scored == finished:
+        return _sentence(everything, mattering, measured, repeats)
+    counted = f"{scored:,} of {finished:,} rollouts were scored"
+    if scored < _LEAST_SCORED * finished:
         return f"No finding: {counted}, which is too few to say what would have changed."
-    return f"{_sentence(found, mattering, measured, repeats)} {counted[0].upper()}{counted[1:]}."
+    return f"{_sentence(everything, mattering, measured, repeats)} {counted[0].upper()}{counted[1:]}."
 
 
-def _sentence(found: Changes | None, mattering: int | None, measured: Noise | None, repeats: int) -> str:
-    if found is None:
+def _sentence(everything: Changes | None, mattering: int | None, measured: Noise | None, repeats: int) -> str:
+    if everything is None:
         return "No training rollouts were judged again."
     if mattering is None:
         return "No change that matters: the advantages are the same, so training would have gone the same way."
-    flipped = found.flipped or 0.0
+    flipped = everything.flipped or 0.0
     text = (
         f"Training would have gone another way from iteration {mattering} on: {flipped:.0%} of advantages change sign"
     )

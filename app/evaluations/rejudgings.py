@@ -65,8 +65,8 @@ class RejudgingStore:
     async def whole(self, ids: Sequence[str]) -> list[Trajectory]:
         """Return these rollouts with what a judge reads, in that order. Raises NotFound if one was deleted."""
         async with self._database() as tx:
-            found = (await tx.execute(select(Trajectory).where(Trajectory.id.in_(ids)))).scalars().all()
-        by_id = {row.id: row for row in found}
+            rows = (await tx.execute(select(Trajectory).where(Trajectory.id.in_(ids)))).scalars().all()
+        by_id = {row.id: row for row in rows}
         if missing := [id for id in ids if id not in by_id]:
             raise NotFound(f"Rollout {missing[0]} was deleted before it was judged again.")
         return [by_id[id] for id in ids]
@@ -116,9 +116,9 @@ class RejudgingStore:
 def _grouped(rows: Sequence[Any], config: RunConfig) -> list[StoredGroup]:
     """Split rows, in the order of saving, as the run judged them: a scenario can come twice in an iteration."""
     groups = []
-    for place, members in groupby(rows, key=lambda row: (row.iteration, row.kind, row.split, row.mode, row.step)):
-        kind, mode = place[1], place[3]
-        each = config.rollouts_per_group if kind == "train" else config.evaluation.samples if mode == "sampled" else 1
+    for key, members in groupby(rows, key=lambda row: (row.iteration, row.kind, row.split, row.mode, row.step)):
+        kind, mode = key[1], key[3]
+        size = config.rollouts_per_group if kind == "train" else config.evaluation.samples if mode == "sampled" else 1
         listed = list(members)
-        groups += [StoredGroup(listed[start : start + each]) for start in range(0, len(listed), each)]
+        groups += [StoredGroup(listed[start : start + size]) for start in range(0, len(listed), size)]
     return groups

@@ -41,7 +41,7 @@ def _what(report: Mapping[str, Json]) -> str:
     what_if = report.get("what_if")
     if what_if is None:
         return counted(report["scenarios"], "scenario")
-    turns = ", ".join(str(turn) for turn in sorted({each["turn"] for each in what_if["continuations"]}))
+    turns = ", ".join(str(turn) for turn in sorted({continuation["turn"] for continuation in what_if["continuations"]}))
     return f"Rollout {what_if['trajectory_id']} continued from turn {turns}"
 
 
@@ -105,9 +105,9 @@ def _tick(share: float, height: int) -> Iterator[str]:
 def _line(model: Mapping[str, Json], y: int) -> Iterator[str]:
     label = model["label"] if len(model["label"]) <= 26 else f"{model['label'][:25]}…"
     yield plot.label(_LEFT - 12, y + 4, label, anchor="end")
-    if (found := model["success"]) is not None:
-        yield plot.line((_x(found["low"]), y), (_x(found["high"]), y), plot.BLUE, 3)
-        yield plot.dot((_x(found["mean"]), y), plot.BLUE, 5)
-        yield plot.label(_WIDTH - _RIGHT + 14, y + 4, f"{found['mean']:.1%}")
+    if (success := model["success"]) is not None:
+        yield plot.line((_x(success["low"]), y), (_x(success["high"]), y), plot.BLUE, 3)
+        yield plot.dot((_x(success["mean"]), y), plot.BLUE, 5)
+        yield plot.label(_WIDTH - _RIGHT + 14, y + 4, f"{success['mean']:.1%}")
     elif model.get("error") is not None:
         yield plot.label(_LEFT, y + 4, "no figures: it never answered", fill=plot.FAINT)

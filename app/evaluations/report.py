@@ -19,7 +19,7 @@ _METHOD = "paired bootstrap over scenarios, percentile intervals; shares of one 
 _MOST_UNDELIVERED = 0.02
 """Largest share of rollouts that may begin without a part of their prompt."""
 _SHARES = ("success", "sources")
-"""Those that are shares. The bootstrap's interval of a share of 100% is 100% to 100%, even of one scenario."""
+"""Figures that are shares. The bootstrap's interval of a share of 100% is 100% to 100%, even for one scenario."""
 
 
 def report_of(request: StoredEvaluation, rows: Sequence[Any], costs: Sequence[float | None]) -> dict[str, Json]:
@@ -35,7 +35,7 @@ def report_of(request: StoredEvaluation, rows: Sequence[Any], costs: Sequence[fl
     compared = {name: _compared(name, request, by_slot, measured) for name in _PAIRED}
     models = []
     for number, contestant in enumerate(request.models):
-        mine = [row for slot, row in sorted(by_slot.items()) if slot.model == number]
+        model_rows = [row for slot, row in sorted(by_slot.items()) if slot.model == number]
         error = errors[number]
         models.append(
             {
@@ -44,12 +44,13 @@ def report_of(request: StoredEvaluation, rows: Sequence[Any], costs: Sequence[fl
                 "model": contestant.model,
                 "step": contestant.step,
                 "prompt": contestant.prompt and contestant.prompt.model_dump(),
-                **{name: _mean_with_interval(name, found, number) for name, found in compared.items()},
+                **{name: _mean_with_interval(name, comparison, number) for name, comparison in compared.items()},
                 "difference": {
-                    name: found["differences"].get(number) if found else None for name, found in compared.items()
+                    name: comparison["differences"].get(number) if comparison else None
+                    for name, comparison in compared.items()
                 },
-                **_counts(mine),
-                **_usage(mine if error is None else ()),
+                **_counts(model_rows),
+                **_usage(model_rows if error is None else ()),
                 "cost_usd": costs[number] if error is None else None,
                 "error": error,
             }
@@ -57,7 +58,7 @@ def report_of(request: StoredEvaluation, rows: Sequence[Any], costs: Sequence[fl
     return {
         "scenarios": request.scenarios,
         "samples": request.samples,
-        "compared": {name: found["count"] if found else 0 for name, found in compared.items()},
+        "compared": {name: comparison["count"] if comparison else 0 for name, comparison in compared.items()},
         "method": {"name": _METHOD, "draws": DRAWS, "level": LEVEL},
         "models": models,
     }
@@ -69,17 +70,17 @@ def why_no_figures(model: int, rows: Mapping[Slot, Any]) -> str | None:
     They say nothing if all of them failed before the model had answered once, as with a wrong key, or if its prompt
     reached the model in too few of them: then they show what the agent does without it.
     """
-    mine = [row for slot, row in rows.items() if slot.model == model]
-    lacking = [row for row in mine if row.undelivered_parts]
-    if len(lacking) > _MOST_UNDELIVERED * len(mine):
+    model_rows = [row for slot, row in rows.items() if slot.model == model]
+    lacking = [row for row in model_rows if row.undelivered_parts]
+    if len(lacking) > _MOST_UNDELIVERED * len(model_rows):
         return (
-            f"its prompt is unreachable: {len(lacking)} of {counted(len(mine), 'rollout')} began without a part of it, "
-            f"for example {lacking[0].id}. The agent has to read its prompt (docs/prompts.md#own-agents)"
+            f"its prompt is unreachable: {len(lacking)} of {counted(len(model_rows), 'rollout')} began without a part "
+            f"of it, for example {lacking[0].id}. The agent has to read its prompt (docs/prompts.md#own-agents)"
         )
-    if not mine or any(row.error is None or row.turns for row in mine):
+    if not model_rows or any(row.error is None or row.turns for row in model_rows):
         return None
-    reason, _ = Counter(row.error for row in mine).most_common(1)[0]
-    return f"none of its {counted(len(mine), 'rollout')} got an answer: {reason}"
+    reason, _ = Counter(row.error for row in model_rows).most_common(1)[0]
+    return f"none of its {counted(len(model_rows), 'rollout')} got an answer: {reason}"
 
 
 def models_without_figures(report: Mapping[str, Json]) -> dict[int, str]:
@@ -93,17 +94,17 @@ def models_without_figures(report: Mapping[str, Json]) -> dict[int, str]:
 
 def differences(request: StoredEvaluation, rows: Mapping[Slot, Any]) -> list[float]:
     """Return the second model's success minus the first's, for each scenario with figures for both, in order."""
-    found = []
+    gains = []
     for unit in request.units:
         first, second = (_unit_figure("success", unit, rows, model) for model in (0, 1))
         if first is not None and second is not None:
-            found.append(second - first)
-    return found
+            gains.append(second - first)
+    return gains
 
 
 def _unit_figure(name: str, unit: Sequence[tuple[int, int]], rows: Mapping[Slot, Any], model: int) -> float | None:
     """Return the mean over a model's rollouts of a unit."""
-    slots = [Slot(model, *place) for place in unit]
+    slots = [Slot(model, *pair) for pair in unit]
     return _mean(_figure(name, rows[slot]) for slot in slots if slot in rows)
 
 
@@ -128,14 +129,14 @@ def _compared(
     }
 
 
-def _mean_with_interval(name: str, found: dict[str, Json] | None, model: int) -> dict[str, Json] | None:
+def _mean_with_interval(name: str, comparison: dict[str, Json] | None, model: int) -> dict[str, Json] | None:
     """Return the interval of one model's mean."""
-    if found is None or model not in found["means"]:
+    if comparison is None or model not in comparison["means"]:
         return None
-    mean: dict[str, Json] = found["means"][model]
+    mean: dict[str, Json] = comparison["means"][model]
     if name not in _SHARES:
         return mean
-    low, high = wilson(mean["mean"], found["count"])
+    low, high = wilson(mean["mean"], comparison["count"])
     return {"mean": mean["mean"], "low": low, "high": high}
 
 

@@ -83,9 +83,9 @@ class EvaluationStore:
 
     async def events(self, id: str, *, after: int, limit: int) -> Sequence[EvaluationEvent]:
         """Return the evaluation's events in order, from the one after `after`."""
-        mine = select(EvaluationEvent).where(EvaluationEvent.evaluation_id == id, EvaluationEvent.seq > after)
+        of_evaluation = select(EvaluationEvent).where(EvaluationEvent.evaluation_id == id, EvaluationEvent.seq > after)
         async with self._database() as tx:
-            return (await tx.execute(mine.order_by(EvaluationEvent.seq).limit(limit))).scalars().all()
+            return (await tx.execute(of_evaluation.order_by(EvaluationEvent.seq).limit(limit))).scalars().all()
 
     async def cancel(self, id: str, actor: str) -> EvaluationStatus:
         """Cancel the evaluation, or ask its worker to. Raises NotFound, NotAllowed."""
@@ -122,8 +122,8 @@ class EvaluationStore:
             judged = and_(Trajectory.evaluation_id == id, Trajectory.score_explanation.is_not(None))
             again = select(func.count()).where(RejudgedRollout.evaluation_id == id).scalar_subquery()
             # Fewer than before if some of its trajectories were deleted because of their age.
-            done = select(func.count()).where(judged).scalar_subquery() + again
-            await move_locked(tx, row, move, done=done, wait_reason=None, cancel_requested=False, **values)
+            judged_count = select(func.count()).where(judged).scalar_subquery() + again
+            await move_locked(tx, row, move, done=judged_count, wait_reason=None, cancel_requested=False, **values)
             await append_to_evaluation(tx, id, EventType.EVALUATION_RESUMED, actor, data)
             return EvaluationStatus(move.target)
 
@@ -215,7 +215,7 @@ class EvaluationStore:
         )
         async with self._database() as tx:
             return {
-                row.id: transcript([row.messages, *(each["messages"] for each in row.additional_histories)])
+                row.id: transcript([row.messages, *(history["messages"] for history in row.additional_histories)])
                 for row in (await tx.execute(query)).all()
             }
 
@@ -248,17 +248,17 @@ async def _locked(tx: AsyncSession, id: str) -> EvaluationJob:
 
 
 async def _forget_unanswered(tx: AsyncSession, id: str, models: Iterable[int]) -> None:
-    """Delete the rollouts of those models, and the verdicts on all others, which were given without them."""
-    mine = Trajectory.evaluation_id == id
+    """Delete the rollouts of those models, and the verdicts on all others, because all are judged together."""
+    of_evaluation = Trajectory.evaluation_id == id
     for model in models:
-        await tx.execute(delete(Trajectory).where(mine, Trajectory.slot.startswith(f"{model}/")))
-    await tx.execute(update(Trajectory).where(mine).values(score_explanation=None))
+        await tx.execute(delete(Trajectory).where(of_evaluation, Trajectory.slot.startswith(f"{model}/")))
+    await tx.execute(update(Trajectory).where(of_evaluation).values(score_explanation=None))
 
 
 def _headlines(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a report that its event contains."""
     decisions = {name: report.get(name) for name in ("trial", "gate")}
-    return {"models": [_headline(each) for each in report["models"]], **decisions}
+    return {"models": [_headline(model) for model in report["models"]], **decisions}
 
 
 def _headline(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -266,12 +266,12 @@ def _headline(model: Mapping[str, Any]) -> dict[str, Any]:
     return {name: model[name] for name in plain} | {"difference": model["difference"]["success"]}
 
 
-def _changed_budget(row: EvaluationJob, given: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _changed_budget(row: EvaluationJob, limits: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return a resumed evaluation's budget; None if it has none. Raises Conflict if the budget would stop it again."""
     stored = row.request.get("budget")
-    if stored is None and given is None:
+    if stored is None and limits is None:
         return None
-    budget = {**(stored or {}), **(given or {})}
+    budget = {**(stored or {}), **(limits or {})}
     if row.shortage is not None:
         limit, needs, before = row.shortage["limit"], row.shortage["needs"], row.shortage["max"]
         most = budget.get(limit)

@@ -1,4 +1,4 @@
-"""What the continuations of a rollout did first, how they ended, and what they tell of its turns."""
+"""What the continuations of a rollout did first, how they ended, and what they say about its turns."""
 
 import json
 from collections import defaultdict
@@ -60,11 +60,11 @@ def values_of(rows: Iterable[tuple[int, Any]]) -> dict[int, Sampled]:
     for turn, row in rows:
         if _is_judged(row):
             successes[turn].append(bool(row.success))
-    return {turn: Sampled(len(found), sum(found)) for turn, found in sorted(successes.items())}
+    return {turn: Sampled(len(outcomes), sum(outcomes)) for turn, outcomes in sorted(successes.items())}
 
 
 async def turn_values_of(database: Database, trajectory_id: str) -> dict[int, StateValue]:
-    """Return the values of the states before the turns of a rollout, from all what-ifs that tell them."""
+    """Return the values of the states before the turns of a rollout, from all what-ifs that count for them."""
     async with database() as tx:
         jobs = await tx.execute(
             select(EvaluationJob.id, EvaluationJob.request).where(EvaluationJob.trajectory_id == trajectory_id)
@@ -72,8 +72,8 @@ async def turn_values_of(database: Database, trajectory_id: str) -> dict[int, St
         what_ifs = {job.id: WhatIfEvaluation.model_validate(job.request).what_if for job in jobs}
         turns = {id: what_if.turns for id, what_if in what_ifs.items() if what_if.counts}
         columns = Trajectory.evaluation_id, Trajectory.slot, Trajectory.success, Trajectory.error, Trajectory.reward
-        found = await tx.execute(select(*columns).where(Trajectory.evaluation_id.in_(turns)))
-        rows = [(turns[row.evaluation_id][Slot.parse(row.slot).scenario], row) for row in found]
+        continuations = await tx.execute(select(*columns).where(Trajectory.evaluation_id.in_(turns)))
+        rows = [(turns[row.evaluation_id][Slot.parse(row.slot).scenario], row) for row in continuations]
     rewards = defaultdict[int, list[float]](list)
     for turn, row in rows:
         if row.reward is not None:
@@ -91,11 +91,11 @@ def _is_judged(row: Any) -> bool:
 
 def action(messages: Sequence[Json], turn: int) -> str | None:
     """Return what the model did in a turn, from 1, as a line; None if there is no such turn."""
-    replies = [each for each in messages if each["role"] == "assistant"]
+    replies = [message for message in messages if message["role"] == "assistant"]
     if len(replies) < turn:
         return None
     reply = replies[turn - 1]
-    calls = [each["function"] for each in reply.get("tool_calls") or ()]
+    calls = [call["function"] for call in reply.get("tool_calls") or ()]
     text = "; ".join(f"{call['name']} {_compact(call['arguments'])}" for call in calls) or str(reply["content"] or "")
     return text if len(text) <= _LONGEST_ACTION else f"{text[: _LONGEST_ACTION - 1]}\N{HORIZONTAL ELLIPSIS}"
 

@@ -63,7 +63,7 @@ class _Agent:
     run: Run | None
     environment: Choice
     prompt: PromptReference | None = None
-    """What it is prompted with; None for the environment's texts."""
+    """Its stored prompt; None for the environment's texts."""
     state: dict[str, Json] | None = None
     """What the run's environment had learned by this checkpoint."""
     project: str | None = None
@@ -101,10 +101,10 @@ class _ReportingChat:
         return self.chat.tells_token_ids
 
     async def complete(self, body: Mapping[str, Json]) -> "ChatCompletion":
-        shown = Counter[str]()
+        occurrences = Counter[str]()
         for message in body["messages"]:
-            shown[identity(message)] += 1
-            if shown[identity(message)] > self.reported[identity(message)]:
+            occurrences[identity(message)] += 1
+            if occurrences[identity(message)] > self.reported[identity(message)]:
                 self._tell(message)
         completion = await self.chat.complete(body)
         self._tell(message_of(completion.choices[0]))
@@ -168,19 +168,19 @@ async def invoke(
     name, task = EnvironmentChoice().name, parameters.model_dump()
     promoted = await Promotions(service.database).latest_in(name, caller.project)
     run = promoted[1] if promoted else await service.queries.newest_trained(name, caller.project)
-    asked = task | ({"run_id": run.id} if run else {"model": service.settings.art_base_model})
-    own = run.stored_request.environment.config if run else {}
+    fields = task | ({"run_id": run.id} if run else {"model": service.settings.art_base_model})
+    run_config = run.stored_request.environment.config if run else {}
     try:
-        fit = await asyncio.to_thread(traits(name).config_for, task, own, service.settings.data_dir)
+        fit = await asyncio.to_thread(traits(name).config_for, task, run_config, service.settings.data_dir)
     except UnknownScenario as error:
         return InvokeOut(question=parameters.question, answer=str(error), source_ids=[], success=False)
-    if fit != own:
-        asked["environment"] = {"name": name, "config": fit}
+    if fit != run_config:
+        fields["environment"] = {"name": name, "config": fit}
     if promoted is None:
-        reply = await ask(service, models, AskRequest.model_validate(asked), caller)
+        reply = await ask(service, models, AskRequest.model_validate(fields), caller)
     else:
         promotion, run = promoted
-        request = AskRequest.model_validate({**asked, "checkpoint": promotion.step})
+        request = AskRequest.model_validate({**fields, "checkpoint": promotion.step})
         agent = await _of_run(service, models, run.id, request, caller)
         asked_as = str(ModelName(promotion.project, promotion.name))
         reply = await _ask(service, replace(agent, promoted_as=asked_as), request)
@@ -196,9 +196,9 @@ async def _of_run(
     endpoint = await models.endpoint(resolved)
     if request.environment is not None:  # without the learned state, which belongs to the run's own environment
         return _Agent(endpoint, resolved.step, run, _choice(request.environment), run.stored_request.prompt)
-    own = run.stored_request
+    stored = run.stored_request
     state = await _state(service.database, run.id, resolved.step)
-    return _Agent(endpoint, resolved.step, run, own.environment, own.prompt, state)
+    return _Agent(endpoint, resolved.step, run, stored.environment, stored.prompt, state)
 
 
 async def _state(database: Database, run_id: str, step: int | None) -> dict[str, Json] | None:
@@ -333,12 +333,12 @@ async def _reference(database: Database, agent: _Agent, request: AskRequest) -> 
         .limit(2)
     )
     async with database() as tx:
-        found = (await tx.execute(query)).scalars().all()
-    return found[0] if len(found) == 1 else {}
+        references = (await tx.execute(query)).scalars().all()
+    return references[0] if len(references) == 1 else {}
 
 
-def _choice(given: EnvironmentChoice) -> Choice:
-    return Choice(name=given.name, config=given.config)
+def _choice(choice: EnvironmentChoice) -> Choice:
+    return Choice(name=choice.name, config=choice.config)
 
 
 def _missing_model_message(agent: _Agent, error: str | None) -> str:
@@ -369,17 +369,17 @@ async def _own_loop(settings: Settings, agent: _Agent) -> Player | None:
 
 
 def _config_for_question(environment: Choice) -> Choice:
-    """Return the environment without the data that a run learned from, as far as a user's own task does not need it."""
+    """Return the environment without the training data that a user's own task does not need."""
     unneeded = traits(environment.name).asked_without
-    kept = {key: value for key, value in environment.config.items() if key not in unneeded}
-    return Choice(name=environment.name, config=kept)
+    needed = {key: value for key, value in environment.config.items() if key not in unneeded}
+    return Choice(name=environment.name, config=needed)
 
 
-def _scenario(made: Environment, request: AskRequest) -> Scenario:
-    if (wrong := request.wrong_field(made.name)) is not None:
+def _scenario(environment: Environment, request: AskRequest) -> Scenario:
+    if (wrong := request.wrong_field(environment.name)) is not None:
         raise InvalidRequest(("body", wrong[0]), wrong[1])
     try:
-        return made.ask(request.task())
+        return environment.ask(request.task())
     except ValueError as error:
         raise InvalidRequest(("body",) if request.input is None else ("body", "input"), str(error)) from error
 

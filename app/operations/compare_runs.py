@@ -37,8 +37,8 @@ async def compare_runs(database: Database, run_id: str, other_id: str) -> list[C
 async def _newest(tx: AsyncSession, run_id: str) -> dict[Kind, _Newest]:
     """Return a run's newest evaluation of each kind, sampled validation first."""
     newest = select(Evaluation.split, Evaluation.mode, func.max(Evaluation.iteration))
-    mine = newest.where(Evaluation.run_id == run_id).group_by(Evaluation.split, Evaluation.mode)
-    rows = (await tx.execute(mine.order_by(Evaluation.split.desc(), Evaluation.mode.desc()))).all()
+    of_run = newest.where(Evaluation.run_id == run_id).group_by(Evaluation.split, Evaluation.mode)
+    rows = (await tx.execute(of_run.order_by(Evaluation.split.desc(), Evaluation.mode.desc()))).all()
     successes = {iteration: await evaluated_successes(tx, run_id, iteration) for *_, iteration in rows}
     return {
         (split, mode): _Newest(run_id, iteration, successes[iteration].get((split, mode), {}))
@@ -86,7 +86,7 @@ async def _decided(
 async def _rollouts(
     tx: AsyncSession, kind: Kind, of: _Newest, ids: Iterable[str], *, succeeded: bool
 ) -> dict[str, Row[str, str, dict[str, Json]]]:
-    """Return one rollout of each scenario, one that ended as wanted if there is one."""
+    """Return one rollout of each scenario, one whose success is `succeeded` if there is any."""
     row = Trajectory
     success = cast(func.coalesce(row.success, False), Integer)
     query = (
@@ -96,4 +96,4 @@ async def _rollouts(
         .where(row.split == kind[0], row.mode == kind[1], row.scenario_id.in_(ids))
         .order_by(row.scenario_id, success.desc() if succeeded else success, row.seq)
     )
-    return {each.scenario_id: each for each in await tx.execute(query)}
+    return {rollout.scenario_id: rollout for rollout in await tx.execute(query)}

@@ -71,25 +71,25 @@ class UserDataDeletion:
         links = await self._links()
         users = {key: await self._users_of(key[1]) for key in links}
         checkpoints = await self._trained(links, users)
-        remaining = await self._remaining({id for found in users.values() for id in found.runs})
+        remaining = await self._remaining({id for uses in users.values() for id in uses.runs})
         await self._requests()
         for key, ids in links.items():
             if not users[key].live:
                 await self._rollouts(ids, users[key])
                 await self._content(key, ids)
-        unfinished = sorted({id for found in users.values() for id in found.live})
+        unfinished = sorted({id for uses in users.values() for id in uses.live})
         return UserDeleted(
             deleted=dict(self.deleted), trained_checkpoints=checkpoints, unfinished=unfinished, remaining=remaining
         )
 
     async def _links(self) -> dict[tuple[str, str], list[str]]:
         """Return the ids of the user's scenarios by project and hash of the stored set."""
-        mine = and_(UserScenario.user_hash == self.user_hash, self._of_project(UserScenario.project))
-        found = dict[tuple[str, str], list[str]]()
+        of_user = and_(UserScenario.user_hash == self.user_hash, self._of_project(UserScenario.project))
+        links = dict[tuple[str, str], list[str]]()
         async with self.database() as tx:
-            for row in (await tx.execute(select(UserScenario).where(mine))).scalars():
-                found.setdefault((row.project, row.sha256), []).append(row.scenario_id)
-        return found
+            for row in (await tx.execute(select(UserScenario).where(of_user))).scalars():
+                links.setdefault((row.project, row.sha256), []).append(row.scenario_id)
+        return links
 
     async def _users_of(self, sha256: str) -> _Users:
         uses = {"environment": {"config": {"scenarios": {"sha256": sha256}}}}
@@ -101,8 +101,9 @@ class UserDataDeletion:
         return _Users({run.id: run for run in runs}, {job.id: job for job in jobs})
 
     async def _remaining(self, runs: Collection[str]) -> list[str]:
-        """Return the sets with the user's data that all projects share, unless all are asked to forget the user, and
-        those that were made from the rollouts of these runs before demonstrations had links to users."""
+        """Return the stored sets that keep some of the user's data: those that all projects share, unless the deletion
+        is for all projects, and demonstrations from rollouts of these runs that have no links to users, because an
+        earlier version stored them."""
         of_user = (UserScenario.project == Document.project, UserScenario.sha256 == Document.sha256)
         shared = exists().where(*of_user, UserScenario.user_hash == self.user_hash, Document.project == ANY_PROJECT)
         version, made_from = DatasetVersion, DatasetVersion.origin["run_id"].astext
@@ -123,27 +124,27 @@ class UserDataDeletion:
         self, links: dict[tuple[str, str], list[str]], users: dict[tuple[str, str], _Users]
     ) -> list[str]:
         """Return the checkpoints that were trained on the user's tasks, or started from one that was."""
-        found, frontier = set[str](), list[Run]()
+        checkpoints, frontier = set[str](), list[Run]()
         async with self.database() as tx:
             for key, ids in links.items():
                 document = await tx.get(Document, key)
                 rows = [] if document is None else document.content
                 if any(row.get("id") in ids and row.get("split", "train") == "train" for row in rows):
                     frontier += users[key].runs.values()
-            seen = {run.id for run in frontier}
+            examined = {run.id for run in frontier}
             new = await _checkpoints(tx, frontier, first_iteration=1)
-            while new - found:
-                found |= new
+            while new - checkpoints:
+                checkpoints |= new
                 same_model = [(run.model_project, run.model_name) for run in frontier]
                 later = and_(
                     tuple_(Run.model_project, Run.model_name).in_(same_model), Run.id > min(run.id for run in frontier)
                 )
-                query = select(Run).where(or_(Run.base_model.in_(sorted(new)), later), Run.id.not_in(sorted(seen)))
+                query = select(Run).where(or_(Run.base_model.in_(sorted(new)), later), Run.id.not_in(sorted(examined)))
                 if not (frontier := list((await tx.execute(query)).scalars())):
                     break
-                seen |= {run.id for run in frontier}
+                examined |= {run.id for run in frontier}
                 new = await _checkpoints(tx, frontier, first_iteration=0)
-        return sorted(found)
+        return sorted(checkpoints)
 
     async def _requests(self) -> None:
         """Delete sessions, questions and feedback, and what releases recorded of the user."""
@@ -177,8 +178,8 @@ class UserDataDeletion:
         """
         if all(id.startswith(IDS["demonstrations"]) for id in ids):
             return
-        place = or_(Trajectory.run_id.in_(users.runs), Trajectory.evaluation_id.in_(users.evaluations))
-        await self._delete("rollouts", Trajectory, Trajectory.id, and_(place, Trajectory.scenario_id.in_(ids)))
+        of_owners = or_(Trajectory.run_id.in_(users.runs), Trajectory.evaluation_id.in_(users.evaluations))
+        await self._delete("rollouts", Trajectory, Trajectory.id, and_(of_owners, Trajectory.scenario_id.in_(ids)))
         sessions = or_(AgentSession.run_id.in_(users.runs), AgentSession.evaluation_id.in_(users.evaluations))
         await self._delete(None, AgentSession, AgentSession.id, sessions)
         for run_id in users.runs:
@@ -196,19 +197,19 @@ class UserDataDeletion:
         Demonstrations of which nothing is left are deleted whole, since a run cannot learn from them.
         """
         project, sha256 = key
-        mine = and_(UserScenario.project == project, UserScenario.sha256 == sha256)
+        of_set = and_(UserScenario.project == project, UserScenario.sha256 == sha256)
         versions = and_(DatasetVersion.project == project, DatasetVersion.sha256 == sha256)
         async with self.database.begin() as tx:
             document = await tx.get(Document, key, with_for_update=True)
             if document is not None:
-                left = [row for row in document.content if row.get("id") not in ids]
-                self.deleted[document.kind] += len(document.content) - len(left)
-                document.content = left
-                await tx.execute(update(DatasetVersion).where(versions).values(size=len(left)))
-                if not left and document.kind == "demonstrations":
+                rest = [row for row in document.content if row.get("id") not in ids]
+                self.deleted[document.kind] += len(document.content) - len(rest)
+                document.content = rest
+                await tx.execute(update(DatasetVersion).where(versions).values(size=len(rest)))
+                if not rest and document.kind == "demonstrations":
                     await tx.execute(delete(DatasetVersion).where(versions))
                     await tx.delete(document)
-            await tx.execute(delete(UserScenario).where(mine, UserScenario.scenario_id.in_(ids)))
+            await tx.execute(delete(UserScenario).where(of_set, UserScenario.scenario_id.in_(ids)))
 
     async def _note_pruned(self, table: type[Run] | type[EvaluationJob], id: str, *kinds: str) -> None:
         async with self.database.begin() as tx:
@@ -233,8 +234,8 @@ class UserDataDeletion:
                 return
 
     def _of_project(self, column: Any) -> ColumnElement[bool]:
-        found: ColumnElement[bool] = true() if self.project is None else column == self.project
-        return found
+        condition: ColumnElement[bool] = true() if self.project is None else column == self.project
+        return condition
 
 
 async def _checkpoints(tx: AsyncSession, runs: Sequence[Run], first_iteration: int) -> set[str]:

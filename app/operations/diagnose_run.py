@@ -17,5 +17,5 @@ async def diagnosis(database: Database, run: Run) -> RunDiagnosis:
     return RunDiagnosis(
         cause=None if cause is None else Cause(cause),
         diagnoses=[DiagnosisOut.of(rows[cause]) for cause in Cause if cause in rows],
-        not_examined=[NotExaminedOut(cause=each.cause, reason=each.reason) for each in missing],
+        not_examined=[NotExaminedOut(cause=unexamined.cause, reason=unexamined.reason) for unexamined in missing],
     )

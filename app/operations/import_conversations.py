@@ -27,35 +27,37 @@ from learnloop_service.environment.own_agent.environment import NAME as OWN_AGEN
 
 Unrated = Literal["leave_out", "demonstrations", "tasks"]
 IDS = {"demonstrations": "demonstration.", "scenarios": "task."}
-"""How the ids of what was made begin, by the kind of document."""
+"""Prefixes of the ids of imported rows, by the kind of document."""
 _MAX_USER = 256
 _EXAMINED_LINES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How a file is to be understood."""
+    """How to read a file of conversations."""
 
     opinion: str | None = None
-    """Name of the field or score that counts; None: all that are known."""
+    """Name of the field or score that counts; None for all that are recognised."""
     threshold: float | None = None
     user: str | None = None
-    """Name of the field with the user's key; None: those that are usual."""
+    """Name of the field with the user's key; None for the usual ones."""
     unrated: Unrated = "leave_out"
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
+    """A conversation of the file, with its opinions."""
+
     line: int
     talk: ImportedConversation
-    said: Sequence[Opinion]
+    opinions: Sequence[Opinion]
     owner: str
     """Hash of the user, or of the conversation itself if it has none."""
 
 
 @dataclass(slots=True)
 class ConversationImport(Imported):
-    """What a file of conversations has become."""
+    """The demonstrations and tasks of a file of conversations."""
 
     kind: Literal["conversations", "questions"] = "conversations"
     environment: str = OWN_AGENT
@@ -84,123 +86,123 @@ def holds_conversations(content: bytes) -> bool:
     return False
 
 
-def read_conversations(content: bytes, wanted: Wanted, hash_of: Callable[[str], str]) -> ConversationImport:
+def read_conversations(content: bytes, options: Wanted, hash_of: Callable[[str], str]) -> ConversationImport:
     """Read a JSON Lines file, or a JSON list, of conversations. Raises NothingToImport."""
     try:
         content = json_text(content)
     except BadTable as error:
         raise NothingToImport(str(error)) from error
-    made, found = ConversationImport(), list[_Read]()
+    imported, conversations = ConversationImport(), list[_Read]()
     for number, value, wrong in json_lines(content):
-        made.lines += 1
+        imported.lines += 1
         try:
-            found.append(_read(number, value, wrong, wanted, hash_of, made))
+            conversations.append(_read(number, value, wrong, options, hash_of, imported))
         except Unusable as unusable:
-            made.leave_out(number, str(unusable))
-    if not found:
-        why = "; ".join(f"line {lines[0]}: {reason}" for reason, lines in made.left_out.items())
+            imported.leave_out(number, str(unusable))
+    if not conversations:
+        why = "; ".join(f"line {lines[0]}: {reason}" for reason, lines in imported.left_out.items())
         raise NothingToImport(f"no line is a conversation. {why[:500]}")
     try:
-        scale = Scale.of([each for read in found for each in read.said], wanted.threshold)
+        scale = Scale.of([opinion for read in conversations for opinion in read.opinions], options.threshold)
     except NoThreshold as error:
         raise NothingToImport(str(error), "threshold") from error
-    rated = [(each, _verdict(each, scale, wanted, made)) for each in found]
-    splits = splits_of((each.owner for each in found), (each.owner for each, liked in rated if liked is False))
-    for each, liked in rated:
+    rated = [(read, _verdict(read, scale, options, imported)) for read in conversations]
+    splits = splits_of((read.owner for read in conversations), (read.owner for read, liked in rated if liked is False))
+    for read, liked in rated:
         if liked is False:
-            _add_task(each, splits, made)
-    if not {each["split"] for each in made.tasks} >= set(SPLITS):
+            _add_task(read, splits, imported)
+    if not {task["split"] for task in imported.tasks} >= set(SPLITS):
         # A set of tasks needs all three splits, and fewer than three users cannot fill them.
-        few = [each.line for each, liked in rated if liked is False]
-        made.left_out |= {"its task was disliked, by too few users for three splits": few} if few else {}
-        made.tasks, made.owners = [], {}
-    held_out = {_text(each["task"]["messages"]) for each in made.tasks if each["split"] != "train"}
-    for each, liked in rated:
+        few = [read.line for read, liked in rated if liked is False]
+        imported.left_out |= {"its task was disliked, by too few users for three splits": few} if few else {}
+        imported.tasks, imported.owners = [], {}
+    held_out = {_text(task["task"]["messages"]) for task in imported.tasks if task["split"] != "train"}
+    for read, liked in rated:
         if liked:
-            _add_demonstration(each, splits, held_out, made)
-    return made
+            _add_demonstration(read, splits, held_out, imported)
+    return imported
 
 
 def _read(
     line: int,
     value: Json,
     wrong: str | None,
-    wanted: Wanted,
+    options: Wanted,
     hash_of: Callable[[str], str],
-    made: ConversationImport,
+    imported: ConversationImport,
 ) -> _Read:
     """Read one line. Raises Unusable."""
     if wrong is not None:
         raise Unusable(wrong)
-    talk = conversation(value, wanted.user)
+    talk = conversation(value, options.user)
     if talk.user is not None and len(talk.user) > _MAX_USER:
         raise Unusable(f"its user's key has more than {_MAX_USER} characters")
-    made.forms[talk.form] += 1
+    imported.forms[talk.form] += 1
     if talk.user is None:
-        made.without_user += 1
-        return _Read(line, talk, opinions(value, wanted.opinion), sha256(_text(talk.messages).encode()).hexdigest())
+        imported.without_user += 1
+        return _Read(line, talk, opinions(value, options.opinion), sha256(_text(talk.messages).encode()).hexdigest())
     owner = hash_of(talk.user)
-    made.users.add(owner)
-    return _Read(line, talk, opinions(value, wanted.opinion), owner)
+    imported.users.add(owner)
+    return _Read(line, talk, opinions(value, options.opinion), owner)
 
 
-def _verdict(read: _Read, scale: Scale, wanted: Wanted, made: ConversationImport) -> bool | None:
+def _verdict(read: _Read, scale: Scale, options: Wanted, imported: ConversationImport) -> bool | None:
     """Return whether the conversation becomes a demonstration or a task; None if neither."""
-    liked = scale.liked(read.said)
-    made.opinions["unrated" if liked is None else "liked" if liked else "disliked"] += 1
+    liked = scale.liked(read.opinions)
+    imported.opinions["unrated" if liked is None else "liked" if liked else "disliked"] += 1
     if liked is not None:
         return liked
-    if scale.disagrees(read.said):
-        made.leave_out(read.line, "its opinions contradict each other")
-    elif wanted.unrated == "leave_out":
-        made.leave_out(read.line, "it has no opinion")
+    if scale.disagrees(read.opinions):
+        imported.leave_out(read.line, "its opinions contradict each other")
+    elif options.unrated == "leave_out":
+        imported.leave_out(read.line, "it has no opinion")
     else:
-        return wanted.unrated == "demonstrations"
+        return options.unrated == "demonstrations"
     return None
 
 
-def _add_task(read: _Read, splits: dict[str, Split], made: ConversationImport) -> None:
-    """Add what was asked last, with what was said before, as a task."""
+def _add_task(read: _Read, splits: dict[str, Split], imported: ConversationImport) -> None:
+    """Add the last message of the user, with the conversation before it, as a task."""
     messages = read.talk.messages
-    last = max(place for place, each in enumerate(messages) if each["role"] == "user")
-    reply = next((each.get("content") for each in reversed(messages) if each["role"] == "assistant"), None)
+    last = max(index for index, message in enumerate(messages) if message["role"] == "user")
+    reply = next((message.get("content") for message in reversed(messages) if message["role"] == "assistant"), None)
     task = {
         "messages": list(messages[: last + 1]),
         "tools": list(read.talk.tools),
         "tool_results": list(tool_results(messages)),
     }
     id = f"task.{sha256(_text(task['messages']).encode()).hexdigest()[:32]}"
-    if all(each["role"] != "assistant" for each in messages[last:]):
-        made.leave_out(read.line, "nothing was replied to the last message of the user")
-    elif id in made.owners:
-        made.leave_out(read.line, "it asks what an earlier one asks")
+    if all(message["role"] != "assistant" for message in messages[last:]):
+        imported.leave_out(read.line, "nothing was replied to the last message of the user")
+    elif id in imported.owners:
+        imported.leave_out(read.line, "it asks what an earlier one asks")
     else:
         reference = {"disliked": reply} | ({"answer": read.talk.expected} if read.talk.expected else {})
-        made.tasks.append({"id": id, "split": splits[read.owner], "task": task, "reference": reference})
-        made.owners[id] = read.owner
+        imported.tasks.append({"id": id, "split": splits[read.owner], "task": task, "reference": reference})
+        imported.owners[id] = read.owner
 
 
-def _add_demonstration(read: _Read, splits: dict[str, Split], held_out: set[str], made: ConversationImport) -> None:
-    given = read.talk.messages
+def _add_demonstration(read: _Read, splits: dict[str, Split], held_out: set[str], imported: ConversationImport) -> None:
+    recorded = read.talk.messages
     messages = [
-        each | {"weight": 0} if each["role"] == "assistant" and place < read.talk.prompt_messages else each
-        for place, each in enumerate(given)
+        message | {"weight": 0} if message["role"] == "assistant" and index < read.talk.prompt_messages else message
+        for index, message in enumerate(recorded)
     ]
-    id = f"demonstration.{sha256(_text(given).encode()).hexdigest()[:32]}"
-    asked = {_text(given[: place + 1]) for place, each in enumerate(given) if each["role"] == "user"}
+    id = f"demonstration.{sha256(_text(recorded).encode()).hexdigest()[:32]}"
+    questions = {_text(recorded[: index + 1]) for index, message in enumerate(recorded) if message["role"] == "user"}
     if splits[read.owner] != "train":
-        made.leave_out(read.line, "it was liked, by a user who is held out")
-    elif asked & held_out:
-        made.leave_out(read.line, "it was liked, and asks what a held-out task asks")
-    elif id in made.owners:
-        made.leave_out(read.line, "it repeats an earlier one")
+        imported.leave_out(read.line, "it was liked, by a user who is held out")
+    elif questions & held_out:
+        imported.leave_out(read.line, "it was liked, and asks what a held-out task asks")
+    elif id in imported.owners:
+        imported.leave_out(read.line, "it repeats an earlier one")
     else:
         tools = {"tools": list(read.talk.tools)} if read.talk.tools else {}
         try:
-            made.demonstrations.append(checked({"messages": messages, **tools}) | {"id": id})
-            made.owners[id] = read.owner
+            imported.demonstrations.append(checked({"messages": messages, **tools}) | {"id": id})
+            imported.owners[id] = read.owner
         except ValidationError as error:
-            made.leave_out(read.line, f"it was liked, but cannot be learned: {next(faults_of(error))}")
+            imported.leave_out(read.line, f"it was liked, but cannot be learned: {next(faults_of(error))}")
 
 
 def _text(value: Json) -> str:

@@ -40,13 +40,13 @@ BASE = (
 
 @dataclass(slots=True)
 class QuestionImport(Imported):
-    """What a table has become."""
+    """The tasks of a table of questions."""
 
     kind: Literal["conversations", "questions"] = "questions"
     environment: str = ANSWERS
     table: Table | None = None
     columns: dict[Part, str | None] = field(default_factory=dict)
-    seen: dict[str, str] = field(default_factory=dict)
+    answers_by_id: dict[str, str] = field(default_factory=dict)
     """The answer by the id of its question."""
     near: int = 0
     """How many questions are nearly the same as another one."""
@@ -61,7 +61,7 @@ class QuestionImport(Imported):
         return {
             "form": self.table.form,
             "columns": list(self.table.columns),
-            "rows": [{"line": line, "cells": [each[:_SHOWN_CHARACTERS] for each in cells]} for line, cells in rows],
+            "rows": [{"line": line, "cells": [cell[:_SHOWN_CHARACTERS] for cell in cells]} for line, cells in rows],
             **{str(part): name for part, name in self.columns.items()},
             "near_duplicates": self.near,
             "different": self.different,
@@ -71,87 +71,88 @@ class QuestionImport(Imported):
 
 
 def read_questions(
-    content: bytes, given: Mapping[Part, str | None], *, header: bool, encoding: str | None
+    content: bytes, columns: Mapping[Part, str | None], *, header: bool, encoding: str | None
 ) -> QuestionImport:
-    """Read a table of questions, whose columns are `given` or have usual names. Raises NothingToImport."""
+    """Read a table of questions. `columns` has the names of its columns; where it has none, the column has a usual
+    name. Raises NothingToImport."""
     try:
         table = read_table(content, header=header, encoding=encoding)
     except BadTable as error:
         raise NothingToImport(str(error)) from error
-    made = QuestionImport(lines=len(table.rows) + len(table.faults), table=table)
-    places = _places(table, given)
-    made.columns = {part: table.columns[places[part]] if part in places else None for part in PARTS}
+    imported = QuestionImport(lines=len(table.rows) + len(table.faults), table=table)
+    indices = _column_indices(table, columns)
+    imported.columns = {part: table.columns[indices[part]] if part in indices else None for part in PARTS}
     for line, why in table.faults:
-        made.leave_out(line, why)
-    if {"question", "answer"} <= places.keys():
+        imported.leave_out(line, why)
+    if {"question", "answer"} <= indices.keys():
         for line, cells in table.rows.items():
-            _add(made, line, {part: cells[place].strip() for part, place in places.items()})
-        _split(made)
-    made.problem = _problem(made, table.columns)
-    return made
+            _add(imported, line, {part: cells[index].strip() for part, index in indices.items()})
+        _split(imported)
+    imported.problem = _problem(imported, table.columns)
+    return imported
 
 
-def _problem(made: QuestionImport, columns: Sequence[str]) -> NothingToImport | None:
+def _problem(imported: QuestionImport, columns: Sequence[str]) -> NothingToImport | None:
     for part in PARTS[:2]:
-        if made.columns[part] is None:
+        if imported.columns[part] is None:
             there = ", ".join(columns)
             return NothingToImport(f"name the column of the {part} in `{part}`; there are: {there}", part)
-    if made.different >= len(SPLITS):
+    if imported.different >= len(SPLITS):
         return None
-    why = "; ".join(f"row {lines[0]}: {reason}" for reason, lines in made.left_out.items())[:500]
-    found = f"{counted(len(made.tasks), 'question')}, of which {made.different} differ"
-    return NothingToImport(f"the file has {found}; the {len(SPLITS)} splits need as many. {why}".rstrip(" ."))
+    why = "; ".join(f"row {lines[0]}: {reason}" for reason, lines in imported.left_out.items())[:500]
+    size = f"{counted(len(imported.tasks), 'question')}, of which {imported.different} differ"
+    return NothingToImport(f"the file has {size}; the {len(SPLITS)} splits need as many. {why}".rstrip(" ."))
 
 
-def _places(table: Table, given: Mapping[Part, str | None]) -> dict[Part, int]:
-    """Return the places of the columns. Raises NothingToImport if one that is named is not there."""
-    found = dict[Part, int]()
-    names = [unicodedata.normalize("NFKC", each).casefold().strip().replace(" ", "_") for each in table.columns]
+def _column_indices(table: Table, columns: Mapping[Part, str | None]) -> dict[Part, int]:
+    """Return the indices of the columns. Raises NothingToImport if a named column does not exist."""
+    indices = dict[Part, int]()
+    names = [unicodedata.normalize("NFKC", column).casefold().strip().replace(" ", "_") for column in table.columns]
     for part in PARTS:
-        if (name := given.get(part)) is not None:
+        if (name := columns.get(part)) is not None:
             if name not in table.columns:
                 there = ", ".join(table.columns)
                 raise NothingToImport(f"the file has no column {name!r}; there are: {there}", part)
-            found[part] = table.columns.index(name)
+            indices[part] = table.columns.index(name)
     for part in PARTS:
         usual = [names.index(name) for name in _USUAL[part].split() if name in names]
-        if part not in found and (free := [each for each in usual if each not in found.values()]):
-            found[part] = free[0]
-    if len(names) == 2 and "facts" not in found:
+        if part not in indices and (free := [index for index in usual if index not in indices.values()]):
+            indices[part] = free[0]
+    if len(names) == 2 and "facts" not in indices:
         for part in PARTS[:2]:
-            if part not in found:
-                found[part] = next(place for place in range(2) if place not in found.values())
-    return found
+            if part not in indices:
+                indices[part] = next(index for index in range(2) if index not in indices.values())
+    return indices
 
 
-def _add(made: QuestionImport, line: int, row: Mapping[Part, str]) -> None:
+def _add(imported: QuestionImport, line: int, row: Mapping[Part, str]) -> None:
     for part in PARTS[:2]:
         if not row[part]:
-            return made.leave_out(line, f"it has no {part}")
+            return imported.leave_out(line, f"it has no {part}")
     if long := next((part for part in row if len(row[part]) > MAX_CHARACTERS), None):
-        return made.leave_out(line, f"its {long} has more than {MAX_CHARACTERS:,} characters")
-    asked, answer = [_folded(row["question"]), _folded(row.get("facts", ""))], _folded(row["answer"])
-    id = f"question.{sha256(repr(asked).encode()).hexdigest()[:32]}"
-    if (first := made.seen.get(id)) is not None:
+        return imported.leave_out(line, f"its {long} has more than {MAX_CHARACTERS:,} characters")
+    question, answer = [_folded(row["question"]), _folded(row.get("facts", ""))], _folded(row["answer"])
+    id = f"question.{sha256(repr(question).encode()).hexdigest()[:32]}"
+    if (first := imported.answers_by_id.get(id)) is not None:
         other = ", and expects another answer" if first != answer else ""
-        return made.leave_out(line, f"it asks what an earlier row asks{other}")
-    made.seen[id] = answer
-    made.tasks.append({"id": id, **{part: text for part, text in row.items() if text}})
+        return imported.leave_out(line, f"it asks what an earlier row asks{other}")
+    imported.answers_by_id[id] = answer
+    imported.tasks.append({"id": id, **{part: text for part, text in row.items() if text}})
     return None
 
 
-def _split(made: QuestionImport) -> None:
+def _split(imported: QuestionImport) -> None:
     """Give each task its split."""
-    kinds = [" ".join(words(each["answer"])) or each["answer"] for each in made.tasks]
-    groups = near_duplicates.groups([words(each["question"]) for each in made.tasks], kinds)
+    kinds = [" ".join(words(task["answer"])) or task["answer"] for task in imported.tasks]
+    groups = near_duplicates.groups([words(task["question"]) for task in imported.tasks], kinds)
     units = dict[int, str]()
-    for task, group in zip(made.tasks, groups, strict=True):
+    for task, group in zip(imported.tasks, groups, strict=True):
         units[group] = min(task["id"], units.get(group, task["id"]))
     splits, sizes = splits_of(units.values(), units.values()), Counter(groups)
-    for task, group in zip(made.tasks, groups, strict=True):
+    for task, group in zip(imported.tasks, groups, strict=True):
         task["split"] = splits[units[group]]
-    made.near = sum(size for size in sizes.values() if size > 1)
-    made.different, made.answers = len(sizes), len(set(kinds))
+    imported.near = sum(size for size in sizes.values() if size > 1)
+    imported.different, imported.answers = len(sizes), len(set(kinds))
 
 
 def _folded(text: str) -> str:

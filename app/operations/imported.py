@@ -15,7 +15,7 @@ _NAMED_LINES = 5
 
 
 class NothingToImport(ValueError):
-    """Nothing in the file can be taken; the message says why. `field` is the parameter that is wrong, if it is one."""
+    """Nothing in the file can be imported; the message says why. `field` is the parameter at fault, if it is one."""
 
     def __init__(self, message: str, field: str | None = None) -> None:
         super().__init__(message)
@@ -24,7 +24,7 @@ class NothingToImport(ValueError):
 
 @dataclass(slots=True)
 class Imported:
-    """What a file has become."""
+    """The demonstrations and tasks of an imported file."""
 
     kind: Literal["conversations", "questions"]
     environment: str
@@ -44,7 +44,7 @@ class Imported:
     @property
     def answered(self) -> bool:
         """Whether each task has the answer that would have been right."""
-        return all("answer" in each.get("reference", each) for each in self.tasks)
+        return all("answer" in task.get("reference", task) for task in self.tasks)
 
     def leave_out(self, line: int, reason: str) -> None:
         self.left_out.setdefault(reason, []).append(line)
@@ -55,16 +55,16 @@ class Imported:
         return [{"reason": why, "count": len(lines), "lines": lines[:_NAMED_LINES]} for why, lines in ordered]
 
     def details(self) -> Mapping[str, Json]:
-        """Return what is said of this kind of file."""
+        """Return the figures that only this kind of file has."""
         return {}
 
 
 def splits_of(units: Iterable[str], with_tasks: Iterable[str]) -> dict[str, Split]:
     """Return the split of each unit: by the hash, except that a split without tasks gets a unit that has some."""
-    splits = {each: split_of(each) for each in units}
-    ordered = sorted(set(with_tasks), key=lambda each: sha256(each.encode()).digest())
-    for wanted in SPLITS:
-        counts = Counter(splits[each] for each in ordered)
-        if not counts[wanted] and (spare := [each for each in ordered if counts[splits[each]] > 1]):
-            splits[spare[0]] = wanted
+    splits = {unit: split_of(unit) for unit in units}
+    ordered = sorted(set(with_tasks), key=lambda unit: sha256(unit.encode()).digest())
+    for split in SPLITS:
+        counts = Counter(splits[unit] for unit in ordered)
+        if not counts[split] and (spare := [unit for unit in ordered if counts[splits[unit]] > 1]):
+            splits[spare[0]] = split
     return splits

@@ -37,7 +37,7 @@ class _Verdicts:
     scores: Sequence[Score]
     calls: Sequence[JudgeCall] = ()
 
-    def shown(self) -> AgreeingJudge:
+    def summary(self) -> AgreeingJudge:
         values = [score.value for score in self.scores if score.value is not None]
         costs = [call.cost_usd for call in self.calls]
         return AgreeingJudge(
@@ -60,8 +60,8 @@ async def agreement_of(database: Database, settings: Settings, run: Run, request
     """
     services = await services_of(database, settings, run)
     judges = [
-        built_judge(Choice(name=each.name, config=each.config), services, ("body", "judges", place))
-        for place, each in enumerate(request.judges)
+        built_judge(Choice(name=choice.name, config=choice.config), services, ("body", "judges", index))
+        for index, choice in enumerate(request.judges)
     ]
     groups = _whole_groups(await _newest(database, run.id, request), request.trajectories)
     if not groups:
@@ -125,11 +125,12 @@ def _report(run_id: str, rows: Sequence[Trajectory], one: _Verdicts, other: _Ver
     scored = list(zip(rows, one.scores, other.scores, strict=True))
     pairs = [(a.value, b.value) for _, a, b in scored if a.value is not None and b.value is not None]
     differing = sorted(
-        ((row, a, b) for row, a, b in scored if a.value != b.value), key=lambda each: -_distance(each[1], each[2])
+        ((row, a, b) for row, a, b in scored if a.value != b.value),
+        key=lambda difference: -_distance(difference[1], difference[2]),
     )
     return Agreement(
         run_id=run_id,
-        judges=[one.shown(), other.shown()],
+        judges=[one.summary(), other.summary()],
         trajectories=len(rows),
         both_scored=len(pairs),
         same_decisions=agreement.same_decisions(pairs),

@@ -28,7 +28,7 @@ async def questions_about(database: Database, settings: Settings, row: Trajector
     if row.run_id is None:
         raise Conflict(f"Rollout {row.id} belongs to no run, so no judge of a run scored it.")
     if row.error is not None or row.outcome.get(REPORTED_REWARD) is not None:
-        return ()  # no judge is shown it
+        return ()  # no judge scores it
     async with database() as tx:
         run = await tx.get_one(Run, row.run_id)
         group = (await tx.execute(_group(row))).scalars().all()
@@ -37,13 +37,13 @@ async def questions_about(database: Database, settings: Settings, row: Trajector
         judge = make_judge(run.stored_request.judge, services)
     if not isinstance(judge, AskingJudge):
         return ()
-    judged = [each for each in group if each.outcome.get(REPORTED_REWARD) is None]
-    candidates = [candidate_of(each) for each in judged]
+    judged = [rollout for rollout in group if rollout.outcome.get(REPORTED_REWARD) is None]
+    candidates = [candidate_of(rollout) for rollout in judged]
     return await asyncio.to_thread(judge.questions, scenario_of(row), candidates)
 
 
 def _group(row: Trajectory) -> Select[Trajectory]:
-    """Select the rollouts that were judged together with one, itself among them."""
+    """Select the rollouts that were judged together with this one, including itself."""
     same = ("run_id", "kind", "iteration", "split", "mode", "step", "scenario_id")
     query = select(Trajectory).where(Trajectory.error.is_(None))
     for name in same:

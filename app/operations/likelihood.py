@@ -32,20 +32,20 @@ async def likelihood(database: Database, connect: Connect, row: Trajectory, requ
         raise Conflict(f"Rollout {row.id} belongs to no run, so there are no checkpoints of its run to compare.")
     run = await _run(database, row.run_id, request.checkpoints)
     recorded = await recorded_rollout(database, row)
-    known = [place for place, item in enumerate(recorded.conversation) if _is_known(item)]
+    with_known_ids = [index for index, item in enumerate(recorded.conversation) if _is_known(item)]
     sampled = await RunQueries(database).tokens(row.id)
-    turns = _chosen([turn for turn in sampled if turn["message"] in known], row, request.turn)
+    turns = _chosen([turn for turn in sampled if turn["message"] in with_known_ids], row, request.turn)
     replies = [turn["message"] for turn in turns]
     scores = await _scores(connect, run, request.checkpoints, recorded, replies)
     places = _replies(row)
     scored = [
         ScoredTurn(
-            turn=places.index(each["message"]) + 1,
-            message=each["message"],
-            texts=each["texts"],
-            logprobs=[list(islice(of_checkpoint, len(each["texts"]))) for of_checkpoint in scores],
+            turn=places.index(turn["message"]) + 1,
+            message=turn["message"],
+            texts=turn["texts"],
+            logprobs=[list(islice(of_checkpoint, len(turn["texts"]))) for of_checkpoint in scores],
         )
-        for each in turns
+        for turn in turns
     ]
     return Likelihood(trajectory_id=row.id, checkpoints=request.checkpoints, turns=scored)
 
@@ -53,11 +53,11 @@ async def likelihood(database: Database, connect: Connect, row: Trajectory, requ
 async def _run(database: Database, run_id: str, steps: Sequence[int]) -> Run:
     """Return the run. Raises InvalidRequest or Conflict unless it keeps these checkpoints."""
     async with database() as tx:
-        for place, step in enumerate(steps):
-            found = await tx.get(Checkpoint, (run_id, step))
-            if found is None:
-                raise InvalidRequest(("body", "checkpoints", place), f"Run {run_id} has no checkpoint {step}.")
-            if found.deleted_at is not None:
+        for index, step in enumerate(steps):
+            checkpoint = await tx.get(Checkpoint, (run_id, step))
+            if checkpoint is None:
+                raise InvalidRequest(("body", "checkpoints", index), f"Run {run_id} has no checkpoint {step}.")
+            if checkpoint.deleted_at is not None:
                 raise Conflict(f"Checkpoint {step} of run {run_id} was deleted.")
         return await tx.get_one(Run, run_id)
 
@@ -69,11 +69,11 @@ def _is_known(item: "Message | Choice") -> bool:
 
 def _replies(row: Trajectory) -> list[int]:
     """Return the indices of the agent's turns in the messages."""
-    return [place for place, message in enumerate(row.messages) if message["role"] == "assistant"]
+    return [index for index, message in enumerate(row.messages) if message["role"] == "assistant"]
 
 
 def _chosen(turns: Sequence[Json], row: Trajectory, number: int | None) -> Sequence[Json]:
-    """Return the requested ones of the turns with known tokens. Raises Conflict or InvalidRequest."""
+    """Return the requested turns among those with known tokens. Raises Conflict or InvalidRequest."""
     where = ("body", "turn")
     places = _replies(row)
     if number is not None and number > len(places):

@@ -43,11 +43,11 @@ class OwnAgentRequests:
         if environment.name != OWN_AGENT:
             return environment, []
         config, notes = dict(environment.config), list[str]()
-        given = config.get("scenarios")
-        if isinstance(given, Mapping) and "url" in given:
-            config["scenarios"] = await self._fetched(given["url"], project)
-        if isinstance(given, Mapping) and "sessions" in given:
-            config["scenarios"], notes = await self._from_sessions(given["sessions"], project)
+        scenarios = config.get("scenarios")
+        if isinstance(scenarios, Mapping) and "url" in scenarios:
+            config["scenarios"] = await self._fetched(scenarios["url"], project)
+        if isinstance(scenarios, Mapping) and "sessions" in scenarios:
+            config["scenarios"], notes = await self._from_sessions(scenarios["sessions"], project)
         try:
             runner = runner_of(environment)
         except ValueError as error:
@@ -70,8 +70,8 @@ class OwnAgentRequests:
         try:
             opened(box, runner)  # an encrypted secret, taken over from the parent run of a fork
         except ValueError as error:
-            said = str(error) if isinstance(runner.secret, Mapping) else "whsec_ and 24 to 64 random bytes in base64"
-            raise InvalidRequest((*where, "secret"), said) from error
+            reason = str(error) if isinstance(runner.secret, Mapping) else "whsec_ and 24 to 64 random bytes in base64"
+            raise InvalidRequest((*where, "secret"), reason) from error
         return {"url": runner.url, "secret": dict(runner.secret)}
 
     async def _fetched(self, url: Json, project: str) -> Mapping[str, Json]:
@@ -88,22 +88,22 @@ class OwnAgentRequests:
             await documents.save(tx, [new])
         return new.reference
 
-    async def _from_sessions(self, given: Json, project: str) -> tuple[Mapping[str, Json], list[str]]:
+    async def _from_sessions(self, sessions: Json, project: str) -> tuple[Mapping[str, Json], list[str]]:
         """Make and store scenarios from production sessions. Returns the reference to them, and notes for the owner."""
         where = (*_CONFIG, "scenarios", "sessions")
         try:
-            which = SessionFilter.model_validate(given)
+            which = SessionFilter.model_validate(sessions)
         except ValidationError as error:
             [first, *_] = error.errors(include_url=False)
             raise InvalidRequest((*where, *first["loc"]), message_of(first)) from error
         try:
-            found = await scenarios_of_sessions(self.database, project, which)
-            new = documents.document(project, "scenarios", found.rows)
+            scenarios = await scenarios_of_sessions(self.database, project, which)
+            new = documents.document(project, "scenarios", scenarios.rows)
         except ValueError as error:
             raise InvalidRequest(where, str(error)) from error
         async with self.database.begin() as tx:
-            await documents.save_of_users(tx, new, found.users)
-        return new.reference, found.notes
+            await documents.save_of_users(tx, new, scenarios.users)
+        return new.reference, scenarios.notes
 
     async def _read(self, url: str) -> bytes:
         """Fetch the URL. Raises AddressRefused, httpx.HTTPError, ValueError."""
@@ -136,10 +136,10 @@ def _rows(content: bytes) -> list[Json]:
     """Parse a JSON list, an object with the list as `scenarios`, or JSON Lines. Raises ValueError."""
     text = content.decode("utf-8")
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except ValueError:
-        found = [json.loads(line) for line in text.split("\n") if line.strip()]
-    rows = found.get("scenarios") if isinstance(found, dict) else found
+        parsed = [json.loads(line) for line in text.split("\n") if line.strip()]
+    rows = parsed.get("scenarios") if isinstance(parsed, dict) else parsed
     if not isinstance(rows, list):
         raise ValueError("it is no list of scenarios")
     return rows

@@ -84,7 +84,7 @@ async def prune(database: Database, settings: Settings) -> None:
     for table, ended, kind, days, delete_from in by_owner:
         if days is not None:
             await _prune_ended(database, table, ended, kind, timedelta(days=days), delete_from)
-    asked = and_(Trajectory.kind == "ask", ~_HAS_FEEDBACK, ~_in_open_window(Trajectory))
+    questions = and_(Trajectory.kind == "ask", ~_HAS_FEEDBACK, ~_in_open_window(Trajectory))
     over = and_(
         AgentSession.state != AgentSessionState.OPEN,
         AgentSession.run_id.is_(None),
@@ -93,7 +93,7 @@ async def prune(database: Database, settings: Settings) -> None:
     )
     settled = WebhookDelivery.state != DeliveryState.PENDING
     for days, owned, key, made_at, which in (
-        (settings.keep_trajectories_days, Trajectory, Trajectory.id, Trajectory.started_at, asked),
+        (settings.keep_trajectories_days, Trajectory, Trajectory.id, Trajectory.started_at, questions),
         (settings.keep_trajectories_days, AgentSession, AgentSession.id, AgentSession.opened_at, over),
         (settings.keep_deliveries_days, WebhookDelivery, WebhookDelivery.id, WebhookDelivery.created_at, settled),
         (settings.keep_verdicts_days, JudgeVerdict, JudgeVerdict.key, JudgeVerdict.created_at, None),
@@ -127,20 +127,20 @@ async def _prune_ended(
     )
     while True:
         async with database.begin() as tx:
-            found: Run | EvaluationJob | None = (await tx.execute(due)).scalar_one_or_none()
-            if found is None:
+            owner: Run | EvaluationJob | None = (await tx.execute(due)).scalar_one_or_none()
+            if owner is None:
                 return
-            await delete_from(tx, found)
+            await delete_from(tx, owner)
             now = (await tx.execute(select(func.now()))).scalar_one()
-            found.pruned = {**found.pruned, kind: now.isoformat()}
-            log.info("pruned", of=table.__tablename__, id=found.id, deleted=kind)
+            owner.pruned = {**owner.pruned, kind: now.isoformat()}
+            log.info("pruned", of=table.__tablename__, id=owner.id, deleted=kind)
 
 
 async def _trajectories(tx: AsyncSession, run: Run) -> None:
     """Delete all trajectories except those that the run's pages show and those with feedback."""
-    mine = Trajectory.run_id == run.id
-    await lock_what_ifs(tx, mine)
-    await tx.execute(delete(Trajectory).where(mine, Trajectory.kind != "showcase", ~_HAS_FEEDBACK))
+    of_run = Trajectory.run_id == run.id
+    await lock_what_ifs(tx, of_run)
+    await tx.execute(delete(Trajectory).where(of_run, Trajectory.kind != "showcase", ~_HAS_FEEDBACK))
     await tx.execute(delete(JudgeCall).where(JudgeCall.run_id == run.id))
     await tx.execute(delete(AgentSession).where(AgentSession.run_id == run.id))
 
@@ -151,9 +151,9 @@ async def _rollouts(tx: AsyncSession, run: Run) -> None:
 
 async def _of_evaluation(tx: AsyncSession, evaluation: EvaluationJob) -> None:
     """Delete trajectories without feedback; the report keeps all figures."""
-    mine = Trajectory.evaluation_id == evaluation.id
-    await lock_what_ifs(tx, mine)
-    await tx.execute(delete(Trajectory).where(mine, ~_HAS_FEEDBACK))
+    of_evaluation = Trajectory.evaluation_id == evaluation.id
+    await lock_what_ifs(tx, of_evaluation)
+    await tx.execute(delete(Trajectory).where(of_evaluation, ~_HAS_FEEDBACK))
 
 
 async def _evaluation_events(tx: AsyncSession, evaluation: EvaluationJob) -> None:
@@ -187,7 +187,7 @@ async def _merge_ledger(tx: AsyncSession, run: Run) -> None:
 async def _scenarios_of_users(database: Database, age: timedelta) -> None:
     """Delete sets of scenarios that were made from what users asked, unless a run or evaluation still needs them.
 
-    As long as rollouts on them are kept, the sets lead from the user to these.
+    While rollouts on them are kept, the sets link these rollouts to the user.
     """
     of_users = exists().where(UserScenario.project == Document.project, UserScenario.sha256 == Document.sha256)
     old = and_(of_users, Document.created_at < func.now() - age)
@@ -204,7 +204,9 @@ async def _scenarios_of_users(database: Database, age: timedelta) -> None:
     # What a person imported under a name stays until that person, or its user, deletes it.
     needed.append(exists().where(DatasetVersion.project == Document.project, DatasetVersion.sha256 == Document.sha256))
     async with database.begin() as tx:
-        deleted = await tx.execute(delete(Document).where(old, *(~each for each in needed)).returning(Document.sha256))
+        deleted = await tx.execute(
+            delete(Document).where(old, *(~condition for condition in needed)).returning(Document.sha256)
+        )
         if rows := len(deleted.all()):
             log.info("pruned old rows", table=Document.__tablename__, rows=rows)
 

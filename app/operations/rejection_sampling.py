@@ -29,7 +29,7 @@ _AT_ONCE = 50
 """Number of rollouts to read from the database at a time."""
 
 
-class Kept:
+class ChosenRollouts:
     """The best rollouts read so far: the first of each scenario, up to a limit."""
 
     def __init__(self, per_scenario: int, reply_tokens: int, max_bytes: int, users: Mapping[str, str]) -> None:
@@ -39,17 +39,19 @@ class Kept:
         self.users: dict[str, str] = {}
         """Hash of the user by id of a demonstration."""
         self.rollouts: Counter[str] = Counter()
-        """Number of kept rollouts by scenario."""
+        """Number of chosen rollouts by scenario."""
         self.unfit = 0
         self._per_scenario, self._reply_tokens, self._room = per_scenario, reply_tokens, max_bytes
         self._user_of = users
 
     def take(self, rows: Sequence[Row[Any]]) -> None:
-        """Keep the rollouts that are wanted. Raises Conflict if they exceed the size limit."""
+        """Choose rollouts until each scenario has enough. Raises Conflict if they exceed the size limit."""
         for row in rows:
             if self.rollouts[row.scenario_id] == self._per_scenario:
                 continue
-            lines = b"\n".join(json.dumps(each, ensure_ascii=False).encode() for each in conversations_of(row))
+            lines = b"\n".join(
+                json.dumps(conversation, ensure_ascii=False).encode() for conversation in conversations_of(row)
+            )
             try:
                 if any(len(turn["texts"]) >= self._reply_tokens for turn in row.tokens):
                     raise BadDemonstrations("a reply was cut off")
@@ -65,16 +67,21 @@ class Kept:
                     "raise min_reward or lower per_scenario."
                 )
 
-    def _add(self, row: Row[Any], found: list[dict[str, Json]]) -> None:
-        """Keep a rollout's demonstrations, by ids if any scenario is a user's: deletion must find them again."""
+    def _add(self, row: Row[Any], demonstrations: list[dict[str, Json]]) -> None:
+        """Add a rollout's demonstrations, with ids if any scenario is a user's, so that a deletion finds them."""
         if self._user_of:
-            found = [each | {"id": f"{IDS['demonstrations']}{row.id}.{n}"} for n, each in enumerate(found, 1)]
+            demonstrations = [
+                demonstration | {"id": f"{IDS['demonstrations']}{row.id}.{n}"}
+                for n, demonstration in enumerate(demonstrations, 1)
+            ]
         if (user := self._user_of.get(row.scenario_id)) is not None:
-            self.users |= {each["id"]: user for each in found}
-        self.demonstrations += found
+            self.users |= {demonstration["id"]: user for demonstration in demonstrations}
+        self.demonstrations += demonstrations
 
 
-async def best_rollouts(database: Database, run: Run, wanted: BestRollouts, max_bytes: int) -> tuple[Kept, int]:
+async def best_rollouts(
+    database: Database, run: Run, selection: BestRollouts, max_bytes: int
+) -> tuple[ChosenRollouts, int]:
     """Return the run's best rollouts, and the number of rollouts that they were chosen from.
 
     Raises Conflict if the run has none, too many, or has not ended.
@@ -82,13 +89,13 @@ async def best_rollouts(database: Database, run: Run, wanted: BestRollouts, max_
     if run.status not in TERMINAL:
         raise Conflict(f"Run {run.id} is {run.status}: its rollouts can become demonstrations once it has ended.")
     request = run.stored_request
-    reward = Trajectory.reward if wanted.rejudging is None else RejudgedRollout.reward
+    reward = Trajectory.reward if selection.rejudging is None else RejudgedRollout.reward
     async with database() as tx:
         users = await users_of(tx, run.model_project, reference(request.environment, "scenarios"))
-        kept = Kept(wanted.per_scenario, request.config.max_completion_tokens, max_bytes, users)
-        if wanted.rejudging is not None:
-            await _require_of(tx, run, wanted.rejudging)
-        finished = _finished(run.id, reward, wanted.rejudging)
+        chosen = ChosenRollouts(selection.per_scenario, request.config.max_completion_tokens, max_bytes, users)
+        if selection.rejudging is not None:
+            await _require_of(tx, run, selection.rejudging)
+        finished = _finished(run.id, reward, selection.rejudging)
         of_all = finished.subquery()
         figures = select(func.count(), func.max(of_all.c.reward))
         there, highest = (await tx.execute(figures)).one()
@@ -101,21 +108,21 @@ async def best_rollouts(database: Database, run: Run, wanted: BestRollouts, max_
                 Trajectory.tools,
                 Trajectory.additional_histories,
             )
-            .where(reward >= wanted.min_reward)
+            .where(reward >= selection.min_reward)
             .order_by(Trajectory.scenario_id, reward.desc(), Trajectory.seq)
         )
         result = await tx.stream(best, execution_options={"yield_per": _AT_ONCE})
         async for rows in result.partitions():
-            kept.take(rows)
+            chosen.take(rows)
     if not there:
         raise Conflict(f"Run {run.id} has no finished rollouts of training scenarios.")
-    if not kept.demonstrations:
-        unfit = f" that can be trained on ({kept.unfit} cannot)" if kept.unfit else ""
+    if not chosen.demonstrations:
+        unfit = f" that can be trained on ({chosen.unfit} cannot)" if chosen.unfit else ""
         raise Conflict(
-            f"Of {there} training rollouts of run {run.id} none{unfit} has a reward of at least {wanted.min_reward:g}; "
-            f"the highest is {highest:.4g}."
+            f"Of {there} training rollouts of run {run.id} none{unfit} has a reward of at least "
+            f"{selection.min_reward:g}; the highest is {highest:.4g}."
         )
-    return kept, there
+    return chosen, there
 
 
 def _finished(run_id: str, reward: InstrumentedAttribute[float | None], rejudging: str | None) -> Select[Any]:
@@ -154,18 +161,21 @@ def conversations_of(row: Any) -> list[dict[str, Json]]:
     """Return the conversations of a recorded rollout, each as a demonstration."""
     sampled = {turn["message"] for turn in row.tokens}
     first = [
-        message if place in sampled or not sampled else _shown(message) for place, message in enumerate(row.messages)
+        message if index in sampled or not sampled else _as_context(message)
+        for index, message in enumerate(row.messages)
     ]
-    found, seen = [_demonstration(first, row.tools)], set(map(identity, row.messages))
+    demonstrations, identities = [_demonstration(first, row.tools)], set(map(identity, row.messages))
     for history in row.additional_histories:
-        messages = [_shown(each) if identity(each) in seen else each for each in history["messages"]]
-        seen |= set(map(identity, messages))
-        if any(each["role"] == "assistant" and each.get("weight") != 0 for each in messages):
-            found.append(_demonstration(messages, history["tools"]))
-    return found
+        messages = [
+            _as_context(message) if identity(message) in identities else message for message in history["messages"]
+        ]
+        identities |= set(map(identity, messages))
+        if any(message["role"] == "assistant" and message.get("weight") != 0 for message in messages):
+            demonstrations.append(_demonstration(messages, history["tools"]))
+    return demonstrations
 
 
-def _shown(message: dict[str, Json]) -> dict[str, Json]:
+def _as_context(message: dict[str, Json]) -> dict[str, Json]:
     """Give a reply weight 0, so that it only serves as context; return other messages unchanged."""
     return {**message, "weight": 0} if message["role"] == "assistant" else message
 

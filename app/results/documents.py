@@ -123,9 +123,9 @@ class Results:
             run = (await tx.execute(about_run)).one_or_none()
             emails, scores = (await tx.execute(about_baseline)).one_or_none() or (False, False)
         iterations, status = existing(run, "run", run_id)
-        shown = [part for part, there in ((_EMAIL, emails), (_NODE_SCORES, scores)) if there]
+        optional = [part for part, there in ((_EMAIL, emails), (_NODE_SCORES, scores)) if there]
         ended = iterations > 0 and (completed or status == RunStatus.COMPLETED)
-        return _Extent(iterations, (*shown, _REWARDS, _LINES, *_tables()), emails and ended)
+        return _Extent(iterations, (*optional, _REWARDS, _LINES, *_tables()), emails and ended)
 
     async def _email(self, run_id: str, iteration: int) -> bytes:
         query = (
@@ -154,7 +154,7 @@ class Results:
         rewards = {name: getattr(row, f"reward_{name}") for name in ("mean", "median", "min", "max", "count")}
         return _document(
             {"iteration": iteration, "step": row.step, **rewards, "success": row.success, "malformed": row.malformed}
-            | {"evaluations": [{name: getattr(each, name) for name in _FIGURES} for each in evaluations]}
+            | {"evaluations": [{name: getattr(evaluation, name) for name in _FIGURES} for evaluation in evaluations]}
         )
 
     async def _forms(
@@ -165,20 +165,20 @@ class Results:
         def write(rows: Sequence[Trajectory]) -> list[bytes]:
             return [form.write(rows) for form in forms]
 
-        mine = Trajectory.run_id == run_id, Trajectory.iteration == iteration
-        async for rows in trajectories(self._database, _ROWS_AT_ONCE, *mine):
+        of_iteration = Trajectory.run_id == run_id, Trajectory.iteration == iteration
+        async for rows in trajectories(self._database, _ROWS_AT_ONCE, *of_iteration):
             yield await asyncio.to_thread(write, rows)
         yield await asyncio.to_thread(lambda: [form.close() for form in forms])
 
 
 async def trajectories(
-    database: Database, limit: int, *mine: ColumnElement[bool]
+    database: Database, limit: int, *conditions: ColumnElement[bool]
 ) -> AsyncIterator[Sequence[Trajectory]]:
     """Yield pages of at most `limit` rows in the order of saving. No connection is held while they are used, because a
     reader can be slow."""
     after = -1
     while True:
-        page = select(Trajectory).where(*mine, Trajectory.seq > after).order_by(Trajectory.seq).limit(limit)
+        page = select(Trajectory).where(*conditions, Trajectory.seq > after).order_by(Trajectory.seq).limit(limit)
         async with database() as tx:
             rows = (await tx.execute(page)).scalars().all()
         if not rows:
@@ -204,8 +204,8 @@ class _JsonLines:
     """Writes one line for each trajectory."""
 
     def write(self, rows: Sequence[Trajectory]) -> bytes:
-        shown = (TrajectoryOut.of(row) for row in rows)
-        return "".join(f"{each.model_dump_json()}\n" for each in shown).encode()
+        lines = (TrajectoryOut.of(row) for row in rows)
+        return "".join(f"{line.model_dump_json()}\n" for line in lines).encode()
 
     def close(self) -> bytes:
         return b""

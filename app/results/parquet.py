@@ -46,12 +46,12 @@ class TrajectoryTable:
 
         columns = {name: [_value(getattr(row, name), kind) for row in rows] for name, kind in _COLUMNS.items()}
         self._writer.write_table(pa.table(columns, schema=self._schema))
-        return self._sink.taken()
+        return self._sink.drain()
 
     def close(self) -> bytes:
         """Return the last part of the file."""
         self._writer.close()
-        return self._sink.taken()
+        return self._sink.drain()
 
 
 def _schema() -> "pa.Schema":
@@ -73,7 +73,7 @@ def _value(value: Any, kind: type) -> Any:
 
 
 class _Sink(io.RawIOBase):
-    """Buffers what is written until it is taken."""
+    """Buffers what is written until it is drained."""
 
     def __init__(self) -> None:
         self._written: list[bytes] = []
@@ -85,7 +85,7 @@ class _Sink(io.RawIOBase):
         self._written.append(bytes(data))
         return len(self._written[-1])
 
-    def taken(self) -> bytes:
+    def drain(self) -> bytes:
         """Return everything written since the last call."""
         written, self._written = self._written, []
         return b"".join(written)

@@ -35,18 +35,18 @@ async def summarise(database: Database, run_id: str) -> dict[str, Any]:
 
 
 def _held_out(evaluations: list[Evaluation], best_step: int | None) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    by_mode: dict[str, Any] = {}
     for mode in ("sampled", "greedy"):
         for split in _SPLITS:
             rows = [row for row in evaluations if row.mode == mode and row.split == split]
             before = next((row for row in rows if row.iteration == 0), None)
             after = next((row for row in reversed(rows) if row.step == best_step), None)
             if before is not None and after is not None:
-                found[mode] = {"split": split, "before": _figures(before), "after": _figures(after)}
+                by_mode[mode] = {"split": split, "before": _figures(before), "after": _figures(after)}
                 if before.scenarios < after.scenarios and after.difference is not None:
-                    found[mode]["after_on_same_scenarios"] = before.success + after.difference["mean"]
+                    by_mode[mode]["after_on_same_scenarios"] = before.success + after.difference["mean"]
                 break
-    return found
+    return by_mode
 
 
 def _figures(row: Evaluation) -> dict[str, Any]:

@@ -25,7 +25,7 @@ _ROWS_AT_ONCE = 200
 _BYTES_AT_ONCE = 1_000_000
 """A piece has more only if a single row has."""
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "\t", "\r", "\n")
-"""How a cell begins that a spreadsheet can take for a formula, also with full-width signs."""
+"""Beginnings of cells that a spreadsheet can take for a formula, also with full-width signs."""
 _ITERATION = (
     "iteration", "step", "best_step", "reward_mean", "reward_median", "reward_min", "reward_max", "reward_count",
     "success", "malformed", "failed_rollouts", "no_signal", "sampled_step", "staleness", "finished_at",
@@ -73,9 +73,9 @@ class Tables:
         header = [*_EVALUATION, "success_low", "success_high", *(f"difference.{name}" for name in of_difference)]
         yield _lines([header])
         for row in rows:
-            found = row.difference or {}
+            difference = row.difference or {}
             figures = [getattr(row, name) for name in _EVALUATION]
-            differences = [found.get(name) for name in of_difference]
+            differences = [difference.get(name) for name in of_difference]
             yield _lines([[*figures, *wilson(row.success, row.scenarios), *differences]])
 
 
@@ -86,7 +86,7 @@ class RolloutTable:
     """
 
     def __init__(self, run_id: str) -> None:
-        self._mine = Trajectory.run_id == run_id
+        self._of_run = Trajectory.run_id == run_id
         self._sizes: deque[tuple[int, int]] = deque()
         """The next rollouts: their `seq` and about how many bytes they have."""
         self._after = -2
@@ -106,7 +106,7 @@ class RolloutTable:
                 last, size = self._sizes.popleft()
                 total += size
             columns: list[ColumnElement[Any]] = [getattr(Trajectory, name) for name in _ROLLOUT]
-            these = (self._mine, Trajectory.seq > self._after, Trajectory.seq <= last)
+            these = (self._of_run, Trajectory.seq > self._after, Trajectory.seq <= last)
             rows = (await tx.execute(select(*columns).where(*these).order_by(Trajectory.seq))).all()
         self._after = last
         return _lines(rows)
@@ -117,7 +117,7 @@ class RolloutTable:
         stored = func.pg_column_size(Trajectory.scenario) + func.pg_column_size(Trajectory.outcome)
         before = func.sum(stored).over(order_by=Trajectory.seq) - stored
         first = select(Trajectory.seq, Trajectory.scenario, Trajectory.outcome, before.label("before")).where(
-            self._mine, Trajectory.seq > self._after
+            self._of_run, Trajectory.seq > self._after
         )
         rollout = first.order_by(Trajectory.seq).limit(_ROWS_AT_ONCE).subquery().c
         size = func.octet_length(cast(rollout.scenario, Text)) + func.octet_length(cast(rollout.outcome, Text))
@@ -126,13 +126,13 @@ class RolloutTable:
 
 def _flat(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Return nested figures with names such as `timing.rollout_s`."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in figures.items():
         if isinstance(value, Mapping):
-            found |= {f"{name}.{key}": inner for key, inner in value.items()}
+            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
         else:
-            found[name] = value
-    return found
+            flat[name] = value
+    return flat
 
 
 def _lines(rows: Iterable[Sequence[Any]]) -> bytes:

@@ -115,7 +115,7 @@ class Meter:
     def used(self) -> Usage:
         """Tokens and their price so far."""
         phases = (*self._unfinished.values(), *self._lost.values())
-        return sum((used for each in phases for used in each.values()), self._before)
+        return sum((used for usages in phases for used in usages.values()), self._before)
 
     @property
     def spent(self) -> RunUsage:
@@ -131,22 +131,22 @@ class Meter:
         """Record that `seconds` of driving and a finished iteration were saved."""
         self._seconds += seconds
         self._settled_at += seconds
-        for each in (self._unfinished, self._lost):
-            self._before = sum(each.pop(iteration, {}).values(), self._before)
+        for usages in (self._unfinished, self._lost):
+            self._before = sum(usages.pop(iteration, {}).values(), self._before)
         self.iteration = iteration + 1
 
-    def for_iteration(self, iteration: int, kept: Mapping[Phase, Usage]) -> "IterationMeter":
-        self.keep(iteration, kept)
+    def for_iteration(self, iteration: int, journaled: Mapping[Phase, Usage]) -> "IterationMeter":
+        self.keep(iteration, journaled)
         return IterationMeter(self, iteration)
 
-    def keep(self, iteration: int, kept: Mapping[Phase, Usage]) -> None:
-        """Keep only this much of the iteration's usage. The rest led to nothing and counts as lost."""
+    def keep(self, iteration: int, journaled: Mapping[Phase, Usage]) -> None:
+        """Keep only the iteration's journaled usage. The rest led to nothing and counts as lost."""
         lost = self._lost.setdefault(iteration, {})
         for phase, used in self._unfinished.get(iteration, {}).items():
-            more = _subtract(used, kept.get(phase, Usage()))
+            more = _subtract(used, journaled.get(phase, Usage()))
             if more.tokens or more.usd:
                 lost[phase] = lost.get(phase, Usage()) + more
-        self._unfinished[iteration] = dict(kept)
+        self._unfinished[iteration] = dict(journaled)
 
     @asynccontextmanager
     async def reserve(
@@ -188,10 +188,10 @@ class Meter:
 
     async def extend(self, reservation: "MeterReservation", most: Callable[[], Usage]) -> None:
         """Reserve more for a running call once it fits. Raises RunBudgetReached."""
-        while (more := _subtract(most(), reservation.left)).tokens:
+        while (more := _subtract(most(), reservation.remaining)).tokens:
             exceeded = self._exceeded(more)
             if exceeded is None:
-                reservation.left += more
+                reservation.remaining += more
                 return
             if all(other.waits for other in self._open if other is not reservation):
                 raise self._stop_at(exceeded)
@@ -215,7 +215,7 @@ class Meter:
         self._changed = asyncio.Event()
 
     def _exceeded(self, needed: Usage | None) -> BudgetExceeded | None:
-        spent, more = self.spent, sum((each.left for each in self._open), needed or Usage())
+        spent, more = self.spent, sum((reservation.remaining for reservation in self._open), needed or Usage())
         after = {
             "usd": spent.usd + (more.usd or 0.0),
             "minutes": spent.minutes,
@@ -250,8 +250,8 @@ class MeterReservation:
     meter: Meter
     iteration: int
     phase: Phase
-    left: Usage
-    """The reserved usage that is left."""
+    remaining: Usage
+    """The reserved usage that is not spent yet."""
     waits: bool = False
     """Whether the call waits because it needs more than there is."""
 
@@ -260,7 +260,7 @@ class MeterReservation:
             await self.meter.extend(self, most)
 
     def spend(self, used: Usage) -> None:
-        self.left = _subtract(self.left, used)
+        self.remaining = _subtract(self.remaining, used)
         self.meter.spend(self.iteration, self.phase, used)
 
 

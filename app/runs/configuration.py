@@ -57,8 +57,8 @@ def make_own_agent(environment: Choice, modules: Sequence[str]) -> Agent | None:
     `modules` are those whose functions the operator allows. Raises ValueError.
     """
     if (build := traits(environment.name).agent) is not None:
-        own: Agent = build(environment.config)
-        return own
+        agent: Agent = build(environment.config)
+        return agent
     runner = runner_of(environment)
     return load_function(runner, modules) if isinstance(runner, PythonFunction) else None
 

@@ -42,13 +42,13 @@ def cost_of(calls_usd: Iterable[float | None], seconds: float, price_per_hour: f
 
 
 async def stored_price(database: Database) -> float | None:
-    """Return what an hour of a machine costs whose process names no price, in US dollars; None if nobody has said."""
+    """Return the price in US dollars of an hour of a machine whose process names none; None if no price is stored."""
     async with database() as tx:
         return (await tx.execute(select(STORED_PRICE))).scalar_one()
 
 
 async def store_price(database: Database, price_per_hour: float | None) -> None:
-    """Change the stored price. Runs keep theirs; those that ran before there was one get the first."""
+    """Change the stored price. Runs keep theirs; runs that started before any price was stored get the first one."""
     async with database.begin() as tx:
         await tx.execute(delete(Setting).where(Setting.name == _PRICE))
         if price_per_hour is None:

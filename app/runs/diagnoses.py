@@ -25,8 +25,8 @@ async def facts_of(database: Database, run_id: str) -> list[Facts]:
     """Return the facts of a run's saved iterations in order. Iterations of earlier versions have none."""
     query = select(Iteration.facts).where(Iteration.run_id == run_id, Iteration.facts.is_not(None))
     async with database() as tx:
-        found = (await tx.execute(query.order_by(Iteration.iteration))).scalars()
-        return [Facts.parse(facts) for facts in found if facts is not None]
+        rows = (await tx.execute(query.order_by(Iteration.iteration))).scalars()
+        return [Facts.parse(facts) for facts in rows if facts is not None]
 
 
 async def diagnoses_of(database: Database, run_id: str) -> Sequence[SavedDiagnosis]:
@@ -44,23 +44,25 @@ async def save(
     tx: AsyncSession,
     lease: Lease[Run],
     iteration: int,
-    found: Sequence[Diagnosis],
+    diagnoses: Sequence[Diagnosis],
     rule: DiagnosisRule,
     collapse_pause: str | None = None,
 ) -> None:
     """Save the diagnoses after an iteration, with an event for each that was named or cleared. `collapse_pause` is why
     on_collapse pauses the run now."""
-    mine = select(SavedDiagnosis.cause, SavedDiagnosis.state).where(SavedDiagnosis.run_id == lease.id)
-    before = {cause: state for cause, state in (await tx.execute(mine)).all()}  # noqa: C416 - rows are no tuples to mypy
-    for each in found:
-        row = _row(each)
+    of_run = select(SavedDiagnosis.cause, SavedDiagnosis.state).where(SavedDiagnosis.run_id == lease.id)
+    before = {cause: state for cause, state in (await tx.execute(of_run)).all()}  # noqa: C416 - rows are no tuples to mypy
+    for diagnosis in diagnoses:
+        row = _row(diagnosis)
         statement = insert(SavedDiagnosis).values(run_id=lease.id, **row)
         await tx.execute(statement.on_conflict_do_update(index_elements=["run_id", "cause"], set_=row))
-    changed = [each for each in found if before.get(each.cause) != each.state]
-    for each in changed:
-        data = {name: value for name, value in _row(each).items() if name not in ("explained_by", "named_at_iteration")}
+    changed = [diagnosis for diagnosis in diagnoses if before.get(diagnosis.cause) != diagnosis.state]
+    for diagnosis in changed:
+        data = {
+            name: value for name, value in _row(diagnosis).items() if name not in ("explained_by", "named_at_iteration")
+        }
         await append(tx, lease.id, EventType.RUN_DIAGNOSIS, lease.actor, data, iteration=iteration)
-    values: dict[str, Json] = {"causes": [str(cause) for cause in current_causes(found)]}
+    values: dict[str, Json] = {"causes": [str(cause) for cause in current_causes(diagnoses)]}
     if (reason := collapse_pause or pause_reason(changed, rule)) is not None:
         values["diagnosis_pause"] = reason
     await tx.execute(update(Run).where(Run.id == lease.id).values(**values))
@@ -74,12 +76,12 @@ def pause_reason(changed: Sequence[Diagnosis], rule: DiagnosisRule) -> str | Non
     if rule.action != "pause":
         return None
     least = Severity(rule.severity).rank
-    serious = [each for each in changed if _is_news(each) and each.severity.rank >= least]
+    serious = [diagnosis for diagnosis in changed if _is_news(diagnosis) and diagnosis.severity.rank >= least]
     return f"{serious[0].cause}: {serious[0].summary} (on_diagnosis)" if serious else None
 
 
-def _is_news(found: Diagnosis) -> bool:
-    return found.state == "active" and found.explained_by is None
+def _is_news(diagnosis: Diagnosis) -> bool:
+    return diagnosis.state == "active" and diagnosis.explained_by is None
 
 
 async def check_rule(database: Database, run_id: str) -> None:
@@ -91,16 +93,16 @@ async def check_rule(database: Database, run_id: str) -> None:
         raise DiagnosisStop(reason)
 
 
-def _row(found: Diagnosis) -> dict[str, Json]:
-    remedy = {"text": found.remedy.text, "how": found.remedy.how, "request": found.remedy.request}
+def _row(diagnosis: Diagnosis) -> dict[str, Json]:
+    remedy = {"text": diagnosis.remedy.text, "how": diagnosis.remedy.how, "request": diagnosis.remedy.request}
     return {
-        "cause": str(found.cause),
-        "state": found.state,
-        "severity": str(found.severity),
-        "first_iteration": found.first_iteration,
-        "named_at_iteration": found.named_at_iteration,
-        "summary": found.summary,
-        "evidence": dict(found.evidence),
+        "cause": str(diagnosis.cause),
+        "state": diagnosis.state,
+        "severity": str(diagnosis.severity),
+        "first_iteration": diagnosis.first_iteration,
+        "named_at_iteration": diagnosis.named_at_iteration,
+        "summary": diagnosis.summary,
+        "evidence": dict(diagnosis.evidence),
         "remedy": remedy,
-        "explained_by": found.explained_by,
+        "explained_by": diagnosis.explained_by,
     }

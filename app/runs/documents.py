@@ -69,10 +69,13 @@ def _size(kind: Kind, content: Sequence[Json]) -> Mapping[str, int]:
 
 async def save(tx: AsyncSession, documents: Iterable[NewDocument]) -> None:
     """Save documents in the caller's transaction. Those that are already stored stay as they are."""
-    for each in documents:
-        content = cast(literal(each.text, Text), JSONB)
+    for new_document in documents:
+        content = cast(literal(new_document.text, Text), JSONB)
         row = insert(Document).values(
-            project=each.project, sha256=each.reference["sha256"], kind=each.kind, content=content
+            project=new_document.project,
+            sha256=new_document.reference["sha256"],
+            kind=new_document.kind,
+            content=content,
         )
         await tx.execute(row.on_conflict_do_nothing())
 
@@ -121,10 +124,10 @@ async def _of_document(
     if project is not None:
         query = query.where(Document.project.in_((project, ANY_PROJECT)))
     async with database() as tx:
-        found = (await tx.execute(query)).scalar_one_or_none()
-    if found is None:
+        selected = (await tx.execute(query)).scalar_one_or_none()
+    if selected is None:
         raise UnknownDocument(kind, hash)
-    return found
+    return selected
 
 
 async def listed(
@@ -162,7 +165,7 @@ def extract_documents(environment: Choice, resolved: Choice, project: str) -> tu
     for kind, hash in list(_references(config)):
         config[kind] = {"sha256": hash, **_size(kind, contents[kind])}
     new = [document(project, kind, contents[kind]) for kind in KINDS if isinstance(config.get(kind), list)]
-    config.update((each.kind, dict(each.reference)) for each in new)
+    config.update((new_document.kind, dict(new_document.reference)) for new_document in new)
     return Choice(name=environment.name, config=config), new
 
 

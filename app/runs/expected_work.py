@@ -48,14 +48,14 @@ class WorkForecast:
 def expected_rollouts(request: Mapping[str, Json], iterations: int) -> RolloutForecast:
     """Return the rollouts of a run with this whole request and this number of iterations of GRPO."""
     held_out = request["evaluation"]
-    each = held_out["samples"] + 1  # plus a greedy one
+    rollouts_per_scenario = held_out["samples"] + 1  # plus a greedy one
     numbers = range(0 if request.get("warm_start") else 1, iterations + 1)  # 0 is the last one on demonstrations
     evaluations = sum(number % held_out["every"] == 0 or number == iterations for number in numbers)
     training = iterations * request["groups_per_iteration"] * request["rollouts_per_group"]
     return RolloutForecast(
-        baseline=each * (held_out["scenarios"] + held_out["test_scenarios"]),
+        baseline=rollouts_per_scenario * (held_out["scenarios"] + held_out["test_scenarios"]),
         training=training,
-        evaluations=each * (evaluations * held_out["scenarios"] + held_out["test_scenarios"]),
+        evaluations=rollouts_per_scenario * (evaluations * held_out["scenarios"] + held_out["test_scenarios"]),
         replacements=training if request.get("replace_groups") else 0,
     )
 
@@ -80,5 +80,5 @@ async def expected_work(database: Database, run: Run) -> WorkForecast:
         .group_by(newest.c.rollouts)
     )
     async with database() as tx:
-        found = (await tx.execute(took)).one_or_none()
-    return WorkForecast(rollouts, None if found is None else rollouts.total * found[1] / found[0])
+        newest_run = (await tx.execute(took)).one_or_none()
+    return WorkForecast(rollouts, None if newest_run is None else rollouts.total * newest_run[1] / newest_run[0])

@@ -37,8 +37,8 @@ _CALLS: ColumnElement[list[Json]] = literal_column(
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Which rollouts: those of a run's held-out evaluations of one split and mode."""
+class _Selection:
+    """Selects the rollouts of a run's held-out evaluations of one split and mode."""
 
     run_id: str
     split: str
@@ -57,33 +57,33 @@ class _Place:
 
 async def film(database: Database, run_id: str, split: Split, mode: Mode) -> FilmOut:
     """Return the film of a run's evaluations of one split and mode; without any, it is empty."""
-    place = _Place(run_id, split, mode)
+    selection = _Selection(run_id, split, mode)
     async with database() as tx:
-        evaluated = await _evaluated(tx, place)
-        shown = chosen(evaluated)
-        ends = [*shown[:1], *shown[-1:]]
-        total, scenarios = await _scenarios(tx, place, {each.iteration for each in ends})
-        counts = await _counts(tx, place, shown, list(scenarios))
-        acts = [await _acts(tx, place, each) for each in ends] if len(shown) > 1 else [[], []]
-    rows = [_scenario(id, scenario, shown, counts) for id, scenario in scenarios.items()]
-    rows.sort(key=lambda each: (*order(shares(each)), each.scenario_id))
-    found = await asyncio.to_thread(behaviours, *acts)
+        evaluated = await _evaluated(tx, selection)
+        checkpoints = chosen(evaluated)
+        ends = [*checkpoints[:1], *checkpoints[-1:]]
+        total, scenarios = await _scenarios(tx, selection, {checkpoint.iteration for checkpoint in ends})
+        counts = await _counts(tx, selection, checkpoints, list(scenarios))
+        acts = [await _acts(tx, selection, checkpoint) for checkpoint in ends] if len(checkpoints) > 1 else [[], []]
+    rows = [_scenario(id, scenario, checkpoints, counts) for id, scenario in scenarios.items()]
+    rows.sort(key=lambda scenario: (*order(shares(scenario)), scenario.scenario_id))
+    comparison = await asyncio.to_thread(behaviours, *acts)
     return FilmOut(
         run_id=run_id,
         split=split,
         mode=mode,
         checkpoints_total=len(evaluated),
-        checkpoints=shown,
+        checkpoints=checkpoints,
         scenarios_total=total,
         scenarios=rows,
-        behaviours=[_behaviour(each) for each in found.shown],
-        behaviours_compared=found.compared,
+        behaviours=[_behaviour(behaviour) for behaviour in comparison.shown],
+        behaviours_compared=comparison.compared,
     )
 
 
-def _behaviour(found: Behaviour) -> BehaviourOut:
-    points = IntervalOut.points(found.change.mean, found.change.low, found.change.high)
-    return BehaviourOut(what=found.what, before=found.before, after=found.after, points=points)
+def _behaviour(behaviour: Behaviour) -> BehaviourOut:
+    points = IntervalOut.points(behaviour.change.mean, behaviour.change.low, behaviour.change.high)
+    return BehaviourOut(what=behaviour.what, before=behaviour.before, after=behaviour.after, points=points)
 
 
 def shares(scenario: FilmScenario) -> list[float | None]:
@@ -100,9 +100,9 @@ def chosen(evaluated: Sequence[FilmCheckpoint]) -> list[FilmCheckpoint]:
     return [evaluated[number * (len(evaluated) - 1) // (most - 1)] for number in range(most)]
 
 
-async def _evaluated(tx: AsyncSession, place: _Place) -> list[FilmCheckpoint]:
+async def _evaluated(tx: AsyncSession, selection: _Selection) -> list[FilmCheckpoint]:
     """Return the evaluated checkpoints, in order."""
-    made = and_(Checkpoint.run_id == Evaluation.run_id, Checkpoint.step == Evaluation.step)
+    same_step = and_(Checkpoint.run_id == Evaluation.run_id, Checkpoint.step == Evaluation.step)
     query = (
         select(
             Evaluation.iteration,
@@ -110,23 +110,27 @@ async def _evaluated(tx: AsyncSession, place: _Place) -> list[FilmCheckpoint]:
             Evaluation.success,
             and_(Checkpoint.step.is_not(None), Checkpoint.deleted_at.is_(None)).label("is_kept"),
         )
-        .outerjoin(Checkpoint, made)
-        .where(Evaluation.run_id == place.run_id, Evaluation.split == place.split, Evaluation.mode == place.mode)
+        .outerjoin(Checkpoint, same_step)
+        .where(
+            Evaluation.run_id == selection.run_id,
+            Evaluation.split == selection.split,
+            Evaluation.mode == selection.mode,
+        )
         .order_by(Evaluation.iteration, Evaluation.step)
     )
     return [FilmCheckpoint.of(row) for row in await tx.execute(query)]
 
 
 async def _scenarios(
-    tx: AsyncSession, place: _Place, iterations: Iterable[int]
+    tx: AsyncSession, selection: _Selection, iterations: Iterable[int]
 ) -> tuple[int, dict[str, Mapping[str, Json]]]:
     """Return how many scenarios these evaluations have, and the first of them by id."""
-    mine = place.of(iterations)
-    total = (await tx.execute(select(func.count(Trajectory.scenario_id.distinct())).where(mine))).scalar_one()
+    of_evaluations = selection.of(iterations)
+    total = (await tx.execute(select(func.count(Trajectory.scenario_id.distinct())).where(of_evaluations))).scalar_one()
     query = (
         select(Trajectory.scenario_id, Trajectory.scenario)
         .ext(distinct_on(Trajectory.scenario_id))
-        .where(mine)
+        .where(of_evaluations)
         .order_by(Trajectory.scenario_id)
         .limit(MAX_SCENARIOS)
     )
@@ -139,30 +143,36 @@ _Counts = Mapping[tuple[str, int | None, int | None], tuple[int, int]]
 
 
 async def _counts(
-    tx: AsyncSession, place: _Place, shown: Sequence[FilmCheckpoint], scenarios: Sequence[str]
+    tx: AsyncSession, selection: _Selection, checkpoints: Sequence[FilmCheckpoint], scenarios: Sequence[str]
 ) -> _Counts:
     columns = (Trajectory.scenario_id, Trajectory.iteration, Trajectory.step)
     query = (
         select(*columns, func.count().filter(Trajectory.success.is_(True)), func.count())
-        .where(place.of({each.iteration for each in shown}), Trajectory.scenario_id.in_(scenarios))
+        .where(
+            selection.of({checkpoint.iteration for checkpoint in checkpoints}), Trajectory.scenario_id.in_(scenarios)
+        )
         .group_by(*columns)
     )
-    return {(id, iteration, step): (right, made) for id, iteration, step, right, made in await tx.execute(query)}
+    return {
+        (id, iteration, step): (right, rollouts) for id, iteration, step, right, rollouts in await tx.execute(query)
+    }
 
 
-def _scenario(id: str, scenario: Mapping[str, Json], shown: Sequence[FilmCheckpoint], counts: _Counts) -> FilmScenario:
-    cells = [counts.get((id, each.iteration, each.step), (0, 0)) for each in shown]
-    found = [right / made if made else None for right, made in cells]
-    since = learned_at(found)
+def _scenario(
+    id: str, scenario: Mapping[str, Json], checkpoints: Sequence[FilmCheckpoint], counts: _Counts
+) -> FilmScenario:
+    cells = [counts.get((id, checkpoint.iteration, checkpoint.step), (0, 0)) for checkpoint in checkpoints]
+    success = [right / rollouts if rollouts else None for right, rollouts in cells]
+    since = learned_at(success)
     expected = scenario["reference"].get("answer")
     return FilmScenario(
         scenario_id=id,
         task={name: _cut(value) for name, value in islice(scenario["task"].items(), _MOST_FIELDS)},
         expected=expected[:_LONGEST] if isinstance(expected, str) else None,
-        trend=trend(found),
-        learned_at=None if since is None else shown[since].iteration,
+        trend=trend(success),
+        learned_at=None if since is None else checkpoints[since].iteration,
         right=[right for right, _ in cells],
-        rollouts=[made for _, made in cells],
+        rollouts=[rollouts for _, rollouts in cells],
     )
 
 
@@ -172,11 +182,11 @@ def _cut(value: Json) -> Json:
     return value if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-async def _acts(tx: AsyncSession, place: _Place, checkpoint: FilmCheckpoint) -> list[Act]:
+async def _acts(tx: AsyncSession, selection: _Selection, checkpoint: FilmCheckpoint) -> list[Act]:
     """Return what the agent did in the rollouts of an evaluation. Messages are left in the database."""
     query = (
         select(Trajectory.scenario_id, END, _CALLS)
-        .where(place.of([checkpoint.iteration]), Trajectory.step == checkpoint.step)
+        .where(selection.of([checkpoint.iteration]), Trajectory.step == checkpoint.step)
         .order_by(Trajectory.seq)
         .limit(MAX_ACTS)
     )

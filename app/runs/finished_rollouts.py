@@ -17,19 +17,19 @@ from learnloop_service.training.rollout.chat import message_of
 
 async def finished_rollouts(database: Database, run_id: str, limit: int) -> FinishedRollouts:
     """Return the newest `limit` rollouts in the journal of a run, newest first."""
-    mine = (Journal.run_id == run_id, Journal.name.startswith(f"{ROLLOUT}/"))
+    conditions = (Journal.run_id == run_id, Journal.name.startswith(f"{ROLLOUT}/"))
     newest = (
         select(Journal.iteration, Journal.name, Journal.value, Journal.kept_at)
-        .where(*mine)
+        .where(*conditions)
         .order_by(Journal.kept_at.desc(), Journal.name)
         .limit(limit)
     )
     async with database() as tx:
-        total = (await tx.execute(select(func.count()).where(*mine))).scalar_one()
+        total = (await tx.execute(select(func.count()).where(*conditions))).scalar_one()
         rows = (await tx.execute(newest)).all()
     # In a thread, because a real model's rollouts take long to decompress and parse.
-    shown = await asyncio.to_thread(lambda: [_read(*row) for row in rows])
-    return FinishedRollouts(total=total, items=[each for each in shown if each is not None])
+    rollouts = await asyncio.to_thread(lambda: [_read(*row) for row in rows])
+    return FinishedRollouts(total=total, items=[rollout for rollout in rollouts if rollout is not None])
 
 
 def _read(iteration: int, name: str, stored: bytes, finished_at: datetime) -> FinishedRollout | None:

@@ -15,14 +15,14 @@ _KIND = case(
     else_=None,
 )
 """Rank of an evaluation's kind; null for kinds that are no headline."""
-_PLACE = (Evaluation.iteration, Evaluation.step)
+_POSITION = (Evaluation.iteration, Evaluation.step)
 
 
 def _end(
     *order: ColumnElement[int] | InstrumentedAttribute[int],
 ) -> Select[int, int, float, dict[str, object] | None, int]:
     return (
-        select(*_PLACE, Evaluation.success, Evaluation.difference, Evaluation.scenarios)
+        select(*_POSITION, Evaluation.success, Evaluation.difference, Evaluation.scenarios)
         .where(Evaluation.run_id == Run.id, _KIND.is_not(None))
         .order_by(_KIND, *order)
         .limit(1)
@@ -30,8 +30,8 @@ def _end(
     )
 
 
-_FIRST = _end(*_PLACE).lateral("first_evaluation")
-_LATEST = _end(*(each.desc() for each in _PLACE)).lateral("latest_evaluation")
+_FIRST = _end(*_POSITION).lateral("first_evaluation")
+_LATEST = _end(*(column.desc() for column in _POSITION)).lateral("latest_evaluation")
 _IS_LATER = tuple_(_LATEST.c.iteration, _LATEST.c.step) > tuple_(_FIRST.c.iteration, _FIRST.c.step)
 
 

@@ -26,7 +26,7 @@ async def drop_unscored(tx: AsyncSession, run_id: str) -> None:
     for iteration, name, value in await tx.execute(query):
         if (text := text_of(value)) is not None:  # damaged entries are repaired when a worker reads them
             entries[iteration][name] = text
-    for iteration, found in entries.items():
-        if dropped := unscored(found):
-            mine = (Journal.run_id == run_id, Journal.iteration == iteration, Journal.name.in_(dropped))
-            await tx.execute(delete(Journal).where(*mine))
+    for iteration, texts in entries.items():
+        if dropped := unscored(texts):
+            of_dropped = (Journal.run_id == run_id, Journal.iteration == iteration, Journal.name.in_(dropped))
+            await tx.execute(delete(Journal).where(*of_dropped))

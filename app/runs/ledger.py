@@ -80,14 +80,14 @@ def entries_of(result: IterationResult, meter: Meter, driven_s: float) -> list[N
     entries = []
     for phase in Phase:
         for wasted in (False, True):
-            made = [each.rollout for each, in_vain in rollouts.get(phase, ()) if in_vain == wasted]
-            used = usage_of_rollouts(made) + usage_of_calls(
+            phase_rollouts = [scored.rollout for scored, in_vain in rollouts.get(phase, ()) if in_vain == wasted]
+            used = usage_of_rollouts(phase_rollouts) + usage_of_calls(
                 call for call, in_vain in calls.get(phase, ()) if in_vain == wasted
             )
             entries.append(NewLedgerEntry(phase, 0.0 if wasted else seconds[phase], used, wasted))
     meter.keep(
         result.iteration,
-        {phase: sum((each.usage for each in entries if each.phase == phase), Usage()) for phase in Phase},
+        {phase: sum((entry.usage for entry in entries if entry.phase == phase), Usage()) for phase in Phase},
     )
     entries.append(NewLedgerEntry(OTHER, max(0.0, driven_s - sum(seconds.values()))))
     entries += _lost(meter.lost(result.iteration))
@@ -95,7 +95,7 @@ def entries_of(result: IterationResult, meter: Meter, driven_s: float) -> list[N
 
 
 def _rollouts(scored: Iterable[ScoredRollout]) -> list[tuple[ScoredRollout, bool]]:
-    return [(each, each.rollout.error is not None) for each in scored]
+    return [(scored_rollout, scored_rollout.rollout.error is not None) for scored_rollout in scored]
 
 
 def _calls(calls: Iterable[JudgeCallResult]) -> list[tuple[JudgeCallResult, bool]]:
@@ -117,14 +117,14 @@ async def save(
 
     `whole` means that the iteration is finished and the rows contain all of its tokens.
     """
-    mine = (LedgerEntry.run_id == run_id, LedgerEntry.iteration == iteration, LedgerEntry.wasted.is_(False))
-    before = {row.phase: row for row in (await tx.execute(select(LedgerEntry).where(*mine))).scalars()}
+    of_iteration = (LedgerEntry.run_id == run_id, LedgerEntry.iteration == iteration, LedgerEntry.wasted.is_(False))
+    before = {row.phase: row for row in (await tx.execute(select(LedgerEntry).where(*of_iteration))).scalars()}
     merged = {entry.phase: entry for entry in entries if not entry.wasted}
     for phase, row in before.items():
         entry, stored = merged.get(phase, NewLedgerEntry(phase)), _usage(row)
         usage = entry.usage if whole else _most(entry.usage, stored)
         merged[phase] = replace(entry, seconds=entry.seconds + row.seconds, usage=usage)
-    await tx.execute(delete(LedgerEntry).where(*mine))
+    await tx.execute(delete(LedgerEntry).where(*of_iteration))
     rows = [
         {
             "run_id": run_id,
@@ -155,13 +155,13 @@ async def save_unfinished(database: Database, lease: Lease[Run], meter: Meter, s
 
 async def prior_usage(database: Database, run_id: str) -> PriorUsage:
     """Return what a run used before this worker drives it."""
-    mine = (JudgeCall.run_id == run_id, JudgeCall.cached.is_(False))
+    uncached = (JudgeCall.run_id == run_id, JudgeCall.cached.is_(False))
     most = select(
         select(func.max(cast(Trajectory.prompt_tokens, Float) / Trajectory.turns))
         .where(Trajectory.run_id == run_id, Trajectory.turns > 0)
         .scalar_subquery(),
         *(
-            select(func.max(column)).where(*mine).scalar_subquery()
+            select(func.max(column)).where(*uncached).scalar_subquery()
             for column in (JudgeCall.prompt_tokens, JudgeCall.completion_tokens, JudgeCall.cost_usd)
         ),
     )
@@ -208,13 +208,13 @@ async def totals(tx: AsyncSession, run_id: str) -> Totals:
     return totals_of([dict(row) for row in (await tx.execute(sums_of(run_id))).mappings()])
 
 
-async def change_budget(tx: AsyncSession, run: Run, given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Change the budget of a resumed run, unless `given` is None, and return it.
+async def change_budget(tx: AsyncSession, run: Run, limits: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Change the limits of a resumed run's budget, unless `limits` is None, and return the budget.
 
     Raises Conflict if it would stop the run again.
     """
     stored = run.stored_request.budget
-    budget = {**(asdict(stored) if stored else {}), **(given or {})}
+    budget = {**(asdict(stored) if stored else {}), **(limits or {})}
     reached = select(Event.data).where(
         Event.run_id == run.id, Event.seq == run.event_seq - 1, Event.type == EventType.BUDGET_REACHED
     )
@@ -226,7 +226,7 @@ async def change_budget(tx: AsyncSession, run: Run, given: Mapping[str, Any] | N
                 f"The run has used up its budget. Resume it with a `budget` whose {limit} is at least {amount(needs)} "
                 f"and more than {amount(shortage['max'])}."
             )
-    if given is not None:
+    if limits is not None:
         run.request = {**run.request, "budget": budget}
     return budget
 

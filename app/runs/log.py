@@ -65,8 +65,8 @@ _PAGE = text(
 async def run_log(
     database: Database, run_id: str, levels: Collection[LogLevel], *, is_by_level: bool, start: int, limit: int
 ) -> RunLog:
-    """Return `limit` lines of these levels from the one numbered `start`, newest first; `is_by_level`: and the worst
-    level before the others."""
+    """Return `limit` lines of these levels from number `start` on, newest first; with `is_by_level` the lines of the
+    worst level come first."""
     ranks = [rank for rank, level in enumerate(_LEVELS) if level in levels]
     selection = {"run_id": run_id, "ranks": ranks, "is_by_level": is_by_level, "start": start, "limit": limit + 1}
     async with database() as tx:

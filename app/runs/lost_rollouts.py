@@ -7,12 +7,12 @@ from typing import Any
 
 def lost_warnings(iterations: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return warnings about a run's newest iterations, given in order."""
-    concerned = [each for each in iterations if each["lost_rollouts"]]
+    concerned = [iteration for iteration in iterations if iteration["lost_rollouts"]]
     if not concerned:
         return []
     kinds = Counter[str]()
-    for each in concerned:
-        kinds.update(each["lost_rollouts"])
+    for iteration in concerned:
+        kinds.update(iteration["lost_rollouts"])
     counts = ", ".join(f"{kind}: {count}" for kind, count in sorted(kinds.items()))
     return [
         f"Rollouts were lost for reasons that are not the agent's ({counts}), the last ones in iteration "

@@ -117,9 +117,9 @@ async def _read_iterations(tx: AsyncSession, run_id: str, series: "_Series") -> 
             series.add(iteration, prefix, row[prefix])
         if isinstance(row["groups"], Mapping):  # earlier versions stored a list
             counts[iteration] = {name: sum(of) for name, of in row["groups"].items() if _is_count(of)}
-    names = {name for each in counts.values() for name in each}
-    for iteration, each in counts.items():  # a count that is 0 in all groups of an iteration is not stored
-        series.add(iteration, "groups", dict.fromkeys(names, 0) | each)
+    names = {name for groups in counts.values() for name in groups}
+    for iteration, groups in counts.items():  # a count that is 0 in all groups of an iteration is not stored
+        series.add(iteration, "groups", dict.fromkeys(names, 0) | groups)
 
 
 async def _read_rollouts(tx: AsyncSession, run_id: str, series: "_Series") -> None:
@@ -145,7 +145,7 @@ class _Series:
 
     def response(self, run_id: str, names: Sequence[str]) -> RunMetrics:
         """Return the series of these names. Long ones get a point for every few iterations."""
-        ordered = sorted({*self.iterations, *(iteration for each in self._values.values() for iteration in each)})
+        ordered = sorted({*self.iterations, *(iteration for values in self._values.values() for iteration in values)})
         every = -(-len(ordered) // MAX_POINTS) or 1
         bins = [ordered[start : start + every] for start in range(0, len(ordered), every)]
         return RunMetrics(

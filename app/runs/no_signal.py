@@ -35,8 +35,8 @@ async def check_rule(database: Database, run_id: str, rule: NoSignalRule) -> Non
 
 def warnings_of(iterations: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return warnings about a run's newest iterations, given in order. The baseline does not count."""
-    trained = [each for each in iterations if each["iteration"] > 0]
-    idle = [each for each in trained if each["no_signal"] is not None]
+    trained = [iteration for iteration in iterations if iteration["iteration"] > 0]
+    idle = [iteration for iteration in trained if iteration["no_signal"] is not None]
     if not idle:
         return []
     newest = idle[-1]

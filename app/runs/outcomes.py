@@ -21,24 +21,24 @@ OTHER = "other"
 async def outcomes(database: Database, run_id: str, kind: str) -> Outcomes:
     """Return the figures of a run's rollouts of a kind, without replacements (training/inclusion.py)."""
     row = Trajectory
-    mine = (row.run_id == run_id, row.kind == kind, row.iteration.is_not(None), row.replaces.is_(None))
+    of_kind = (row.run_id == run_id, row.kind == kind, row.iteration.is_not(None), row.replaces.is_(None))
     async with database() as tx:
         next_iteration = (await tx.execute(select(Run.next_iteration).where(Run.id == run_id))).scalar_one()
         every = -(-max(1, next_iteration) // MAX_COLUMNS)
         column: ColumnElement[int] = func.div(Trajectory.iteration, every)
-        ended = select(column, END, func.count(), func.count(Trajectory.reward)).where(*mine).group_by(column, END)
-        rows = [(int(place), end or "", count, scored) for place, end, count, scored in await tx.execute(ended)]
-        sums = [(int(place), name, total) for place, name, total in await tx.execute(_parts(column, mine))]
-    places = sorted({place for place, *_ in rows})
+        ended = select(column, END, func.count(), func.count(Trajectory.reward)).where(*of_kind).group_by(column, END)
+        rows = [(int(index), end or "", count, scored) for index, end, count, scored in await tx.execute(ended)]
+        sums = [(int(index), name, total) for index, name, total in await tx.execute(_parts(column, of_kind))]
+    indices = sorted({index for index, *_ in rows})
     scored = Counter[int]()
-    for place, _, _, count in rows:
-        scored[place] += count
-    parts = _by_name(sums, places)
-    ends = _by_name(((place, end, count) for place, end, count, _ in rows), places)
-    counts = [scored[place] for place in places]
+    for index, _, _, count in rows:
+        scored[index] += count
+    parts = _by_name(sums, indices)
+    ends = _by_name(((index, end, count) for index, end, count, _ in rows), indices)
+    counts = [scored[index] for index in indices]
     return Outcomes(
         every=every,
-        iterations=[min((place + 1) * every, max(1, next_iteration)) - 1 for place in places],
+        iterations=[min((index + 1) * every, max(1, next_iteration)) - 1 for index in indices],
         ends=[EndCounts(end=name, counts=[int(value) for value in values]) for name, values in ends.items()],
         parts=[PartMeans(part=name, means=_means(values, counts)) for name, values in parts.items()],
     )
@@ -48,7 +48,7 @@ def _means(sums: Sequence[float], counts: Sequence[int]) -> list[float | None]:
     return [value / count if count else None for value, count in zip(sums, counts, strict=True)]
 
 
-def _parts(column: ColumnElement[int], mine: Sequence[ColumnElement[bool]]) -> Select[int, str, float]:
+def _parts(column: ColumnElement[int], of_kind: Sequence[ColumnElement[bool]]) -> Select[int, str, float]:
     """Select the sums of the parts of rewards by column and name."""
     part = func.jsonb_each_text(Trajectory.reward_parts).table_valued("key", "value")
     total = func.sum(cast(part.c.value, Float))
@@ -57,21 +57,21 @@ def _parts(column: ColumnElement[int], mine: Sequence[ColumnElement[bool]]) -> S
         select(column, part.c.key, total)
         .select_from(Trajectory)
         .join(part, scored)
-        .where(*mine)
+        .where(*of_kind)
         .group_by(column, part.c.key)
     )
 
 
-def _by_name(figures: Iterable[tuple[int, str, float]], places: Sequence[int]) -> dict[str, list[float]]:
+def _by_name(figures: Iterable[tuple[int, str, float]], indices: Sequence[int]) -> dict[str, list[float]]:
     """Return the figures of each name by column, the name with the most first; rare names share one."""
-    found: defaultdict[str, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
-    for place, name, value in figures:
-        found[name][place] += value
-    ranked = sorted(found, key=lambda name: (-_size(found[name]), name))
-    named: dict[str, Mapping[int, float]] = {name: found[name] for name in ranked[:MAX_NAMES]}
+    by_name: defaultdict[str, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for index, name, value in figures:
+        by_name[name][index] += value
+    ranked = sorted(by_name, key=lambda name: (-_size(by_name[name]), name))
+    named: dict[str, Mapping[int, float]] = {name: by_name[name] for name in ranked[:MAX_NAMES]}
     if rest := ranked[MAX_NAMES:]:
-        named[OTHER] = {place: sum(found[name][place] for name in rest) for place in places}
-    return {name: [values.get(place, 0) for place in places] for name, values in named.items()}
+        named[OTHER] = {index: sum(by_name[name][index] for name in rest) for index in indices}
+    return {name: [values.get(index, 0) for index in indices] for name, values in named.items()}
 
 
 def _size(values: Mapping[int, float]) -> float:

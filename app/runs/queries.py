@@ -55,13 +55,13 @@ _MOST_VALUES = 64
 
 
 def _cut(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return a JSON object whose long values are cut, and are texts then. Short objects, also by how they are
-    compressed, stay as they are."""
-    each = select(func.jsonb_each(column).table_valued("key", "value")).limit(_MOST_VALUES).subquery()
-    text = type_coerce(each.c.value, JSONB).op("#>>")(literal_column("'{}'::text[]"))
+    """Return a JSON object whose long values are cut, which makes them texts. An object that is short, at least when
+    compressed, stays as it is."""
+    entries = select(func.jsonb_each(column).table_valued("key", "value")).limit(_MOST_VALUES).subquery()
+    text = type_coerce(entries.c.value, JSONB).op("#>>")(literal_column("'{}'::text[]"))
     shortened = func.to_jsonb(func.concat(func.left(text, _LONGEST), "…"))
-    value = case((func.length(text) > _LONGEST, shortened), else_=each.c.value)
-    cut = select(func.coalesce(func.jsonb_object_agg(each.c.key, value), literal_column("'{}'::jsonb")))
+    value = case((func.length(text) > _LONGEST, shortened), else_=entries.c.value)
+    cut = select(func.coalesce(func.jsonb_object_agg(entries.c.key, value), literal_column("'{}'::jsonb")))
     return case((func.pg_column_size(column) < _WHOLE_BYTES, column), else_=cut.scalar_subquery())
 
 
@@ -133,8 +133,8 @@ def _figures_query() -> Select[Run, Any, Any, Any, Any, Any]:
         _object({name: getattr(Evaluation, name) for name in EVALUATION}),
         *(getattr(Evaluation, name) for name in ("iteration", "split", "mode", "step")),
     )
-    # Evaluations are rarer than iterations, so these are the newest of their own. The verdict needs the best
-    # checkpoint's, however long ago it was made.
+    # Evaluations are rarer than iterations, so the newest ones are counted separately. The verdict needs those of the
+    # best checkpoint, however old they are.
     evaluated = select(Evaluation.iteration).where(Evaluation.run_id == Run.id).correlate(Run).distinct()
     oldest = evaluated.order_by(Evaluation.iteration.desc()).offset(SHOWN_ITERATIONS - 1).limit(1).scalar_subquery()
     deliveries = (
@@ -172,8 +172,8 @@ class RunQueries:
     async def figures(self, run_ids: Sequence[str]) -> dict[str, RunFigures]:
         """Return the figures of those runs that exist, in one statement."""
         async with self._database() as tx:
-            found = (await tx.execute(_FIGURES, {"run_ids": run_ids})).all()
-        return {run.id: _figures(run, *lists) for run, *lists in found}
+            rows = (await tx.execute(_FIGURES, {"run_ids": run_ids})).all()
+        return {run.id: _figures(run, *lists) for run, *lists in rows}
 
     async def curves(self, run_ids: Sequence[str], points: int) -> dict[str, list[float]]:
         """Return mean rewards by run, in the order of iterations, evenly thinned out to at most `points` per run."""
@@ -186,8 +186,8 @@ class RunQueries:
             .group_by(Iteration.run_id)
         )
         async with self._database() as tx:
-            found = await tx.execute(query, {"run_ids": run_ids})
-            return {run_id: [mean for mean in means if mean is not None] for run_id, means in found}
+            rows = await tx.execute(query, {"run_ids": run_ids})
+            return {run_id: [mean for mean in means if mean is not None] for run_id, means in rows}
 
     async def verdicts(self, runs: Sequence[Run]) -> dict[str, RunVerdict]:
         """Return the verdicts on those runs, by run."""
@@ -196,10 +196,10 @@ class RunQueries:
 
     async def iterations(self, run_id: str, *, after: int, limit: int) -> Sequence[ShownIteration]:
         """Return iterations in order, from the one after `after`."""
-        mine = and_(Reflection.run_id == Iteration.run_id, Reflection.iteration == Iteration.iteration)
+        of_iteration = and_(Reflection.run_id == Iteration.run_id, Reflection.iteration == Iteration.iteration)
         query = (
             select(Iteration, Trajectory)
-            .outerjoin(Reflection, mine)
+            .outerjoin(Reflection, of_iteration)
             .outerjoin(Trajectory, Trajectory.id == Reflection.trajectory_id)
             .options(defer(Trajectory.messages), defer(Trajectory.tools), defer(Trajectory.additional_histories))
             .where(Iteration.run_id == run_id, Iteration.iteration > after)
@@ -212,8 +212,8 @@ class RunQueries:
     async def reflection(self, run_id: str, iteration: int | None) -> Reflection:
         """Return what was learned after an iteration; None means the newest. Raises NotFound."""
         # a fork starts with its parent's reflection as -1
-        own = (Reflection.run_id == run_id, Reflection.iteration >= 0)
-        query = select(Reflection).where(*own).order_by(Reflection.iteration.desc()).limit(1)
+        of_run = (Reflection.run_id == run_id, Reflection.iteration >= 0)
+        query = select(Reflection).where(*of_run).order_by(Reflection.iteration.desc()).limit(1)
         if iteration is not None:
             query = query.where(Reflection.iteration == iteration)
         rows = await self._rows(query)
@@ -306,8 +306,8 @@ class RunQueries:
             .limit(1)
         )
         async with self._database() as tx:
-            found = (await tx.execute(query)).scalar_one_or_none()
-        return None if found is None else StoredModel.model_validate(found)
+            model = (await tx.execute(query)).scalar_one_or_none()
+        return None if model is None else StoredModel.model_validate(model)
 
     async def require_run(self, run_id: str) -> None:
         """Raise NotFound if the run does not exist."""
@@ -343,5 +343,5 @@ def selected_engine(backend: str, project: str, name: str) -> Select[str | None]
 def _figures(
     run: Run, iterations: list[Any], evaluations: list[Any], deliveries: list[Any], sums: Any, losses: Any
 ) -> RunFigures:
-    by_state = {each["state"]: each["deliveries"] for each in deliveries}
+    by_state = {row["state"]: row["deliveries"] for row in deliveries}
     return RunFigures(run, iterations, evaluations, by_state, totals_of(sums), losses)

@@ -50,10 +50,10 @@ async def queue_position(database: Database, run: Run, limits: Limits) -> QueueP
 def _ahead(run_id: str) -> ScalarSelect[int]:
     """Count the queued runs that would be claimed before that one if no run ended meanwhile."""
     turn, oldest_first = turns(Run), (Run.created_at, Run.id)
-    place = func.row_number().over(partition_by=Run.project, order_by=oldest_first)
+    rank = func.row_number().over(partition_by=Run.project, order_by=oldest_first)
     oldest = func.first_value(Run.id).over(partition_by=Run.project, order_by=oldest_first)
     queued = (
-        select(Run.id, (turn.c.running + place).label("round"), turn.c.running, turn.c.served, oldest.label("oldest"))
+        select(Run.id, (turn.c.running + rank).label("round"), turn.c.running, turn.c.served, oldest.label("oldest"))
         .join(turn, turn.c.project == Run.project)
         .where(Run.status == RunStatus.QUEUED)
         .subquery()

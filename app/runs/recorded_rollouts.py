@@ -27,7 +27,7 @@ class RecordedRollout:
 
     scenario: Scenario
     conversation: "Sequence[Message | Choice]"
-    """Its messages in order; what the model said are choices, with token ids if the rollout was archived."""
+    """Its messages in order. The model's are choices, with token ids if the rollout was archived."""
     tools: Sequence[Json]
     """The tools that the model was offered. Only an archived rollout has them exactly as the model was shown them: the
     database does not keep the order of keys."""
@@ -47,10 +47,10 @@ async def recorded_rollout(database: Database, row: Trajectory) -> RecordedRollo
         )
         async with database() as tx:
             records = (await tx.execute(query)).all()
-        found = await asyncio.to_thread(_find, row.id, scenario, records)
-        if found is not None:
-            return found
-    conversation = await asyncio.to_thread(lambda: [_choice(each) for each in row.messages])
+        recorded = await asyncio.to_thread(_find, row.id, scenario, records)
+        if recorded is not None:
+            return recorded
+    conversation = await asyncio.to_thread(lambda: [_choice(message) for message in row.messages])
     return RecordedRollout(scenario, conversation, row.tools, None)
 
 
@@ -79,7 +79,7 @@ def _find(id: str, scenario: Scenario, records: Sequence[Any]) -> RecordedRollou
 
 
 def _choice(message: dict[str, Json]) -> "Message | Choice":
-    """Return what the model said as a choice, of which only the text is known."""
+    """Return a message as a choice, without token ids, if the model wrote it."""
     from openai.types.chat.chat_completion import Choice
 
     if message["role"] != "assistant":

@@ -8,12 +8,12 @@ from learnloop_service.app.db.tables import Run
 from learnloop_service.training.protocol.model_facts import Reproducibility
 
 
-async def save_reproducibility(database: Database, lease: Lease[Run], found: Reproducibility) -> None:
+async def save_reproducibility(database: Database, lease: Lease[Run], verdict: Reproducibility) -> None:
     """Save the verdict. Once a worker's backend could not reproduce the run, it stays irreproducible."""
     keep = (
         update(Run)
         .where(lease.held(), Run.reproducible.is_not(False))
-        .values(reproducible=found.reproducible, reproducible_reason=found.reason)
+        .values(reproducible=verdict.reproducible, reproducible_reason=verdict.reason)
     )
     async with database.begin() as tx:
         await tx.execute(keep)

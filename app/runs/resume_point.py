@@ -32,10 +32,10 @@ async def state_after(database: Database, where: tuple[str, int] | None) -> Mapp
         return None
     run_id, iteration = where
     async with database() as tx:
-        found = await tx.get(Reflection, (run_id, max(iteration, INHERITED)))
-        if found is None and iteration < 1:
-            found = await tx.get(Reflection, (run_id, INHERITED))
-    return found.state if found else None
+        reflection = await tx.get(Reflection, (run_id, max(iteration, INHERITED)))
+        if reflection is None and iteration < 1:
+            reflection = await tx.get(Reflection, (run_id, INHERITED))
+    return reflection.state if reflection else None
 
 
 def begin_with(environment: Environment, state: Mapping[str, Any] | None) -> None:
@@ -62,7 +62,7 @@ async def resume_of(database: Database, run_id: str) -> Resume | None:
 
 
 async def _snapshots(tx: AsyncSession, run: Run, first: int) -> dict[int, Snapshot]:
-    """Return what the rollouts that begin after each of the run's iterations from `first` on depend on."""
+    """Return, for each of the run's iterations from `first` on, what rollouts that begin after it depend on."""
     states = await tx.execute(
         select(Iteration.iteration, Iteration.step, Reflection.state)
         .outerjoin(Reflection, and_(Reflection.run_id == Iteration.run_id, Reflection.iteration == Iteration.iteration))
@@ -86,7 +86,7 @@ async def _taught_nothing(tx: AsyncSession, run: Run, first: int) -> Mapping[int
     advantages = defaultdict[int, list[tuple[str, float | None]]](list)
     for iteration, scenario, advantage in rollouts:
         advantages[iteration].append((scenario, advantage))
-    return {iteration: _idle(kept, config.rollouts_per_group) for iteration, kept in advantages.items()}
+    return {iteration: _idle(pairs, config.rollouts_per_group) for iteration, pairs in advantages.items()}
 
 
 def _idle(advantages: Sequence[tuple[str, float | None]], size: int) -> Sequence[str]:
@@ -95,8 +95,8 @@ def _idle(advantages: Sequence[tuple[str, float | None]], size: int) -> Sequence
     groups = [advantages[start : start + size] for start in range(0, len(advantages), size)]
     if any(len(group) < size or len({scenario for scenario, _ in group}) > 1 for group in groups):
         return ()
-    known = [(group[0][0], [advantage for _, advantage in group if advantage is not None]) for group in groups]
-    return [scenario for scenario, values in known if len(values) > 1 and not any(values)]
+    by_group = [(group[0][0], [advantage for _, advantage in group if advantage is not None]) for group in groups]
+    return [scenario for scenario, values in by_group if len(values) > 1 and not any(values)]
 
 
 async def _highest(tx: AsyncSession, run_id: str) -> Validation | None:
@@ -109,8 +109,8 @@ async def _highest(tx: AsyncSession, run_id: str) -> Validation | None:
     )
 
     async def whole(iteration: int, figures: Validation) -> Validation:
-        found = await evaluated_successes(tx, run_id, iteration)
-        return replace(figures, successes=found.get(("validation", "sampled"), {}))
+        successes = await evaluated_successes(tx, run_id, iteration)
+        return replace(figures, successes=successes.get(("validation", "sampled"), {}))
 
     highest: tuple[int, Validation] | None = None
     for iteration, success, mean_reward, scenarios in (await tx.execute(query)).all():
@@ -131,10 +131,10 @@ async def evaluated_successes(tx: AsyncSession, run_id: str, iteration: int) -> 
         .where(or_(row.reward.is_not(None), row.error.is_not(None)))
         .group_by(row.split, row.mode, row.scenario_id)
     )
-    found: dict[tuple[str, str], dict[str, float]] = {}
+    successes: dict[tuple[str, str], dict[str, float]] = {}
     for split, mode, scenario_id, success in await tx.execute(query):
-        found.setdefault((split, mode), {})[scenario_id] = float(success)
-    return found
+        successes.setdefault((split, mode), {})[scenario_id] = float(success)
+    return successes
 
 
 async def sampled_steps(tx: AsyncSession, run_id: str) -> set[int]:

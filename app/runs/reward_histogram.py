@@ -23,8 +23,8 @@ COUNTS = text(
     FROM rewards, bounds GROUP BY 1, 2, 3, 4 ORDER BY 3, 4
     """
 )
-"""The bounds are computed once. Of rows that it has no statistics of yet Postgres expects a single one, and would
-compute them again for each."""
+"""The bounds are computed once. Without statistics Postgres expects a single row, and would compute them again for each
+row."""
 
 
 async def reward_histogram(database: Database, run_id: str) -> RewardHistograms:
@@ -33,7 +33,7 @@ async def reward_histogram(database: Database, run_id: str) -> RewardHistograms:
         rows = (await tx.execute(COUNTS, {"run_id": run_id, "bins": BINS})).all()
     low, high = rows[0][:2] if rows else (None, None)
     counts: dict[int, list[int]] = {}
-    for _, _, iteration, place, count in rows:
-        counts.setdefault(iteration, [0] * BINS)[place] = count
+    for _, _, iteration, index, count in rows:
+        counts.setdefault(iteration, [0] * BINS)[index] = count
     iterations = [IterationRewards(iteration=number, counts=of) for number, of in counts.items()]
     return RewardHistograms(low=low, high=high, iterations=iterations)

@@ -1,7 +1,7 @@
 """Conditions by which a run's stored rollouts are found: how they went, and what was said and called in them.
 
-They read a run's rows, to which an index leads. Of 22,000 rollouts with 10 kB of messages each that takes 25 ms, and
-2 s for a text that none of them has. An index on texts would make every write slower.
+They read a run's rows, which an index finds. With 22,000 rollouts of 10 kB of messages each this takes 25 ms, and 2 s
+for a text that none of them has. An index on texts would make every write slower.
 """
 
 import json
@@ -19,8 +19,8 @@ END: ColumnElement[str | None] = case(
     (Trajectory.error.is_not(None), FAILED), else_=Trajectory.outcome["finish"].as_string()
 )
 _CALLS = "$[*].tool_calls[*].function ? (@.name == $name)"
-_PLACES = ("@.content", "@.content[*].text", "@.tool_calls[*].function.name", "@.tool_calls[*].function.arguments")
-"""Where a message has text."""
+_TEXTS = ("@.content", "@.content[*].text", "@.tool_calls[*].function.name", "@.tool_calls[*].function.arguments")
+"""Paths of the texts of a message."""
 
 
 def conditions(
@@ -51,10 +51,10 @@ def _conditions(
         yield _exists(_CALLS, name=tool)
     if text is not None:
         # Of the flags, `q` takes the text literally and `i` ignores case. A pattern cannot be a variable of the path.
-        wanted = f'like_regex {json.dumps(text)} flag "qi"'
-        yield _exists(f"$[*] ? ({' || '.join(f'{place} {wanted}' for place in _PLACES)})")
+        pattern = f'like_regex {json.dumps(text)} flag "qi"'
+        yield _exists(f"$[*] ? ({' || '.join(f'{path} {pattern}' for path in _TEXTS)})")
 
 
 def _exists(path: str, **variables: Any) -> ColumnElement[bool]:
-    given = cast(bindparam(None, json.dumps(variables), type_=Text), JSONB)
-    return func.jsonb_path_exists(Trajectory.messages, cast(bindparam(None, path, type_=Text), JSONPATH), given)
+    arguments = cast(bindparam(None, json.dumps(variables), type_=Text), JSONB)
+    return func.jsonb_path_exists(Trajectory.messages, cast(bindparam(None, path, type_=Text), JSONPATH), arguments)

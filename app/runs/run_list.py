@@ -139,7 +139,7 @@ class RunList:
     async def page(
         self, filters: RunFilters, order: Order, after: PageEnd | None, limit: int, *, fold: bool = False
     ) -> list[Listed]:
-        """Return at most `limit` runs from the place `after`.
+        """Return at most `limit` runs after the end of the last page, `after`.
 
         With `fold`, runs of the same settings are one entry: the newest one, with the figures of all. Its value to sort
         by is then their mean, or the newest run's if it is a text.
@@ -148,13 +148,13 @@ class RunList:
         page = _paged(entries, order, after).limit(limit).subquery()
         query = select(Run, page.c.value, page.c.runs, COST).join(page, page.c.id == Run.id)
         async with self._database() as tx:
-            found = (await tx.execute(query.order_by(*_sorting(page, order)))).all()
-            several = [run.settings_hash for run, _, runs, _ in found if runs > 1]
+            listed = (await tx.execute(query.order_by(*_sorting(page, order)))).all()
+            several = [run.settings_hash for run, _, runs, _ in listed if runs > 1]
             rows = (await tx.execute(_same(filters, several))).all() if several else []
         same = {settings_hash: _figures(figures) for settings_hash, *figures in rows}
         return [
             Listed(run, value, same.get(run.settings_hash) if runs > 1 else None, cost)
-            for run, value, runs, cost in found
+            for run, value, runs, cost in listed
         ]
 
 
@@ -165,30 +165,30 @@ def _apart(filters: RunFilters, by: SortBy) -> Subquery:
 
 def _folded(filters: RunFilters, by: SortBy) -> Subquery:
     """Select id and value of the newest run of each settings."""
-    each = _matching(select(Run.id, Run.settings_hash, _key(by).label("value")), filters, by).subquery()
-    newest = func.array_agg(aggregate_order_by(each.c.value, each.c.id.desc()), type_=ARRAY(Text))[1]
+    runs = _matching(select(Run.id, Run.settings_hash, _key(by).label("value")), filters, by).subquery()
+    newest = func.array_agg(aggregate_order_by(runs.c.value, runs.c.id.desc()), type_=ARRAY(Text))[1]
     # Rounded, because a sum of floats depends on their order, and the next page is asked for by this value.
-    mean = cast(func.round(cast(func.avg(each.c.value), Numeric), 9), Float)
+    mean = cast(func.round(cast(func.avg(runs.c.value), Numeric), 9), Float)
     value = newest if by in _TEXTS else mean
-    query = select(func.max(each.c.id).label("id"), value.label("value"), func.count().label("runs"))
-    return query.group_by(each.c.settings_hash).subquery()
+    query = select(func.max(runs.c.id).label("id"), value.label("value"), func.count().label("runs"))
+    return query.group_by(runs.c.settings_hash).subquery()
 
 
 def _paged(entries: Subquery, order: Order, after: PageEnd | None) -> Select[Any, Any, Any]:
-    """Select the entries from the place on, in order. Those without a value come last."""
+    """Select the entries after the end of the last page, in order. Those without a value come last."""
     last = float("inf") if order.is_ascending else float("-inf")
     value = entries.c.value if order.by in _TEXTS else func.coalesce(entries.c.value, literal(last, Float))
-    known = select(entries.c.id, value.label("value"), entries.c.runs).subquery()
-    query = select(known.c.id, known.c.value, known.c.runs).order_by(*_sorting(known, order))
+    valued = select(entries.c.id, value.label("value"), entries.c.runs).subquery()
+    query = select(valued.c.id, valued.c.value, valued.c.runs).order_by(*_sorting(valued, order))
     if after is None:
         return query
-    columns = _sorted_by(known, order.by)
-    here, there = tuple_(*columns), tuple_(*(literal(each) for each in after[-len(columns) :]))
+    columns = _sorted_by(valued, order.by)
+    here, there = tuple_(*columns), tuple_(*(literal(bound) for bound in after[-len(columns) :]))
     return query.where(here > there if order.is_ascending else here < there)
 
 
 def _sorting(entries: Subquery, order: Order) -> list[ColumnElement[Any]]:
-    return [each.asc() if order.is_ascending else each.desc() for each in _sorted_by(entries, order.by)]
+    return [column.asc() if order.is_ascending else column.desc() for column in _sorted_by(entries, order.by)]
 
 
 def _sorted_by(entries: Subquery, by: SortBy) -> tuple[ColumnElement[Any], ...]:
@@ -223,13 +223,13 @@ def _figures(row: Sequence[Any]) -> SameSettingsOut:
 
 
 def _matching(query: Select[Any, Any], filters: RunFilters, by: SortBy) -> Select[Any, Any]:
-    """Return the query of the runs that the filters leave, with their headlines if those are needed."""
+    """Return the query of the runs that match the filters, with their headlines if those are needed."""
     if by in _OF_HEADLINES:
         query = headlines.with_headlines(query)
     if filters.search is not None:
         # Names are mostly ASCII, and comparing them without the rules of a language takes half the time.
-        found = (each.collate("C").icontains(filters.search, autoescape=True) for each in _SEARCHED)
-        query = query.where(or_(*found))
+        matches = (column.collate("C").icontains(filters.search, autoescape=True) for column in _SEARCHED)
+        query = query.where(or_(*matches))
     if filters.tag is not None:
         query = query.where(Run.tags.contains([filters.tag]))
     exact = (

@@ -27,22 +27,22 @@ def prompt_document(project: str, prompt: Prompt) -> NewDocument:
 
 
 async def pinned_prompt(
-    database: Database, data_dir: Path, given: str | None, project: str | None, where: Location
+    database: Database, data_dir: Path, reference: str | None, project: str | None, where: Location
 ) -> PromptReference | None:
     """Return the version that `NAME` or `NAME@VERSION` means now, or the prompt with that hash. Raises InvalidRequest
     at `where`."""
-    if given is None:
+    if reference is None:
         return None
     try:
-        if _SHA256.fullmatch(given):
-            await stored_text(database, project, "prompt", given)
-            version = await rows.find_content(database, project, "prompt", given, "")
+        if _SHA256.fullmatch(reference):
+            await stored_text(database, project, "prompt", reference)
+            version = await rows.find_content(database, project, "prompt", reference, "")
         else:
-            version = await references.prompt(database, data_dir, given, project)
+            version = await references.prompt(database, data_dir, reference, project)
     except (UnknownDataset, UnknownDocument) as error:
         raise InvalidRequest(where, f"{error}. Store one: learnloop prompts upload NAME FILE") from error
     if version is None:
-        return PromptReference(sha256=given)
+        return PromptReference(sha256=reference)
     return PromptReference(sha256=version.sha256, name=version.name, version=version.version)
 
 

@@ -45,4 +45,4 @@ def judged_rollout(row: Any) -> Rollout:
 
 
 def _messages(row: Any) -> Sequence[Json]:
-    return transcript([row.messages, *(each["messages"] for each in row.additional_histories)])
+    return transcript([row.messages, *(history["messages"] for history in row.additional_histories)])

@@ -53,7 +53,7 @@ LOSSES = _losses()
 
 
 class Judged(NamedTuple):
-    """What a run's verdict says besides its evaluations."""
+    """What a run's verdict depends on besides its evaluations."""
 
     best_step: int | None
     causes: Sequence[str]
@@ -79,11 +79,11 @@ async def verdicts(tx: AsyncSession, runs: Mapping[str, Judged]) -> dict[str, Ru
         .join(Run, Run.id == Evaluation.run_id)
         .where(sampled, at_ends)
     )
-    found: dict[str, list[dict[str, Any]]] = {run_id: [] for run_id in runs}
+    evaluations: dict[str, list[dict[str, Any]]] = {run_id: [] for run_id in runs}
     for run_id, *values in await tx.execute(query):
-        found[run_id].append(dict(zip(EVALUATION, values, strict=True)))
+        evaluations[run_id].append(dict(zip(EVALUATION, values, strict=True)))
     losses = {id: of for id, of in await tx.execute(select(Run.id, LOSSES).where(Run.id.in_(runs)))}  # noqa: C416
-    return {run_id: verdict(rows, *runs[run_id], losses.get(run_id)) for run_id, rows in found.items()}
+    return {run_id: verdict(rows, *runs[run_id], losses.get(run_id)) for run_id, rows in evaluations.items()}
 
 
 async def verdict_on(tx: AsyncSession, run_id: str) -> dict[str, Any]:

@@ -67,14 +67,14 @@ def filter_of(run: LearnLoopRequest) -> SessionFilter:
 
 def request_for(schedule: Schedule, due_at: datetime, champion: Promotion | None, scenarios: Json) -> LearnLoopRequest:
     """Return the learn-loop of a due time: a new model that starts from the champion, on the drawn scenarios."""
-    given: dict[str, Any] = dict(schedule.run)
-    environment = given["environment"]
+    fields: dict[str, Any] = dict(schedule.run)
+    environment = fields["environment"]
     config = {**environment["config"], "scenarios": scenarios}
-    model = given.get("model", {}) | {"project": schedule.project, "name": f"{schedule.name}-{due_at:%Y%m%d-%H%M%S}"}
+    model = fields.get("model", {}) | {"project": schedule.project, "name": f"{schedule.name}-{due_at:%Y%m%d-%H%M%S}"}
     if champion is not None:
         model["base_model"] = checkpoint_name(champion)
     return LearnLoopRequest.model_validate(
-        {**given, "source": None, "environment": {**environment, "config": config}, "model": model}
+        {**fields, "source": None, "environment": {**environment, "config": config}, "model": model}
     )
 
 
@@ -85,9 +85,9 @@ def checkpoint_name(promotion: Promotion) -> str:
 
 async def _sealed(resources: Resources, run: LearnLoopRequest, project: str) -> dict[str, Json]:
     own_agents = OwnAgentRequests(resources.database, resources.settings)
-    given = Choice(name=run.environment.name, config=run.environment.config)
+    environment = Choice(name=run.environment.name, config=run.environment.config)
     try:
-        choice, _ = await own_agents.prepared(given, project)
+        choice, _ = await own_agents.prepared(environment, project)
     except InvalidRequest as error:
         raise InvalidRequest((*_RUN, *error.loc[1:]), str(error)) from error
     return {"name": choice.name, "config": choice.config}

@@ -47,10 +47,10 @@ from learnloop_service.training.statistics.sequential import Rule
 
 LOOK_EVERY_S = 15.0
 LOOK_S = 10.0
-"""Time after which a look begins nothing more: once for starting runs, and once for what follows them."""
+"""Time after which a look begins no more work; starting runs and starting what follows them each have it once."""
 _MOST_SCENARIOS = 1_000
 _REFUSED = (ServiceError, ValueError)
-"""Errors that a repetition would meet again. A ValueError is a stored request that this version no longer accepts."""
+"""Errors that a repetition would raise again. A ValueError is a stored request that this version no longer accepts."""
 
 log = structlog.get_logger(__name__)
 
@@ -79,14 +79,14 @@ class Scheduler:
     async def look(self) -> None:
         """Deal with what is due now: at least one schedule of each project. What takes too long stays due for the next
         look, and so does what cannot be done because a service that it needs is unavailable."""
-        goes_on = _turn()
+        has_turn = _turn()
         for schedule in await self.store.due():
-            if not goes_on(schedule):
+            if not has_turn(schedule):
                 break
             await _attempt(schedule, self.start(schedule, latest_time(schedule.cron, await self.now())))
-        goes_on = _turn()
+        has_turn = _turn()
         for row, schedule, run in await self.store.ended():
-            if not goes_on(schedule):
+            if not has_turn(schedule):
                 break
             await _attempt(schedule, self._follow(row, schedule, run))
 
@@ -158,7 +158,7 @@ class Scheduler:
         log.info("run of a schedule started", schedule=schedule.id, run_id=run_id)
 
     async def _stored(self, project: str, drawn: Drawn) -> Json:
-        """Store the scenarios, with the users whom they are of, and return the reference to them."""
+        """Store the scenarios, with links to their users, and return the reference to them."""
         new = documents.document(project, "scenarios", drawn.rows)
         async with self.service.database.begin() as tx:
             await documents.save_of_users(tx, new, drawn.users)
@@ -181,8 +181,10 @@ class Scheduler:
     async def _follow(self, row: ScheduleRun, schedule: Schedule, run: Run | None) -> None:
         """Start what follows an ended run, or save why nothing does. Raises DueTimeTaken or Unavailable."""
         if run is None or run.status != RunStatus.COMPLETED:
-            said = "The run was deleted." if run is None else f"The run is {run.status}: {run.error or 'by its owner'}."
-            await self.store.finish(row, DueReason.RUN_ENDED, said)
+            detail = (
+                "The run was deleted." if run is None else f"The run is {run.status}: {run.error or 'by its owner'}."
+            )
+            await self.store.finish(row, DueReason.RUN_ENDED, detail)
         elif schedule.then == Then.NOTHING:
             await self.store.finish(row)
         elif (step := await self._learned_step(run)) is None:
@@ -215,8 +217,8 @@ class Scheduler:
         checkpoints = Checkpoints(
             service.database, self.engine, service.connect, ModelName(run.model_project, run.model_name), run.backend
         )
-        asked = Challenge(step, name, name, rule, _MOST_SCENARIOS, None, None, None)
-        await challenge(self.evaluations, checkpoints, asked, _caller(schedule), save)
+        terms = Challenge(step, name, name, rule, _MOST_SCENARIOS, None, None, None)
+        await challenge(self.evaluations, checkpoints, terms, _caller(schedule), save)
         log.info("trial of a schedule started", schedule=schedule.id, run_id=run.id)
 
     async def _release(self, row: ScheduleRun, schedule: Schedule, run: Run, step: int) -> None:
@@ -246,15 +248,15 @@ async def looking(scheduler: Scheduler) -> AsyncIterator[None]:
 
 
 def _turn() -> Callable[[Schedule], bool]:
-    """Return whether a look goes on with a schedule: as long as there is time, or if it is its project's first one."""
+    """Return a function that says whether a look has time for a schedule. It always has for a project's first one."""
     until, served = time.monotonic() + LOOK_S, set[str]()
 
-    def goes_on(schedule: Schedule) -> bool:
+    def has_turn(schedule: Schedule) -> bool:
         first = schedule.project not in served
         served.add(schedule.project)
         return first or time.monotonic() < until
 
-    return goes_on
+    return has_turn
 
 
 async def _attempt(schedule: Schedule, work: Awaitable[None]) -> None:

@@ -27,7 +27,12 @@ _CREATING = 0x7363686564756C65
 """Key of the advisory lock that serializes creations, so that the maximum holds."""
 _LOOKED_AT = 200
 """Maximum number of schedules that are looked at before the next look, which gives every project its turn again."""
-_SHOWN = (ScheduleRun, Run.status.label("run_status"), EvaluationJob.status.label("evaluation_status"), _DECISION)
+_DUE_TIME_COLUMNS = (
+    ScheduleRun,
+    Run.status.label("run_status"),
+    EvaluationJob.status.label("evaluation_status"),
+    _DECISION,
+)
 
 
 class DueTimeTaken(Exception):
@@ -36,7 +41,10 @@ class DueTimeTaken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A schedule, its number of trials, the sum of their error rates, and the latest due time as `_SHOWN`."""
+    """A schedule, its number of trials, the sum of their error rates, and its latest due time.
+
+    A due time has the columns `_DUE_TIME_COLUMNS`.
+    """
 
     schedule: Schedule
     trials: int
@@ -56,8 +64,8 @@ class ScheduleStore:
         try:
             async with self._database.begin() as tx:
                 await tx.execute(select(func.pg_advisory_xact_lock(_CREATING)))
-                mine = select(func.count()).where(Schedule.project == schedule.project)
-                if (await tx.execute(mine)).scalar_one() >= MAX_SCHEDULES:
+                of_project = select(func.count()).where(Schedule.project == schedule.project)
+                if (await tx.execute(of_project)).scalar_one() >= MAX_SCHEDULES:
                     raise Conflict(f"Project {schedule.project} has {MAX_SCHEDULES} schedules; delete one first.")
                 schedule.next_due_at = await _next(tx, schedule.cron)
                 tx.add(schedule)
@@ -75,7 +83,7 @@ class ScheduleStore:
             return existing(await tx.get(Schedule, id), "schedule", id)
 
     async def record(self, id: str) -> Record:
-        """Return a schedule with what came of it."""
+        """Return a schedule with its trials and its latest due time."""
         return (await self._records([await self.get(id)]))[0]
 
     async def listed(
@@ -89,14 +97,14 @@ class ScheduleStore:
         return await self._records(schedules)
 
     async def runs(self, id: str, *, before: datetime | None, limit: int) -> Sequence[Row[Any]]:
-        """Return the due times of a schedule, newest first, as `_SHOWN`."""
-        query = newest_first(_shown().where(ScheduleRun.schedule_id == id), ScheduleRun.due_at, before, limit)
+        """Return the due times of a schedule, newest first, with the columns `_DUE_TIME_COLUMNS`."""
+        query = newest_first(_due_times().where(ScheduleRun.schedule_id == id), ScheduleRun.due_at, before, limit)
         async with self._database() as tx:
             return (await tx.execute(query)).all()
 
     async def due_time(self, id: str, due_at: datetime) -> Row[Any]:
-        """Return one due time as `_SHOWN`."""
-        query = _shown().where(ScheduleRun.schedule_id == id, ScheduleRun.due_at == due_at)
+        """Return one due time with the columns `_DUE_TIME_COLUMNS`."""
+        query = _due_times().where(ScheduleRun.schedule_id == id, ScheduleRun.due_at == due_at)
         async with self._database() as tx:
             return (await tx.execute(query)).one()
 
@@ -154,9 +162,9 @@ class ScheduleStore:
 
     async def live_release(self, project: str, name: str) -> str | None:
         """Return the release of the promoted name that has not ended, if any."""
-        mine = and_(Release.project == project, Release.name == name, Release.state.in_(RELEASE_LIVE))
+        of_name = and_(Release.project == project, Release.name == name, Release.state.in_(RELEASE_LIVE))
         async with self._database() as tx:
-            return (await tx.execute(select(Release.id).where(mine))).scalar_one_or_none()
+            return (await tx.execute(select(Release.id).where(of_name))).scalar_one_or_none()
 
     async def skip(self, schedule: Schedule, due_at: datetime, reason: DueReason, detail: str) -> None:
         """Save why no run was started. Raises DueTimeTaken."""
@@ -170,32 +178,34 @@ class ScheduleStore:
             await tx.execute(_still_running(row).values(state=DueState.DONE, reason=reason, detail=detail))
 
     async def _records(self, schedules: Sequence[Schedule]) -> list[Record]:
-        ids = [each.id for each in schedules]
-        mine, tried = ScheduleRun.schedule_id.in_(ids), func.count(ScheduleRun.trial_alpha)
-        sums = select(ScheduleRun.schedule_id, tried, func.sum(ScheduleRun.trial_alpha)).where(mine)
+        ids = [schedule.id for schedule in schedules]
+        of_schedules, tried = ScheduleRun.schedule_id.in_(ids), func.count(ScheduleRun.trial_alpha)
+        sums = select(ScheduleRun.schedule_id, tried, func.sum(ScheduleRun.trial_alpha)).where(of_schedules)
         sums = sums.group_by(ScheduleRun.schedule_id)
         key = ScheduleRun.schedule_id
-        newest = select(key, func.max(ScheduleRun.due_at)).where(mine).group_by(key)
-        last = _shown().where(tuple_(key, ScheduleRun.due_at).in_(newest))
+        newest = select(key, func.max(ScheduleRun.due_at)).where(of_schedules).group_by(key)
+        last = _due_times().where(tuple_(key, ScheduleRun.due_at).in_(newest))
         async with self._database() as tx:
             counted = {id: (trials, expected or 0.0) for id, trials, expected in await tx.execute(sums)}
             latest = {row.ScheduleRun.schedule_id: row for row in await tx.execute(last)}
-        return [Record(each, *counted.get(each.id, (0, 0.0)), latest.get(each.id)) for each in schedules]
+        return [
+            Record(schedule, *counted.get(schedule.id, (0, 0.0)), latest.get(schedule.id)) for schedule in schedules
+        ]
 
 
-async def take(tx: AsyncSession, seen: Schedule, row: ScheduleRun) -> None:
+async def take(tx: AsyncSession, noticed: Schedule, row: ScheduleRun) -> None:
     """Add the due time, in the transaction that creates its run if it has one. Raises DueTimeTaken.
 
-    `seen` is the schedule as it was when the due time was noticed. The schedule's row is locked, so of several
-    processes that noticed it, one adds it, and a run is not started beside another one.
+    `noticed` is the schedule as it was when the due time was noticed. The schedule's row is locked, so only one of
+    several processes that noticed it adds it, and no run is started while another one is live.
     """
-    schedule = await tx.get(Schedule, seen.id, with_for_update=True, populate_existing=True)
-    if schedule is None or schedule.next_due_at != seen.next_due_at or seen.next_due_at is None:
+    schedule = await tx.get(Schedule, noticed.id, with_for_update=True, populate_existing=True)
+    if schedule is None or schedule.next_due_at != noticed.next_due_at or noticed.next_due_at is None:
         raise DueTimeTaken
-    if row.state == DueState.RUNNING and await _live_run(tx, seen.id) is not None:
+    if row.state == DueState.RUNNING and await _live_run(tx, noticed.id) is not None:
         raise DueTimeTaken
     tx.add(row)
-    if row.due_at >= seen.next_due_at:
+    if row.due_at >= noticed.next_due_at:
         schedule.next_due_at = await _next(tx, schedule.cron)
     await tx.flush()
 
@@ -216,9 +226,9 @@ def _still_running(row: ScheduleRun) -> Any:
     )
 
 
-def _shown() -> Any:
+def _due_times() -> Any:
     return (
-        select(*_SHOWN)
+        select(*_DUE_TIME_COLUMNS)
         .outerjoin(Run, Run.id == ScheduleRun.run_id)
         .outerjoin(EvaluationJob, EvaluationJob.id == ScheduleRun.evaluation_id)
     )
@@ -230,8 +240,8 @@ def _in_turn(due_at: Any) -> tuple[Any, Any]:
 
 
 async def _live_run(tx: AsyncSession, id: str) -> str | None:
-    mine = exists().where(ScheduleRun.schedule_id == id, ScheduleRun.run_id == Run.id)
-    return (await tx.execute(select(Run.id).where(mine, Run.status.in_(LIVE)).limit(1))).scalar_one_or_none()
+    of_schedule = exists().where(ScheduleRun.schedule_id == id, ScheduleRun.run_id == Run.id)
+    return (await tx.execute(select(Run.id).where(of_schedule, Run.status.in_(LIVE)).limit(1))).scalar_one_or_none()
 
 
 async def _next(tx: AsyncSession, cron: str) -> datetime:

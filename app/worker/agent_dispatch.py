@@ -143,8 +143,8 @@ class PushDispatch:
         except AddressRefused as error:
             raise _Refused(f"the runner's URL may not be used: {error}", again=False) from error
         except httpx.HTTPError as error:
-            said = f"the runner cannot be reached: {why_unreachable(error)}"
-            raise _Refused(said, again=True, lost=True) from error
+            reason = f"the runner cannot be reached: {why_unreachable(error)}"
+            raise _Refused(reason, again=True, lost=True) from error
 
 
 def _read(status: int, content: bytes) -> SessionOutcome | None:
@@ -152,17 +152,17 @@ def _read(status: int, content: bytes) -> SessionOutcome | None:
     if status == httpx.codes.ACCEPTED:
         return None
     if status != httpx.codes.OK:
-        said = content[:200].decode("utf-8", "replace")
+        answer = content[:200].decode("utf-8", "replace")
         away = status >= 500 or status in _RETRYABLE_STATUSES
-        raise _Refused(f"the runner answered {status}: {said!r}", again=away, lost=away)
+        raise _Refused(f"the runner answered {status}: {answer!r}", again=away, lost=away)
     try:
-        found = parse_outcome(json.loads(content))
+        outcome = parse_outcome(json.loads(content))
     except BadOutcome as error:
         raise _Refused(f"the runner's outcome is invalid: {error}", again=True) from error
     except (ValueError, RecursionError) as error:
         raise _Refused(f"the runner's answer is no outcome: {error}", again=True) from error
-    facts = ordered(found.facts) or None
-    return SessionOutcome(found.reward, found.parts or None, found.output, found.reason, facts)
+    facts = ordered(outcome.facts) or None
+    return SessionOutcome(outcome.reward, outcome.parts or None, outcome.output, outcome.reason, facts)
 
 
 @dataclass(frozen=True)

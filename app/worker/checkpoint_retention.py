@@ -27,30 +27,35 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class RatedCheckpoint:
     """A checkpoint of a run. `success` is None if it was not evaluated."""
 
     step: int
     success: float | None
 
 
-def to_delete(made: Sequence[Made], keep: KeptCheckpoints, *, best_step: int) -> list[int]:
+def to_delete(checkpoints: Sequence[RatedCheckpoint], keep: KeptCheckpoints, *, best_step: int) -> list[int]:
     """Return the steps to delete. `best_step` is always kept. Of equally successful ones, the later is better."""
-    rated = sorted((each for each in made if each.success is not None), key=lambda each: (each.success, each.step))
-    kept = {best_step} | {each.step for each in rated[-keep.keep_best :]}
-    kept |= set(sorted(each.step for each in made)[-max(keep.keep_last, _NEWEST) :])
+    rated = sorted(
+        (checkpoint for checkpoint in checkpoints if checkpoint.success is not None),
+        key=lambda checkpoint: (checkpoint.success, checkpoint.step),
+    )
+    retained = {best_step} | {checkpoint.step for checkpoint in rated[-keep.keep_best :]}
+    retained |= set(sorted(checkpoint.step for checkpoint in checkpoints)[-max(keep.keep_last, _NEWEST) :])
     if keep.keep_every is not None:
-        kept |= {each.step for each in made if each.step % keep.keep_every == 0}
-    kept |= spread([each.step for each in rated if each.step not in kept], keep.keep_evaluated)
-    return sorted({each.step for each in made} - kept)
+        retained |= {checkpoint.step for checkpoint in checkpoints if checkpoint.step % keep.keep_every == 0}
+    retained |= spread(
+        [checkpoint.step for checkpoint in rated if checkpoint.step not in retained], keep.keep_evaluated
+    )
+    return sorted({checkpoint.step for checkpoint in checkpoints} - retained)
 
 
 def spread(steps: Iterable[int], most: int) -> set[int]:
     """Return at most `most` of the steps: the first, the last, and others that are far from each other."""
-    found = sorted(steps)
-    while len(found) > max(most, 2):
-        del found[min(range(1, len(found) - 1), key=lambda place: found[place + 1] - found[place - 1])]
-    return set(found[-most:]) if most else set()
+    chosen = sorted(steps)
+    while len(chosen) > max(most, 2):
+        del chosen[min(range(1, len(chosen) - 1), key=lambda index: chosen[index + 1] - chosen[index - 1])]
+    return set(chosen[-most:]) if most else set()
 
 
 async def prune(
@@ -87,13 +92,13 @@ async def _steps_to_delete(database: Database, run: Run, keep: KeptCheckpoints) 
         Checkpoint.run_id == run.id, Checkpoint.deleted_at.is_(None)
     )
     async with database() as tx:
-        made = [Made(step, success) for step, success in await tx.execute(query)]
+        checkpoints = [RatedCheckpoint(step, success) for step, success in await tx.execute(query)]
         best, is_starred = (await tx.execute(select(Run.best_step, Run.starred).where(Run.id == run.id))).one()
         if is_starred:
             return []
         others = await tx.execute(_needed_by_others(run))
         needed = {*others.scalars(), *await sampled_steps(tx, run.id)}
-    return [step for step in to_delete(made, keep, best_step=best or 0) if step not in needed]
+    return [step for step in to_delete(checkpoints, keep, best_step=best or 0) if step not in needed]
 
 
 def _needed_by_others(run: Run) -> Any:

@@ -238,7 +238,7 @@ class Driver:
         resume = await work.query(lambda: resume_of(self.database, work.run.id))
         if resume is None:
             return None
-        easy = {each.iteration: easy_groups(each.groups) for each in work.facts}
+        easy = {facts.iteration: easy_groups(facts.groups) for facts in work.facts}
         return replace(resume, rolled_out=list(rolled_out(work.facts)), easy=easy)
 
     async def _learn(self, work: _Work, note: Callable[[IterationProgress], None]) -> None:
@@ -298,8 +298,8 @@ class Driver:
             return int(start.demonstrations["oracle"])
         hash, project = start.sha256, work.run.model_project
         text = await work.query(lambda: stored_text(self.database, project, "demonstrations", hash))
-        found: list[Json] = await asyncio.to_thread(json.loads, text)
-        return found
+        demonstrations: list[Json] = await asyncio.to_thread(json.loads, text)
+        return demonstrations
 
     async def _player(self, work: _Work, environment: Choice) -> Player | None:
         project, backend = work.run.model_project, work.run.backend
@@ -338,11 +338,11 @@ class Driver:
         baseline = None
         if result.iteration > 0 and result.evaluations:
             baseline = await retry_while_database_is_down(lambda: saved_baseline(self.database, work.run.id))
-        known = [*work.facts, facts]
-        rows = await asyncio.to_thread(iteration_rows, work.run, work.request, result, used, known, baseline)
+        all_facts = [*work.facts, facts]
+        rows = await asyncio.to_thread(iteration_rows, work.run, work.request, result, used, all_facts, baseline)
         await retry_while_database_is_down(lambda: save_iteration(self.database, work.lease, rows))
         work.clock = await retry_while_database_is_down(lambda: database_time(self.database))
-        work.facts = known
+        work.facts = all_facts
         count_iteration(result)
         count_diagnoses(rows.diagnoses, result.iteration)
 

@@ -1,5 +1,5 @@
-"""What work on its own event loop shares: the database, asked on the service's event loop, and patience with a backend
-that is down."""
+"""Shared by work on its own event loop: queries on the service's event loop, and patience with an unavailable
+backend."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -23,7 +23,7 @@ def iteration_data(result: IterationResult) -> dict[str, Any]:
         **_sampled(result),
         **_supervised(result),
         **({"left_out": list(result.left_out[:_NAMED])} if result.left_out else {}),
-        **_shown(result),
+        **_showcase(result),
     }
 
 
@@ -39,15 +39,15 @@ def _supervised(result: IterationResult) -> dict[str, Any]:
     return {} if figures is None else {"supervised": figures}
 
 
-def _shown(result: IterationResult) -> dict[str, Any]:
+def _showcase(result: IterationResult) -> dict[str, Any]:
     """Return the email and the node scores, if the environment has them. Feedback refers to the `trajectory_id`."""
     if result.reflection is None:
         return {}
     showcase, scores = result.reflection.showcase.rollout, result.reflection.state.get("node_scores")
-    shown: dict[str, Any] = {"trajectory_id": showcase.id}
+    fields: dict[str, Any] = {"trajectory_id": showcase.id}
     if shows_email(showcase.outcome):
-        shown |= {
+        fields |= {
             "final_email": final_email(showcase.outcome),
             "email_written": bool(showcase.outcome.get("email")),
         }
-    return shown if scores is None else shown | {"node_scores": dict(scores)}
+    return fields if scores is None else fields | {"node_scores": dict(scores)}

@@ -105,8 +105,9 @@ class StoredJournal:
     async def kept(self, iteration: int) -> Mapping[str, str]:
         """Return the entries of an iteration. Raises LeaseLost.
 
-        Without the lease, a worker could find the entries of a saved iteration deleted, and repeat it. Locking it makes
-        the transaction one that writes, whose commit waits for the disk; a lock need not survive a power cut.
+        Without the lease, a worker could find the entries of a saved iteration deleted, and repeat it. Locking the
+        lease makes this a writing transaction, whose commit would wait for the disk. A lock need not survive a power
+        cut.
         """
 
         async def read() -> dict[str, str]:
@@ -140,16 +141,16 @@ class StoredJournal:
 
     async def _repair(self, tx: AsyncSession, iteration: int, whole: dict[str, str], damaged: list[str]) -> None:
         """Drop damaged entries and those that depend on them, from the table and `whole`, and append an event."""
-        found = repair(whole, damaged)
-        names = sorted(found.drop)
+        repairs = repair(whole, damaged)
+        names = sorted(repairs.drop)
         log.error("journal entries damaged: their work is done again", run_id=self._lease.id, entries=names)
-        mine = (Journal.run_id == self._lease.id, Journal.iteration == iteration)
-        await tx.execute(delete(Journal).where(*mine, Journal.name.in_(names)))
+        of_iteration = (Journal.run_id == self._lease.id, Journal.iteration == iteration)
+        await tx.execute(delete(Journal).where(*of_iteration, Journal.name.in_(names)))
         for name in names:
             whole.pop(name, None)
-        if found.put:
-            await self._insert(tx, [self._row(iteration, name, value) for name, value in found.put.items()])
-            whole |= found.put
+        if repairs.put:
+            await self._insert(tx, [self._row(iteration, name, value) for name, value in repairs.put.items()])
+            whole |= repairs.put
         data = {"damaged": damaged, "dropped": names}
         await append(tx, self._lease.id, EventType.JOURNAL_DAMAGED, self._lease.actor, data, iteration=iteration)
 
@@ -225,7 +226,7 @@ class StoredJournal:
     async def _insert(self, tx: AsyncSession, rows: list[Row]) -> list[tuple[int, str]]:
         """Insert the rows that are new, and return their iterations and names."""
         iterations, names, values, checksums = (list(column) for column in zip(*rows, strict=True))
-        mine = {"run_id": self._lease.id, "epoch": self._lease.epoch}
+        lease_fields = {"run_id": self._lease.id, "epoch": self._lease.epoch}
         entries = {"iterations": iterations, "names": names, "values": values, "checksums": checksums}
-        new = (await tx.execute(_WRITE, mine | entries)).all()
+        new = (await tx.execute(_WRITE, lease_fields | entries)).all()
         return [(iteration, name) for iteration, name in new]

@@ -115,8 +115,8 @@ class StoredRate:
     async def _execute(self, statement: TextClause, figures: dict[str, Any]) -> float | None:
         async def execute() -> float | None:
             async with self._database.begin() as tx:
-                found = (await tx.execute(statement, figures)).scalar_one_or_none()
-                return None if found is None else float(found)
+                seconds = (await tx.execute(statement, figures)).scalar_one_or_none()
+                return None if seconds is None else float(seconds)
 
         try:
             return await run_on_loop(self._main_loop, execute())

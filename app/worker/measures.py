@@ -33,11 +33,11 @@ def count_iteration(result: IterationResult) -> None:
         count_judge_calls(result.reflection.judge_calls)
 
 
-def count_diagnoses(found: Iterable[Diagnosis], iteration: int) -> None:
+def count_diagnoses(diagnoses: Iterable[Diagnosis], iteration: int) -> None:
     """Count the diagnoses that were named in an iteration."""
-    for each in found:
-        if each.state == "active" and each.named_at_iteration == iteration:
-            instruments.DIAGNOSES.labels(each.cause, each.severity).inc()
+    for diagnosis in diagnoses:
+        if diagnosis.state == "active" and diagnosis.named_at_iteration == iteration:
+            instruments.DIAGNOSES.labels(diagnosis.cause, diagnosis.severity).inc()
 
 
 def count_rollouts(kind: str, rollouts: Iterable[Rollout]) -> None:

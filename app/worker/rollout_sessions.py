@@ -92,9 +92,11 @@ class LeasedSessions:
 
     async def restart(self, session_id: str) -> RolloutSession:
         """See `RolloutSessions`. Raises SessionHasEnded."""
-        mine = AgentSession.id == session_id
+        same_session = AgentSession.id == session_id
         try:
-            return _rollout_session(await self._under_lease(lambda session: self._store.restart_in(session, mine)))
+            return _rollout_session(
+                await self._under_lease(lambda session: self._store.restart_in(session, same_session))
+            )
         except SessionIsOver as error:
             raise SessionHasEnded(str(error)) from error
 

@@ -85,7 +85,7 @@ def iteration_rows(
 
     Without `request` nothing is archived and nothing diagnosed.
     """
-    found = (
+    run_diagnoses = (
         diagnose(facts, DiagnosisSettings(request.config, run.base_model, run.usual_learning_rate)) if request else []
     )
     return IterationRows(
@@ -98,7 +98,7 @@ def iteration_rows(
         used,
         iteration_data(result),
         keep_rollouts=request is not None and request.keep_rollouts,
-        diagnoses=found,
+        diagnoses=run_diagnoses,
         on_diagnosis=request.on_diagnosis if request else DiagnosisRule(),
         collapse_pause=(
             pause_reason(rolled_out(facts), result.iteration, request.config.on_collapse) if request else None
@@ -201,8 +201,8 @@ async def _save_checkpoint(tx: AsyncSession, run_id: str, result: IterationResul
     if await tx.get(Checkpoint, (run_id, result.step)) is None:
         row = {"run_id": run_id, "step": result.step, "iteration": result.iteration, "model": result.model}
         await tx.execute(insert(Checkpoint), [row | {"success": success, "is_best": False}])
-    mine = update(Checkpoint).where(Checkpoint.run_id == run_id)
-    await tx.execute(mine.values(is_best=Checkpoint.step == result.best_step))
+    change = update(Checkpoint).where(Checkpoint.run_id == run_id)
+    await tx.execute(change.values(is_best=Checkpoint.step == result.best_step))
     best_success = (
         select(Checkpoint.success)
         .where(Checkpoint.run_id == run_id, Checkpoint.step == result.best_step)
@@ -254,7 +254,7 @@ def _reflection_row(run_id: str, result: IterationResult) -> Row | None:
 
 def _evaluation_row(run_id: str, result: IterationResult, evaluation: EvaluationResult, baseline: Baseline) -> Row:
     before = baseline.get((evaluation.split, evaluation.mode), {})
-    found = difference(before, successes(evaluation.rollouts))
+    change = difference(before, successes(evaluation.rollouts))
     return {
         "run_id": run_id,
         "iteration": result.iteration,
@@ -266,14 +266,14 @@ def _evaluation_row(run_id: str, result: IterationResult, evaluation: Evaluation
         "mean_reward": evaluation.mean_reward,
         "malformed": evaluation.malformed,
         "turns": evaluation.turns,
-        "difference": None if found is None else asdict(found),
+        "difference": None if change is None else asdict(change),
     }
 
 
 def _trajectory_rows(run: Run, result: IterationResult) -> Iterator[Row]:
     model = f"{run.model_project}/{run.model_name}"
     prompt = run.stored_request.prompt
-    place = {
+    common = {
         "run_id": run.id,
         "iteration": result.iteration,
         "model": model,
@@ -281,15 +281,17 @@ def _trajectory_rows(run: Run, result: IterationResult) -> Iterator[Row]:
     }
     for group in result.groups:
         for scored in group.rollouts:
-            yield place | {"kind": "train", "mode": "sampled", "step": result.sampled_step} | scored_row(scored)
+            yield common | {"kind": "train", "mode": "sampled", "step": result.sampled_step} | scored_row(scored)
     for evaluation in result.evaluations:
         for scored in evaluation.rollouts:
             yield (
-                place | {"kind": "evaluation", "mode": evaluation.mode, "step": evaluation.step} | scored_row(scored)
+                common | {"kind": "evaluation", "mode": evaluation.mode, "step": evaluation.step} | scored_row(scored)
             )
     if result.reflection is not None:
         yield (
-            place | {"kind": "showcase", "mode": "greedy", "step": result.step} | scored_row(result.reflection.showcase)
+            common
+            | {"kind": "showcase", "mode": "greedy", "step": result.step}
+            | scored_row(result.reflection.showcase)
         )
 
 

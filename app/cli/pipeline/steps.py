@@ -75,7 +75,7 @@ class PipelineRunner:
         prepared = source.prepare(recipe, settings_with(data_dir=self._data_dir))
         result = {"data": f"{prepared.version.name}@{prepared.version.version}"}
         self._history.save("data", self._data_inputs(), result["data"], result)
-        return result, not prepared.done
+        return result, not prepared.stages
 
     def _data_inputs(self) -> str:
         return digest(self._pipeline.section("data"))

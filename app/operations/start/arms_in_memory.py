@@ -35,9 +35,11 @@ async def check_room(engine: EngineClient, candidate: ModelName, stable: ModelNa
     devices = engine.engine.health.get("devices", [])
     if not devices:
         return []
-    if all(each["name"].startswith("CPU") for each in devices):
+    if all(device["name"].startswith("CPU") for device in devices):
         return ["The engine samples on a CPU, where the two checkpoints take turns: requests to both arms wait longer."]
-    models = [await engine.described(f"/preview/models/{await engine.model_id(each)}") for each in (candidate, stable)]
+    models = [
+        await engine.described(f"/preview/models/{await engine.model_id(model)}") for model in (candidate, stable)
+    ]
     missing = missing_bytes(devices, *models)
     if missing is None:
         return ["The engine does not say whether both checkpoints fit into its memory."]
@@ -52,10 +54,12 @@ def missing_bytes(devices: Sequence[Json], candidate: Json, stable: Json) -> int
     Takes the engine's descriptions of its devices and of both models.
     """
     total: int | None = devices[0]["memory_total_bytes"]
-    parameters: list[int] = [each["parameters"] for each in (candidate, stable) if each.get("parameters") is not None]
+    parameters: list[int] = [
+        model["parameters"] for model in (candidate, stable) if model.get("parameters") is not None
+    ]
     if total is None or len(parameters) < 2:
         return None
-    adapters = all(each["tuning"] == "lora" for each in (candidate, stable))
+    adapters = all(model["tuning"] == "lora" for model in (candidate, stable))
     if adapters and candidate["base_model"] == stable["base_model"]:
         parameters = parameters[:1]  # sampled in one batch over the same base
     return max(0, _PARAMETER_BYTES * sum(parameters) - int(WEIGHTS_SHARE * total))

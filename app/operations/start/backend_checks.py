@@ -71,20 +71,20 @@ async def _has_checkpoint(resources: Resources, backend: str, source: ModelName)
 
 async def _check_tuning(resources: Resources, plan: RunPlan, model: ModelName) -> None:
     """Check that the existing model, if any, has the tuning that is asked for, and its base the modules."""
-    asked, where, base_model = plan.model.tuning, (*_MODEL, "tuning"), plan.model.base_model
-    if asked is None:
+    requested, where, base_model = plan.model.tuning, (*_MODEL, "tuning"), plan.model.base_model
+    if requested is None:
         return
     directory = resources.settings.base_models.get(base_model)
     if directory is not None:
-        if tied := await asyncio.to_thread(tied_modules, directory, asked.target_modules):
+        if tied := await asyncio.to_thread(tied_modules, directory, requested.target_modules):
             fault = TIED.format(base=base_model, names=", ".join(tied))
             raise InvalidRequest((*where, "target_modules"), fault)
-        if lacking := await asyncio.to_thread(missing_modules, directory, asked.target_modules):
+        if lacking := await asyncio.to_thread(missing_modules, directory, requested.target_modules):
             fault = f"{base_model} has no linear layer named {', '.join(lacking)}."
             raise InvalidRequest((*where, "target_modules"), fault)
     async with reached(resources, plan.backend, model, "The model's tuning cannot be checked now") as there:
         tuning = await there.tuning(model.project, model.name) if isinstance(there, TuningBackend) else None
-    if tuning is not None and not asked.equals(tuning):
+    if tuning is not None and not requested.equals(tuning):
         fault = f"The model {model.project}/{model.name} is trained {tuning}. Leave out model.tuning to keep that."
         raise InvalidRequest(where, fault)
 
@@ -94,22 +94,22 @@ def _check_options(plan: RunPlan) -> None:
     backend = plan.backend
     if (refused := refusal(backend, plan.model.base_model)) is not None:
         raise InvalidRequest(("body", "backend"), refused)
-    known = traits(backend)
+    backend_traits = traits(backend)
     for option in plan.train_options:
-        if option not in (taken := known.train_options):
+        if option not in (options := backend_traits.train_options):
             raise InvalidRequest(
                 ("body", "train_options", option),
-                f"The backend {backend} does not take {option}. Available: {', '.join(sorted(taken))}.",
+                f"The backend {backend} does not take {option}. Available: {', '.join(sorted(options))}.",
             )
     if plan.request.pipeline.max_staleness:
         _check_pipeline(plan)
-    if plan.request.warm_start is not None and not known.trains_on_demonstrations:
+    if plan.request.warm_start is not None and not backend_traits.trains_on_demonstrations:
         raise InvalidRequest(
             ("body", "warm_start"),
             f"The backend {backend} does not train on demonstrations; {_those('trains_on_demonstrations')} does. "
             "Leave out warm_start, or start from a base model that can do the task.",
         )
-    if plan.model.tuning is not None and not known.takes_tuning:
+    if plan.model.tuning is not None and not backend_traits.takes_tuning:
         raise InvalidRequest(
             (*_MODEL, "tuning"),
             f"The backend {backend} decides itself which part of a model it trains; only {_those('takes_tuning')} "
@@ -119,7 +119,7 @@ def _check_options(plan: RunPlan) -> None:
 
 def _those(trait: str) -> str:
     """Return the names of the backends that have a trait, for a message."""
-    return " or ".join(name for name, known in every_traits() if getattr(known, trait))
+    return " or ".join(name for name, backend in every_traits() if getattr(backend, trait))
 
 
 def _check_pipeline(plan: RunPlan) -> None:

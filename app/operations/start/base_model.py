@@ -21,10 +21,10 @@ _LONGEST_CHAIN = 100
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """Where the weights of a run's model were first made from."""
+    """The base model that the weights of a run's model come from."""
 
     base_model: str
-    """Name of the base model. Of checkpoints whose runs were deleted, their own name."""
+    """Name of the base model; name of a checkpoint if the run that made it was deleted."""
     tuning: Tuning | None
     """The tuning that was asked for."""
     is_new: bool

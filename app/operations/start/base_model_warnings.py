@@ -22,20 +22,20 @@ def base_model_findings(settings: Settings, backend: str, base_model: str) -> li
     verdict = BaseVerdicts(settings.data_dir).find(directory)
     examine = f"Run `learnloop bases check {base_model}`."
     if verdict is None or verdict.report is None:
-        found = "It was never examined, so it is not known whether it can write tool calls and ends its replies."
-        return [Finding("examination", FindingSeverity.WARNING, found, examine)]
-    found_wrong = list(verdict.report.warnings)
-    if not verdict.report.probe and not any(each.name == CALLS for each in found_wrong):
-        found = "It was never asked for tool calls, so it is not known whether it can write any."
-        found_wrong.append(Finding(CALLS, FindingSeverity.WARNING, found, examine))
-    return found_wrong
+        fault = "It was never examined, so it is not known whether it can write tool calls and ends its replies."
+        return [Finding("examination", FindingSeverity.WARNING, fault, examine)]
+    findings = list(verdict.report.warnings)
+    if not verdict.report.probe and not any(finding.name == CALLS for finding in findings):
+        fault = "It was never asked for tool calls, so it is not known whether it can write any."
+        findings.append(Finding(CALLS, FindingSeverity.WARNING, fault, examine))
+    return findings
 
 
 def base_model_warnings(settings: Settings, backend: str, base_model: str) -> list[str]:
     """Return the findings as warnings of a run, each with what to do."""
     return [
-        " ".join(filter(None, (f"The base model {base_model} may not learn.", each.found, each.remedy)))
-        for each in base_model_findings(settings, backend, base_model)
+        " ".join(filter(None, (f"The base model {base_model} may not learn.", finding.found, finding.remedy)))
+        for finding in base_model_findings(settings, backend, base_model)
     ]
 
 
@@ -58,8 +58,8 @@ def temperature_warnings(request: LearnLoopRequest) -> list[str]:
 
 def _rate_warnings(request: LearnLoopRequest, base: BaseModelFacts) -> list[str]:
     """Return a warning if the request gives a learning rate that is far from the base's default."""
-    given, usual = request.learning_rate, usual_rate(base)
-    if given is None or factor_from_usual(given, usual, is_sized=base.is_sized) is None:
+    rate, usual = request.learning_rate, usual_rate(base)
+    if rate is None or factor_from_usual(rate, usual, is_sized=base.is_sized) is None:
         return []
-    much = "above" if given > usual else "below"
-    return [f"The learning rate {given:g} is far {much} {usual:g}, which suits {base.name}."]
+    much = "above" if rate > usual else "below"
+    return [f"The learning rate {rate:g} is far {much} {usual:g}, which suits {base.name}."]

@@ -39,58 +39,58 @@ class Challenge:
 
 
 async def challenge(
-    starter: EvaluationStarter, checkpoints: Checkpoints, asked: Challenge, caller: Caller, save_reply: SaveReply
+    starter: EvaluationStarter, checkpoints: Checkpoints, terms: Challenge, caller: Caller, save_reply: SaveReply
 ) -> tuple[StartedEvaluation, Release | None]:
     """Queue the trial, and return it and the live release that it ended, if any.
 
     Raises NotFound, Conflict if there is no champion to beat, LiveRelease, InvalidRequest or Unavailable.
     """
     project, model = checkpoints.model.project, checkpoints.model
-    await checkpoints.require_promotable(asked.name, asked.step)
+    await checkpoints.require_promotable(terms.name, terms.step)
     promotions = Promotions(checkpoints.database)
-    champion = await promotions.current(project, asked.champion)
+    champion = await promotions.current(project, terms.champion)
     if champion is None:
-        raise Conflict(f"Nothing is promoted to {project}/{asked.champion} yet; promote to it without if_better_than.")
-    if (champion.model_name, champion.step) == (model.name, asked.step):
-        raise Conflict(f"{project}/{asked.champion} is {model}@{asked.step} already.")
-    incumbent = await promotions.current(project, asked.name)
+        raise Conflict(f"Nothing is promoted to {project}/{terms.champion} yet; promote to it without if_better_than.")
+    if (champion.model_name, champion.step) == (model.name, terms.step):
+        raise Conflict(f"{project}/{terms.champion} is {model}@{terms.step} already.")
+    incumbent = await promotions.current(project, terms.name)
     run = (await starter.models.model(caller, model)).run
     trial = Trial(
         project=project,
-        name=asked.name,
+        name=terms.name,
         champion=champion.id,
         incumbent=incumbent.id if incumbent else None,
         model_name=model.name,
-        step=asked.step,
+        step=terms.step,
         backend=checkpoints.backend,
         actor=caller.actor,
-        alpha=asked.rule.alpha,
-        margin=asked.rule.margin,
-        look_every=asked.rule.look_every,
-        release_id=asked.release_id,
+        alpha=terms.rule.alpha,
+        margin=terms.rule.margin,
+        look_every=terms.rule.look_every,
+        release_id=terms.release_id,
     )
     ended: Release | None = None
 
     async def save(tx: AsyncSession, started: StartedEvaluation) -> None:
         nonlocal ended
-        if asked.release_id is None:
-            ended = await give_way(tx, project, asked.name, caller.actor, end_release=asked.end_release)
+        if terms.release_id is None:
+            ended = await give_way(tx, project, terms.name, caller.actor, end_release=terms.end_release)
         await save_reply(tx, started)
 
-    request = _request(asked, champion, model, run.id if run else None)
+    request = _request(terms, champion, model, run.id if run else None)
     return await starter.start(str(ULID()), request, caller, save, TrialEvaluation, trial=trial), ended
 
 
-def _request(asked: Challenge, champion: Promotion, model: ModelName, run_id: str | None) -> EvaluationRequest:
+def _request(terms: Challenge, champion: Promotion, model: ModelName, run_id: str | None) -> EvaluationRequest:
     """Return the request for the trial's evaluation, with the challenger's run if one trained it."""
     return EvaluationRequest(
         run_id=run_id,
         models=[
             ModelToEvaluate(model=str(ModelName(model.project, champion.model_name, champion.step)), label="champion"),
-            ModelToEvaluate(model=str(ModelName(model.project, model.name, asked.step)), label="challenger"),
+            ModelToEvaluate(model=str(ModelName(model.project, model.name, terms.step)), label="challenger"),
         ],
-        scenarios=asked.scenarios,
-        seed=asked.seed,
-        environment=asked.environment,
-        judge=asked.judge,
+        scenarios=terms.scenarios,
+        seed=terms.seed,
+        environment=terms.environment,
+        judge=terms.judge,
     )

@@ -78,15 +78,22 @@ class Basis:
 
     @classmethod
     def of_run(cls, run: Run) -> "Basis":
-        """Return that of a run."""
-        own, config = run.stored_request, run.stored_request.config
+        """Return what an evaluation takes over from a run."""
+        request, config = run.stored_request, run.stored_request.config
         limits = (config.max_turns, config.max_completion_tokens)
-        return cls(own.environment, own.judge, own.agent, config.held_out_seed, *limits)
+        return cls(request.environment, request.judge, request.agent, config.held_out_seed, *limits)
 
     @classmethod
-    def of_evaluation(cls, own: StoredEvaluation) -> "Basis":
-        """Return that of an evaluation."""
-        return cls(own.environment, own.judge, own.agent, own.seed, own.max_turns, own.max_completion_tokens)
+    def of_evaluation(cls, evaluation: StoredEvaluation) -> "Basis":
+        """Return what an evaluation takes over from an earlier one."""
+        return cls(
+            evaluation.environment,
+            evaluation.judge,
+            evaluation.agent,
+            evaluation.seed,
+            evaluation.max_turns,
+            evaluation.max_completion_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +142,15 @@ class EvaluationStarter:
         built: NotedModels | None = None,
         **fields: Any,
     ) -> StartedEvaluation:
-        """Queue an evaluation of that kind. `fields` are those that only this kind has, and others with values that no
-        request has. `built` are the models that its judge asked for when it was built; None if it was not built yet.
+        """Queue an evaluation of that kind. `fields` are the fields that only this kind has, and those with values that
+        no request can have. `built` has the models that the judge asked for when it was built; None if it was not yet.
 
         Raises InvalidRequest, NotFound, Conflict or Unavailable.
         """
         noted = built or NotedModels(ListedModels(self.resources.settings))
-        found = [await self._resolve_model(place, each, caller, noted) for place, each in enumerate(request.models)]
+        models = [await self._resolve_model(index, model, caller, noted) for index, model in enumerate(request.models)]
         labelled = _require_unique_labels(
-            [await self._prompted(place, request, contestant, project) for place, (contestant, _) in enumerate(found)]
+            [await self._prompted(index, request, contestant, project) for index, (contestant, _) in enumerate(models)]
         )
         stored = await self._stored(request, basis, project, labelled, None if built else noted)
         noted.check_budget(request.budget.max_usd if request.budget else None)
@@ -153,7 +160,7 @@ class EvaluationStarter:
             project=project,
             status=EvaluationStatus.QUEUED,
             request=evaluation.stored(),
-            engine=_one_engine([engine for _, engine in found]),
+            engine=_one_engine([engine for _, engine in models]),
             total=evaluation.slots,
             done=0,
             judge={},
@@ -177,24 +184,24 @@ class EvaluationStarter:
         return await self.runs.get(request.run_id)
 
     async def _resolve_model(
-        self, place: int, asked: ModelToEvaluate, caller: Caller, listed: Models
+        self, index: int, model: ModelToEvaluate, caller: Caller, listed: Models
     ) -> tuple[Contestant, str | None]:
         """Return the model under a permanent name, and the engine that has it (None for any or no engine)."""
-        if asked.prompted is not None:
+        if model.prompted is not None:
             try:
-                listed.model(asked.prompted)
+                listed.model(model.prompted)
             except UnknownModel as error:
-                raise InvalidRequest(("body", "models", place, "prompted"), str(error)) from error
-            return Contestant(label=asked.label or asked.prompted, kind="prompted", model=asked.prompted), None
-        name = asked.model or self.resources.settings.art_base_model
+                raise InvalidRequest(("body", "models", index, "prompted"), str(error)) from error
+            return Contestant(label=model.label or model.prompted, kind="prompted", model=model.prompted), None
+        name = model.model or self.resources.settings.art_base_model
         resolved = await self._fix_step(await self.models.resolve(caller, name))
-        await self._check_checkpoint(place, resolved)
+        await self._check_checkpoint(index, resolved)
         run, backend, spec = resolved.run, engine_backend(), None
         if run is not None and not is_on_engine(resolved.backend):
             named, backend = model_spec(run), resolved.backend
             spec = {"project": named.project, "name": named.name, "base_model": named.base_model}
         contestant = Contestant(
-            label=asked.label or resolved.name,
+            label=model.label or resolved.name,
             kind="trained",
             model=resolved.name,
             step=resolved.step,
@@ -205,17 +212,17 @@ class EvaluationStarter:
         return contestant, run.engine if run is not None and spec is None else None
 
     async def _prompted(
-        self, place: int, request: EvaluationRequest, contestant: Contestant, project: str
+        self, index: int, request: EvaluationRequest, contestant: Contestant, project: str
     ) -> Contestant:
         """Return the model with the prompt that was asked for; without one, it keeps that of its run. Raises
         InvalidRequest."""
-        asked = request.models[place]
-        if "prompt" not in asked.model_fields_set:
+        model = request.models[index]
+        if "prompt" not in model.model_fields_set:
             return contestant
         database, data_dir = self.resources.database, self.resources.settings.data_dir
-        where = ("body", "models", place, "prompt")
-        prompt = await pinned_prompt(database, data_dir, asked.prompt, project, where)
-        label = asked.label or f"{contestant.label}{'' if prompt is None else f' with {prompt}'}"
+        where = ("body", "models", index, "prompt")
+        prompt = await pinned_prompt(database, data_dir, model.prompt, project, where)
+        label = model.label or f"{contestant.label}{'' if prompt is None else f' with {prompt}'}"
         return contestant.model_copy(update={"prompt": prompt, "label": label})
 
     async def _fix_step(self, model: ResolvedModel) -> ResolvedModel:
@@ -229,7 +236,7 @@ class EvaluationStarter:
         name = name.at(max(steps))
         return ResolvedModel(str(name), name.step, model.run)
 
-    async def _check_checkpoint(self, place: int, model: ResolvedModel) -> None:
+    async def _check_checkpoint(self, index: int, model: ResolvedModel) -> None:
         """Check that a model which no run has trained is on the engine. Raises InvalidRequest."""
         if model.run is not None or model.name in self.models.base_models:
             return
@@ -239,25 +246,25 @@ class EvaluationStarter:
             return
         steps = await _steps(self.resources.connect, engine_backend(), named)
         if not steps or named.step not in (None, *steps):
-            raise InvalidRequest(("body", "models", place, "model"), f"There is no checkpoint {model.name}.")
+            raise InvalidRequest(("body", "models", index, "model"), f"There is no checkpoint {model.name}.")
 
     async def _stored(
         self,
         request: EvaluationRequest,
-        own: Basis | None,
+        basis: Basis | None,
         project: str,
         models: tuple[Contestant, ...],
         listed: Models | None,
     ) -> StoredEvaluation:
-        chosen = request.environment or (own.environment if own else EnvironmentChoice())
+        chosen = request.environment or (basis.environment if basis else EnvironmentChoice())
         environment = Choice(name=chosen.name, config=chosen.config)
         environment, _ = await pinned(self.resources.database, self.resources.settings, environment, project)
-        seed = (own.seed if own else HELD_OUT_SEED) if request.seed is None else request.seed
+        seed = (basis.seed if basis else HELD_OUT_SEED) if request.seed is None else request.seed
         default_judge, scenarios = await self._check_environment(environment, request, seed, project, models)
-        judge = own.judge if own and request.judge is None else judge_with_defaults(request.judge, default_judge)
+        judge = basis.judge if basis and request.judge is None else judge_with_defaults(request.judge, default_judge)
         if listed is not None:
             check_judge(judge, listed)
-        agent = own.agent if own else None
+        agent = basis.agent if basis else None
         if request.agent is not None:
             agent = Choice(name=request.agent.name, config=request.agent.config)
         await asyncio.to_thread(check_agents, agent, environment, self.resources.settings.agent_modules)
@@ -271,9 +278,9 @@ class EvaluationStarter:
             samples=request.samples,
             seed=seed,
             temperature=request.temperature,
-            max_turns=request.max_turns or (own.max_turns if own else _DEFAULTS.max_turns),
+            max_turns=request.max_turns or (basis.max_turns if basis else _DEFAULTS.max_turns),
             max_completion_tokens=request.max_completion_tokens
-            or (own.max_completion_tokens if own else _DEFAULTS.max_completion_tokens),
+            or (basis.max_completion_tokens if basis else _DEFAULTS.max_completion_tokens),
             rollout_timeout_s=request.rollout_timeout_s,
             concurrency=request.concurrency,
             budget=None if request.budget is None else StoredBudget(**request.budget.model_dump()),
@@ -291,10 +298,10 @@ class EvaluationStarter:
                 synthetic = isinstance(environment, Synthetic) and environment.synthetic
                 count = 1 if synthetic else request.scenarios
                 drawn = await asyncio.to_thread(environment.scenarios, request.split, count, seed)
-            for place, contestant in enumerate(models):
+            for index, contestant in enumerate(models):
                 prompt = await read_stored(database, project, contestant.prompt)
                 if prompt is not None and drawn:
-                    where = ("body", "models", place, "prompt")
+                    where = ("body", "models", index, "prompt")
                     await asyncio.to_thread(check_fits, environment, drawn[0], prompt, where)
         return environment.default_judge, request.scenarios if synthetic else len(different(drawn))
 
@@ -333,23 +340,23 @@ def check_new_budget(
     noted = NotedModels(ListedModels(settings))
     if budget and budget.get("max_usd") is not None:
         check_judge(judge, noted)
-        for each in prompted:
-            noted.model(each)
+        for name in prompted:
+            noted.model(name)
         noted.check_budget(budget["max_usd"])
 
 
 async def _steps(connect: Connect, backend: str, model: ModelName) -> frozenset[int]:
-    async with connected(connect, backend, f"The checkpoints of {model} cannot be looked up now") as found:
-        return await found.checkpoints(model.project, model.name)
+    async with connected(connect, backend, f"The checkpoints of {model} cannot be looked up now") as connection:
+        return await connection.checkpoints(model.project, model.name)
 
 
 def _require_unique_labels(models: list[Contestant]) -> tuple[Contestant, ...]:
     """Check that the labels are unique. Raises InvalidRequest."""
-    labels = [each.label for each in models]
-    for place, label in enumerate(labels):
-        if label in labels[:place]:
+    labels = [model.label for model in models]
+    for index, label in enumerate(labels):
+        if label in labels[:index]:
             raise InvalidRequest(
-                ("body", "models", place, "label"),
+                ("body", "models", index, "label"),
                 f"Another model has the label {label!r}; give it a label of its own.",
             )
     return tuple(models)
@@ -357,7 +364,7 @@ def _require_unique_labels(models: list[Contestant]) -> tuple[Contestant, ...]:
 
 def _one_engine(engines: list[str | None]) -> str | None:
     """Return the engine that has the models. Raises InvalidRequest if there are several."""
-    found = {engine for engine in engines if engine is not None}
-    if len(found) > 1:
+    names = {engine for engine in engines if engine is not None}
+    if len(names) > 1:
         raise InvalidRequest(("body", "models"), "The models are on different engines; no worker reaches all of them.")
-    return next(iter(found), None)
+    return next(iter(names), None)

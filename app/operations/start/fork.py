@@ -57,12 +57,12 @@ async def _checkpoint(database: Database, parent: Run, step: int | None) -> Chec
     if step is None:
         raise Conflict(f"Run {parent.id} has no checkpoint yet; fork it after its baseline evaluation.")
     async with database() as tx:
-        found = await tx.get(Checkpoint, (parent.id, step))
-    if found is None:
+        checkpoint = await tx.get(Checkpoint, (parent.id, step))
+    if checkpoint is None:
         raise NotFound(f"Run {parent.id} has no checkpoint {step}.")
-    if found.deleted_at is not None:
+    if checkpoint.deleted_at is not None:
         raise Conflict(f"Checkpoint {step} of run {parent.id} was deleted.")
-    return found
+    return checkpoint
 
 
 async def _require_new(database: Database, parent: Run, name: str) -> None:
@@ -71,10 +71,11 @@ async def _require_new(database: Database, parent: Run, name: str) -> None:
         Run.backend == parent.backend, Run.model_project == parent.model_project, Run.model_name == name
     )
     async with database() as tx:
-        taken = (await tx.execute(same.limit(1))).scalar_one_or_none()
-    if taken is not None:
+        trainer_id = (await tx.execute(same.limit(1))).scalar_one_or_none()
+    if trainer_id is not None:
         raise Conflict(
-            f"A fork creates a new model, and run {taken} trains {parent.model_project}/{name}; choose another name."
+            f"A fork creates a new model, and run {trainer_id} trains {parent.model_project}/{name}; "
+            "choose another name."
         )
 
 
@@ -84,13 +85,13 @@ def _changed(stored: Mapping[str, Any], request: ForkRequest) -> dict[str, Any]:
     Raises InvalidRequest for another environment.
     """
     stored = {name: value for name, value in stored.items() if name not in ("warm_start", "first_scenario")}
-    given = request.model_dump(exclude_unset=True, exclude={"checkpoint", "model", "name"})
+    changes = request.model_dump(exclude_unset=True, exclude={"checkpoint", "model", "name"})
     for name in _PARTLY:
-        if name in given:
-            given[name] = {**stored.get(name, {}), **given[name]}  # earlier versions stored no train_options
-    if "environment" in given and given["environment"]["name"] != stored["environment"]["name"]:
+        if name in changes:
+            changes[name] = {**stored.get(name, {}), **changes[name]}  # earlier versions stored no train_options
+    if "environment" in changes and changes["environment"]["name"] != stored["environment"]["name"]:
         raise InvalidRequest(
             ("body", "environment", "name"),
             f"A fork must keep the environment of its parent, {stored['environment']['name']}.",
         )
-    return {**stored, **given}
+    return {**stored, **changes}

@@ -70,8 +70,8 @@ class RejudgingStarter:
                 f"The trajectories of run {run.id} were deleted at {deleted_at} because of their age "
                 "(LEARNLOOP_KEEP_TRAJECTORIES_DAYS), so they cannot be judged again."
             )
-        own, database = run.stored_request, self.evaluations.resources.database
-        judge = own.judge if request.judge is None else judge_with_defaults(request.judge, own.judge.name)
+        stored, database = run.stored_request, self.evaluations.resources.database
+        judge = stored.judge if request.judge is None else judge_with_defaults(request.judge, stored.judge.name)
         store = RejudgingStore(database)
         newest = await store.last_iteration(run) or 0
         rejudge = Rejudge(
@@ -83,7 +83,7 @@ class RejudgingStarter:
             rollouts=0,
             code=judging_code(judge.name),
         )
-        groups = await store.groups(rejudge, own.config)
+        groups = await store.groups(rejudge, stored.config)
         if not groups:
             kinds, places = " or ".join(rejudge.kinds), f"{rejudge.first} to {rejudge.last}"
             raise Conflict(f"Run {run.id} has no saved {kinds} rollouts in iterations {places}.")
@@ -97,7 +97,7 @@ class RejudgingStarter:
         built = check_judge(judge, models)
         if (reason := unfit(built, await examined(database, run.id))) is not None:
             raise InvalidRequest(("body", "judge"), f"The judge {judge.name} fits no rollout of this run: {reason}.")
-        environment = _environment(own.environment, request)
+        environment = _environment(stored.environment, request)
         cost = await _expected(database, run, judge, len(groups) * rejudge.repeats)
         return Planned(rejudge, len(groups), environment, judge, models, cost)
 
@@ -119,18 +119,18 @@ class RejudgingStarter:
         )
 
 
-def _environment(own: Choice, request: RejudgeRequest) -> Choice:
+def _environment(choice: Choice, request: RejudgeRequest) -> Choice:
     """Return the environment with the request's settings. Raises InvalidRequest for one that an agent would see."""
-    allowed = traits(own.name).reward_settings
+    allowed = traits(choice.name).reward_settings
     for name in request.environment:
         if name not in allowed:
             which = ", ".join(sorted(allowed)) or "none"
             raise InvalidRequest(
                 ("body", "environment", name),
                 f"{name} can decide what an agent sees, and the stored rollouts have seen it otherwise. Settings of "
-                f"{own.name} that decide the reward only: {which}.",
+                f"{choice.name} that decide the reward only: {which}.",
             )
-    return Choice(name=own.name, config={**own.config, **request.environment})
+    return Choice(name=choice.name, config={**choice.config, **request.environment})
 
 
 async def _expected(database: Database, run: Run, judge: Choice, verdicts: int) -> ExpectedCost:
@@ -153,9 +153,9 @@ async def _expected(database: Database, run: Run, judge: Choice, verdicts: int) 
     )
     async with database() as tx:
         prices = [*(await tx.execute(query)).scalars()]
-        for each in (await tx.execute(sums)).scalars():  # of evaluations only the sums are kept
-            if requests := int(each.get("requests") or 0):
-                mean = None if each.get("usd") is None else each["usd"] / requests
+        for usage in (await tx.execute(sums)).scalars():  # of evaluations only the sums are kept
+            if requests := int(usage.get("requests") or 0):
+                mean = None if usage.get("usd") is None else usage["usd"] / requests
                 prices += [mean] * min(requests, _MOST_CALLS)
     return expected_cost(prices, verdicts)
 
@@ -165,14 +165,14 @@ def expected_cost(prices: Sequence[float | None], verdicts: int) -> ExpectedCost
 
     The range is a normal approximation; the uncertainty of the mean is in it.
     """
-    known = [price for price in prices if price is not None]
+    known_prices = [price for price in prices if price is not None]
     if not prices:
         reason = "No verdict of this judge by a model is recorded. A judge without a model costs nothing."
         return ExpectedCost(usd=None, low=None, high=None, reason=reason)
-    if len(known) < len(prices):
+    if len(known_prices) < len(prices):
         return ExpectedCost(usd=None, low=None, high=None, reason="The price of its model is not known.")
-    mean, count = fmean(known), len(known)
-    spread = stdev(known) if count > 1 else mean
+    mean, count = fmean(known_prices), len(known_prices)
+    spread = stdev(known_prices) if count > 1 else mean
     half = NormalDist().inv_cdf((1 + _RANGE) / 2) * spread * sqrt(verdicts + verdicts**2 / count)
     total = mean * verdicts
     reason = f"In the project {counted(count, 'verdict')} of this judge cost ${mean:.6f} each on average."

@@ -119,9 +119,9 @@ class ReleaseStarter:
         self, stable: Promotion, request: NewReleaseRequest, caller: Caller
     ) -> tuple[Checkpoints, int]:
         """Return the checkpoints of the candidate's model, and its step. Raises InvalidRequest or Unavailable."""
-        asked = request.model or stable.model_name
+        name = request.model or stable.model_name
         try:
-            model = ModelName.parse(asked if "/" in asked else f"{stable.project}/{asked}")
+            model = ModelName.parse(name if "/" in name else f"{stable.project}/{name}")
         except ValueError as error:
             raise InvalidRequest(("body", "model"), str(error)) from error
         if model.project != stable.project:
@@ -130,15 +130,15 @@ class ReleaseStarter:
         try:
             models = self.evaluations.models
             backend = (await models.model(caller, named)).backend
-            found = Checkpoints(self.database, self.engine, models.connect, named, backend)
-            steps = await found.steps()
+            checkpoints = Checkpoints(self.database, self.engine, models.connect, named, backend)
+            steps = await checkpoints.steps()
         except UnknownModelName as error:
             raise InvalidRequest(("body", "model"), str(error)) from error
         step = request.step if model.step is None else model.step
         if not steps or step not in (None, *steps):
             field = "model" if request.step is None else "step"
             raise InvalidRequest(("body", field), f"{named} has no checkpoint {'yet' if step is None else step}.")
-        return found, max(steps) if step is None else step
+        return checkpoints, max(steps) if step is None else step
 
     async def _without_trial(self, started: StartedRelease, save_reply: SaveReply) -> StartedRelease:
         async with self.database.begin() as tx:
@@ -168,8 +168,8 @@ class ReleaseStarter:
             await tx.refresh(row)
             await save_reply(tx, started)
 
-        asked = Challenge(row.step, row.name, row.name, Rule(), request.trial_scenarios, None, None, None, row.id)
-        await challenge(self.evaluations, checkpoints, asked, caller, save)
+        terms = Challenge(row.step, row.name, row.name, Rule(), request.trial_scenarios, None, None, None, row.id)
+        await challenge(self.evaluations, checkpoints, terms, caller, save)
         return started
 
 
@@ -216,19 +216,24 @@ async def _baseline(database: Database, stable: Promotion, unit: str) -> dict[st
     """Return what the stable checkpoint did before: `p95_s` and mean sampled `tokens` of its answers to `/ask` (None
     without any), and `users`: the number of units of the name."""
     promoted, since = str(ModelName(stable.project, stable.name)), func.now() - _BEFORE
-    asked = (Trajectory.asked_as == promoted, Trajectory.kind == "ask", Trajectory.started_at > since)
+    questions = (Trajectory.asked_as == promoted, Trajectory.kind == "ask", Trajectory.started_at > since)
     usual = select(
         func.percentile_cont(0.95).within_group(Trajectory.seconds),
         func.avg(Trajectory.completion_tokens),
-    ).where(*asked, Trajectory.step == stable.step)
+    ).where(*questions, Trajectory.step == stable.step)
     named = or_(AgentSession.asked_model == promoted, AgentSession.asked_model == stable.name)
     opened = (AgentSession.project == stable.project, named, AgentSession.opened_at > since)
     if unit == "session":
         units = select(func.count()).select_from(AgentSession).where(*opened)
     else:
-        users = select(Trajectory.user_hash).where(*asked).union(select(AgentSession.user_hash).where(*opened))
+        users = select(Trajectory.user_hash).where(*questions).union(select(AgentSession.user_hash).where(*opened))
         units = select(func.count(users.subquery().c.user_hash))
     async with database() as tx:
         p95_s, tokens = (await tx.execute(usual)).one()
-        known = (await tx.execute(units)).scalar_one()
-    return {"p95_s": p95_s, "tokens": None if tokens is None else float(tokens), "users": known, "days": _BEFORE.days}
+        unit_count = (await tx.execute(units)).scalar_one()
+    return {
+        "p95_s": p95_s,
+        "tokens": None if tokens is None else float(tokens),
+        "users": unit_count,
+        "days": _BEFORE.days,
+    }

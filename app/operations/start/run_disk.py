@@ -21,13 +21,13 @@ def need_of(settings: Settings, plan: RunPlan, base_model: str, tuning: Tuning |
     not here. `base_model` and `tuning` are those that its model began with. Reads files."""
     if (directory := settings.base_models.get(base_model)) is None:
         return None
-    made, kept = plan.iterations_total + 1, plan.request.checkpoints
+    count, retention = plan.iterations_total + 1, plan.request.checkpoints
     rollouts = expected_rollouts(plan.stored(), plan.reinforced_iterations).most
-    if kept is not None:
-        regular = made // kept.keep_every if kept.keep_every else 0
-        made = min(made, kept.keep_best + 1 + max(kept.keep_last, 2) + kept.keep_evaluated + regular)
+    if retention is not None:
+        regular = count // retention.keep_every if retention.keep_every else 0
+        count = min(count, retention.keep_best + 1 + max(retention.keep_last, 2) + retention.keep_evaluated + regular)
     try:
-        return disk_need(directory, tuning or usual_tuning_of(directory), made + 1, rollouts)
+        return disk_need(directory, tuning or usual_tuning_of(directory), count + 1, rollouts)
     except (OSError, ValueError):
         return None
 

@@ -1,4 +1,4 @@
-"""What a run is called that was given no name: what its request sets differently from what it would get anyway."""
+"""Names for runs that were given none: the settings of the request that differ from what the run would get anyway."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted
 from learnloop_service.training.bases.defaults import defaults_of
 
-_SAID = {
+_PHRASES = {
     "environment.name": "{}",
     "model.base_model": "{}",
     "model.tuning.mode": "{}",
@@ -52,30 +52,36 @@ def usual_name(request: LearnLoopRequest, plan: RunPlan, settings: Settings) -> 
     usual = by_path(LearnLoopRequest().model_dump()) | {"model.base_model": settings.art_base_model}
     filled_in = defaults_of(plan.base, after_demonstrations=plan.warm_start is not None)
     usual |= {path: default.value for path, default in filled_in.items()}
-    given = by_path(request.model_dump(exclude_unset=True)) | {"environment.name": plan.environment.name}
-    said = _said(given, usual)
-    return _BETWEEN.join(said or [plan.environment.name, "usual settings"])
+    requested = by_path(request.model_dump(exclude_unset=True)) | {"environment.name": plan.environment.name}
+    phrases = _phrases(requested, usual)
+    return _BETWEEN.join(phrases or [plan.environment.name, "usual settings"])
 
 
 def fork_name(request: ForkRequest, parent: Run, step: int) -> str | None:
     """Return a name such as `fork at step 12 · lr 0.001`, as `usual_name` does: what differs from the parent."""
     if request.model.name is not None:
         return None
-    said = _said(by_path(request.model_dump(exclude_unset=True)), by_path(parent.request))
-    return _BETWEEN.join([f"fork at step {step}", *said])
+    phrases = _phrases(by_path(request.model_dump(exclude_unset=True)), by_path(parent.request))
+    return _BETWEEN.join([f"fork at step {step}", *phrases])
 
 
-def _said(given: Mapping[str, Json], usual: Mapping[str, Json]) -> list[str]:
-    """Return in words what is given and not usual."""
-    changed = {path: given[path] for path in _SAID if given.get(path) is not None and given[path] != usual.get(path)}
-    shown = [*list(changed)[: _MOST - 1], *list(changed)[_MOST - 1 :][-1:]]
-    return [_phrase(_SAID[path], changed[path]) for path in shown]
+def _phrases(requested: Mapping[str, Json], usual: Mapping[str, Json]) -> list[str]:
+    """Return the requested settings that are not the usual ones, in words."""
+    changed = {
+        path: requested[path]
+        for path in _PHRASES
+        if requested.get(path) is not None and requested[path] != usual.get(path)
+    }
+    mentioned = [*list(changed)[: _MOST - 1], *list(changed)[_MOST - 1 :][-1:]]
+    return [_phrase(_PHRASES[path], changed[path]) for path in mentioned]
 
 
-def _phrase(said: str, value: Json) -> str:
-    return counted(value, said) if "{}" not in said and isinstance(value, int) else said.format(_short(value))
+def _phrase(template: str, value: Json) -> str:
+    return (
+        counted(value, template) if "{}" not in template and isinstance(value, int) else template.format(_short(value))
+    )
 
 
 def _short(value: Json) -> str:
-    """Return a number without zeros that say nothing, or the last part of a name such as `learnloop/tiny`."""
+    """Return a number without superfluous zeros, or the last part of a name such as `learnloop/tiny`."""
     return f"{value:g}".replace("e-0", "e-") if isinstance(value, float) else str(value).rpartition("/")[2][:_LONGEST]

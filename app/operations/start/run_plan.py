@@ -68,8 +68,9 @@ class RunPlan:
     judge: Choice | None = None
     """The judge; None until the environment, which has a default judge, is known."""
     warm_start: WarmStartPlan | None = None
-    prompt: PromptReference | None = None
     """None without a warm start, or until its demonstrations are found."""
+    prompt: PromptReference | None = None
+    """The stored prompt of the rollouts; None for the environment's texts."""
     first_scenario: int = 0
     """Number of the first training scenario that is rolled out, in a fork of a run with demonstrations."""
     base: BaseModelFacts | None = None
@@ -105,8 +106,8 @@ class RunPlan:
     @property
     def keep_rollouts(self) -> bool:
         """Whether the rollouts' token ids and log-probabilities are archived."""
-        asked = self.request.keep_rollouts
-        return is_on_engine(self.backend) if asked is None else asked
+        requested = self.request.keep_rollouts
+        return is_on_engine(self.backend) if requested is None else requested
 
     @property
     def iterations_total(self) -> int:
@@ -116,8 +117,8 @@ class RunPlan:
     @property
     def reinforced_iterations(self) -> int:
         """Number of iterations with rollouts."""
-        given = self.request.iterations
-        return int(self.defaults["iterations"].value) if given is None else given
+        requested = self.request.iterations
+        return int(self.defaults["iterations"].value) if requested is None else requested
 
     def stored(self) -> dict[str, Json]:
         """Return the document for the run's row, which StoredRequest parses."""
@@ -170,31 +171,31 @@ def with_defaults(plan: RunPlan, base: BaseModelFacts, available: Callable[[str,
     """Return the plan with the base's defaults for what was not given, and warnings where scenarios are too few.
     `available` returns how many of a number of scenarios of a split the environment has."""
     request = plan.request
-    found = missing_defaults(request, base)
-    given: dict[str, int | str] = {}
+    missing = missing_defaults(request, base)
+    evaluation_changes: dict[str, int | str] = {}
     if base.is_sized and request.evaluation.best is None:
-        given["best"] = "highest"
+        evaluation_changes["best"] = "highest"
     warnings: list[str] = []
     for name, split in (("scenarios", "validation"), ("test_scenarios", "test")):
-        asked = getattr(request.evaluation, name)
-        wanted = int(found[f"evaluation.{name}"].value) if asked is None else asked
-        if not wanted or (count := available(split, wanted)) == wanted:
+        requested = getattr(request.evaluation, name)
+        size = int(missing[f"evaluation.{name}"].value) if requested is None else requested
+        if not size or (count := available(split, size)) == size:
             continue
-        if asked is None:
-            found[f"evaluation.{name}"] = Default(count, f"The environment has no more {split} scenarios.")
+        if requested is None:
+            missing[f"evaluation.{name}"] = Default(count, f"The environment has no more {split} scenarios.")
         else:
-            given[name] = count
+            evaluation_changes[name] = count
             warnings.append(
-                f"evaluation.{name} is {asked}, and the environment has {counted(count, f'{split} scenario')}: each is "
-                "used once."
+                f"evaluation.{name} is {requested}, and the environment has {counted(count, f'{split} scenario')}: "
+                "each is used once."
             )
-    kept = request.checkpoints
+    retention = request.checkpoints
     if base.is_sized and "checkpoints" not in request.model_fields_set:
-        kept = CheckpointsChoice(keep_evaluated=_KEPT_EVALUATED)
-        found |= {f"checkpoints.{name}": Default(each, _FEW_KEPT) for name, each in kept if each is not None}
-    update = {"evaluation": request.evaluation.model_copy(update=given), "checkpoints": kept}
+        retention = CheckpointsChoice(keep_evaluated=_KEPT_EVALUATED)
+        missing |= {f"checkpoints.{name}": Default(value, _FEW_KEPT) for name, value in retention if value is not None}
+    update = {"evaluation": request.evaluation.model_copy(update=evaluation_changes), "checkpoints": retention}
     request = request.model_copy(update=update)
-    defaults, warnings = {**plan.defaults, **found}, [*plan.warnings, *warnings]
+    defaults, warnings = {**plan.defaults, **missing}, [*plan.warnings, *warnings]
     plan = replace(plan, request=request, base=base, defaults=defaults)
     return replace(plan, warnings=(*warnings, *_shared_scenarios(plan, available)))
 
@@ -222,11 +223,11 @@ def with_demonstrations(plan: RunPlan, available: int) -> RunPlan:
 def _shared_scenarios(plan: RunPlan, available: Callable[[str, int], int]) -> list[str]:
     """Return a warning if rollouts have to attempt scenarios that are demonstrated as well."""
     demonstrated = plan.warm_start.solved_scenarios if plan.warm_start else 0
-    given = plan.request.groups_per_iteration
-    groups = int(plan.defaults["groups_per_iteration"].value) if given is None else given
+    requested = plan.request.groups_per_iteration
+    groups = int(plan.defaults["groups_per_iteration"].value) if requested is None else requested
     attempted = min(plan.reinforced_iterations * groups, _MOST_COUNTED)
-    wanted = demonstrated + attempted
-    if not demonstrated or not attempted or (count := available("train", wanted)) == wanted:
+    needed = demonstrated + attempted
+    if not demonstrated or not attempted or (count := available("train", needed)) == needed:
         return []
     if count <= demonstrated:
         return [
@@ -245,13 +246,13 @@ def missing_defaults(
 
     `after_demonstrations` says whether the run has a warm start; None if the request says it.
     """
-    found = defaults_of(
+    defaults = defaults_of(
         base,
         request.groups_per_iteration,
         request.rollouts_per_group,
         after_demonstrations=request.warm_start is not None if after_demonstrations is None else after_demonstrations,
     )
-    return {path: default for path, default in found.items() if _is_missing(request, path)}
+    return {path: default for path, default in defaults.items() if _is_missing(request, path)}
 
 
 def request_with_defaults(
@@ -275,8 +276,8 @@ def fill_in(document: dict[str, Json], defaults: Mapping[str, Default]) -> None:
 
 def _is_missing(request: LearnLoopRequest, path: str) -> bool:
     *part, name = path.split(".")
-    place = getattr(request, part[0]) if part else request
-    return place is not None and getattr(place, name) is None
+    section = getattr(request, part[0]) if part else request
+    return section is not None and getattr(section, name) is None
 
 
 def judge_with_defaults(judge: Judges | None, default: str) -> Choice:
@@ -300,16 +301,16 @@ def _environment(request: LearnLoopRequest) -> Choice:
     if request.graph is None:
         return Choice(name=name, config=config)
     try:
-        meant, _ = document("graph")
+        environment, _ = document("graph")
     except UnknownEnvironment as error:
         raise InvalidRequest(("body", "graph"), str(error)) from error
-    if "name" in request.environment.model_fields_set and name != meant:
+    if "name" in request.environment.model_fields_set and name != environment:
         raise InvalidRequest(
-            ("body", "graph"), f"A graph can only be given for the environment {meant}, not for {name}."
+            ("body", "graph"), f"A graph can only be given for the environment {environment}, not for {name}."
         )
     if "graph" in config:
         raise InvalidRequest(("body", "graph"), "Give either graph or environment.config.graph.")
-    return Choice(name=meant, config={**config, "graph": request.graph})
+    return Choice(name=environment, config={**config, "graph": request.graph})
 
 
 def _from_source(request: LearnLoopRequest, source: SourceChoice) -> dict[str, Any]:

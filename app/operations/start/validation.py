@@ -96,8 +96,8 @@ def _with_judge(plan: RunPlan, root: Root, choice: Choice, environment: Environm
         raise InvalidRequest(
             ("body", "agent"), f"The environment {choice.name} names its agent in `runner`: leave out `agent`."
         )
-    asked = request.agent
-    agent = None if asked is None else Choice(name=asked.name, config=asked.config)
+    requested = request.agent
+    agent = None if requested is None else Choice(name=requested.name, config=requested.config)
     check_agents(agent, choice, settings.agent_modules)
     judge = judge_with_defaults(request.judge, environment.default_judge)
     models = NotedModels(ListedModels(settings))

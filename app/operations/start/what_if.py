@@ -79,7 +79,7 @@ class WhatIfStarter:
         temperature = source.temperature if request.temperature is None else request.temperature
         if request.seed == "own" and row.mode == "greedy":
             temperature = 0.0
-        asked = EvaluationRequest(
+        evaluation = EvaluationRequest(
             models=models,
             judge=request.judge,
             samples=1,
@@ -91,7 +91,7 @@ class WhatIfStarter:
         )
         return await self.evaluations.queue(
             id,
-            asked,
+            evaluation,
             caller,
             save_reply,
             source.basis,
@@ -132,14 +132,14 @@ class WhatIfStarter:
             if player is not None and fork.edits:
                 raise Conflict(f"The agent of rollout {row.id} owns its loop, so what it is shown cannot be edited.")
             access = EnvironmentAccess(settings)
-            made = await built_environment(resources.database, settings.data_dir, choice, source.project, access)
+            environment = await built_environment(resources.database, settings.data_dir, choice, source.project, access)
             reference = None if row.prompt_sha256 is None else PromptReference(sha256=row.prompt_sha256)
             prompt = await read_stored(resources.database, source.project, reference)
-        with closing(made):
-            begin_with(made, await state_after(resources.database, source.state))
+        with closing(environment):
+            begin_with(environment, await state_after(resources.database, source.state))
             limits = RolloutLimits(max_turns or source.basis.max_turns, timeout_s=_REPLAY_TIMEOUT_S)
             try:
-                await replay(made, recorded.scenario, fork, limits, player, prompt)
+                await replay(environment, recorded.scenario, fork, limits, player, prompt)
             except ReplayDiffers as differs:
                 raise EnvironmentChanged(differs) from differs
             except (TimeoutError, EpisodeFailed, ToolError) as error:
@@ -153,11 +153,11 @@ def refuses(environment: str, tools: Sequence[str], allowed: Sequence[str]) -> s
     unknown = [tool for tool in tools if f"{environment}/{tool}" not in allowed]
     if not unknown and tools:
         return None
-    each = ",".join(f"{environment}/{tool}" for tool in unknown) or environment
+    setting = ",".join(f"{environment}/{tool}" for tool in unknown) or environment
     called = f"calls of {', '.join(unknown)} again" if unknown else "an episode again"
     return (
         f"Replaying this rollout makes {called}, and {environment} may have effects that repeat. If it does not, the "
-        f"operator can allow it by LEARNLOOP_REPLAY={each}."
+        f"operator can allow it by LEARNLOOP_REPLAY={setting}."
     )
 
 
@@ -200,13 +200,13 @@ def _edit_of(edit: MessageEdit | None, row: Trajectory) -> Edit | None:
         return None
     if edit.append is not None:
         return Edit(edit.append)
-    place = edit.message
+    index = edit.message
     if edit.tool_result is not None:
-        results = {each.get("tool_call_id"): number for number, each in enumerate(row.messages)}
-        place = results.get(edit.tool_result)
-        if place is None:
+        results = {message.get("tool_call_id"): number for number, message in enumerate(row.messages)}
+        index = results.get(edit.tool_result)
+        if index is None:
             raise InvalidRequest(("body", "edit", "tool_result"), f"No tool call has the id {edit.tool_result!r}.")
-    return Edit(edit.content or "", place)
+    return Edit(edit.content or "", index)
 
 
 def _of_run(
@@ -220,29 +220,29 @@ def _of_run(
     match row.kind:
         case "train":
             state = (row.iteration or 0) - 1 - ((iteration.staleness if iteration else None) or 0)
-            each, parts = config.rollouts_per_group, (purpose_of(row), row.iteration)
+            group_size, parts = config.rollouts_per_group, (purpose_of(row), row.iteration)
         case "evaluation":
             state = row.iteration or INHERITED  # the baseline is evaluated before anything is learned
-            each, parts = (config.evaluation.samples if row.mode == "sampled" else 1), (row.split,)
+            group_size, parts = (config.evaluation.samples if row.mode == "sampled" else 1), (row.split,)
             seed = config.held_out_seed
         case "showcase":
-            state, each = row.iteration or 0, 1
+            state, group_size = row.iteration or 0, 1
         case _:  # a question is answered in the state that belongs to the checkpoint
-            state, each = checkpoint.iteration if checkpoint else INHERITED, 1
+            state, group_size = checkpoint.iteration if checkpoint else INHERITED, 1
     own_seed = None
     if recorded.number is not None and parts:
-        place, sample = divmod(recorded.number, each)
-        own_seed = seed_of(seed, *parts, place, sample)
+        scenario, sample = divmod(recorded.number, group_size)
+        own_seed = seed_of(seed, *parts, scenario, sample)
     return _Source(Basis.of_run(run), run.model_project, config.temperature, own_seed, (run.id, state), model)
 
 
 def _of_evaluation(job: EvaluationJob, row: Trajectory) -> _Source:
-    own, slot = parse_evaluation(job.request), Slot.parse(row.slot or "")
-    sampled_by = own.models[slot.model]
+    evaluation, slot = parse_evaluation(job.request), Slot.parse(row.slot or "")
+    sampled_by = evaluation.models[slot.model]
     named = {"prompted" if sampled_by.kind == "prompted" else "model": sampled_by.model}
-    basis, model = Basis.of_evaluation(own), ModelToEvaluate(**named)
+    basis, model = Basis.of_evaluation(evaluation), ModelToEvaluate(**named)
     state, edits = None, tuple[Edit, ...]()
-    if isinstance(own, WhatIfEvaluation):
-        what_if = own.what_if
+    if isinstance(evaluation, WhatIfEvaluation):
+        what_if = evaluation.what_if
         state, edits = what_if.state, what_if.earlier + ((what_if.edit,) if what_if.edit else ())
-    return _Source(basis, job.project, own.temperature or 1.0, None, state, model, edits)
+    return _Source(basis, job.project, evaluation.temperature or 1.0, None, state, model, edits)

@@ -1,4 +1,4 @@
-"""Compares stored figures with the same ones, recomputed."""
+"""Compares stored figures with recomputed ones."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from learnloop_service.training.types import Group
 
 MOST_SHOWN = 100
 ROUNDING = 1e-9
-"""How far sums in another order can be apart."""
+"""Largest difference between sums that were added in different orders."""
 
 
 class VerifiedFigures:
@@ -46,23 +46,23 @@ class VerifiedFigures:
     def compare_group(
         self, environment: Environment, rows: Sequence[Trajectory], verdicts: Sequence[Any], where: str = ""
     ) -> Group:
-        """Reward the rows of a group again by the scores of `verdicts`, which have the rewards to compare.
+        """Reward the rows of a group again, by the scores of `verdicts`, and compare the rewards with theirs.
 
-        They are the rows themselves, or those of a rejudging, which `where` names.
+        The verdicts are the rows themselves, or those of a rejudging, which `where` names.
         """
         rollouts = [stored_rollout(scenario_of(row), row) for row in rows]
         pairs = list(zip(rows, verdicts, strict=True))
-        scores = [Score(each.score, each.score_explanation or "") for row, each in pairs if row.error is None]
+        scores = [Score(verdict.score, verdict.score_explanation or "") for row, verdict in pairs if row.error is None]
         group = assign_rewards(environment, rollouts[0].scenario, rollouts, Judgement(scores))
-        for (row, each), scored in zip(pairs, group.rollouts, strict=True):
+        for (row, verdict), scored in zip(pairs, group.rollouts, strict=True):
             recomputed = {
                 "reward": scored.reward,
                 "success": scored.success,
-                "advantage": unless_rounded(each.advantage, scored.advantage),
+                "advantage": unless_rounded(verdict.advantage, scored.advantage),
                 "reward_parts": dict(scored.reward_parts),
             }
             for name, value in recomputed.items():
-                self.compare(row.iteration, f"{name}{where}", getattr(each, name), value, row.id)
+                self.compare(row.iteration, f"{name}{where}", getattr(verdict, name), value, row.id)
         return group
 
 

@@ -1,7 +1,7 @@
 """Verifies that the rewards and the report of a rejudging follow from its stored verdicts.
 
-The verdicts themselves are given again where that must lead to the same: by a judge that uses nothing but the rollouts,
-if its code is that of the rejudging.
+The verdicts themselves are repeated where they must come out the same: by a judge that uses nothing but the rollouts,
+and whose code has not changed since.
 """
 
 import asyncio
@@ -65,14 +65,16 @@ async def _verify(
             scores = await _scores(judge, environment, rows)
             for repeat in range(request.rejudge.repeats):
                 where = f" in repeat {repeat + 1} of rejudging {job.id}"
-                mine = [verdicts[row.id, repeat] for row in rows]
-                await asyncio.to_thread(figures.compare_group, environment, rows, mine, where)
-                for row, each in zip(rows, mine, strict=True):
+                repeat_verdicts = [verdicts[row.id, repeat] for row in rows]
+                await asyncio.to_thread(figures.compare_group, environment, rows, repeat_verdicts, where)
+                for row, verdict in zip(rows, repeat_verdicts, strict=True):
                     if row.id in scores:
-                        figures.compare(row.iteration, f"score{where}", each.score, scores[row.id], row.id)
+                        figures.compare(row.iteration, f"score{where}", verdict.score, scores[row.id], row.id)
     recomputed = json.loads(json_text.dumps(await stored_rejudge_report(store, job.id, request.rejudge, groups)))
-    known = {name: value for name, value in recomputed.items() if name in job.report["rejudge"]}  # it may be older
-    for name, value in known.items():
+    comparable = {
+        name: value for name, value in recomputed.items() if name in job.report["rejudge"]
+    }  # an older report has fewer
+    for name, value in comparable.items():
         figures.compare(None, f"{name} in the report of rejudging {job.id}", job.report["rejudge"][name], value)
 
 
@@ -90,4 +92,4 @@ async def _scores(judge: Judge | None, environment: Environment, rows: Sequence[
     rollouts = [judged_rollout(row) for row in rows]
     scenario = rollouts[0].scenario
     group = assign_rewards(environment, scenario, rollouts, await judge_group(judge, scenario, rollouts))
-    return {each.rollout.id: each.score.value for each in group.rollouts}
+    return {scored.rollout.id: scored.score.value for scored in group.rollouts}

@@ -124,7 +124,7 @@ class _Check:
             rejudgings=rejudgings,
             figures=self.figures.count,
             node_scores=self._node_scores,
-            lost_rollouts=dict(sorted(Counter(each.failure for each in self._lost).items())),
+            lost_rollouts=dict(sorted(Counter(rollout.failure for rollout in self._lost).items())),
             lost=self._lost[:MOST_SHOWN],
             difference_count=self.figures.difference_count,
             differences=self.figures.differences,
@@ -148,31 +148,31 @@ class _Check:
                 number, "iteration", "as stored", f"cannot be computed: {type(error).__name__}: {error}"
             )
 
-    def _groups(self, rows: Sequence[Trajectory], each: int) -> list[Group]:
-        """Score the rows again, in groups of `each` rows as they were saved."""
-        groups = [rows[start : start + each] for start in range(0, len(rows), each)]
+    def _groups(self, rows: Sequence[Trajectory], group_size: int) -> list[Group]:
+        """Score the rows again, in groups of `group_size` rows as they were saved."""
+        groups = [rows[start : start + group_size] for start in range(0, len(rows), group_size)]
         return [self.figures.compare_group(self._environment, group, group) for group in groups]
 
     def _training_groups(self, iteration: int, rows: Sequence[Trajectory]) -> list[Group]:
         """Score the training rollouts again, and find the groups that were replaced. Probabilities are as stored."""
-        each = self._config.rollouts_per_group
-        extra = [row for row in rows[::each] if row.replaces is not None]  # after those that the schedule drew
-        groups = self._groups(rows, each)
+        group_size = self._config.rollouts_per_group
+        extra = [row for row in rows[::group_size] if row.replaces is not None]  # after those that the schedule drew
+        groups = self._groups(rows, group_size)
         scheduled = groups[: len(groups) - len(extra)]
         idle = self._idle[iteration] = taught_nothing(scheduled)
         stored = tuple(row.replaces or "" for row in extra)
         replaced = self._idle.get(sampled_after(self._config, iteration), ())
         if stored and stored == idle[: len(stored)]:
             replaced = idle  # earlier versions replaced groups of the same iteration
-        for row, found in zip_longest(extra, replaced[: len(extra)]):
-            self.figures.compare(iteration, "replaces", row.replaces, found, row.id)
+        for row, scenario_id in zip_longest(extra, replaced[: len(extra)]):
+            self.figures.compare(iteration, "replaces", row.replaces, scenario_id, row.id)
         replacements = zip(groups[len(scheduled) :], extra, stored, strict=True)
         return scheduled + [replacement(group, scenario, row.inclusion or 1.0) for group, row, scenario in replacements]
 
     def _compare_iteration(self, stored: _Stored, groups: Sequence[Group]) -> None:
         row = stored.iteration
         scored = [rollout for group in groups for rollout in group.rollouts]
-        everything = [stored_rollout(scenario_of(each), each) for each in stored.trajectories]
+        everything = [stored_rollout(scenario_of(trajectory), trajectory) for trajectory in stored.trajectories]
         rewards = summarise(scored)
         recomputed = {f"reward_{name}": getattr(rewards, name) for name in ("mean", "median", "min", "max", "count")}
         recomputed |= {
@@ -192,24 +192,24 @@ class _Check:
         tried: defaultdict[tuple[str, str, int | None], list[Trajectory]] = defaultdict(list)
         for row in _of_kind(stored, "evaluation"):
             tried[row.split, row.mode, row.step].append(row)
-        kept = {(row.split, row.mode, row.step): row for row in stored.evaluations}
-        self.figures.compare(number, "evaluations", sorted(map(list, kept)), sorted(map(list, tried)))
-        for key in sorted(kept.keys() & tried.keys()):
+        saved = {(row.split, row.mode, row.step): row for row in stored.evaluations}
+        self.figures.compare(number, "evaluations", sorted(map(list, saved)), sorted(map(list, tried)))
+        for key in sorted(saved.keys() & tried.keys()):
             samples = self._config.evaluation.samples if key[1] == "sampled" else 1
             groups = self._groups(tried[key], samples)
             scored = [rollout for group in groups for rollout in group.rollouts]
             by_scenario = self._config.evaluation.is_by_scenario
             recomputed: dict[str, Any] = {
                 **asdict(held_out_figures(scored, samples, by_scenario=by_scenario)),
-                "turns": total([each.rollout for each in scored], "turns") / len(scored),
+                "turns": total([scored_rollout.rollout for scored_rollout in scored], "turns") / len(scored),
             }
             if number == 0:
                 self._baseline[key[:2]] = successes(scored)
-            elif kept[key].difference is not None:  # earlier versions stored none
-                found = difference(self._baseline.get(key[:2], {}), successes(scored))
-                recomputed["difference"] = None if found is None else asdict(found)
+            elif saved[key].difference is not None:  # earlier versions stored none
+                change = difference(self._baseline.get(key[:2], {}), successes(scored))
+                recomputed["difference"] = None if change is None else asdict(change)
             for name, value in recomputed.items():
-                self.figures.compare(number, f"{key[0]} {key[1]} {name}", getattr(kept[key], name), value)
+                self.figures.compare(number, f"{key[0]} {key[1]} {name}", getattr(saved[key], name), value)
 
     def _compare_reflection(self, stored: _Stored, groups: Sequence[Group]) -> None:
         number, environment = stored.iteration.iteration, self._environment
@@ -219,12 +219,12 @@ class _Check:
         environment.reflect(rewarded(groups))
         environment.showcase(self._config.seed)  # called here because the learn loop calls it before reading the state
         state = json.loads(json_text.dumps(environment.state()))
-        kept = dict(stored.reflection.state)
-        scores, kept_scores = state.pop("node_scores", {}), kept.pop("node_scores", {})
+        saved_state = dict(stored.reflection.state)
+        scores, kept_scores = state.pop("node_scores", {}), saved_state.pop("node_scores", {})
         self._node_scores += len(kept_scores)
         for id in sorted(scores.keys() | kept_scores.keys()):
             self.figures.compare(number, f"node score of {id}", kept_scores.get(id), scores.get(id))
-        self.figures.compare(number, "state", kept, state)
+        self.figures.compare(number, "state", saved_state, state)
 
 
 def _failure_kind(row: Trajectory) -> FailureKind:

@@ -20,7 +20,9 @@ from learnloop_service.training.types import Rollout, RunConfig
 
 def prices_of(request: StoredEvaluation, models: Models) -> tuple[Price | None, ...]:
     """Return the price of each model, or None if it is unknown or free. Raises UnknownModel."""
-    return tuple(models.model(each.model).price if each.kind == "prompted" else None for each in request.models)
+    return tuple(
+        models.model(contestant.model).price if contestant.kind == "prompted" else None for contestant in request.models
+    )
 
 
 def _with_price(used: Usage, price: Price | None) -> Usage:
@@ -34,7 +36,7 @@ def saved_usage(job: EvaluationJob, rows: Mapping[Slot, Any], prices: Sequence[P
     """Return what the saved rollouts and verdicts used."""
     judge = Usage(job.judge.get("prompt_tokens", 0), job.judge.get("completion_tokens", 0), job.judge.get("usd"))
     used = ((Usage(row.prompt_tokens, row.completion_tokens), prices[slot.model]) for slot, row in rows.items())
-    return sum((_with_price(*each) for each in used), judge)
+    return sum((_with_price(*pair) for pair in used), judge)
 
 
 def meter_of(

@@ -1,4 +1,4 @@
-"""Drives an evaluation under a lease: opens what its kind needs, and has the work of its kind done.
+"""Drives an evaluation under a lease: opens what its kind needs, and starts that kind's work.
 
 A rollout is saved when it ends, and verdicts that were given together are saved in one transaction, so a worker that
 takes over does only what is missing.
@@ -97,7 +97,7 @@ class EvaluationDriver:
         rows = await retry_while_database_is_down(lambda: store.rows(job.id))
         meter = meter_of(job, request, rows, prices)
         main_loop, patience = asyncio.get_running_loop(), Patience(waits)
-        state = DriveState(job, request, store, lease, main_loop, meter, prices, note, patience, done=len(rows))
+        state = DriveState(job, request, store, lease, main_loop, meter, prices, note, patience, saved_count=len(rows))
         try:
             return await run_in_thread(lambda: self._retrying(state), name=f"evaluation-{job.id}")
         except LeaseLost:
@@ -176,13 +176,13 @@ class EvaluationDriver:
         state, request = opened.state, opened.state.request
         services = judge_services(self.settings, self.database, state.main_loop, None, opened.environment)
         judge = make_judge(request.judge, services)
-        chats = [await self._chat(each, state, stack) for each in request.models]
+        chats = [await self._chat(contestant, state, stack) for contestant in request.models]
         project, player = state.job.project, OwnAgents(self.database, self.settings).player
         sessions = LeasedSessions(
             self.database, state.lease, state.main_loop, project=project, backend=engine_backend()
         )
         now = opened.clock.now
-        players = [await player(environment, request, sessions, now, each) for each in request.models]
+        players = [await player(environment, request, sessions, now, contestant) for contestant in request.models]
         return judge, chats, players, opened.prompts
 
     async def _chat(self, contestant: Contestant, state: DriveState, stack: AsyncExitStack) -> Chat:

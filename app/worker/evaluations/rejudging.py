@@ -33,14 +33,14 @@ class Rejudging:
     opened: OpenedEvaluation
     store: RejudgingStore
     config: RunConfig
-    """That of the run."""
+    """The run's config."""
     services: JudgeServices
 
     async def report(self) -> dict[str, Json]:
         """Judge everything that is not saved yet, and return the report."""
         rejudge, state, store = self.request.rejudge, self.opened.state, self.store
         groups = await state.query(lambda: store.groups(rejudge, self.config))
-        known = await state.query(lambda: store.verdicts(state.job.id))
+        saved_verdicts = await state.query(lambda: store.verdicts(state.job.id))
         judges = [
             make_judge(self.request.judge, replace(self.services, cache=_repeated(self.services.cache, repeat)))
             for repeat in range(rejudge.repeats)
@@ -49,7 +49,7 @@ class Rejudging:
             async with asyncio.TaskGroup() as tasks:
                 for group in groups:
                     for repeat, judge in enumerate(judges):
-                        if (group.rows[0].id, repeat) not in known:
+                        if (group.rows[0].id, repeat) not in saved_verdicts:
                             tasks.create_task(self._judge(group, repeat, judge))
         report = await state.query(lambda: stored_rejudge_report(store, state.job.id, rejudge, groups))
         # The other fields compare models, and every report has them.
@@ -66,10 +66,10 @@ class Rejudging:
             if repeat:  # another order of candidates, because a judge can prefer a place
                 Random(f"{self.request.seed}/{rows[0].id}/{repeat}").shuffle(order)
             async with opened.budget.judging() as judged:
-                judgement = await judge_group(judge, rollouts[0].scenario, [rollouts[place] for place in order])
+                judgement = await judge_group(judge, rollouts[0].scenario, [rollouts[index] for index in order])
                 judged(judgement)
         scored = self._scored(rollouts, order, judgement)
-        verdicts = [self._row(each, repeat) for each in scored]
+        verdicts = [self._row(rollout, repeat) for rollout in scored]
         await shielded(state.query(lambda: self.store.keep(state.lease, verdicts, judgement.calls)))
         state.saved(len(verdicts))
         count_judge_calls(judgement.calls)
@@ -78,14 +78,14 @@ class Rejudging:
         self, rollouts: Sequence[Rollout], order: Sequence[int], judgement: Judgement
     ) -> Sequence[ScoredRollout]:
         """Return the rollouts with their verdicts in the stored order, in which advantages round as in the run."""
-        finished = [place for place in order if rollouts[place].failure is None]
+        finished = [index for index in order if rollouts[index].failure is None]
         scores = dict(zip(finished, judgement.scores, strict=True))
-        ordered = Judgement([scores[place] for place in sorted(scores)], judgement.calls)
+        ordered = Judgement([scores[index] for index in sorted(scores)], judgement.calls)
         return assign_rewards(self.opened.environment, rollouts[0].scenario, rollouts, ordered).rollouts
 
     def _row(self, scored: ScoredRollout, repeat: int) -> dict[str, Any]:
-        place = {"evaluation_id": self.opened.state.job.id, "trajectory_id": scored.rollout.id, "repeat": repeat}
-        return place | verdict_row(scored) | {"advantage": scored.advantage}
+        key = {"evaluation_id": self.opened.state.job.id, "trajectory_id": scored.rollout.id, "repeat": repeat}
+        return key | verdict_row(scored) | {"advantage": scored.advantage}
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,8 +93,8 @@ class ComparisonWork:
         """Return the report on the models."""
         costs = []
         for model, price in enumerate(self.opened.state.prices):
-            mine = [row for slot, row in rows.items() if slot.model == model]
-            tokens = sum(row.prompt_tokens for row in mine), sum(row.completion_tokens for row in mine)
+            model_rows = [row for slot, row in rows.items() if slot.model == model]
+            tokens = sum(row.prompt_tokens for row in model_rows), sum(row.completion_tokens for row in model_rows)
             costs.append(None if price is None else price.of(*tokens))
         return await asyncio.to_thread(report_of, self.request, list(rows.values()), costs)
 
@@ -122,14 +122,18 @@ class ComparisonWork:
     async def _scenario(self, number: int, scenario: Scenario, saved: Mapping[Slot, Any]) -> None:
         models, samples = range(len(self.request.models)), range(self.request.samples)
         slots = [Slot(model, number, sample) for model in models for sample in samples]
-        kept = {slot: saved[slot] for slot in slots if slot in saved}
-        if len(kept) == len(slots) and all(row.score_explanation is not None for row in kept.values()):
+        saved_rows = {slot: saved[slot] for slot in slots if slot in saved}
+        if len(saved_rows) == len(slots) and all(row.score_explanation is not None for row in saved_rows.values()):
             return
         async with asyncio.TaskGroup() as group:
-            making = {slot: group.create_task(self._rollout(slot, scenario)) for slot in slots if slot not in kept}
-        again = await self._messages(list(kept)) if kept else {}
+            making = {
+                slot: group.create_task(self._rollout(slot, scenario)) for slot in slots if slot not in saved_rows
+            }
+        again = await self._messages(list(saved_rows)) if saved_rows else {}
         rollouts = [
-            stored_rollout(scenario, kept[slot], again[kept[slot].id]) if slot in kept else making[slot].result()
+            stored_rollout(scenario, saved_rows[slot], again[saved_rows[slot].id])
+            if slot in saved_rows
+            else making[slot].result()
             for slot in slots
         ]
         state, environment = self.opened.state, self.opened.environment
@@ -138,7 +142,8 @@ class ComparisonWork:
             judged(judgement)
         scored = (await off_loop(environment, assign_rewards, environment, scenario, rollouts, judgement)).rollouts
         verdicts = [
-            {"id": each.rollout.id, "why_no_success": each.why_no_success} | verdict_row(each) for each in scored
+            {"id": rollout.rollout.id, "why_no_success": rollout.why_no_success} | verdict_row(rollout)
+            for rollout in scored
         ]
         await shielded(state.query(lambda: state.store.keep_verdicts(state.lease, verdicts, judgement.calls)))
         state.saved()
@@ -155,7 +160,7 @@ class ComparisonWork:
             request.max_turns, request.max_completion_tokens, request.rollout_timeout_s, request.temperature
         )
         async with opened.gate, opened.budget.rollout(slot.model, scenario) as reservation:
-            made = await rollout(
+            new_rollout = await rollout(
                 opened.environment,
                 scenario,
                 chat,
@@ -169,11 +174,11 @@ class ComparisonWork:
                 name=RolloutName(0, str(slot)),
                 now=lambda: opened.clock.now().timestamp(),
             )
-            opened.budget.saw(made)
-        if chat.remembers and made.failure is not None and made.failure.kind is FailureKind.BACKEND_AWAY:
-            raise BackendUnavailable(made.error)
+            opened.budget.saw(new_rollout)
+        if chat.remembers and new_rollout.failure is not None and new_rollout.failure.kind is FailureKind.BACKEND_AWAY:
+            raise BackendUnavailable(new_rollout.error)
         state, contestant = opened.state, request.models[slot.model]
-        row = rollout_row(made) | {
+        row = rollout_row(new_rollout) | {
             "evaluation_id": state.job.id,
             "slot": str(slot),
             "project": state.job.project,
@@ -186,9 +191,9 @@ class ComparisonWork:
             "reward_parts": {},
         }
         await shielded(state.query(lambda: state.store.keep_rollout(state.lease, row)))
-        count_rollouts(self.rollout_kind, [made])
+        count_rollouts(self.rollout_kind, [new_rollout])
         state.saved(1)
-        return made
+        return new_rollout
 
 
 @dataclass(frozen=True)
@@ -205,10 +210,10 @@ class TrialWork(ComparisonWork):
         rule = Rule(self.request.trial.alpha, self.request.trial.margin, self.request.trial.look_every)
         pairs = PairEvidence(0, 0.0, 0.0)
         async with aclosing(self._looks(rule.look_every)) as looks:
-            async for _, found in looks:
-                if found is None:
+            async for _, gains in looks:
+                if gains is None:
                     return await self._figures(await self._rows())
-                pairs = evidence(found, rule)
+                pairs = evidence(gains, rule)
                 if pairs.decision(rule) is not Decision.CONTINUE:
                     break
         return await self._figures(await self._rows()) | {"trial": _verdict(pairs, rule)}
@@ -226,10 +231,10 @@ class GateWork(ComparisonWork):
         rule = GateRule(**self.request.gate.model_dump())
         decided: GateVerdict | None = None
         async with aclosing(self._looks(rule.look_every)) as looks:
-            async for done, pairs in looks:
+            async for scenario_count, pairs in looks:
                 if pairs is None:
                     return await self._figures(await self._rows())
-                decided = verdict(pairs, rule, done, self.request.scenarios)
+                decided = verdict(pairs, rule, scenario_count, self.request.scenarios)
                 if decided.decision is not GateDecision.CONTINUE:
                     break
         assert decided is not None  # a request has scenarios
@@ -299,18 +304,18 @@ class WhatIfWork(ComparisonWork):
         """Return the number of the next turn to sample continuations before; None at the end of the search."""
         turns = self.request.what_if.turns
         values = values_of((turns[slot.scenario], row) for slot, row in rows.items())
-        found = next_probe(values, len(turns), bool(self.forked.row.success))
-        return None if found is None else turns.index(found)
+        probe = next_probe(values, len(turns), bool(self.forked.row.success))
+        return None if probe is None else turns.index(probe)
 
 
-def _verdict(found: PairEvidence, rule: Rule) -> dict[str, Json]:
+def _verdict(pairs: PairEvidence, rule: Rule) -> dict[str, Json]:
     """Return a trial's decision and the evidence for it."""
-    decision = found.decision(rule)
+    decision = pairs.decision(rule)
     return {
         "decision": "undecided" if decision is Decision.CONTINUE else str(decision),
-        "pairs": found.pairs,
-        "log_wealth_better": found.better,
-        "log_wealth_not_by_margin": found.not_by_margin,
+        "pairs": pairs.pairs,
+        "log_wealth_better": pairs.better,
+        "log_wealth_not_by_margin": pairs.not_by_margin,
         "alpha": rule.alpha,
         "margin": rule.margin,
         "look_every": rule.look_every,

@@ -22,7 +22,7 @@ from learnloop_service.training.types import IterationProgress
 
 @dataclass
 class DriveState:
-    """State of driving one evaluation. It outlasts a backend that is away."""
+    """State of driving one evaluation. It survives retries after the backend was unavailable."""
 
     job: EvaluationJob
     request: Evaluation
@@ -33,7 +33,7 @@ class DriveState:
     prices: Sequence[Price | None]
     note: Callable[[IterationProgress], None]
     patience: Patience
-    done: int
+    saved_count: int
     """Number of saved rollouts or verdicts."""
 
     async def query(self, act: Callable[[], Awaitable[Result]]) -> Result:
@@ -42,9 +42,9 @@ class DriveState:
 
     def saved(self, rollouts: int = 0) -> None:
         """Record that rollouts or verdicts were saved, which is progress."""
-        self.done += rollouts
+        self.saved_count += rollouts
         self.patience.progressed()
-        self.note(IterationProgress(0, Phase.EVALUATE, self.done, self.request.slots))
+        self.note(IterationProgress(0, Phase.EVALUATE, self.saved_count, self.request.slots))
 
 
 @dataclass(frozen=True)

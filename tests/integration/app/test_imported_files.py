@@ -64,7 +64,7 @@ def test_a_preview_stores_nothing_and_the_same_file_makes_one_version(service: S
     [
         (b"a,b,c\n1,2,3\n", {}, "query.question"),
         (tickets(), {"answer": "Group"}, "query.answer"),
-        (b"question,answer\na,b\n", {}, "1 questions, of which 1 differ"),
+        (b"question,answer\na,b\n", {}, "1 question, of which 1 differ"),
         (b"PK\x03\x04", {}, "not a valid XLSX file"),
     ],
 )

@@ -155,8 +155,8 @@ def _data_failures() -> Iterator[None]:
 
 def _report(prepared: "Prepared", as_json: bool) -> None:
     if as_json:
-        print_json({**asdict(prepared.version), "done": list(prepared.done)})
+        print_json({**asdict(prepared.version), "done": list(prepared.stages)})
         return
     print_version(prepared.version)
-    stages = " and ".join(prepared.done)
+    stages = " and ".join(prepared.stages)
     results.print(f"\nMade: {stages}." if stages else "\nNothing to do: the same inputs were prepared before.")

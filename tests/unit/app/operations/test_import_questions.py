@@ -164,7 +164,7 @@ def test_what_cannot_be_chosen_is_said() -> None:
         read([("a", "b", "c"), ("1", "2", "3")], answer="d")
     few = read([("question", "answer"), ("a", "b"), ("", "c")])
     assert str(few.problem).startswith(
-        "the file has 1 questions, of which 1 differ; the 3 splits need as many. row 3: it has no"
+        "the file has 1 question, of which 1 differ; the 3 splits need as many. row 3: it has no"
     )
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learnloop_service.app.domain.stored_request import KeptCheckpoints
-from learnloop_service.app.worker.checkpoint_retention import Made, spread, to_delete
+from learnloop_service.app.worker.checkpoint_retention import RatedCheckpoint, spread, to_delete
 
-MADE = [Made(step, success) for step, success in enumerate([0.1, 0.5, None, 0.9, 0.2, 0.9, 0.4, 0.3])]
+MADE = [RatedCheckpoint(step, success) for step, success in enumerate([0.1, 0.5, None, 0.9, 0.2, 0.9, 0.4, 0.3])]
 
 
 def _steps_after_deletion(**choice: int | None) -> list[int]:
@@ -46,7 +46,7 @@ def test_what_is_needed_is_never_deleted(
     data: st.DataObject,
 ) -> None:
     best = data.draw(st.sampled_from(sorted(successes)))
-    rows = data.draw(st.permutations([Made(step, success) for step, success in successes.items()]))
+    rows = data.draw(st.permutations([RatedCheckpoint(step, success) for step, success in successes.items()]))
     keep = KeptCheckpoints(
         keep_best=keep_best, keep_last=keep_last, keep_every=keep_every, keep_evaluated=keep_evaluated
     )
