@@ -6,6 +6,13 @@ _MODELS = [
     {"label": "base", "kind": "trained", "model": "Qwen/Q", "step": None, "backend": "embedded", "spec": None},
     {"label": "good", "kind": "trained", "model": "p/m@3", "step": 3, "backend": "embedded", "spec": None},
 ]
+
+
+def stored_now(request: dict[str, Any]) -> dict[str, Any]:
+    """The request as it is stored today, with null for what earlier versions did not store."""
+    return request | {"gate": None, "models": [model | {"prompt": None} for model in request["models"]]}
+
+
 COMPARISON: dict[str, Any] = {
     "models": _MODELS,
     "environment": {"name": "email_search", "config": {"inbox": {"sha256": "ab"}}},

@@ -3,22 +3,23 @@
 from typing import Annotated
 
 from fastapi import Query
-from fastapi.responses import StreamingResponse
 
 from learnloop_service.app.api.datasets import NamedOnly
-from learnloop_service.app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentStoredTexts
-from learnloop_service.app.api.documents import Hash, stored
+from learnloop_service.app.api.dependencies import CurrentCaller, CurrentDatabase
+from learnloop_service.app.api.documents import Hash
 from learnloop_service.app.api.pages import ById
 from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.datasets import removal, rows
 from learnloop_service.app.datasets.rows import NewVersion
 from learnloop_service.app.db.tables import DatasetVersion
 from learnloop_service.app.domain.names import DATASET_PATTERN
-from learnloop_service.app.errors import InvalidRequest
+from learnloop_service.app.domain.stored_request import PromptReference
+from learnloop_service.app.errors import InvalidRequest, NotFound
 from learnloop_service.app.runs import documents
-from learnloop_service.app.runs.stored_prompts import prompt_document
+from learnloop_service.app.runs.documents import UnknownDocument
+from learnloop_service.app.runs.stored_prompts import prompt_document, read_stored
 from learnloop_service.app.schemas.base import Page
-from learnloop_service.app.schemas.prompts import PromptOut, PromptsDeleted, PromptToStore
+from learnloop_service.app.schemas.prompts import PromptOut, PromptsDeleted, PromptStored, PromptTexts, PromptToStore
 from learnloop_service.training.prompt import InvalidPrompt, read_prompt
 
 router = keyed_router("documents")
@@ -62,11 +63,14 @@ async def list_prompts(
 
 
 @router.get("/prompts/{sha256}")
-async def get_prompt(
-    texts: CurrentStoredTexts, database: CurrentDatabase, caller: CurrentCaller, sha256: Hash
-) -> StreamingResponse:
-    """Get a stored prompt, as `{"prompt": {"parts": {...}, "replaces": {...}}}`."""
-    return await stored(texts, database, caller.project, "prompt", sha256)
+async def get_prompt(database: CurrentDatabase, caller: CurrentCaller, sha256: Hash) -> PromptStored:
+    """Get a stored prompt."""
+    try:
+        prompt = await read_stored(database, caller.project, PromptReference(sha256=sha256))
+    except UnknownDocument as error:
+        raise NotFound(str(error)) from error
+    assert prompt is not None  # there is a reference
+    return PromptStored(prompt=PromptTexts(parts=dict(prompt.parts), replaces=dict(prompt.replaces)))
 
 
 @router.delete("/prompts/{sha256}")

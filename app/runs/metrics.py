@@ -56,7 +56,10 @@ _PARTS = text(
     """
 )
 _EVALUATIONS = text(
-    f"SELECT iteration, split, mode, {', '.join(_EVALUATION)} FROM evaluation WHERE run_id = :run_id ORDER BY step"
+    """
+    SELECT iteration, split, mode, success, mean_reward, malformed, turns FROM evaluation
+    WHERE run_id = :run_id ORDER BY step
+    """
 )
 _JUDGE_CALLS = text(
     """

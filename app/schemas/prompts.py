@@ -53,6 +53,22 @@ class PromptOut(ResponseModel):
     """Path of the prompt, as `self`."""
 
 
+class PromptTexts(ResponseModel):
+    """The texts of a prompt."""
+
+    parts: dict[str, str]
+    """The texts by part."""
+    replaces: dict[str, str]
+    """Texts of an agent that nobody can change, by the part that stands for them."""
+
+
+class PromptStored(ResponseModel):
+    """A stored prompt."""
+
+    prompt: PromptTexts
+    """Its texts."""
+
+
 class PromptUsed(ResponseModel):
     """The prompt that rollouts were made with."""
 

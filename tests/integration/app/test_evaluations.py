@@ -353,7 +353,7 @@ async def test_a_missing_key_is_a_warning_where_the_server_may_need_none(data_di
     ("request_", "field", "said"),
     [
         ({}, [], "give models, or run_id"),
-        ({"models": [{}]}, ["models", 0], "give either model or prompted"),
+        ({"models": [{}]}, ["models", 0], "give model or prompted; or a prompt"),
         ({"models": [{"model": TINY, "prompted": "openai/a"}]}, ["models", 0], "give either model or prompted"),
         ({"models": [{"prompted": "http://x/y"}]}, ["models", 0, "prompted"], "pattern"),
         ({"models": [{"prompted": "ollama/a"}]}, ["models", 0, "prompted"], "Unknown model 'ollama/a'. No models are"),

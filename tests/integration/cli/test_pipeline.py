@@ -97,7 +97,7 @@ async def test_a_training_that_somebody_cancelled_is_made_anew(
         ("train: {}\ndata:\n  name: a\n  limit: many\n", 4, "data.limit"),
         ("train: {}\ndata:\n  name: a\n", 2, "data.emails: Field required"),
         ("train: {}\neval:\n  scenarios: 0\n", 3, "eval.scenarios"),
-        ("train: {}\neval:\n  models:\n    - label: a\n", 4, "eval.models.0: give either model or prompted"),
+        ("train: {}\neval:\n  models:\n    - label: a\n", 4, "eval.models.0: give model or prompted; or a prompt"),
         ("train: {}\npromote:\n  name: live\n  if_better: perhaps\n", 4, "promote.if_better"),
         ("train: {}\ndeploy:\n  name: live\n  if_better: perhaps\n", 4, "promote.if_better"),
         ("train: {}\ndeploy: {as: a}\npromote: {as: b}\n", 2, "deploy: Extra inputs"),

@@ -12,7 +12,7 @@ from learnloop_service.app.domain.stored_evaluation import (
     WhatIfEvaluation,
     parse_evaluation,
 )
-from tests.stored_evaluations import COMPARISON, REJUDGE, TRIAL, WHAT_IF
+from tests.stored_evaluations import COMPARISON, REJUDGE, TRIAL, WHAT_IF, stored_now
 
 
 @pytest.mark.parametrize(
@@ -33,14 +33,14 @@ def test_a_stored_request_is_of_the_kind_whose_field_it_has(
     assert evaluation.slots == slots
     assert len(evaluation.units) == units
     assert evaluation.listed_by == listed_by
-    assert evaluation.stored() == stored
+    assert evaluation.stored() == stored_now(stored)
 
 
 def test_a_request_from_before_the_other_kinds_is_a_comparison() -> None:
     stored = {name: value for name, value in COMPARISON.items() if name not in ("trial", "what_if", "rejudge")}
     evaluation = parse_evaluation(stored)
     assert type(evaluation) is Comparison
-    assert evaluation.stored() == COMPARISON
+    assert evaluation.stored() == stored_now(COMPARISON)
 
 
 def test_each_rollout_is_in_one_unit_of_its_own_scenario_or_turn() -> None:
