@@ -24,7 +24,6 @@ MAX_NAMES = 24
 """Maximum number of metrics in one request."""
 LONGEST_NAME = 200
 """Maximum number of characters of a name. What a plug-in calls its figures has no limit; longer ones are left out."""
-_MEASURES = ("turns", "prompt_tokens", "completion_tokens", "seconds", "score")
 _REWARDS = ("mean", "median", "min", "max", "count")
 _PLAIN = ("success", "malformed", "failed_rollouts", "staleness")
 _NESTED = ("train_metrics", "timing", "skipped_groups", "lost_rollouts")
@@ -37,8 +36,9 @@ _ITERATIONS = select(
     Iteration.facts["groups"].label("groups"),
 ).where(Iteration.run_id == bindparam("run_id"))
 _ROLLOUTS = text(
-    f"""
-    SELECT iteration, {", ".join(f"avg({name})::float AS {name}" for name in _MEASURES)}
+    """
+    SELECT iteration, avg(turns)::float AS turns, avg(prompt_tokens)::float AS prompt_tokens,
+        avg(completion_tokens)::float AS completion_tokens, avg(seconds)::float AS seconds, avg(score)::float AS score
     FROM trajectory
     WHERE run_id = :run_id AND kind = 'train' AND replaces IS NULL AND error IS NULL AND iteration IS NOT NULL
     GROUP BY iteration
