@@ -60,15 +60,17 @@ async def test_items_of_earlier_replies_are_taken_by_reference(
     monkeypatch.setattr("learnloop_service.app.gateway.gateway._MOST_KNOWN", known)
     for door in (await doors(stage)).values():
         text = (await responded(door, [QUESTION])).json()["output"][0]
-        made = _completed(
+        completed = _completed(
             (await responded(door, [QUESTION], tools=[FUNCTION], tool_choice="required", stream=True)).text
         )
-        [call] = [item for item in made["output"] if item["type"] == "function_call"]
+        [call] = [item for item in completed["output"] if item["type"] == "function_call"]
         result = {"type": "function_call_output", "call_id": call["call_id"], "output": "nothing"}
         for typed in (True, False):
             whole, referred = [
-                (await responded(door, [QUESTION, said, NEXT, called, result], tools=[FUNCTION], temperature=0)).json()
-                for said, called in ((text, call), (_reference(text, typed=typed), _reference(call, typed=typed)))
+                (
+                    await responded(door, [QUESTION, text_item, NEXT, called, result], tools=[FUNCTION], temperature=0)
+                ).json()
+                for text_item, called in ((text, call), (_reference(text, typed=typed), _reference(call, typed=typed)))
             ]
             assert referred["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
             assert [item.get("content") for item in referred["output"]] == [
@@ -98,10 +100,10 @@ async def test_the_stop_sequence_that_ended_a_message_is_named(stage: ModelStage
     for door in (await doors(stage, model="tiny")).values():
         text = await _text_of(door, question)
         for stop in (text[1:3], text[2:8], text[:1]):
-            wanted = question | {"stop_sequences": ["never", stop]}
-            made = (await asked(door, "/messages", wanted)).json()
-            assert (made["stop_reason"], made["stop_sequence"]) == ("stop_sequence", stop)
-            events = _events((await asked(door, "/messages", wanted | {"stream": True})).text)
+            request = question | {"stop_sequences": ["never", stop]}
+            message = (await asked(door, "/messages", request)).json()
+            assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", stop)
+            events = _events((await asked(door, "/messages", request | {"stream": True})).text)
             [end] = [event["delta"] for event in events if event["type"] == "message_delta"]
             assert end == {"stop_reason": "stop_sequence", "stop_sequence": stop}
         unmet = (await asked(door, "/messages", question | {"stop_sequences": ["never"]})).json()
@@ -164,11 +166,11 @@ UNTIDY = [
 async def test_a_path_with_a_part_too_many_says_what_is_right(stage: ModelStage) -> None:
     for base, headers in (await doors(stage)).values():
         prefix = httpx.URL(base).path
-        for path, meant in UNTIDY:
+        for path, intended in UNTIDY:
             refused = await asked((base, headers), path.format(""), {"model": CALLER, "messages": [NEXT]})
             assert refused.status_code == 404, (path, refused.text)
-            assert f"Did you mean {prefix}/{meant}?" in refused.json()["error"]["message"]
-            assert ("type" in refused.json()) == (meant == "messages"), "in the protocol's own form"
+            assert f"Did you mean {prefix}/{intended}?" in refused.json()["error"]["message"]
+            assert ("type" in refused.json()) == (intended == "messages"), "in the protocol's own form"
     engine = {"authorization": "Bearer the-key-of-this-engine"}
     refused = await asked((stage.engine.base_url, engine), "//chat/completions/", {})
     assert "did you mean /v1/chat/completions?" in refused.json()["error"]["message"]
