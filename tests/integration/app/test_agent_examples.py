@@ -39,7 +39,7 @@ SAID = (
 time, answers, arguments that are missing, a tool that does not exist, what is no JSON, and no call."""
 
 
-def shown(request: Mapping[str, Json]) -> str:
+def decisive_parts(request: Mapping[str, Json]) -> str:
     """The parts of a request that decide the reply."""
     functions = [tool["function"] for tool in request["tools"]]
     tools = [[function["name"], function["description"], function["parameters"]] for function in functions]
@@ -55,7 +55,7 @@ async def test_an_agent_asks_what_the_built_in_one_asks(data_dir: Path, database
     requests_of, rewarded, begun = dict[str, Counter[str]](), dict[str, Counter[Json]](), dict[int, int]()
 
     async def script(request: Mapping[str, Json]) -> Reply:
-        requests_of[player][shown(request)] += 1
+        requests_of[player][decisive_parts(request)] += 1
         replies = [message for message in request["messages"] if message["role"] == "assistant"]
         if not replies:
             number = begun.setdefault(request["seed"], len(begun))

@@ -57,9 +57,9 @@ async def at_once(document: Mapping[str, Json]) -> tuple[int, Json]:
     return 200, {"reward": float(answer == "yes"), "facts": _facts(answer)}
 
 
-def _facts(said: str) -> dict[str, bool]:
+def _facts(answer: str) -> dict[str, bool]:
     """What a rollout reached: a database sorts the shorter name first."""
-    return dict.fromkeys(("understood", "sure"), said == "yes")
+    return dict.fromkeys(("understood", "sure"), answer == "yes")
 
 
 def later(tasks: set[asyncio.Task[Any]]) -> Behaviour:

@@ -23,7 +23,7 @@ UNKNOWN = {**CALL, "function": {"name": "delete", "arguments": "{}"}}
 MOST_TOKENS = 256
 
 
-def said(text: str) -> dict[str, Any]:
+def reply_message(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
@@ -39,7 +39,7 @@ def rollout(id: str, scenario: str, reward: float | None, **more: Any) -> dict[s
         "step": 0,
         "scenario_id": scenario,
         "scenario": {"task": {}, "reference": {}},
-        "messages": [USER, EXAMPLE, USER, CALLS, RESULT, said(id)],
+        "messages": [USER, EXAMPLE, USER, CALLS, RESULT, reply_message(id)],
         "tokens": [{"message": index, "texts": ["a", "b"], "logprobs": [-1.0, -1.0]} for index in (3, 5)],
         "tools": [TOOL],
         "additional_histories": [],
@@ -100,7 +100,7 @@ async def test_the_best_rollouts_become_demonstrations(data_dir: Path, database_
             "good",
         ]
         assert demonstrations[2] == {
-            "messages": [USER, {**EXAMPLE, "weight": 0}, USER, CALLS, RESULT, said("best")],
+            "messages": [USER, {**EXAMPLE, "weight": 0}, USER, CALLS, RESULT, reply_message("best")],
             "tools": [TOOL],
         }, "as it was sampled; what was only shown is not learnt"
         assert demonstrations[1]["messages"] == [SYSTEM, {**CALLS, "weight": 0}, SUMMARY], "a call is learnt once"
@@ -125,7 +125,7 @@ async def test_the_best_rollouts_become_demonstrations(data_dir: Path, database_
 async def test_what_gives_no_demonstrations_is_said(data_dir: Path, database_url: str, database: Database) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         run_id = await recorded(database, ROLLOUTS)
-        big = rollout("big", "one", 1.0, messages=[USER, said("x" * 1_100_000)], tokens=[])
+        big = rollout("big", "one", 1.0, messages=[USER, reply_message("x" * 1_100_000)], tokens=[])
         cases: list[tuple[str, dict[str, Any], int, str]] = [
             (run_id, {"min_reward": 1.5}, 409, "Of 7 training rollouts of run "),
             (run_id, {"min_reward": 1.5}, 409, "the highest is 1."),

@@ -281,8 +281,8 @@ async def _evaluation(client: httpx.AsyncClient, id: str) -> Any:
     return (await client.get(f"/evaluations/{id}")).raise_for_status().json()
 
 
-def _has_more(done: int, found: Any) -> bool:
-    return bool(found["done"] > done or found["status"] == "completed")
+def _has_more(verdicts: int, rejudging: Any) -> bool:
+    return bool(rejudging["done"] > verdicts or rejudging["status"] == "completed")
 
 
 async def test_judges_that_cannot_score_a_run_are_refused_and_named(data_dir: Path, database_url: str) -> None:

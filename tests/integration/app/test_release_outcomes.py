@@ -134,7 +134,7 @@ async def _send(
     database: Database,
     name: str,
     subject: Callable[[int], dict[str, Any]],
-    sent: Sequence[Sent],
+    events: Sequence[Sent],
     at: datetime = EXPOSED,
 ) -> None:
     rows = [
@@ -153,7 +153,7 @@ async def _send(
             **dict.fromkeys(("trajectory_id", "session_id", "user_hash", "asked_as")),
             **subject(event.unit),
         }
-        for event in sent
+        for event in events
     ]
     async with database.begin() as tx:
         await tx.execute(insert(Feedback), rows)

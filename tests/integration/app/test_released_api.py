@@ -30,10 +30,12 @@ def breaks(old: Json, new: Json) -> Iterator[str]:
                 continue
             yield from _parameters(was, now, operation)
             compare = _Comparison(old, new)
-            yield from compare.contents(was.get("requestBody"), now.get("requestBody"), f"{operation} body", sent=True)
+            yield from compare.contents(
+                was.get("requestBody"), now.get("requestBody"), f"{operation} body", is_request=True
+            )
             for status, reply in was["responses"].items():
                 there = now["responses"].get(status)
-                yield from compare.contents(reply, there, f"{operation} {status}", sent=False)
+                yield from compare.contents(reply, there, f"{operation} {status}", is_request=False)
 
 
 def _parameters(was: Json, now: Json, operation: str) -> Iterator[str]:
@@ -52,25 +54,27 @@ class _Comparison:
         self._documents = (old, new)
         self._seen: set[tuple[str, str, bool]] = set()
 
-    def contents(self, was: Json, now: Json, path: str, *, sent: bool) -> Iterator[str]:
-        """What bodies lack that are `sent` by the client, or to it."""
+    def contents(self, was: Json, now: Json, path: str, *, is_request: bool) -> Iterator[str]:
+        """What bodies lack that are sent by the client in a request, or to it."""
         for kind, content in (was or {}).get("content", {}).items():
             if kind not in (now or {}).get("content", {}):
                 yield f"{path} is no {kind} any more"
             else:
-                yield from self._schemas(content.get("schema", {}), now["content"][kind].get("schema", {}), path, sent)
+                yield from self._schemas(
+                    content.get("schema", {}), now["content"][kind].get("schema", {}), path, is_request
+                )
 
-    def _schemas(self, was: Json, now: Json, path: str, sent: bool) -> Iterator[str]:
-        key = (json.dumps(was, sort_keys=True), json.dumps(now, sort_keys=True), sent)
+    def _schemas(self, was: Json, now: Json, path: str, is_request: bool) -> Iterator[str]:
+        key = (json.dumps(was, sort_keys=True), json.dumps(now, sort_keys=True), is_request)
         if key in self._seen:
             return
         self._seen.add(key)
         before, after = self._forms(was, 0), self._forms(now, 1)
-        for kind in before.keys() - after.keys() if sent else after.keys() - before.keys():
-            if "any" not in (after if sent else before):
-                yield f"{path} {'takes no' if sent else 'may be'} {kind} {'any more' if sent else 'now'}"
+        for kind in before.keys() - after.keys() if is_request else after.keys() - before.keys():
+            if "any" not in (after if is_request else before):
+                yield f"{path} {'takes no' if is_request else 'may be'} {kind} {'any more' if is_request else 'now'}"
         for kind in before.keys() & after.keys():
-            yield from self._form(before[kind], after[kind], path, sent)
+            yield from self._form(before[kind], after[kind], path, is_request)
 
     def _forms(self, schema: Json, side: int) -> dict[str, Json]:
         """The forms that a value may have, by type; objects of several kinds are told apart by their titles."""
@@ -80,20 +84,20 @@ class _Comparison:
             return {kind: form for option in several for kind, form in self._forms(option, side).items()}
         return {str(schema.get("type", "any")): schema}
 
-    def _form(self, was: Json, now: Json, path: str, sent: bool) -> Iterator[str]:
-        if sent and (lost := set(was.get("enum", ())) - set(now.get("enum", was.get("enum", ())))):
+    def _form(self, was: Json, now: Json, path: str, is_request: bool) -> Iterator[str]:
+        if is_request and (lost := set(was.get("enum", ())) - set(now.get("enum", was.get("enum", ())))):
             yield f"{path} takes no {', '.join(sorted(map(str, lost)))} any more"
         fields = now.get("properties", {})
         for name, field in was.get("properties", {}).items():
             if name not in fields:
                 yield f"{path}.{name} is gone"
             else:
-                yield from self._schemas(field, fields[name], f"{path}.{name}", sent)
+                yield from self._schemas(field, fields[name], f"{path}.{name}", is_request)
         had, has = set(was.get("required", ())), set(now.get("required", ()))
-        for name in sorted(has - had if sent else (had - has) & fields.keys()):
-            yield f"{path}.{name} {'must be given' if sent else 'may be missing'} now"
+        for name in sorted(has - had if is_request else (had - has) & fields.keys()):
+            yield f"{path}.{name} {'must be given' if is_request else 'may be missing'} now"
         if "items" in was:
-            yield from self._schemas(was["items"], now.get("items", {}), f"{path}[]", sent)
+            yield from self._schemas(was["items"], now.get("items", {}), f"{path}[]", is_request)
 
 
 def test_no_client_of_the_last_release_misses_anything(api: Json) -> None:

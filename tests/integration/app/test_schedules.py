@@ -70,11 +70,11 @@ async def _due_times(client: httpx.AsyncClient, id: str) -> list[Any]:
     return items
 
 
-async def _noticed(client: httpx.AsyncClient, id: str, wanted: Any) -> Any:
+async def _noticed(client: httpx.AsyncClient, id: str, is_expected: Any) -> Any:
     async def ask() -> Any:
         return next(iter(await _due_times(client, id)), None)
 
-    return await answered(ask, lambda due_time: due_time is not None and wanted(due_time))
+    return await answered(ask, lambda due_time: due_time is not None and is_expected(due_time))
 
 
 async def test_a_night_starts_from_the_champion_and_ends_in_a_trial(
