@@ -58,9 +58,9 @@ async def test_a_page_opened_while_the_service_is_away_recovers(
         await run_with(client, run_id, "completed")
         async with cut_connection(client.base_url.port or 0) as connection:
             await visit.open(connection.url, "/start")
-            for place, title in ((f"/runs/{run_id}", "learnloop/clerk"), ("/models", "Models")):
+            for path, title in ((f"/runs/{run_id}", "learnloop/clerk"), ("/models", "Models")):
                 connection.cut()
-                await visit.go(place)
+                await visit.go(path)
                 await expect(visit.text("No connection")).to_be_visible()
                 await expect(visit.button("Try again").first).to_be_visible()
                 connection.restore()

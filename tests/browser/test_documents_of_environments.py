@@ -47,4 +47,4 @@ async def test_a_run_is_started_on_a_graph_and_has_the_environments_tab(
 
 async def _graphs(client: httpx.AsyncClient) -> list[object]:
     listed = (await client.get("/graphs")).json()["items"]
-    return [(await client.get(each["links"]["self"])).json() for each in listed]
+    return [(await client.get(graph["links"]["self"])).json() for graph in listed]

@@ -29,9 +29,13 @@ async def test_a_running_run_shows_the_engine(visit: Visit, data_dir: Path, data
             async def state() -> Any:
                 return (await client.get("/engine")).raise_for_status().json()
 
-            found = await answered(state, lambda engine: engine["devices"])
-            assert (found["state"], found["sampled_tokens"], found["requests_waiting"]) == ("shared", 0, 0)
-            assert found["devices"][0]["memory_used_bytes"] > 0
+            engine_state = await answered(state, lambda engine: engine["devices"])
+            assert (engine_state["state"], engine_state["sampled_tokens"], engine_state["requests_waiting"]) == (
+                "shared",
+                0,
+                0,
+            )
+            assert engine_state["devices"][0]["memory_used_bytes"] > 0
             await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}")
             strip = visit.page.get_by_label("Engine", exact=True)
             await expect(strip).to_contain_text(re.compile(r"CPU, \d+ threads.*\d GB"))

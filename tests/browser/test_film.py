@@ -31,8 +31,8 @@ async def test_scenarios_are_watched_through_the_checkpoints(visit: Visit, data_
         await visit.settled()
         table = page.get_by_role("region", name="Scenarios by checkpoints")
         order = [2, 5]  # those that were learned, in order
-        shown = await table.locator('th[scope="row"] a').all_inner_texts()
-        assert shown == ["what 0?", "what 2?", "what 5?", "what 3?", "what 4?", "what 1?", "what 6?"]
+        questions = await table.locator('th[scope="row"] a').all_inner_texts()
+        assert questions == ["what 0?", "what 2?", "what 5?", "what 3?", "what 4?", "what 1?", "what 6?"]
         trends = await table.locator(".trend").all_inner_texts()
         assert trends == ["Right before and after", "Learned", "Learned and lost", "Got worse", "Never right"]
         learned = table.get_by_role("row", name=re.compile(r"what 5\?"))
@@ -118,7 +118,7 @@ async def _scored(base: str) -> Any:
         run_id = (await client.post("/learn-loop", json=RUN)).raise_for_status().json()["run_id"]
         await run_with(client, run_id, "completed")
         listed = await client.get(f"/runs/{run_id}/trajectories", params={"kind": "evaluation", "mode": "greedy"})
-        found = next(each for each in listed.raise_for_status().json()["items"] if each["turns"] >= 2)
-        asked = {"checkpoints": [0, 1]}
-        scored = await client.post(f"/trajectories/{found['id']}/likelihood", json=asked)
+        rollout = next(row for row in listed.raise_for_status().json()["items"] if row["turns"] >= 2)
+        question = {"checkpoints": [0, 1]}
+        scored = await client.post(f"/trajectories/{rollout['id']}/likelihood", json=question)
         return scored.raise_for_status().json() | {"run_id": run_id}

@@ -159,9 +159,9 @@ async def _own_agent(visit: Visit) -> None:
     await visit.button("Open").click()
     variables = dict(re.findall(r"export (\w+)='(.*)'", await page.locator("pre.code").inner_text()))
     client = openai.AsyncOpenAI(base_url=variables["OPENAI_BASE_URL"], api_key=variables["OPENAI_API_KEY"])
-    said: Any = [{"role": "user", "content": "When is the kickoff?"}]
+    conversation: Any = [{"role": "user", "content": "When is the kickoff?"}]
     async with client:
-        await client.chat.completions.create(model=variables["OPENAI_MODEL"], messages=said, max_tokens=4)
+        await client.chat.completions.create(model=variables["OPENAI_MODEL"], messages=conversation, max_tokens=4)
     await visit.link("Watch it").click()
     await expect(page.get_by_role("region", name="Call 1").locator(".message.assistant")).to_be_visible()
     await page.get_by_label("Reward", exact=True).fill("0.5")

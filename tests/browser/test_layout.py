@@ -52,8 +52,8 @@ async def service(postgres: URL, tmp_path_factory: pytest.TempPathFactory) -> As
         engine = make_engine(parse_url(url))
         async with make_database(engine).begin() as tx:
             for run_id in run_ids:
-                for table, made in rows(run_id, _ITERATIONS, _TRAJECTORIES):
-                    await tx.execute(insert(table), made)
+                for table, table_rows in rows(run_id, _ITERATIONS, _TRAJECTORIES):
+                    await tx.execute(insert(table), table_rows)
             await tx.execute(update(Run).where(Run.id == run_ids[-1]).values(**_WORDY))
             for number in range(5):  # a group in which three did the same, and one of the others failed
                 did = [{"role": "assistant", "content": "2 October" if number < 3 else f"answer {number}"}]
@@ -96,13 +96,13 @@ async def test_going_back_returns_to_where_the_page_was_left(visit: Visit, servi
     await visit.open(service[0], _APART)
     last = visit.page.locator(".run-name").last
     await last.scroll_into_view_if_needed()
-    place: float = await visit.page.evaluate("scrollY")
-    assert place > 0
+    scroll_y: float = await visit.page.evaluate("scrollY")
+    assert scroll_y > 0
     await last.click()
     await visit.page.get_by_label("Parts of the run").wait_for()
     assert await visit.page.evaluate("scrollY") == 0
     await visit.page.go_back()
-    await visit.page.wait_for_function("place => Math.abs(scrollY - place) < 2", arg=place)
+    await visit.page.wait_for_function("place => Math.abs(scrollY - place) < 2", arg=scroll_y)
     await expect(visit.page.locator(".run")).to_have_count(RUNS)
 
 
@@ -122,10 +122,10 @@ async def test_the_iterations_can_be_sorted_and_say_that_there_is_more(
     await expect(first).to_have_text("0 (baseline)")
     assert await visit.inaccessible() == []
     await expect(table).to_have_attribute("data-more", "right")
-    left: float = await first.evaluate("cell => cell.getBoundingClientRect().left")
+    left_edge: float = await first.evaluate("cell => cell.getBoundingClientRect().left")
     await table.evaluate("table => { table.scrollLeft = 300 }")
     await expect(table).to_have_attribute("data-more", "left right")
-    assert await first.evaluate("cell => cell.getBoundingClientRect().left") == left, "it stays in sight"
+    assert await first.evaluate("cell => cell.getBoundingClientRect().left") == left_edge, "it stays in sight"
     heads = table.get_by_role("columnheader")
     cut = await heads.evaluate_all("all => all.filter(each => each.scrollWidth > each.clientWidth).length")
     assert cut == 0
@@ -136,11 +136,11 @@ async def test_a_phone_shows_that_the_navigation_goes_on_and_has_links_for_finge
 ) -> None:
     base, run_id = service
     await _at(visit, "phone")
-    for place in ("", f"/runs/{run_id}/log", f"/runs/{run_id}/trajectories", "/data", "/models"):
-        await visit.open(base, place)
+    for path in ("", f"/runs/{run_id}/log", f"/runs/{run_id}/trajectories", "/data", "/models"):
+        await visit.open(base, path)
         low = "all => all.filter(each => each.checkVisibility()).map(each => [each.textContent, each.clientHeight])"
         links: list[Any] = await visit.page.locator("main a, header a").evaluate_all(low)
-        assert [(text, height) for text, height in links if 0 < height < 24] == [], place
+        assert [(text, height) for text, height in links if 0 < height < 24] == [], path
     await visit.open(base, f"/runs/{run_id}/log")
     main, parts = (visit.page.get_by_role("navigation", name=name) for name in ("Main", "Parts of the run"))
     await expect(main).to_have_attribute("data-more", "right")

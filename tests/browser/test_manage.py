@@ -35,7 +35,7 @@ async def test_runs_are_compared_deliveries_sent_again_and_data_is_stored(
         await _compare(visit)
         await answered(lambda: _delivered(client), bool)  # what a page shows of it is as old as the page
         await _send_again(visit, receiver.url)
-        await until(lambda: len(receiver.arrivals) > len({each.id for each in receiver.arrivals}))
+        await until(lambda: len(receiver.arrivals) > len({arrival.id for arrival in receiver.arrivals}))
         await _store_mail(visit)
         await _make_questions(visit)
         await _upload_questions(visit)
@@ -117,7 +117,7 @@ async def _upload_questions(visit: Visit) -> None:
     bad = FilePayload(name="questions.jsonl", mimeType="application/jsonl", buffer=b'{"question": "When?"}\n{')
     await upload.set_input_files(bad)
     await expect(visit.text("Line 2 is not JSON")).to_be_visible()
-    good = "\n".join(json.dumps(each) for each in questions()).encode()
+    good = "\n".join(json.dumps(question) for question in questions()).encode()
     await upload.set_input_files(FilePayload(name="q.jsonl", mimeType="application/jsonl", buffer=good))
     await expect(visit.text("Stored 6 questions as team, version 2.")).to_be_visible()
 
@@ -138,7 +138,7 @@ async def _import_conversations(visit: Visit) -> None:
     await visit.link("Data").first.click()
     page = visit.page
     stars = [{"prompt": f"question {number}", "response": "so", "rating": number % 5 + 1} for number in range(50)]
-    content = "\n".join(json.dumps(each) for each in [*stars, {"prompt": "unrated", "response": "so"}, {"odd": 1}])
+    content = "\n".join(json.dumps(line) for line in [*stars, {"prompt": "unrated", "response": "so"}, {"odd": 1}])
     file = FilePayload(name="chats.jsonl", mimeType="application/jsonl", buffer=content.encode())
     await page.get_by_label("Import a file").set_input_files(file)
     await expect(page.get_by_role("alert").filter(has_text="numbers from 1 to 5")).to_be_visible()

@@ -38,14 +38,14 @@ async def base(postgres: URL, tmp_path_factory: pytest.TempPathFactory) -> Async
 
 async def _write(database_url: str) -> None:
     async with opened_database(database_url) as database, database.begin() as tx:
-        for table, made in (*rows(_RUN, _ITERATIONS, 2 * _ITERATIONS), *rows(_OTHER, 10, 0)):
-            if made:
-                await tx.execute(insert(table), made)
+        for table, table_rows in (*rows(_RUN, _ITERATIONS, 2 * _ITERATIONS), *rows(_OTHER, 10, 0)):
+            if table_rows:
+                await tx.execute(insert(table), table_rows)
         for iteration in range(2, _FAILED + 2):
-            mine = (Trajectory.run_id == _RUN, Trajectory.iteration == iteration)
+            of_iteration = (Trajectory.run_id == _RUN, Trajectory.iteration == iteration)
             failed: dict[str, Any] = {"error": f"the server went away in {iteration}"}
             failed["started_at"] = datetime(2026, 1, 2, iteration, tzinfo=UTC)
-            await tx.execute(update(Trajectory).where(*mine).values(failed))
+            await tx.execute(update(Trajectory).where(*of_iteration).values(failed))
         zero = update(Iteration).where(Iteration.run_id == _RUN, Iteration.iteration == 7)
         await tx.execute(zero.values(train_metrics={"loss": -0.5}))
         last = {"run_id": _RUN, "seq": 4 * _ITERATIONS, "iteration": 9, "actor": "worker", "version": 1}
@@ -145,8 +145,8 @@ async def test_the_log_has_errors_first_and_is_read_page_by_page(visit: Visit, b
     await visit.button("Show 100 more").click()
     await expect(lines).to_have_count(200)
     await lines.nth(_FAILED).locator("summary").click()
-    shown = await lines.nth(_FAILED).locator("pre").text_content()
-    assert json.loads(shown or "") == {"message": "Equal rewards taught nothing."}
+    details = await lines.nth(_FAILED).locator("pre").text_content()
+    assert json.loads(details or "") == {"message": "Equal rewards taught nothing."}
     await visit.page.get_by_role("button", name="Errors").click()
     await expect(visit.page).to_have_url(re.compile("level=error"))
     await expect(lines).to_have_count(_FAILED)

@@ -76,35 +76,35 @@ async def base(postgres: URL, tmp_path_factory: pytest.TempPathFactory) -> Async
 
 
 async def test_hostile_content_is_text_and_axe_finds_no_serious_fault_on_any_page(visit: Visit, base: str) -> None:
-    found = {}
+    faults_by_path = {}
     await visit.open(base)
-    for place in (*HOSTILE, *OTHERS):
-        await visit.go(place)
-        found[place] = await visit.inaccessible()
-        if place in HOSTILE:
-            await _check_hostile_content(visit, place)
+    for path in (*HOSTILE, *OTHERS):
+        await visit.go(path)
+        faults_by_path[path] = await visit.inaccessible()
+        if path in HOSTILE:
+            await _check_hostile_content(visit, path)
     await visit.page.emulate_media(color_scheme="dark")
     await visit.page.set_viewport_size({"width": 390, "height": 844})
     what_if, rejudging = f"/trajectories/{_ID}/what-if/{Ids.what_if}", f"{_RUN}/rejudgings/{Ids.rejudging}"
     release = f"/releases/{Ids.release}"
     schedules = ("/schedules", f"/schedules/{Ids.schedule}")
-    for place in ("/", _RUN, f"{_RUN}/trajectories/{_ID}", what_if, rejudging, release, *schedules, "/start"):
-        await visit.go(place)
-        found[f"{place} on a dark phone"] = await visit.inaccessible()
-    assert {place: faults for place, faults in found.items() if faults} == {}
+    for path in ("/", _RUN, f"{_RUN}/trajectories/{_ID}", what_if, rejudging, release, *schedules, "/start"):
+        await visit.go(path)
+        faults_by_path[f"{path} on a dark phone"] = await visit.inaccessible()
+    assert {path: faults for path, faults in faults_by_path.items() if faults} == {}
 
 
-async def _check_hostile_content(visit: Visit, place: str) -> None:
+async def _check_hostile_content(visit: Visit, path: str) -> None:
     await visit.page.evaluate("() => document.querySelectorAll('main details').forEach(one => { one.open = true })")
     text = await visit.page.locator("main").inner_text()
-    assert "<img src=x" in text, place
-    assert "\u202e" not in text, place
-    assert "\u0007" not in text, place
-    assert len(text) < len(LONG), place
-    assert not await visit.page.evaluate("() => 'hacked' in globalThis"), place
-    assert await visit.page.locator("main img, main script, main iframe").count() == 0, place
+    assert "<img src=x" in text, path
+    assert "\u202e" not in text, path
+    assert "\u0007" not in text, path
+    assert len(text) < len(LONG), path
+    assert not await visit.page.evaluate("() => 'hacked' in globalThis"), path
+    assert await visit.page.locator("main img, main script, main iframe").count() == 0, path
     width = await visit.page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
-    assert width <= 0, f"{place} is {width} pixels wider than the window"
+    assert width <= 0, f"{path} is {width} pixels wider than the window"
 
 
 async def test_an_evaluation_leads_to_the_page_of_its_what_if_or_rejudging(visit: Visit, base: str) -> None:

@@ -51,9 +51,9 @@ def _noisy() -> Any:
     turn = itertools.count()
 
     def opinion(request: Any) -> Raw:
-        said = json.loads(request["messages"][1]["content"])["agent_answer"]
-        is_correct = said == "no idea at all" and next(turn) % 3 > 0
-        document = json.dumps({"explanation": f"on {said}", "correct": is_correct})
+        answer = json.loads(request["messages"][1]["content"])["agent_answer"]
+        is_correct = answer == "no idea at all" and next(turn) % 3 > 0
+        document = json.dumps({"explanation": f"on {answer}", "correct": is_correct})
         return Raw(body=json.dumps(completion(document) | {"usage": {"prompt_tokens": 30, "completion_tokens": 5}}))
 
     return opinion
@@ -103,7 +103,9 @@ async def _read_the_report(visit: Visit, run_id: str) -> str:
     await expect(table.get_by_role("row", name=re.compile(r"^1 \d+% 0 \d"))).to_be_visible()
     noise = page.get_by_role("region", name="The judge's own noise")
     figures = await noise.locator("dd:not(.muted)").all_inner_texts()
-    assert [bool(re.fullmatch(each, text)) for each, text in zip(_NOISE, figures, strict=True)] == [True] * 3, figures
+    assert [bool(re.fullmatch(pattern, text)) for pattern, text in zip(_NOISE, figures, strict=True)] == [True] * 3, (
+        figures
+    )
     assert figures[0] != "0.000"
     await page.get_by_role("heading", name="Settings").click()
     await expect(page.get_by_text('"max_usd": 12.5')).to_be_visible()

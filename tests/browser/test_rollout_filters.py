@@ -23,8 +23,8 @@ async def test_rollouts_are_found_by_filters_in_the_address(visit: Visit, data_d
         run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
         await run_with(client, run_id, "completed")
         await rewrite(database_url, run_id)
-        base, place = str(client.base_url).rstrip("/"), f"/runs/{run_id}/trajectories"
-        await visit.open(base, place)
+        base, path = str(client.base_url).rstrip("/"), f"/runs/{run_id}/trajectories"
+        await visit.open(base, path)
         await expect(
             page.get_by_role("img", name=re.compile("^How rollouts end.*gave up: from 0% to 50%"))
         ).to_be_visible()
@@ -42,7 +42,7 @@ async def test_rollouts_are_found_by_filters_in_the_address(visit: Visit, data_d
         await page.get_by_label("Text").press("Enter")
         await expect(table.get_by_role("row")).to_have_count(2)
         await visit.is_well_made()
-        await visit.go(f"{place}?iteration=all&part=turns&tool=search_inbox")  # as a link that somebody was sent
+        await visit.go(f"{path}?iteration=all&part=turns&tool=search_inbox")  # as a link that somebody was sent
         await expect(table.get_by_role("row")).to_have_count(2)
         await expect(page.get_by_label("Called tool")).to_have_value("search_inbox")
         await expect(page.get_by_label("Reward part")).to_have_value("turns")

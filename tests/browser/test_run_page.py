@@ -38,8 +38,8 @@ _ONE_LINE_PX = 32
 async def test_charts_show_what_there_is_and_lead_to_the_rollouts(
     visit: Visit, data_dir: Path, database_url: str
 ) -> None:
-    held = threading.Event()
-    async with served(settings_for(data_dir, database_url), ScriptedLoop(gates={2: held})) as client:
+    may_end = threading.Event()
+    async with served(settings_for(data_dir, database_url), ScriptedLoop(gates={2: may_end})) as client:
         body = {"iterations": 12, "model": {"name": "charted"}}
         run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
         await visit.page.set_viewport_size({"width": 1280, "height": 720})
@@ -60,17 +60,17 @@ async def test_charts_show_what_there_is_and_lead_to_the_rollouts(
         await expect(held_out.locator(".reference")).to_contain_text("before training 20%")
         await expect(held_out.locator(".axes")).to_contain_text("10")  # the axis has all iterations, not those so far
         await expect(rewards.locator(".heat")).to_have_count(2)
-        place = await rewards.locator(".heat").first.bounding_box()
-        assert place
-        await visit.page.mouse.click(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
+        cell_box = await rewards.locator(".heat").first.bounding_box()
+        assert cell_box
+        await visit.page.mouse.click(cell_box["x"] + cell_box["width"] / 2, cell_box["y"] + cell_box["height"] / 2)
         await expect(visit.page.get_by_label("Iteration", exact=True)).to_have_value("1")
         for width, height in WIDTHS:
             await visit.page.set_viewport_size({"width": width, "height": height})
             for end in await visit.page.locator(".rollouts .end").all():
-                shown = await end.bounding_box()
-                assert shown
-                assert shown["height"] < _ONE_LINE_PX, f"at {width} pixels a word breaks: {await end.inner_text()}"
-        held.set()
+                end_box = await end.bounding_box()
+                assert end_box
+                assert end_box["height"] < _ONE_LINE_PX, f"at {width} pixels a word breaks: {await end.inner_text()}"
+        may_end.set()
 
 
 async def test_a_used_up_budget_asks_for_a_higher_one(visit: Visit, data_dir: Path, database_url: str) -> None:
@@ -98,8 +98,8 @@ async def test_machine_time_is_priced_beside_what_others_are_paid(
         run_id = (await client.post("/learn-loop", json={"iterations": 1})).raise_for_status().json()["run_id"]
         cost = (await run_with(client, run_id, "completed"))["cost"]["total_usd"]
         await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}")
-        said = re.compile(rf"0 points for it; \${cost:.2f} for .* of the machine at \$3,600\.00 an hour")
-        await expect(visit.text(said)).to_be_visible()
+        sentence = re.compile(rf"0 points for it; \${cost:.2f} for .* of the machine at \$3,600\.00 an hour")
+        await expect(visit.text(sentence)).to_be_visible()
         spent = visit.page.locator(".spent > div", has_text="Machine time")
         await expect(spent.locator("dd")).to_contain_text(f"${cost:.2f}")
         assert await visit.inaccessible() == []
@@ -110,13 +110,13 @@ async def test_machine_time_is_priced_beside_what_others_are_paid(
 class _Counting(ScriptedLoop):
     """Reports one rollout of the baseline more, four times a second, until it is released."""
 
-    async def __call__(self, *given: Any, progress: Any, **more: Any) -> AsyncGenerator[IterationResult, None]:
-        for done in itertools.count(1):
+    async def __call__(self, *arguments: Any, progress: Any, **more: Any) -> AsyncGenerator[IterationResult, None]:
+        for finished in itertools.count(1):
             if self.gates[0].is_set():
                 break
-            progress(IterationProgress(0, Phase.EVALUATE, min(done, 199), 200))
+            progress(IterationProgress(0, Phase.EVALUATE, min(finished, 199), 200))
             await asyncio.sleep(0.25)
-        async for result in super().__call__(*given, progress=progress, **more):
+        async for result in super().__call__(*arguments, progress=progress, **more):
             yield result
 
 
@@ -181,10 +181,10 @@ async def test_a_run_says_that_the_engine_is_frozen_and_when_it_goes_on(
     visit: Visit, data_dir: Path, database_url: str
 ) -> None:
     settings = settings_for(data_dir, database_url, restart_after_s=0)
-    engine, held = EngineProcess(settings, ENGINE_CHILD), threading.Event()
+    engine, may_end = EngineProcess(settings, ENGINE_CHILD), threading.Event()
     await engine.start()
     try:
-        async with served(settings, ScriptedLoop(gates={2: held}), engine=engine) as client:
+        async with served(settings, ScriptedLoop(gates={2: may_end}), engine=engine) as client:
             await engine.address()
             run_id = (await client.post("/learn-loop", json={"iterations": 2})).raise_for_status().json()["run_id"]
             await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}")
@@ -196,7 +196,7 @@ async def test_a_run_says_that_the_engine_is_frozen_and_when_it_goes_on(
             await expect(visit.text("engine unresponsive. The run continues by itself")).to_be_visible()
             os.kill(engine_pid(data_dir), signal.SIGCONT)
             await expect(notice).to_have_count(0)
-            held.set()
+            may_end.set()
             await run_with(client, run_id, "completed")
     finally:
         await engine.stop()

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.long
 async def _says(page: Page, field: str, error: str) -> None:
     """Start the run, which is refused."""
     await page.get_by_role("button", name="Start the run").click()
-    place = page.get_by_label(field, exact=True)
-    await expect(place).to_have_attribute("aria-invalid", "true")
-    await expect(page.locator(f"#{await place.get_attribute('aria-describedby')}")).to_contain_text(error)
+    input_field = page.get_by_label(field, exact=True)
+    await expect(input_field).to_have_attribute("aria-invalid", "true")
+    await expect(page.locator(f"#{await input_field.get_attribute('aria-describedby')}")).to_contain_text(error)
 
 
 async def test_a_run_over_an_own_agent(visit: Visit, data_dir: Path, database_url: str) -> None:

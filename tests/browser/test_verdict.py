@@ -20,7 +20,7 @@ async def test_a_run_that_got_worse_looks_worse_on_every_page(visit: Visit, data
         body = {"iterations": 1, "model": {"name": "worse"}}
         run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
         verdict = (await run_with(client, run_id, "completed"))["verdict"]
-        text, shown = verdict["text"], f"{verdict['sentence']}. {verdict['details']}"
+        text, long_text = verdict["text"], f"{verdict['sentence']}. {verdict['details']}"
         assert text.startswith("Got worse: held-out success fell from 33% to 0%")
         await visit.open(str(client.base_url).rstrip("/"))
         row = visit.page.locator(".run")
@@ -28,12 +28,12 @@ async def test_a_run_that_got_worse_looks_worse_on_every_page(visit: Visit, data
         await expect(row.locator(".gain-text")).to_have_text("33% → 0%")
         await expect(row.locator(".status")).not_to_have_class("status good")
         await visit.go(f"/runs/{run_id}")
-        await expect(visit.page.locator("div.verdict.bad")).to_have_text(shown)
+        await expect(visit.page.locator("div.verdict.bad")).to_have_text(long_text)
         figure = visit.page.locator(".figures-row > div").first
         await expect(figure).to_contain_text("33% → 0%")
         await expect(figure).to_contain_text("0% to 14% of 24 validation scenarios, sampled")
         await visit.link("What it learned").click()
-        await expect(visit.page.locator("div.verdict.bad")).to_have_text(shown)
+        await expect(visit.page.locator("div.verdict.bad")).to_have_text(long_text)
         await visit.link("what 0?").click()
         await expect(visit.page.locator(".expected")).to_have_text("Expected: that")
         assert await visit.inaccessible() == []

@@ -53,7 +53,7 @@ async def _recorded(base: str) -> Any:
         run_id = (await client.post("/learn-loop", json=_RUN)).raise_for_status().json()["run_id"]
         await run_with(client, run_id, "completed")
         listed = await client.get(f"/runs/{run_id}/trajectories", params={"kind": "train"})
-        return next(each for each in listed.raise_for_status().json()["items"] if each["turns"] >= 2)
+        return next(rollout for rollout in listed.raise_for_status().json()["items"] if rollout["turns"] >= 2)
 
 
 async def _ask(visit: Visit) -> None:
@@ -62,7 +62,9 @@ async def _ask(visit: Visit) -> None:
     form = page.get_by_role("region", name="Continue from here, turn 2")
     change = form.get_by_label("Change before this turn")
     options = await change.locator("option").all_inner_texts()
-    await change.select_option(label=next(each for each in options if re.fullmatch(r"Result of \w+, turn 1", each)))
+    await change.select_option(
+        label=next(option for option in options if re.fullmatch(r"Result of \w+, turn 1", option))
+    )
     await expect(form.get_by_text("The world stays as it is")).to_be_visible()
     await form.get_by_label("New text").fill("No emails.")
     await form.get_by_role("checkbox", name=re.compile(r"checkpoint \(step 1\)")).check()
@@ -80,14 +82,14 @@ async def _read_what_became_of_it(visit: Visit) -> None:
     await expect(page.get_by_role("heading", name="What if: from turn 2, edited")).to_contain_text(
         "completed", timeout=_LONG_MS
     )
-    each = r"\d of 3 continuations succeed \[\d+%, \d+%\]; "
-    sentence = re.compile(rf"^step 0: {each}(best|newest), step 1: {each}the rollout itself (failed|succeeded)\.$")
+    clause = r"\d of 3 continuations succeed \[\d+%, \d+%\]; "
+    sentence = re.compile(rf"^step 0: {clause}(best|newest), step 1: {clause}the rollout itself (failed|succeeded)\.$")
     await expect(page.locator("div.verdict")).to_have_text(sentence)
     await expect(page.locator(".both-texts").get_by_text("No emails.")).to_be_visible()
     await expect(page.get_by_role("region", name="Figures by turn and model").get_by_role("row")).to_have_count(3)
     await expect(page.get_by_role("list", name=re.compile("^Next actions of turn 2"))).to_have_count(2)
-    done = await page.locator(".next li strong").all_inner_texts()
-    assert sum(1 if each == "Once" else int(each.removesuffix(" times")) for each in done) == 6
+    frequencies = await page.locator(".next li strong").all_inner_texts()
+    assert sum(1 if frequency == "Once" else int(frequency.removesuffix(" times")) for frequency in frequencies) == 6
     beside = page.get_by_role("region", name="Rollouts side by side")
     await expect(beside.get_by_role("link", name="The rollout", exact=True)).to_be_visible()
     await expect(beside.get_by_text("replayed")).to_have_count(1)
@@ -102,8 +104,8 @@ async def _be_refused(visit: Visit, database_url: str) -> None:
     page = visit.page
     engine = make_engine(parse_url(database_url))
     async with engine.begin() as connection:
-        asked = "jsonb_set(messages, '{1,content}', '\"Another question?\"')"
-        await connection.execute(text(f"UPDATE trajectory SET messages = {asked} WHERE kind = 'what_if'"))
+        changed_messages = "jsonb_set(messages, '{1,content}', '\"Another question?\"')"
+        await connection.execute(text(f"UPDATE trajectory SET messages = {changed_messages} WHERE kind = 'what_if'"))
     await engine.dispose()
     await visit.button("What if at turn 2").click()
     await visit.button("Continue from here").click()

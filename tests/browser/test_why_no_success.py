@@ -23,7 +23,7 @@ async def test_the_clause_is_shown_as_text(visit: Visit, data_dir: Path, databas
         run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
         await run_with(client, run_id, "completed")
         listed = (await client.get(f"/runs/{run_id}/trajectories", params={"kind": "train"})).json()["items"]
-        failed = next(each for each in listed if not each["success"])
+        failed = next(rollout for rollout in listed if not rollout["success"])
         await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}/trajectories/{failed['id']}")
         await expect(page.locator(".why-no-success")).to_have_text(SHOWN)
         assert await visit.inaccessible() == []

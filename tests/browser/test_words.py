@@ -37,10 +37,10 @@ async def test_numbers_times_and_durations_have_one_form(visit: Visit) -> None:
     await visit.page.goto("about:blank")
     names = ["number", "signed", "whole", "compact", "percent", "dollars", "duration", "counted", "exactMoment"]
     module = script.replace("export ", "") + f"\nreturn {{ {', '.join(names)} }};"
-    shown = await visit.page.evaluate(
+    texts = await visit.page.evaluate(
         "([module, calls]) => { const all = new Function(module)();"
         " return calls.map((call) => new Function(...Object.keys(all), `return ${call}`)(...Object.values(all))); }",
         [module, [*SHOWN, *(f"percent({share!r})" for share in SHARES)]],
     )
-    assert dict(zip(SHOWN, shown, strict=False)) == SHOWN
-    assert shown[len(SHOWN) :] == [percent(share) for share in SHARES]
+    assert dict(zip(SHOWN, texts, strict=False)) == SHOWN
+    assert texts[len(SHOWN) :] == [percent(share) for share in SHARES]

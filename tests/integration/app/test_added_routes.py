@@ -51,16 +51,18 @@ async def test_they_have_the_keys_limits_and_errors_of_ours(data_dir: Path, data
         # Neither JSON nor as small as a body that is.
         counted = await client.post("/lines", params={"name": "a"}, content=b"no {\n" * 300_000, headers=headers)
         assert counted.json() == {"a": 300_000}
-        for parameters, content, status, said in (
+        for parameters, content, status, message in (
             ({"name": "a"}, b"", 422, "the body is empty"),
             ({"name": "a", "names": "b"}, b"1", 422, "names"),
             ({"name": "a"}, b"1\n" * 1_500_000, 413, "at most 2000000 bytes"),
         ):
             refused = await client.post("/lines", params=parameters, content=content, headers=headers)
-            assert (refused.status_code, said in refused.text) == (status, True), refused.text
+            assert (refused.status_code, message in refused.text) == (status, True), refused.text
             assert refused.headers["content-type"] == "application/problem+json"
         [upload] = [
-            each for each in (await client.get("/uploads", headers=headers)).json()["items"] if each["path"] == "/lines"
+            listed_upload
+            for listed_upload in (await client.get("/uploads", headers=headers)).json()["items"]
+            if listed_upload["path"] == "/lines"
         ]
         assert (upload["label"], upload["accept"], upload["noun"]) == ("Upload lines", ".txt", "line")
         api = (await client.get("/openapi.json")).json()

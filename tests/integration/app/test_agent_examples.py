@@ -39,12 +39,12 @@ SAID = (
 time, answers, arguments that are missing, a tool that does not exist, what is no JSON, and no call."""
 
 
-def shown(asked: Mapping[str, Json]) -> str:
-    """What of a request decides the reply."""
-    functions = [tool["function"] for tool in asked["tools"]]
-    tools = [[each["name"], each["description"], each["parameters"]] for each in functions]
-    sampling = [asked["seed"], asked["temperature"], asked["max_tokens"]]
-    return json.dumps([list(map(identity, asked["messages"])), tools, sampling])
+def decisive_parts(request: Mapping[str, Json]) -> str:
+    """The parts of a request that decide the reply."""
+    functions = [tool["function"] for tool in request["tools"]]
+    tools = [[function["name"], function["description"], function["parameters"]] for function in functions]
+    sampling = [request["seed"], request["temperature"], request["max_tokens"]]
+    return json.dumps([list(map(identity, request["messages"])), tools, sampling])
 
 
 @pytest.mark.long
@@ -52,15 +52,15 @@ def shown(asked: Mapping[str, Json]) -> str:
 async def test_an_agent_asks_what_the_built_in_one_asks(data_dir: Path, database_url: str, agent: str) -> None:
     if missing := [program for program in PROGRAMS[agent] if shutil.which(program) is None]:
         pytest.skip(f"{', '.join(missing)} is not installed")
-    asked, rewarded, begun = dict[str, Counter[str]](), dict[str, Counter[Json]](), dict[int, int]()
+    requests_of, rewarded, begun = dict[str, Counter[str]](), dict[str, Counter[Json]](), dict[int, int]()
 
     async def script(request: Mapping[str, Json]) -> Reply:
-        asked[player][shown(request)] += 1
-        said = [message for message in request["messages"] if message["role"] == "assistant"]
-        if not said:
+        requests_of[player][decisive_parts(request)] += 1
+        replies = [message for message in request["messages"] if message["role"] == "assistant"]
+        if not replies:
             number = begun.setdefault(request["seed"], len(begun))
             return call("search_inbox", keywords=[str(number)])
-        [number] = json.loads(said[0]["tool_calls"][0]["function"]["arguments"])["keywords"]
+        [number] = json.loads(replies[0]["tool_calls"][0]["function"]["arguments"])["keywords"]
         return SAID[int(number) % len(SAID)]
 
     async with (
@@ -69,14 +69,14 @@ async def test_an_agent_asks_what_the_built_in_one_asks(data_dir: Path, database
     ):
         with desk(COUNTS, SEED) as (desk_url, _), claiming(agent, str(client.base_url).rstrip("/"), desk_url, 4):
             for player in (BUILT_IN, agent):
-                asked[player] = Counter()
+                requests_of[player] = Counter()
                 posted = await client.post("/learn-loop", json=learn_loop_of(player, COUNTS, SEED, CONFIG))
                 run_id = posted.raise_for_status().json()["run_id"]
                 run = await run_with(client, run_id, "completed", "failed")
                 assert run["status"] == "completed", run["error"]
                 rows = (await get(client, f"/runs/{run_id}/trajectories?limit=200"))["items"]
-                assert not [each["error"] for each in rows if each["error"]]
-                rewarded[player] = Counter((each["scenario_id"], each["turns"], each["reward"]) for each in rows)
+                assert not [row["error"] for row in rows if row["error"]]
+                rewarded[player] = Counter((row["scenario_id"], row["turns"], row["reward"]) for row in rows)
     assert sorted(turns for _, turns, _ in rewarded[BUILT_IN].elements()) == [2, 2, 2, 2, 2, 2, 8, 8]
-    assert asked[agent] == asked[BUILT_IN]
+    assert requests_of[agent] == requests_of[BUILT_IN]
     assert rewarded[agent] == rewarded[BUILT_IN]

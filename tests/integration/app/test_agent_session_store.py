@@ -46,9 +46,9 @@ async def test_an_agent_that_is_started_again_gets_its_answers(database: Databas
     await answered(calls, first, "because", QUESTION)
     again = await store.restart(LOCAL, opened.row.id)
     asker = SessionCaller(again.row.id, hash_of(again.key or ""))
-    for said in ("hi", "hi again"):
+    for reply in ("hi", "hi again"):
         replayed = await begun(calls, asker)
-        assert replayed.recorded == completion(said, 5, 6)
+        assert replayed.recorded == completion(reply, 5, 6)
         await calls.finish(replayed, delivered=True)
     with pytest.raises(SessionRestarted):
         await begun(calls, first)
@@ -77,9 +77,9 @@ async def test_a_dead_process_is_found_out_and_its_call_sampled_again(database: 
     await asyncio.sleep(0)
     async with database.begin() as tx:  # the time that it takes passes
         await tx.execute(update(SessionCall).values(held_until=func.clock_timestamp()))
-    taken = await waiting
-    assert (taken.key, taken.seed) == (first.key, first.seed)
-    assert await alive.answer(taken, completion("mine", 5)) == completion("mine", 5)
+    taken_over = await waiting
+    assert (taken_over.key, taken_over.seed) == (first.key, first.seed)
+    assert await alive.answer(taken_over, completion("mine", 5)) == completion("mine", 5)
     # The first one was only slow: what it sampled is not stored beside it, and its client gets what is.
     assert await dead.answer(first, completion("mine, too", 6)) == completion("mine", 5)
     assert len(await alive.listed(asker.session_id)) == 1
@@ -123,9 +123,9 @@ async def test_the_very_first_request_restarts_a_session_opened_by_hand(database
     asker = SessionCaller((await AgentSessions(database).open(spec())).row.id)
     await answered(calls, asker, "hi")
     await answered(calls, asker, "because", QUESTION)
-    for request, said in ((GREETING, "hi"), (QUESTION, "because")):
+    for request, reply in ((GREETING, "hi"), (QUESTION, "because")):
         replayed = await begun(calls, asker, request)
-        assert replayed.recorded == completion(said, 5, 6)
+        assert replayed.recorded == completion(reply, 5, 6)
         await calls.finish(replayed, delivered=True)
     assert (await begun(calls, asker, QUESTION)).recorded is None  # not the first one: another sample
 
@@ -181,7 +181,7 @@ async def test_tokens_under_way_count_toward_the_limit(database: Database) -> No
     await calls.answer(first, completion("hi", 5, 6))
     await calls.finish(first, delivered=True)
     small = [canonical({"messages": [{"role": "user", "content": f"{n}?"}], "max_tokens": 400}, None) for n in range(3)]
-    second, third = [await begun(calls, asker, each) for each in small[:2]]
+    second, third = [await begun(calls, asker, small_request) for small_request in small[:2]]
     last = asyncio.create_task(begun(calls, asker, small[2]))
     await calls.answer(third, completion("long", *range(1_000)))
     with pytest.raises(SessionLimitReached, match="limit of tokens is reached"):
@@ -207,8 +207,8 @@ def of_run(database: Database, lease: Lease[Run]) -> LeasedSessions:
     return LeasedSessions(database, lease, asyncio.get_running_loop(), project="p", backend="embedded")
 
 
-async def opened_rollout(mine: LeasedSessions) -> Any:
-    return await mine.open(
+async def opened_rollout(sessions: LeasedSessions) -> Any:
+    return await sessions.open(
         1,
         "rollout/train/0",
         model="p/x@0",
@@ -226,19 +226,21 @@ async def test_who_takes_a_run_over_finds_its_sessions(database: Database) -> No
     first = await opened_rollout(of_run(database, lease))
     async with database.begin() as tx:
         await tx.execute(update(AgentSession).values(expires_at=func.now() + timedelta(seconds=1)))
-    mine = of_run(database, lease)
-    found = await opened_rollout(mine)
-    assert (found.id, found.path, found.attempt, found.api_key) == (first.id, first.path, 1, None)
-    restarted = await mine.restart(first.id)
+    sessions = of_run(database, lease)
+    resumed = await opened_rollout(sessions)
+    assert (resumed.id, resumed.path, resumed.attempt, resumed.api_key) == (first.id, first.path, 1, None)
+    restarted = await sessions.restart(first.id)
     assert (restarted.id, restarted.attempt) == (first.id, 2)
     assert restarted.api_key is not None
-    waiting = asyncio.create_task(mine.ended(first.id))
+    waiting = asyncio.create_task(sessions.ended(first.id))
     await AgentSessions(database).end(LOCAL, first.id, SessionOutcome(output="done"), attempt=2)
     assert await asyncio.wait_for(waiting, 60) == SessionEnd(SessionOutcome(output="done"))
-    assert await mine.end(first.id, 2, SessionOutcome(reason="too late")) == SessionEnd(SessionOutcome(output="done"))
-    assert await mine.calls(first.id) == []
+    assert await sessions.end(first.id, 2, SessionOutcome(reason="too late")) == SessionEnd(
+        SessionOutcome(output="done")
+    )
+    assert await sessions.calls(first.id) == []
     with pytest.raises(RolloutSessionOver):
-        await mine.restart(first.id)
+        await sessions.restart(first.id)
 
 
 async def test_a_worker_that_lost_the_run_opens_nothing(database: Database) -> None:
@@ -251,10 +253,10 @@ async def test_a_worker_that_lost_the_run_opens_nothing(database: Database) -> N
 
 def conversation(replies: int) -> CanonicalRequest:
     """The request of an agent that was answered so often."""
-    said: list[Any] = [{"role": "user", "content": "hello"}]
+    messages: list[Any] = [{"role": "user", "content": "hello"}]
     for number in range(replies):
-        said += [{"role": "assistant", "content": f"reply {number}"}, {"role": "user", "content": "and?"}]
-    return canonical({"messages": said}, None)
+        messages += [{"role": "assistant", "content": f"reply {number}"}, {"role": "user", "content": "and?"}]
+    return canonical({"messages": messages}, None)
 
 
 @pytest.mark.parametrize("quick", [True, False], ids=["one statement", "step by step"])
@@ -279,14 +281,14 @@ async def test_one_conversation_has_the_seeds_of_the_built_in_loop(database: Dat
 
 
 async def test_seeds_of_calls_beside_the_conversation_depend_on_no_order(database: Database) -> None:
-    found = list[dict[str, int]]()
+    seeds = list[dict[str, int]]()
     other = canonical({"messages": [{"role": "user", "content": "how?"}]}, None)
-    for asked in ((QUESTION, other), (other, QUESTION)):
+    for requests in ((QUESTION, other), (other, QUESTION)):
         calls = SessionCalls(database)
         asker = SessionCaller((await AgentSessions(database).open(spec(seed=7))).row.id)
         await begun(calls, asker)
-        found.append({request.digest: (await begun(calls, asker, request)).seed for request in asked})
-    assert found[0] == found[1]
+        seeds.append({request.digest: (await begun(calls, asker, request)).seed for request in requests})
+    assert seeds[0] == seeds[1]
 
 
 async def test_a_call_that_is_sampled_again_keeps_the_seed_that_is_recorded(database: Database) -> None:

@@ -101,26 +101,31 @@ async def test_several_choices_are_one_call(stage: ModelStage) -> None:
 
 async def test_the_outcome(stage: ModelStage) -> None:
     session, http = await opened(stage), stage.service.client
-    path, own = f"/sessions/{session['id']}", bearer(session["api_key"])
+    path, agent_headers = f"/sessions/{session['id']}", bearer(session["api_key"])
     async with agent(session) as client:
         await ask(client)
         for wrong in (
             *('{"reward": NaN}', '{"reward": 1e999}', "{}", '{"output": {"a": Infinity}}', '{"parts": {}}'),
             *('{"reward": 1e200}', '{"parts": {"a": 1e308, "b": 1e308}}', '{"parts": {"a": 9e8, "b": 9e8}}'),
         ):
-            headers = own | {"content-type": "application/json"}
+            headers = agent_headers | {"content-type": "application/json"}
             reply = await http.post(f"{path}/outcome", content=wrong, headers=headers)
             assert reply.status_code == 422
             assert "Value error" not in reply.text  # what a library calls it
-        for headers in (own, session["owner"], own | {"idempotency-key": "a"}, own | {"idempotency-key": "a"}):
+        for headers in (
+            agent_headers,
+            session["owner"],
+            agent_headers | {"idempotency-key": "a"},
+            agent_headers | {"idempotency-key": "a"},
+        ):
             reply = await http.post(f"{path}/outcome", json={"reward": 0.5}, headers=headers)
             assert (reply.status_code, reply.json()["status"], reply.json()["reward"]) == (200, "ended", 0.5)
-        assert (await http.post(f"{path}/outcome", json={"reward": 0.6}, headers=own)).status_code == 409
+        assert (await http.post(f"{path}/outcome", json={"reward": 0.6}, headers=agent_headers)).status_code == 409
         with pytest.raises(openai.PermissionDeniedError, match="has ended") as over:
             await ask(client)
         assert over.value.code == "session_over"
-    shown = (await http.get(path, headers=own)).raise_for_status().json()
-    assert (shown["calls"], shown["checkpoint"], shown["step"]) == (1, f"{CALLER}@1", 1)
+    session_info = (await http.get(path, headers=agent_headers)).raise_for_status().json()
+    assert (session_info["calls"], session_info["checkpoint"], session_info["step"]) == (1, f"{CALLER}@1", 1)
     assert (await http.post(f"{path}/restart", headers=session["owner"])).status_code == 409
 
 
@@ -132,8 +137,8 @@ async def test_the_outcome_of_an_earlier_attempt_is_refused(stage: ModelStage) -
     for headers, attempt in ((owner, {"attempt": 1}), (bearer(session["api_key"]), {}), (newest, {"attempt": 1})):
         refused = await http.post(path, json={"reason": "lost"} | attempt, headers=headers)
         assert (refused.status_code, refused.json()["title"]) == (409, "The claim is lost")
-    shown = await http.get(f"/sessions/{session['id']}", headers=owner)
-    assert (shown.json()["status"], shown.json()["attempt"]) == ("open", 2)
+    session_info = await http.get(f"/sessions/{session['id']}", headers=owner)
+    assert (session_info.json()["status"], session_info.json()["attempt"]) == ("open", 2)
     ended = await http.post(path, json={"reward": 1.0, "attempt": 2}, headers=owner)
     assert (ended.status_code, ended.json()["reward"]) == (200, 1.0)
 
@@ -163,7 +168,7 @@ async def test_facts_keep_the_order_in_which_an_agent_reports_them(stage: ModelS
 
 async def test_an_agent_reaches_its_own_session_only(stage: ModelStage) -> None:
     session, other, http = await opened(stage), await opened(stage), stage.service.client
-    own = bearer(session["api_key"])
+    agent_headers = bearer(session["api_key"])
     for method, path in (
         ("GET", "/runs"),
         ("GET", "/sessions"),
@@ -174,7 +179,7 @@ async def test_an_agent_reaches_its_own_session_only(stage: ModelStage) -> None:
         ("GET", "/models"),
         ("GET", f"/sessions/{other['id']}/v1/models"),
     ):
-        assert (await http.request(method, path, headers=own)).status_code == 403, path
+        assert (await http.request(method, path, headers=agent_headers)).status_code == 403, path
     stranger = bearer(await stage.key("sales"))
     for method, path in (
         ("GET", ""),
@@ -226,7 +231,7 @@ async def test_an_agent_that_looks_for_its_model_finds_it(stage: ModelStage) -> 
             assert await client.models.retrieve(model.id) == model
             assert (await client.models.retrieve("gpt-4o")).id == "gpt-4o"  # any name is answered by it
     reply = await stage.service.client.get(f"/sessions/{session['id']}/v1/models", headers=session["owner"])
-    assert [each["id"] for each in reply.json()["data"]] == [f"{CALLER}@0"]
+    assert [listed_model["id"] for listed_model in reply.json()["data"]] == [f"{CALLER}@0"]
 
 
 async def test_the_checkpoint_stays(stage: ModelStage) -> None:

@@ -56,10 +56,10 @@ async def row(database: Database, id: str) -> AgentSession:
 async def test_each_task_is_given_once_and_to_its_own_project_only(database: Database) -> None:
     ids = [await offered(database) for _ in range(3)]
     assert await claim(database, SALES) is None
-    found: list[ClaimedTask] = await asyncio.gather(*(claim(database) for _ in range(5)))
-    assert sorted(each.session_id for each in found if each) == sorted(ids)
-    assert len({each.api_key for each in found if each}) == 3
-    one = next(each for each in found if each)
+    claimed_tasks: list[ClaimedTask] = await asyncio.gather(*(claim(database) for _ in range(5)))
+    assert sorted(claimed_task.session_id for claimed_task in claimed_tasks if claimed_task) == sorted(ids)
+    assert len({claimed_task.api_key for claimed_task in claimed_tasks if claimed_task}) == 3
+    one = next(claimed_task for claimed_task in claimed_tasks if claimed_task)
     assert (one.task, one.model, one.attempt) == (TASK, "mail/agent@3", 1)
     assert (await row(database, one.session_id)).expires_at == one.deadline
     with pytest.raises(NotFound):

@@ -25,8 +25,8 @@ async def test_sessions_of_production_become_scenarios(data_dir: Path, database_
         await AgentSessions(database).end(LOCAL, unasked.row.id, SessionOutcome(reward=0.0))
 
         async def post(more: Any = None, **which: Any) -> Any:
-            own = {"name": "agent", "config": {"runner": {"pull": {}}}}
-            body = request({}, environment=own, source={"sessions": which}) | (more or {})
+            agent_config = {"name": "agent", "config": {"runner": {"pull": {}}}}
+            body = request({}, environment=agent_config, source={"sessions": which}) | (more or {})
             return await client.post("/learn-loop", json=body)
 
         posted = (await post(reward_below=0.9, model="mail/agent")).raise_for_status().json()
@@ -36,7 +36,7 @@ async def test_sessions_of_production_become_scenarios(data_dir: Path, database_
         assert "other calls of tools have no recorded answer" in posted["warnings"][1]
         run = await get(client, f"/runs/{posted['run_id']}")
         hash = run["request"]["environment"]["config"]["scenarios"]["sha256"]
-        stored = {each["task"]["messages"][0]["content"]: each for each in await _stored(client, hash)}
+        stored = {scenario["task"]["messages"][0]["content"]: scenario for scenario in await _stored(client, hash)}
         assert set(stored) == {f"Question {number}?" for number in range(4)}
         first = stored["Question 0?"]
         assert first["task"]["tool_results"] == [{"name": "search", "arguments": "{}", "content": "m1"}]
@@ -62,15 +62,15 @@ async def test_what_users_thought_later_chooses_the_sessions(
         async def post(**event: Any) -> Any:
             return (await client.post("/feedback", json=event)).raise_for_status().json()
 
-        said: list[Any] = [
+        feedback_events: list[Any] = [
             {"event_id": "a", "type": "thumbs_down", "session_id": worst, "comment": "The wrong invoice."},
             {"event_id": "b", "type": "thumbs_down", "session_id": bad},
             {"event_id": "c", "type": "preferred", "session_id": good, "over": beaten, "confidence": 0.5},
             {"event_id": "d", "type": "thumbs_up", "session_id": mixed, "confidence": 0.25},
             {"event_id": "e", "type": "thumbs_down", "session_id": mixed, "confidence": 0.25},
         ]
-        assert (await post(events=said))["links"][bad] == f"/sessions/{bad}/feedback"
-        assert (await post(events=said))["duplicates"] == 5
+        assert (await post(events=feedback_events))["links"][bad] == f"/sessions/{bad}/feedback"
+        assert (await post(events=feedback_events))["duplicates"] == 5
         assert (await get(client, f"/sessions/{beaten}"))["feedback"] == {
             "events": 1,
             "wins": 0.0,
@@ -78,55 +78,55 @@ async def test_what_users_thought_later_chooses_the_sessions(
             "simulated": False,
         }
         assert (await get(client, f"/sessions/{silent}"))["feedback"] is None
-        listed = {each["id"]: each["feedback"] for each in (await get(client, "/sessions"))["items"]}
+        listed = {session["id"]: session["feedback"] for session in (await get(client, "/sessions"))["items"]}
         assert {id for id, sums in listed.items() if sums} == {worst, bad, beaten, good, mixed}
         [event] = (await get(client, f"/sessions/{worst}/feedback"))["items"]
         assert event | {"type": "thumbs_down", "comment": "The wrong invoice.", "over": None} == event
 
         async def chosen(feedback: str) -> Any:
-            own = {"name": "agent", "config": {"runner": {"pull": {}}}}
-            body = request({}, environment=own, source={"sessions": {"feedback": feedback}})
+            agent_config = {"name": "agent", "config": {"runner": {"pull": {}}}}
+            body = request({}, environment=agent_config, source={"sessions": {"feedback": feedback}})
             return await client.post("/learn-loop", json=body)
 
         posted = (await chosen("negative")).raise_for_status().json()
         assert "no reward of the new rollouts" in posted["warnings"][2]
         run = await get(client, f"/runs/{posted['run_id']}")
         stored = await _stored(client, run["request"]["environment"]["config"]["scenarios"]["sha256"])
-        references = {each["reference"]["session_id"]: each["reference"]["feedback"] for each in stored}
+        references = {scenario["reference"]["session_id"]: scenario["reference"]["feedback"] for scenario in stored}
         assert set(references) == {worst, bad, beaten}
         assert references[worst] == {"wins": 0.0, "losses": 1.0, "comments": ["The wrong invoice."]}
-        for feedback, found in (("any", 5), ("positive", 1), ("none", 1)):
+        for feedback, count in (("any", 5), ("positive", 1), ("none", 1)):
             reply = await chosen(feedback)
-            if found > 2:
-                assert f"{found} scenarios from {found} sessions" in reply.json()["warnings"][0]
+            if count > 2:
+                assert f"{count} scenarios from {count} sessions" in reply.json()["warnings"][0]
             else:
-                assert f"finds {found} session " in reply.text
+                assert f"finds {count} session " in reply.text
         assert (await chosen("bad")).json()["errors"][0]["loc"][-1] == "feedback"
 
 
 async def test_what_a_session_takes_no_feedback_for(data_dir: Path, database_url: str, database: Database) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
-        mine, theirs = await worked(database, "Why?", 1.0), await worked(database, "How?", 1.0, project="sales")
+        own_id, theirs = await worked(database, "Why?", 1.0), await worked(database, "How?", 1.0, project="sales")
         async with database.begin() as tx:
             rollout = (await AgentSessions(database).open_in(tx, _ROLLOUT)).row.id
-        for status, said, event in (
-            (422, "has no email", {"type": "replied", "session_id": mine}),
+        for status, message, event in (
+            (422, "has no email", {"type": "replied", "session_id": own_id}),
             (404, "no session 'nobody'", {"type": "thumbs_up", "session_id": "nobody"}),
-            (404, "no session 'nobody'", {"type": "preferred", "session_id": mine, "over": "nobody"}),
-            (422, "over itself", {"type": "preferred", "session_id": mine, "over": mine}),
-            (422, "different projects", {"type": "preferred", "session_id": mine, "over": theirs}),
+            (404, "no session 'nobody'", {"type": "preferred", "session_id": own_id, "over": "nobody"}),
+            (422, "over itself", {"type": "preferred", "session_id": own_id, "over": own_id}),
+            (422, "different projects", {"type": "preferred", "session_id": own_id, "over": theirs}),
             (422, "feedback on its trajectory", {"type": "thumbs_up", "session_id": rollout}),
-            (422, "either trajectory_id, or session_id", {"type": "thumbs_up", "session_id": mine, "run_id": "r"}),
+            (422, "either trajectory_id, or session_id", {"type": "thumbs_up", "session_id": own_id, "run_id": "r"}),
             (
                 422,
                 "either trajectory_id, or session_id",
-                {"type": "thumbs_up", "session_id": mine, "trajectory_id": "t"},
+                {"type": "thumbs_up", "session_id": own_id, "trajectory_id": "t"},
             ),
             (422, "comment is only allowed for", {"type": "sent", "trajectory_id": "t", "comment": "Well!"}),
         ):
             refused = await client.post("/feedback", json={"event_id": "x", **event})
-            assert (refused.status_code, said in refused.text) == (status, True), refused.text
-        event = {"event_id": "x", "type": "thumbs_up", "session_id": mine, "comment": "Well!"}
+            assert (refused.status_code, message in refused.text) == (status, True), refused.text
+        event = {"event_id": "x", "type": "thumbs_up", "session_id": own_id, "comment": "Well!"}
         assert (await client.post("/feedback", json=event)).json()["accepted"] == 1
         changed = await client.post("/feedback", json=event | {"comment": "Badly!"})
         assert (changed.status_code, "different comment" in changed.text) == (409, True)
@@ -142,8 +142,8 @@ async def test_who_refused_is_not_trained_on(data_dir: Path, database_url: str, 
             await worked(database, f"Bargain {number}?", 0.5, project="shop", may_train=False)
 
         async def post(project: str) -> Any:
-            own = {"name": "agent", "config": {"runner": {"pull": {}}}}
-            body = request({}, environment=own, source={"sessions": {}})
+            agent_config = {"name": "agent", "config": {"runner": {"pull": {}}}}
+            body = request({}, environment=agent_config, source={"sessions": {}})
             return await client.post("/learn-loop", json=body | {"model": {"project": project, "name": "m"}})
 
         posted = (await post("learnloop")).raise_for_status().json()
@@ -151,7 +151,7 @@ async def test_who_refused_is_not_trained_on(data_dir: Path, database_url: str, 
         assert posted["warnings"][1].startswith("not used, although the filter fits: 1 session opened without")
         config = (await get(client, f"/runs/{posted['run_id']}"))["request"]["environment"]["config"]
         stored = await _stored(client, config["scenarios"]["sha256"])
-        assert "A secret?" not in {each["task"]["messages"][0]["content"] for each in stored}
+        assert "A secret?" not in {scenario["task"]["messages"][0]["content"] for scenario in stored}
         none = await post("shop")
         assert none.status_code == 422
         assert "finds 0 sessions outside of runs with consent to training" in none.text
@@ -175,5 +175,5 @@ _ROLLOUT = SessionSpec("learnloop", PROMOTED, timedelta(hours=1), slot=RolloutSl
 
 
 async def _stored(client: Any, hash: str) -> list[Any]:
-    found: list[Any] = (await get(client, f"/scenarios/{hash}"))["scenarios"]
-    return found
+    scenarios: list[Any] = (await get(client, f"/scenarios/{hash}"))["scenarios"]
+    return scenarios

@@ -30,9 +30,9 @@ class Forgetful:
         side = await client.chat.completions.create(model=model.model, messages=[{"role": "user", "content": question}])
         shorter: Any = [task.messages[0], {"role": "user", "content": side.choices[0].message.content}]
         reply = await client.chat.completions.create(model=model.model, messages=shorter)
-        for each in reply.choices[0].message.tool_calls or ():
-            assert each.type == "function"
-            await task.call_tool(each.function.name, each.function.arguments, each.id)
+        for tool_call in reply.choices[0].message.tool_calls or ():
+            assert tool_call.type == "function"
+            await task.call_tool(tool_call.function.name, tool_call.function.arguments, tool_call.id)
         return "done"
 
 
@@ -46,9 +46,9 @@ def build(config: Mapping[str, Any]) -> Forgetful:
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent is installed."""
     real: Callable[[str], Mapping[str, EntryPoint]] = plugins.registered
-    found = {"forgetful": EntryPoint("forgetful", f"{__name__}:build", GROUP)}
+    installed = {"forgetful": EntryPoint("forgetful", f"{__name__}:build", GROUP)}
     broken = {"broken": EntryPoint("broken", "nowhere:build", GROUP)}
-    monkeypatch.setattr(plugins, "registered", lambda group: {**found, **broken} if group == GROUP else real(group))
+    monkeypatch.setattr(plugins, "registered", lambda group: {**installed, **broken} if group == GROUP else real(group))
 
 
 async def answer(request: Mapping[str, Any]) -> Reply:
@@ -67,11 +67,11 @@ async def test_all_that_an_agent_asked_is_trained_judged_and_shown(data_dir: Pat
                 return (await client.get(path)).raise_for_status().json()
 
             async def check(trajectory_id: str) -> None:
-                shown = await get(f"/trajectories/{trajectory_id}")
-                assert [each["role"] for each in shown["messages"]] == ["user", "assistant"]
-                [history] = shown["additional_histories"]
-                assert [each["role"] for each in history["messages"]] == ["system", "user", "assistant"]
-                assert (shown["turns"], shown["error"], history["tools"]) == (2, None, [])
+                trajectory = await get(f"/trajectories/{trajectory_id}")
+                assert [message["role"] for message in trajectory["messages"]] == ["user", "assistant"]
+                [history] = trajectory["additional_histories"]
+                assert [message["role"] for message in history["messages"]] == ["system", "user", "assistant"]
+                assert (trajectory["turns"], trajectory["error"], history["tools"]) == (2, None, [])
 
             posted = await client.post(
                 "/learn-loop",
@@ -87,22 +87,26 @@ async def test_all_that_an_agent_asked_is_trained_judged_and_shown(data_dir: Pat
             run = await run_with(client, run_id, "completed", "failed")
             assert (run["status"], run["request"]["agent"]) == ("completed", {"name": "forgetful", "config": {}})
             [policy] = backend.policies.values()
-            trained = [each for request in policy.requests for group in request.groups for each in group.trajectories]
+            trained = [
+                rollout for request in policy.requests for group in request.groups for rollout in group.trajectories
+            ]
             assert trained
-            assert all(len(each.additional_histories) == 1 for each in trained)
-            for each in (await get(f"/runs/{run_id}/trajectories?limit=200"))["items"]:
-                await check(each["id"])
+            assert all(len(rollout.additional_histories) == 1 for rollout in trained)
+            for row in (await get(f"/runs/{run_id}/trajectories?limit=200"))["items"]:
+                await check(row["id"])
             assert (await get(f"/runs/{run_id}/verify"))["ok"]
 
-            asked = await client.post("/ask", json={"run_id": run_id, "question": "When?", "inbox_address": INBOX})
-            await check(asked.raise_for_status().json()["trajectory_id"])
+            response = await client.post("/ask", json={"run_id": run_id, "question": "When?", "inbox_address": INBOX})
+            await check(response.raise_for_status().json()["trajectory_id"])
 
             posted = await client.post("/evaluations", json={"run_id": run_id, "scenarios": 1})
             path = f"/evaluations/{posted.raise_for_status().json()['evaluation_id']}"
-            done = await answered(lambda: get(path), lambda found: found["status"] in ("completed", "failed"))
-            assert (done["status"], done["request"]["agent"]["name"]) == ("completed", "forgetful")
-            for each in (await get(f"{path}/trajectories"))["items"]:
-                await check(each["id"])
+            evaluation = await answered(
+                lambda: get(path), lambda document: document["status"] in ("completed", "failed")
+            )
+            assert (evaluation["status"], evaluation["request"]["agent"]["name"]) == ("completed", "forgetful")
+            for row in (await get(f"{path}/trajectories"))["items"]:
+                await check(row["id"])
 
 
 INBOX = "test.0.1@inbox.example"
@@ -112,9 +116,12 @@ INBOX = "test.0.1@inbox.example"
 @pytest.mark.parametrize("path", ["/learn-loop", "/evaluations"])
 async def test_an_agent_that_cannot_be_is_refused(data_dir: Path, database_url: str, path: str) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
-        assert [each["name"] for each in (await client.get("/agents")).json()["items"]] == ["broken", "forgetful"]
+        assert [agent_info["name"] for agent_info in (await client.get("/agents")).json()["items"]] == [
+            "broken",
+            "forgetful",
+        ]
         base = {"models": [{"model": "learnloop/tiny"}], "scenarios": 1} if path == "/evaluations" else {}
-        for agent, place, said in (
+        for agent, field, message in (
             ({"name": "nobody"}, "name", "Unknown agent 'nobody'. Available: broken, forgetful."),
             ({"name": "broken"}, "name", "cannot be loaded from nowhere:build: ModuleNotFoundError"),
             ({"name": "forgetful", "config": {"a": 1}}, "config", "has no config"),
@@ -124,5 +131,5 @@ async def test_an_agent_that_cannot_be_is_refused(data_dir: Path, database_url: 
             refused = await client.post(path, json=base | {"agent": agent})
             assert refused.status_code == 422
             [error] = refused.json()["errors"]
-            assert error["loc"] == ["body", "agent", place]
-            assert said in error["msg"]
+            assert error["loc"] == ["body", "agent", field]
+            assert message in error["msg"]

@@ -53,24 +53,24 @@ async def finished(client: httpx.AsyncClient, run_id: str) -> list[Json]:
 
 async def at_once(document: Mapping[str, Json]) -> tuple[int, Json]:
     """Does the task while the service waits."""
-    said = await ask_model(document["session"], document["task"]["question"])
-    return 200, {"reward": float(said == "yes"), "facts": _facts(said)}
+    answer = await ask_model(document["session"], document["task"]["question"])
+    return 200, {"reward": float(answer == "yes"), "facts": _facts(answer)}
 
 
-def _facts(said: str) -> dict[str, bool]:
+def _facts(answer: str) -> dict[str, bool]:
     """What a rollout reached: a database sorts the shorter name first."""
-    return dict.fromkeys(("understood", "sure"), said == "yes")
+    return dict.fromkeys(("understood", "sure"), answer == "yes")
 
 
 def later(tasks: set[asyncio.Task[Any]]) -> Behaviour:
     """Accepts the task, and sends the outcome to the session."""
 
     async def work(document: Mapping[str, Json]) -> None:
-        said = await ask_model(document["session"], document["task"]["question"])
+        answer = await ask_model(document["session"], document["task"]["question"])
         for _ in range(2):  # the same outcome again changes nothing
-            parts = {"right": float(said == "yes"), "length": 0.3}
-            sent = await send_outcome(document["session"], {"parts": parts, "facts": _facts(said)})
-            assert sent.status_code == 200, sent.text
+            parts = {"right": float(answer == "yes"), "length": 0.3}
+            response = await send_outcome(document["session"], {"parts": parts, "facts": _facts(answer)})
+            assert response.status_code == 200, response.text
 
     async def accept(document: Mapping[str, Json]) -> tuple[int, Json]:
         tasks.add(asyncio.ensure_future(work(document)))
@@ -89,16 +89,16 @@ async def test_an_agent_behind_http_is_trained(data_dir: Path, database_url: str
         run_id = await started(client, {"push": {"url": it.url, "secret": secret}})
         rows = await finished(client, run_id)
         assert len(rows) == 8
-        assert {each["reward"] for each in rows} == ({0.0, 1.0} if how == "at once" else {0.3, 1.3})
+        assert {row["reward"] for row in rows} == ({0.0, 1.0} if how == "at once" else {0.3, 1.3})
         assert rows[0]["outcome"]["facts"] in ([["understood", x], ["sure", x]] for x in (True, False))
         failing = await get(client, f"/failures?run={run_id}&split=train")
         assert [pattern["id"] for pattern in failing["patterns"]] == ["reported/understood"]
-        assert {(each["turns"], each["completion_tokens"]) for each in rows} == {(1, 10)}
-        shown = await get(client, f"/trajectories/{rows[0]['id']}")
-        assert [each["role"] for each in shown["messages"]] == ["user", "assistant"]
+        assert {(row["turns"], row["completion_tokens"]) for row in rows} == {(1, 10)}
+        trajectory = await get(client, f"/trajectories/{rows[0]['id']}")
+        assert [message["role"] for message in trajectory["messages"]] == ["user", "assistant"]
         [policy] = backend.policies.values()
-        [sent] = policy.requests
-        assert [len(group.trajectories) for group in sent.groups] == [4, 4]
+        [training_request] = policy.requests
+        assert [len(group.trajectories) for group in training_request.groups] == [4, 4]
         document, headers, content = it.received[0]
         Webhook(secret).verify(content, dict(headers))
         assert (document["attempt"], document["run_id"], document["max_turns"]) == (1, run_id, 20)
@@ -167,13 +167,13 @@ async def test_a_runner_that_does_wrong_fails_that_rollout_alone(
 
     async with runner(behave) as it, service(data_dir, database_url) as (client, _):
         rows = await finished(client, await started(client, {"push": {"url": it.url}}, rollout_timeout_s=PATIENCE_S))
-    errors = [each["error"] for each in rows if each["error"]]
+    errors = [row["error"] for row in rows if row["error"]]
     assert (len(rows), len(errors)) == (8, len(WRONG))
-    for _, said, _ in WRONG:
-        assert len([error for error in errors if said in error]) == 1
-    assert {each["reward"] for each in rows if each["error"]} == {None}
+    for _, message, _ in WRONG:
+        assert len([error for error in errors if message in error]) == 1
+    assert {row["reward"] for row in rows if row["error"]} == {None}
     assert list(posts.values()) == [*(times for _, _, times in WRONG), 1]
-    kinds = {each["error"]: each["failure"] for each in rows if each["error"]}
+    kinds = {row["error"]: row["failure"] for row in rows if row["error"]}
     assert [kind for error, kind in kinds.items() if "answered 500" in error] == ["agent_lost"]
     assert sorted(kinds.values()) == ["agent"] * 5 + ["agent_lost", "timeout"]
 
@@ -192,14 +192,14 @@ async def test_a_run_and_its_verification_say_which_rollouts_were_lost(
 
     async with runner(behave) as it, service(data_dir, database_url) as (client, _):
         run_id = await started(client, {"push": {"url": it.url}})
-        [lost] = [each for each in await finished(client, run_id) if each["error"]]
+        [lost] = [row for row in await finished(client, run_id) if row["error"]]
         run = await get(client, f"/runs/{run_id}")
         verified = await get(client, f"/runs/{run_id}/verify")
-    assert [each["lost_rollouts"] for each in run["iterations"]] == [{}, {"agent_lost": 1}]
-    [warning] = [each for each in run["warnings"] if "lost" in each]
+    assert [iteration["lost_rollouts"] for iteration in run["iterations"]] == [{}, {"agent_lost": 1}]
+    [warning] = [text for text in run["warnings"] if "lost" in text]
     assert "Rollouts were lost for reasons that are not the agent's (agent_lost: 1)" in warning
     assert (verified["ok"], verified["lost_rollouts"]) == (True, {"agent_lost": 1})
-    assert [each["trajectory_id"] for each in verified["lost"]] == [lost["id"]]
+    assert [rollout["trajectory_id"] for rollout in verified["lost"]] == [lost["id"]]
     assert "out of memory" in verified["lost"][0]["error"]
 
 
@@ -210,35 +210,35 @@ async def test_a_runner_that_fails_once_is_asked_again_and_nothing_is_sampled_tw
     answers = dict[str, list[str]]()
 
     async def behave(document: Mapping[str, Json]) -> tuple[int, Json]:
-        said = await ask_model(document["session"], document["task"]["question"])
-        answers.setdefault(document["session"]["id"], []).append(said)
-        return (503, "later") if document["attempt"] == 1 else (200, {"reward": float(said == "yes")})
+        answer = await ask_model(document["session"], document["task"]["question"])
+        answers.setdefault(document["session"]["id"], []).append(answer)
+        return (503, "later") if document["attempt"] == 1 else (200, {"reward": float(answer == "yes")})
 
     async with runner(behave) as it, service(data_dir, database_url) as (client, _):
         rows = await finished(client, await started(client, {"push": {"url": it.url}}))
-    assert not [each["error"] for each in rows if each["error"]]
-    assert {len(each) for each in answers.values()} == {2}
+    assert not [row["error"] for row in rows if row["error"]]
+    assert {len(texts) for texts in answers.values()} == {2}
     assert all(first == second for first, second in answers.values())
-    assert {each["turns"] for each in rows} == {1}
+    assert {row["turns"] for row in rows} == {1}
 
 
 async def test_who_takes_the_run_over_goes_on_with_the_same_session(data_dir: Path, database_url: str) -> None:
     answers = dict[str, list[str]]()
-    asked = asyncio.Event()
+    has_asked = asyncio.Event()
 
     async def behave(document: Mapping[str, Json]) -> tuple[int, Json]:
-        said = await ask_model(document["session"], document["task"]["question"])
-        answers.setdefault(document["session"]["id"], []).append(said)
-        if not asked.is_set():
-            asked.set()
+        answer = await ask_model(document["session"], document["task"]["question"])
+        answers.setdefault(document["session"]["id"], []).append(answer)
+        if not has_asked.is_set():
+            has_asked.set()
             return await hang(document)
-        return 200, {"reward": float(said == "yes")}
+        return 200, {"reward": float(answer == "yes")}
 
     async with runner(behave) as it, scripted_chat(by_seed) as chat:
         backend = ScriptedBackend(chat.url)
         async with served(reachable(data_dir, database_url), learn_loop, backend) as client:  # type: ignore[arg-type]
             run_id = await started(client, {"push": {"url": it.url}}, concurrency=1, iterations=1)
-            await asked.wait()
+            await has_asked.wait()
         async with served(reachable(data_dir, database_url), learn_loop, backend) as client:  # type: ignore[arg-type]
             await finished(client, run_id)
             first = it.received[0][0]["session"]["id"]
@@ -246,7 +246,7 @@ async def test_who_takes_the_run_over_goes_on_with_the_same_session(data_dir: Pa
     assert (session["calls"], session["attempt"]) == (1, 2)
     assert len(answers[first]) == 2
     assert len(set(answers[first])) == 1
-    assert {len(each) for id, each in answers.items() if id != first} == {1}
+    assert {len(texts) for id, texts in answers.items() if id != first} == {1}
 
 
 @pytest.mark.parametrize("url", ["http://①②⑦.0.0.1/", "http://xn--/", "http://[①]/", "ftp://8.8.8.8/", "nowhere"])
@@ -262,13 +262,13 @@ async def test_scenarios_at_an_unusable_url_are_refused(data_dir: Path, database
 async def test_a_runner_on_a_private_address_is_refused(data_dir: Path, database_url: str) -> None:
     settings = settings_for(data_dir, database_url)
     async with served(settings, learn_loop, ScriptedBackend()) as client:  # type: ignore[arg-type]
-        for how, place in (
+        for how, field in (
             ({"push": {"url": "http://169.254.169.254/latest"}}, "url"),
             ({"push": {"url": "https://93.184.216.34/", "secret": "hunter2"}}, "secret"),
         ):
             refused = await client.post("/learn-loop", json=request(how))
             assert refused.status_code == 422
-            assert refused.json()["errors"][0]["loc"][-1] == place
+            assert refused.json()["errors"][0]["loc"][-1] == field
 
 
 @pytest.mark.parametrize(
@@ -343,20 +343,22 @@ async def test_a_command_that_fetches_its_tasks_is_trained_and_evaluated(data_di
     async with service(data_dir, database_url) as (client, _), agent_run(client, SCORES, "--concurrency", "2"):
         run_id = await started(client, {"pull": {}}, concurrency=8)
         rows = await finished(client, run_id)
-        worked_s = sum(each["seconds"] for each in rows)
+        worked_s = sum(row["seconds"] for row in rows)
         assert 0 < worked_s < 2 * (time.monotonic() - clock)  # two at a time, without what the others wait for them
-        assert not [each["error"] for each in rows if each["error"]]
-        assert {each["reward"] for each in rows} == {0.0, 1.0}
+        assert not [row["error"] for row in rows if row["error"]]
+        assert {row["reward"] for row in rows} == {0.0, 1.0}
 
-        asked = await client.post("/ask", json={"run_id": run_id, "input": {"question": "Now?"}})
-        assert asked.status_code == 422
-        assert "open a session" in asked.text
+        refused = await client.post("/ask", json={"run_id": run_id, "input": {"question": "Now?"}})
+        assert refused.status_code == 422
+        assert "open a session" in refused.text
 
         posted = await client.post("/evaluations", json={"run_id": run_id, "scenarios": 1})
         path = f"/evaluations/{posted.raise_for_status().json()['evaluation_id']}"
-        done = await answered(lambda: get(client, path), lambda found: found["status"] in ("completed", "failed"))
-        assert done["status"] == "completed", done
-        assert {each["turns"] for each in (await get(client, f"{path}/trajectories"))["items"]} == {1}
+        evaluation = await answered(
+            lambda: get(client, path), lambda document: document["status"] in ("completed", "failed")
+        )
+        assert evaluation["status"] == "completed", evaluation
+        assert {row["turns"] for row in (await get(client, f"{path}/trajectories"))["items"]} == {1}
 
 
 async def test_a_command_sees_no_secret_of_the_process_that_starts_it(
@@ -368,26 +370,26 @@ async def test_a_command_sees_no_secret_of_the_process_that_starts_it(
     options = ("--env", "NAMED", "--env", f"SEEN={tmp_path / 'seen'}")
     async with service(data_dir, database_url) as (client, _), agent_run(client, sees, *options, variables=ours):
         await finished(client, await started(client, {"pull": {}}))
-    seen = json.loads((tmp_path / "seen").read_text())
-    assert {"OPENAI_BASE_URL", "OPENAI_API_KEY", "LEARNLOOP_TASK", "LEARNLOOP_SESSION", "PATH"} <= seen.keys()
-    assert seen["NAMED"] == "ours"
-    assert not seen.keys() & set(secrets)
-    assert "canary" not in seen.values()
+    environment = json.loads((tmp_path / "seen").read_text())
+    assert {"OPENAI_BASE_URL", "OPENAI_API_KEY", "LEARNLOOP_TASK", "LEARNLOOP_SESSION", "PATH"} <= environment.keys()
+    assert environment["NAMED"] == "ours"
+    assert not environment.keys() & set(secrets)
+    assert "canary" not in environment.values()
 
 
 async def test_a_killed_agent_run_loses_nothing_that_was_answered(
     data_dir: Path, database_url: str, tmp_path: Path
 ) -> None:
     """The first one is killed in the middle of its task; the next one is given the same session, and its answers."""
-    said = tmp_path / "said"
+    answer_file = tmp_path / "said"
     stuck = (
-        f"{SCRIPT}import pathlib, time\npathlib.Path({str(said)!r}).write_text(said)\n"
+        f"{SCRIPT}import pathlib, time\npathlib.Path({str(answer_file)!r}).write_text(said)\n"
         "parent = os.getppid()\nwhile os.getppid() == parent:\n    time.sleep(0.1)\n"
     )
     async with service(data_dir, database_url) as (client, _):
         async with agent_run(client, stuck) as first:
             run_id = await started(client, {"pull": {}}, concurrency=1, groups_per_iteration=1, rollouts_per_group=2)
-            await until(said.exists)
+            await until(answer_file.exists)
             first.send_signal(signal.SIGKILL)
             await first.wait()
         [row] = (await get(client, "/sessions?status=open"))["items"]
@@ -395,7 +397,7 @@ async def test_a_killed_agent_run_loses_nothing_that_was_answered(
         async with agent_run(client, SCORES):
             await finished(client, run_id)
         session = await get(client, f"/sessions/{row['id']}")
-        assert (session["calls"], session["outcome"]["reward"]) == (1, float(said.read_text() == "yes"))
+        assert (session["calls"], session["outcome"]["reward"]) == (1, float(answer_file.read_text() == "yes"))
         assert len((await get(client, f"/sessions/{row['id']}/calls"))["items"]) == 1
 
 
@@ -410,18 +412,20 @@ async def test_a_runner_that_breaks_on_a_reply_that_was_cut_off_has_a_bad_rollou
 ) -> None:
     monkeypatch.setattr("learnloop_service.app.worker.agent_dispatch.DELAYS_S", (0.0, 0.0))
 
-    async def half_cut_off(asked: Mapping[str, Json]) -> Reply:
-        return Reply(content="0.", cut_off=True) if asked["seed"] % 2 else Reply(content="0.5")
+    async def half_cut_off(chat_request: Mapping[str, Json]) -> Reply:
+        return Reply(content="0.", cut_off=True) if chat_request["seed"] % 2 else Reply(content="0.5")
 
     async def behave(document: Mapping[str, Json]) -> tuple[int, Json]:
-        said = await ask_model(document["session"], document["task"]["question"])
-        return (200, {"reward": float(said)}) if said == "0.5" else (500, "Traceback (most recent call last):\nE: cut")
+        answer = await ask_model(document["session"], document["task"]["question"])
+        return (
+            (200, {"reward": float(answer)}) if answer == "0.5" else (500, "Traceback (most recent call last):\nE: cut")
+        )
 
     async with runner(behave) as it, scripted_chat(half_cut_off) as chat:
         backend = ScriptedBackend(chat.url)
         async with served(reachable(data_dir, database_url), learn_loop, backend) as client:  # type: ignore[arg-type]
             rows = await finished(client, await started(client, {"push": {"url": it.url}}))
-    assert {(each["reward"], each["error"], each["outcome"]["finish"]) for each in rows} == {
+    assert {(row["reward"], row["error"], row["outcome"]["finish"]) for row in rows} == {
         (0.5, None, "reported"),
         (0.0, None, "malformed"),
     }

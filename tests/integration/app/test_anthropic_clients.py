@@ -38,13 +38,13 @@ def client_of(anthropic: Any, session: Any) -> Any:
 
 
 def with_results(reply: Any) -> Any:
-    said = [block.model_dump(include={"type", "text", "id", "name", "input"}) for block in reply.content]
+    blocks = [block.model_dump(include={"type", "text", "id", "name", "input"}) for block in reply.content]
     results = [
         {"type": "tool_result", "tool_use_id": block.id, "content": [{"type": "text", "text": "Tuesday"}]}
         for block in reply.content
         if block.type == "tool_use"
     ]
-    said_and_done = [{"role": "assistant", "content": said}, {"role": "user", "content": results}]
+    said_and_done = [{"role": "assistant", "content": blocks}, {"role": "user", "content": results}]
     return ASKED | {"messages": [*ASKED["messages"], *said_and_done]}
 
 
@@ -84,7 +84,7 @@ async def test_ordinary_keys_ask_by_a_models_name(anthropic: Any, stage: ModelSt
         reply = await client.messages.create(**ASKED | more)
         assert (reply.model, reply.usage.output_tokens) == (f"{CALLER}@1", 1)
         async with client.messages.stream(**ASKED | {"model": "tiny", "max_tokens": 4}) as stream:
-            text = "".join([each async for each in stream.text_stream])
+            text = "".join([piece async for piece in stream.text_stream])
             assert (await stream.get_final_message()).content[0].model_dump()["text"] == text
         with pytest.raises(anthropic.NotFoundError, match="no model 'mail/none'") as missing:
             await client.messages.create(**ASKED | {"model": "mail/none"})
@@ -102,22 +102,22 @@ async def test_a_schema_with_literals_beyond_the_limit_is_refused(anthropic: Any
 
 async def test_tokens_are_counted_as_the_prompt_has_them(anthropic: Any, stage: ModelStage) -> None:
     session = await opened(stage)
-    shown: Any = {name: ASKED[name] for name in ("model", "system", "messages")}
+    prompt: Any = {name: ASKED[name] for name in ("model", "system", "messages")}
 
     def whole(usage: Any) -> int:
         return int(usage.input_tokens + (usage.cache_read_input_tokens or 0))
 
     async with client_of(anthropic, session) as client:
         for more in ({}, {"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": {"type": "none"}}):
-            counted = await client.messages.count_tokens(**shown, **more)
+            counted = await client.messages.count_tokens(**prompt, **more)
             reply = await client.messages.create(**ASKED, **more)
             assert counted.input_tokens == whole(reply.usage)
         reply = await client.messages.create(**ASKED, tools=[TOOL])
-        longer = {name: value for name, value in with_results(reply).items() if name in shown}
+        longer = {name: value for name, value in with_results(reply).items() if name in prompt}
         counted = await client.messages.count_tokens(**longer, tools=[TOOL])
         assert counted.input_tokens == whole((await client.messages.create(**with_results(reply), tools=[TOOL])).usage)
         with pytest.raises(anthropic.BadRequestError, match="bash_20250124 is not supported"):
-            await client.messages.count_tokens(**shown, tools=[{"type": "bash_20250124", "name": "bash"}])
+            await client.messages.count_tokens(**prompt, tools=[{"type": "bash_20250124", "name": "bash"}])
         calls = len(await recorded(stage, session))
         assert calls == 5  # to count is no call
         ended = await stage.service.client.post(
@@ -125,13 +125,13 @@ async def test_tokens_are_counted_as_the_prompt_has_them(anthropic: Any, stage: 
         )
         assert ended.status_code == 200
         with pytest.raises(anthropic.PermissionDeniedError, match="has ended"):
-            await client.messages.count_tokens(**shown)
+            await client.messages.count_tokens(**prompt)
     url = str(stage.service.client.base_url)
     async with anthropic.AsyncAnthropic(base_url=url, api_key=await stage.key(), max_retries=0) as client:
-        counted = await client.messages.count_tokens(**shown | {"model": CALLER})
+        counted = await client.messages.count_tokens(**prompt | {"model": CALLER})
         assert counted.input_tokens == whole((await client.messages.create(**ASKED | {"model": CALLER})).usage)
         with pytest.raises(anthropic.NotFoundError):
-            await client.messages.count_tokens(**shown | {"model": "mail/none"})
+            await client.messages.count_tokens(**prompt | {"model": "mail/none"})
 
 
 async def test_what_is_not_supported_is_refused_by_name(anthropic: Any, stage: ModelStage) -> None:

@@ -34,7 +34,7 @@ def test_every_error_is_described_as_a_problem(api: Json) -> None:
             if method != "get" or ("{" in path and model_path(path) is None):
                 assert "409" in replies, (method, path)
             if method == "post":
-                assert "Idempotency-Key" in [each["name"] for each in operation["parameters"]]
+                assert "Idempotency-Key" in [parameter["name"] for parameter in operation["parameters"]]
             kind = "application/json" if model_path(path) is not None else "application/problem+json"
             for status, reply in replies.items():
                 if int(status) >= 400:

@@ -32,32 +32,35 @@ async def test_unmodified_art_scripts_train_to_the_end(stage: ModelStage, tmp_pa
         await _check_script(result, http, tmp_path)
     _check_flows(flows)
     other = bearer(await stage.key("market"))
-    seen = (await stage.service.client.get("/v1/preview/models", headers=other)).json()["data"]
-    assert {each["project"] for each in seen} <= {"market"}
+    models = (await stage.service.client.get("/v1/preview/models", headers=other)).json()["data"]
+    assert {model["project"] for model in models} <= {"market"}
 
 
 async def _check_script(result: Json, http: httpx.AsyncClient, directory: Path) -> None:
-    assert [each["step"] for each in result["trained"]] == [1, 2]
-    for each in result["trained"]:
-        assert len(each["rewards"]) == 8
-        assert len(set(each["rewards"])) > 2  # the judge's, not the script's
-        assert each["metrics"]["data/step_num_trajectories"] == 8
-        assert each["metrics"]["loss/grad_norm"] > 0
+    assert [training["step"] for training in result["trained"]] == [1, 2]
+    for training in result["trained"]:
+        assert len(training["rewards"]) == 8
+        assert len(set(training["rewards"])) > 2  # the judge's, not the script's
+        assert training["metrics"]["data/step_num_trajectories"] == 8
+        assert training["metrics"]["loss/grad_norm"] > 0
     assert result["step"] == 2
     assert result["answer"][-1]["role"] == "assistant"
 
-    [model] = [each for each in (await http.get("/preview/models")).json()["data"] if each["project"] == "script"]
-    kept = [each["step"] for each in (await http.get(f"/preview/models/{model['id']}/checkpoints")).json()["data"]]
-    best = max(result["trained"], key=lambda each: sum(each["rewards"]))["step"]
-    assert kept == sorted({best, 2})
+    [model] = [listed for listed in (await http.get("/preview/models")).json()["data"] if listed["project"] == "script"]
+    steps = [
+        checkpoint["step"]
+        for checkpoint in (await http.get(f"/preview/models/{model['id']}/checkpoints")).json()["data"]
+    ]
+    best = max(result["trained"], key=lambda training: sum(training["rewards"]))["step"]
+    assert steps == sorted({best, 2})
     # ART keeps trajectories and figures on its own side.
-    mine = directory / "script"
-    assert len(list(mine.rglob("trajectories/train/*.parquet"))) == 2
-    assert next(mine.rglob("history.jsonl")).read_text().count("train/reward") >= 2
+    script_folder = directory / "script"
+    assert len(list(script_folder.rglob("trajectories/train/*.parquet"))) == 2
+    assert next(script_folder.rglob("history.jsonl")).read_text().count("train/reward") >= 2
 
 
 def _check_flows(flows: Json) -> None:
-    """Those of ART's published examples."""
+    """Checks the flows of ART's published examples."""
     for name, flow in flows.items():
         assert (flow["before"], flow["after"]) == (0, 1), name
         metrics = flow["metrics"]

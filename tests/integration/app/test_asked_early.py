@@ -65,14 +65,14 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Between:
         finally:
             noted.given_up += not ended
 
-    async def taken(self: BatchedCalls, call: NewCall) -> TakenCall | None:
+    async def noted_take(self: BatchedCalls, call: NewCall) -> TakenCall | None:
         noted.taking += 1
         await noted.take_after.wait()
         return await take(self, call)
 
     monkeypatch.setattr(Upstream, "complete", asked_whole)
     monkeypatch.setattr(Upstream, "chunks", asked_stream)
-    monkeypatch.setattr(BatchedCalls, "take", taken)
+    monkeypatch.setattr(BatchedCalls, "take", noted_take)
     return noted
 
 
@@ -103,9 +103,9 @@ async def test_the_next_turn_is_asked_for_before_its_call_is_taken(
     turn = asyncio.create_task(text_of(client, messages, stream=stream))
     await asyncio.wait_for(between.asked.wait(), 60)
     between.take_after.set()
-    said = await asyncio.wait_for(turn, 60)
+    reply = await asyncio.wait_for(turn, 60)
     first, second = await recorded(stage, session)
-    assert second["completion"]["choices"][0]["message"]["content"] == said
+    assert second["completion"]["choices"][0]["message"]["content"] == reply
     assert between.seeds == [first["seed"], second["seed"]]
     assert between.given_up == 0
 
@@ -145,9 +145,9 @@ async def test_a_call_with_another_seed_is_asked_for_again(
     """One that is not the next turn of all that the session asks."""
     session, client, messages = begun
     await ask(client, [{"role": "user", "content": "Something else."}])
-    said = await text_of(client, messages, stream=stream)
+    reply = await text_of(client, messages, stream=stream)
     first, aside, second = await recorded(stage, session)
-    assert second["completion"]["choices"][0]["message"]["content"] == said
+    assert second["completion"]["choices"][0]["message"]["content"] == reply
     assert [first["seed"], aside["seed"]] == between.seeds[:2]
     assert second["seed"] == between.seeds[-1] != between.seeds[2]
     assert len(between.seeds) == 4
@@ -157,7 +157,7 @@ async def test_the_same_turn_twice_is_asked_for_early_once(stage: ModelStage, be
     session, client, messages = begun
     between.take_after.clear()
     others = [*messages[:-1], {"role": "user", "content": "And before?"}]
-    turns = [asyncio.create_task(ask(client, each)) for each in (messages, others)]
+    turns = [asyncio.create_task(ask(client, conversation)) for conversation in (messages, others)]
     await conditions.until(lambda: between.taking == 2)
     assert len(between.seeds) == 2
     between.take_after.set()

@@ -70,10 +70,15 @@ async def test_the_best_checkpoint_answers_and_its_trajectory_is_kept(data_dir: 
             == answer
         )
         assert model.requests[0]["temperature"] == 0
-        kept = (await client.get(f"/trajectories/{answer['trajectory_id']}")).json()
-        assert (kept["kind"], kept["run_id"], kept["turns"], kept["prompt_tokens"]) == ("ask", run_id, 1, 50)
-        assert kept["messages"][-1]["tool_calls"][0]["function"]["name"] == "return_final_answer"
-        assert kept["reward"] is None
+        trajectory = (await client.get(f"/trajectories/{answer['trajectory_id']}")).json()
+        assert (trajectory["kind"], trajectory["run_id"], trajectory["turns"], trajectory["prompt_tokens"]) == (
+            "ask",
+            run_id,
+            1,
+            50,
+        )
+        assert trajectory["messages"][-1]["tool_calls"][0]["function"]["name"] == "return_final_answer"
+        assert trajectory["reward"] is None
 
 
 async def test_an_older_checkpoint_answers_if_asked(data_dir: Path, database_url: str) -> None:
@@ -117,8 +122,8 @@ async def test_invoke_asks_what_was_promoted_last_and_its_name_logs_it(data_dir:
             return name
 
         async def promoted(step: int, name: str) -> None:
-            made = await client.post("/models/learnloop/a/promote", json={"step": step, "as": name})
-            assert made.status_code == 201, made.text
+            promotion = await client.post("/models/learnloop/a/promote", json={"step": step, "as": name})
+            assert promotion.status_code == 201, promotion.text
 
         assert await invoked() == "learnloop/newer@1"
         await promoted(0, "old")
@@ -128,8 +133,8 @@ async def test_invoke_asks_what_was_promoted_last_and_its_name_logs_it(data_dir:
         assert (logged["model"], logged["step"], logged["run_id"]) == ("learnloop/a@1", 1, run_ids[0])
         assert logged["scenario"]["task"]["question"] == QUESTION["question"]
         command = ["promotions", "logs", "learnloop/live", "--url", str(client.base_url)]
-        shown = await asyncio.to_thread(CliRunner().invoke, app, command)
-        assert (shown.exit_code, QUESTION["question"] in shown.stdout) == (0, True), shown.output
+        printed = await asyncio.to_thread(CliRunner().invoke, app, command)
+        assert (printed.exit_code, QUESTION["question"] in printed.stdout) == (0, True), printed.output
 
         # A withdrawn name gives way to the one before, and without any the newest agent answers.
         assert (await client.delete("/promotions/learnloop/live")).status_code == 200
@@ -139,15 +144,15 @@ async def test_invoke_asks_what_was_promoted_last_and_its_name_logs_it(data_dir:
 
 
 async def test_invoke_takes_a_real_address(data_dir: Path, database_url: str) -> None:
-    asked = {"question": "Where do we meet?", "inbox_address": "Jo@x.example", "query_date": "2001-05-15"}
+    parameters = {"question": "Where do we meet?", "inbox_address": "Jo@x.example", "query_date": "2001-05-15"}
     async with _trained(data_dir, database_url) as (client, _, model):
-        unknown = (await client.post("/invoke", json={"parameters": asked})).raise_for_status().json()
-        assert (unknown["question"], unknown["source_ids"], unknown["success"]) == (asked["question"], [], False)
+        unknown = (await client.post("/invoke", json={"parameters": parameters})).raise_for_status().json()
+        assert (unknown["question"], unknown["source_ids"], unknown["success"]) == (parameters["question"], [], False)
         assert "No inbox here has email of Jo@x.example" in unknown["answer"]
         assert model.requests == []
         mail = Email("m1", "<1@x.example>", "Mara <mara@x.example>", ("jo@x.example",), None, "Venue", "It is Basel.")
         write_inbox(data_dir / "inboxes" / "mine.sqlite", [mail])
-        answer = (await client.post("/invoke", json={"parameters": asked})).raise_for_status().json()
+        answer = (await client.post("/invoke", json={"parameters": parameters})).raise_for_status().json()
         assert (answer["answer"], answer["success"]) == ("on Monday", True)
         assert "Jo@x.example" in model.requests[0]["messages"][0]["content"]
 
@@ -159,8 +164,8 @@ async def test_an_answer_without_a_source_says_so(data_dir: Path, database_url: 
 
 
 async def test_why_there_is_no_answer_is_said(data_dir: Path, database_url: str) -> None:
-    async with _trained(data_dir, database_url, arguments={"answer": "I don't know", "sources": []}) as made:
-        client, run_id, _ = made
+    async with _trained(data_dir, database_url, arguments={"answer": "I don't know", "sources": []}) as trained:
+        client, run_id, _ = trained
         answer = (await client.post("/ask", json={"run_id": run_id, **QUESTION})).raise_for_status().json()
         assert (answer["success"], answer["note"]) == (False, "The agent found no answer in the inbox.")
 
@@ -197,12 +202,14 @@ async def test_an_answer_is_streamed_message_by_message(data_dir: Path, database
         body = {"run_id": run_id, **QUESTION}
         reply = await client.post("/ask", json=body, headers={"accept": "text/event-stream"})
         assert reply.headers["content-type"].startswith("text/event-stream")
-        said = [block.partition("\n") for block in reply.text.strip().split("\n\n")]
-        events = [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, _, data in said]
+        blocks = [block.partition("\n") for block in reply.text.strip().split("\n\n")]
+        events = [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, _, data in blocks]
         assert [name for name, _ in events] == ["message"] * (len(events) - 1) + ["answer"]
         answer = events[-1][1]
-        kept = (await client.get(f"/trajectories/{answer['trajectory_id']}")).json()
-        assert [message["role"] for _, message in events[:-1]] == [each["role"] for each in kept["messages"]]
+        trajectory = (await client.get(f"/trajectories/{answer['trajectory_id']}")).json()
+        assert [message["role"] for _, message in events[:-1]] == [
+            stored_message["role"] for stored_message in trajectory["messages"]
+        ]
         assert answer["answer"] == "on Monday"
 
 
@@ -231,17 +238,17 @@ async def test_a_held_out_question_is_answered_right_or_wrong_and_any_other_one_
 
         async def answer(question: str, text: str, *sources: str) -> dict[str, Any]:
             model.arguments = {"answer": text, "sources": list(sources)}
-            asked = {"run_id": run_id, "question": question, "environment": inbox}
-            made: dict[str, Any] = (await client.post("/ask", json=asked)).raise_for_status().json()
-            return made
+            body = {"run_id": run_id, "question": question, "environment": inbox}
+            document: dict[str, Any] = (await client.post("/ask", json=body)).raise_for_status().json()
+            return document
 
-        def mark(made: dict[str, Any]) -> tuple[Any, ...]:
-            return made["success"], made["expected"], made["correct"], made["sources_correct"]
+        def mark(document: dict[str, Any]) -> tuple[Any, ...]:
+            return document["success"], document["expected"], document["correct"], document["sources_correct"]
 
         right = await answer("what 1?", "it was that", "m1")
         assert mark(right) == (True, "that", True, True)
-        kept = (await client.get(f"/trajectories/{right['trajectory_id']}")).json()
-        assert kept["scenario"]["reference"] == {"answer": "that", "source_ids": ["m1"]}
+        trajectory = (await client.get(f"/trajectories/{right['trajectory_id']}")).json()
+        assert trajectory["scenario"]["reference"] == {"answer": "that", "source_ids": ["m1"]}
         assert "that" not in str(model.requests[-1]["messages"][:2])  # the agent is not told
         assert right["why_no_success"] is None
         other = await answer("what 0?", "that", "m2")

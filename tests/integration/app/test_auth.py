@@ -30,8 +30,8 @@ from tests.integration.app.served import served, settings_for
 
 @pytest.fixture
 async def service(data_dir: Path, database_url: str) -> AsyncIterator[Keyed]:
-    async with keyed(data_dir, database_url, rate_per_s=0) as made:
-        yield made
+    async with keyed(data_dir, database_url, rate_per_s=0) as keyed_service:
+        yield keyed_service
 
 
 def _problem(response: httpx.Response, status: int) -> Any:
@@ -127,8 +127,8 @@ async def test_scopes(service: Keyed) -> None:
     writer = await service.headers(scopes=[Scope.WRITE])
     assert (await service.client.get("/runs", headers=reader)).status_code == 200
     for method, path in (("POST", "/learn-loop"), ("POST", "/runs/01K/cancel"), ("GET", "/keys"), ("POST", "/keys")):
-        told = _problem(await service.client.request(method, path, headers=reader, json={}), 403)
-        assert told["detail"].startswith("This API key does not have the scope")
+        problem = _problem(await service.client.request(method, path, headers=reader, json={}), 403)
+        assert problem["detail"].startswith("This API key does not have the scope")
     _problem(await service.client.get("/runs", headers=writer), 403)
     _problem(await service.client.get("/keys", headers=writer), 403)
     assert (await service.client.post("/learn-loop", headers=writer, json={"iterations": 1})).status_code == 202
@@ -147,26 +147,26 @@ async def test_a_refused_body_is_not_read(service: Keyed) -> None:
 
 async def test_keys_are_made_shown_once_listed_and_revoked(service: Keyed) -> None:
     operator = bearer(OPERATOR_KEY)
-    made = await service.client.post(
+    created = await service.client.post(
         "/keys", headers=operator, json={"project": "mail", "name": "ci", "scopes": ["read"], "expires_days": 7}
     )
-    assert made.status_code == 201, made.text
-    key = made.json()["key"]
-    assert made.json()["prefix"] == key[:11]
-    assert made.json()["scopes"] == ["read"]
-    left = datetime.fromisoformat(made.json()["expires_at"]) - datetime.now(UTC)
-    assert timedelta(days=6.9) < left < timedelta(days=7)
+    assert created.status_code == 201, created.text
+    key = created.json()["key"]
+    assert created.json()["prefix"] == key[:11]
+    assert created.json()["scopes"] == ["read"]
+    lifetime = datetime.fromisoformat(created.json()["expires_at"]) - datetime.now(UTC)
+    assert timedelta(days=6.9) < lifetime < timedelta(days=7)
     assert (await service.client.get("/runs", headers=bearer(key))).status_code == 200
 
     listed = await service.client.get("/keys", headers=operator)
-    assert [each["name"] for each in listed.json()["items"]] == ["ci"]
+    assert [key_row["name"] for key_row in listed.json()["items"]] == ["ci"]
     assert key not in listed.text
     async with service.database() as tx:
         dump = str((await tx.execute(text("SELECT * FROM api_key"))).all())
     assert key not in dump
     assert hash_of(key) in dump
 
-    path = f"/keys/{made.json()['id']}"
+    path = f"/keys/{created.json()['id']}"
     revoked = await service.client.delete(path, headers=operator)
     assert revoked.json()["revoked_at"] is not None
     assert (await service.client.delete(path, headers=operator)).json() == revoked.json()
@@ -187,12 +187,12 @@ async def test_keys_are_made_shown_once_listed_and_revoked(service: Keyed) -> No
 async def test_an_operator_of_a_project_manages_its_keys_only(service: Keyed) -> None:
     operator = await service.headers("mail", [Scope.OPERATOR])
     other = await service.new("sales")
-    own = await service.client.post("/keys", headers=operator, json={"name": "own"})
-    assert own.json()["project"] == "mail"
+    created = await service.client.post("/keys", headers=operator, json={"name": "own"})
+    assert created.json()["project"] == "mail"
     for project in ("sales", "*"):
         _problem(await service.client.post("/keys", headers=operator, json={"name": "a", "project": project}), 403)
     items = (await service.client.get("/keys", headers=operator)).json()["items"]
-    assert {each["project"] for each in items} == {"mail"}
+    assert {item["project"] for item in items} == {"mail"}
     _problem(await service.client.delete(f"/keys/{other.row.id}", headers=operator), 404)
     assert (await service.client.get("/runs", headers=bearer(other.key))).status_code == 200
 
@@ -255,8 +255,8 @@ async def test_the_last_use_is_noted_at_most_once_a_minute(service: Keyed) -> No
 async def test_on_loopback_no_key_is_needed(data_dir: Path, database_url: str) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         assert (await client.get("/runs")).status_code == 200
-        made = await client.post("/keys", json={"project": "mail", "name": "first", "scopes": ["operator"]})
-        assert made.status_code == 201
+        created = await client.post("/keys", json={"project": "mail", "name": "first", "scopes": ["operator"]})
+        assert created.status_code == 201
 
 
 async def test_a_database_that_is_away_is_no_wrong_key(service: Keyed, database_url: str) -> None:
@@ -276,16 +276,16 @@ async def test_a_database_that_is_away_is_no_wrong_key(service: Keyed, database_
 async def test_every_reply_says_what_it_answers_and_is_not_kept(service: Keyed) -> None:
     headers = await service.headers()
     for path in ("/runs", "/runs/01K", "/nothing", "/health/live", "/docs"):
-        for sent in (headers, None):
-            response = await service.client.get(path, headers=sent)
+        for request_headers in (headers, None):
+            response = await service.client.get(path, headers=request_headers)
             assert re.fullmatch(r"[0-9a-f]{32}", response.headers["x-request-id"])
             assert response.headers["x-content-type-options"] == "nosniff"
             assert response.headers["content-security-policy"] == "frame-ancestors 'none'"
             assert response.headers["referrer-policy"] == "no-referrer"
             assert response.headers["cache-control"] == "no-store"
             assert "access-control-allow-origin" not in response.headers
-    kept = await service.client.get("/runs", headers=headers | {"x-request-id": "job-7:a.b"})
-    assert kept.headers["x-request-id"] == "job-7:a.b"
+    reply = await service.client.get("/runs", headers=headers | {"x-request-id": "job-7:a.b"})
+    assert reply.headers["x-request-id"] == "job-7:a.b"
     for odd in ("a b", "x" * 129, "a\tb", ""):
         response = await service.client.get("/runs", headers=headers | {"x-request-id": odd})
         assert response.headers["x-request-id"] != odd

@@ -40,15 +40,15 @@ async def test_a_base_model_that_cannot_be_loaded_is_named_and_refused(tmp_path:
     weights.write_bytes(weights.read_bytes()[:-1000])
     bases = {"whole": whole, "cut": cut}
     settings = settings_for(tmp_path / "data", database_url, engine_base_models=bases)
-    said = "model.safetensors: it is cut off: 1000 bytes are missing at its end"
+    fault = "model.safetensors: it is cut off: 1000 bytes are missing at its end"
     async with served(settings, ScriptedLoop()) as client:
         reply = await client.post("/learn-loop", json={"model": {"base_model": "cut", "name": "a"}})
         assert reply.status_code == 422
         [error] = reply.json()["errors"]
-        assert (error["loc"], said in error["msg"]) == (["body", "model", "base_model"], True)
-        items = {each["name"]: each for each in (await client.get("/backends")).json()["items"]}
-        assert items["embedded"]["unusable_base_models"] == [{"name": "cut", "reason": said}]
-        assert (await client.get("/health/ready")).json()["unusable_base_models"] == {"cut": said}
+        assert (error["loc"], fault in error["msg"]) == (["body", "model", "base_model"], True)
+        items = {item["name"]: item for item in (await client.get("/backends")).json()["items"]}
+        assert items["embedded"]["unusable_base_models"] == [{"name": "cut", "reason": fault}]
+        assert (await client.get("/health/ready")).json()["unusable_base_models"] == {"cut": fault}
         accepted = await client.post("/learn-loop", json={"model": {"base_model": "whole", "name": "a"}})
         assert accepted.status_code == 202
         [warning] = accepted.json()["warnings"]
@@ -64,7 +64,7 @@ async def test_without_its_setting_a_backend_is_refused(
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     settings = settings_for(tmp_path, database_url)
     async with served(settings, ScriptedLoop()) as client:
-        items = {each["name"]: each for each in (await client.get("/backends")).json()["items"]}
+        items = {item["name"]: item for item in (await client.get("/backends")).json()["items"]}
         embedded = items["embedded"]
         assert "max_kl" in embedded.pop("train_options")
         assert embedded == {
@@ -82,11 +82,11 @@ async def test_without_its_setting_a_backend_is_refused(
         key, *_ = items["serverless"]["settings"]
         assert key == {"name": "WANDB_API_KEY", "description": "Key of the W&B account.", "is_set": False}
         assert "WANDB_API_KEY" in items["serverless"]["reason"]
-        for backend, said in (("serverless", "WANDB_API_KEY"), ("local", "the extra `gpu`")):
+        for backend, message in (("serverless", "WANDB_API_KEY"), ("local", "the extra `gpu`")):
             reply = await client.post("/learn-loop", json=HOSTED | {"backend": backend})
             assert reply.status_code == 422
             [error] = reply.json()["errors"]
-            assert (error["loc"], said in error["msg"]) == (["body", "backend"], True)
+            assert (error["loc"], message in error["msg"]) == (["body", "backend"], True)
 
 
 async def test_a_run_on_the_hosted_one(

@@ -32,7 +32,7 @@ async def test_a_copy_of_the_directory_of_a_stopped_service_is_whole(data_dir: P
 
 async def test_events_that_happen_again_in_a_restored_copy_are_sent_under_the_same_ids(data_dir: Path) -> None:
     original, copy = data_dir / "original", data_dir / "copy"
-    sent = list[list[tuple[str, str]]]()
+    deliveries = list[list[tuple[str, str]]]()
     async with receiver() as frontend:
         more = {"allowed_private_hosts": "127.0.0.1"}
         async with served(settings_for(original, None, max_concurrent_runs=0, **more), ScriptedLoop()) as client:
@@ -48,6 +48,6 @@ async def test_events_that_happen_again_in_a_restored_copy_are_sent_under_the_sa
                 await until(
                     lambda: frontend.received and frontend.received[-1][2]["type"] == "run.completed", timeout_s=30
                 )
-            sent.append([(headers["webhook-id"], body["type"]) for _, headers, body in frontend.received])
-    assert sent[0] == sent[1]
-    assert len({id for id, _ in sent[0]}) == len(sent[0]) > 3
+            deliveries.append([(headers["webhook-id"], body["type"]) for _, headers, body in frontend.received])
+    assert deliveries[0] == deliveries[1]
+    assert len({id for id, _ in deliveries[0]}) == len(deliveries[0]) > 3

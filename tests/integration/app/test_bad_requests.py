@@ -60,14 +60,14 @@ async def test_a_bad_learn_loop_is_refused_with_its_field(
 
 async def test_what_is_not_json(client: httpx.AsyncClient) -> None:
     json_type = {"content-type": "application/json"}
-    told = _problem(await client.post("/learn-loop", content=b'{"iterations": 3,}', headers=json_type), 422)
-    assert told["detail"].startswith("body: not JSON from character 18 on: Expecting property name")
+    problem = _problem(await client.post("/learn-loop", content=b'{"iterations": 3,}', headers=json_type), 422)
+    assert problem["detail"].startswith("body: not JSON from character 18 on: Expecting property name")
     _problem(await client.post("/learn-loop", content=b"\xff\xfe{}", headers=json_type), 422)
     _problem(await client.post("/learn-loop", content=b"[" * 10_000, headers=json_type), 400)
     _problem(await client.post("/learn-loop", content=b'{"temperature": NaN}', headers=json_type), 422)
     _problem(await client.post("/learn-loop", content=b'{"backend": "\\ud800"}', headers=json_type), 422)
-    told = _problem(await client.post("/learn-loop", data={"iterations": "3"}), 415)
-    assert "application/json" in told["detail"]
+    problem = _problem(await client.post("/learn-loop", data={"iterations": "3"}), 415)
+    assert "application/json" in problem["detail"]
     _problem(await client.post("/learn-loop", json=[]), 422)
 
 
@@ -126,8 +126,8 @@ async def test_a_field_is_named_as_it_was_sent(
     client: httpx.AsyncClient, path: str, body: dict[str, Any], loc: list[str | int], msg: str
 ) -> None:
     problem = _problem(await client.post(path, json=body), 422)
-    told = {tuple(error["loc"]): error["msg"] for error in problem["errors"]}
-    assert msg in told[tuple(loc)], told
+    messages = {tuple(error["loc"]): error["msg"] for error in problem["errors"]}
+    assert msg in messages[tuple(loc)], messages
 
 
 async def test_many_unknown_fields_are_refused_without_comparing_each(client: httpx.AsyncClient) -> None:

@@ -37,8 +37,8 @@ class TunedBackend(ScriptedBackend):
         return self.free
 
     async def tuning(self, project: str, name: str) -> Tuning | None:
-        known = [model for model in self.policies if (model.project, model.name) == (project, name)]
-        return (known[0].tuning or Tuning()) if known else None
+        models = [model for model in self.policies if (model.project, model.name) == (project, name)]
+        return (models[0].tuning or Tuning()) if models else None
 
 
 @pytest.fixture
@@ -76,26 +76,28 @@ async def test_what_is_not_given_follows_the_base(
     client: httpx.AsyncClient, base: str, iterations: int, groups: int
 ) -> None:
     accepted = await _accepted(client, model={"base_model": base, "name": "agent"}, warm_start=None)
-    shown = accepted["defaults"]
+    defaults = accepted["defaults"]
     not_given = NOT_GIVEN | (OF_SIZED if base == "other" else set())
-    assert shown.keys() == not_given
-    assert (shown["iterations"]["value"], shown["groups_per_iteration"]["value"]) == (iterations, groups)
-    assert shown["replace_groups"]["value"] is (base == "other")
+    assert defaults.keys() == not_given
+    assert (defaults["iterations"]["value"], defaults["groups_per_iteration"]["value"]) == (iterations, groups)
+    assert defaults["replace_groups"]["value"] is (base == "other")
     rollouts = accepted["expected"]["rollouts"]
     assert rollouts["replacements"] == (rollouts["training"] if base == "other" else 0)
-    assert all(each["reason"] for each in shown.values())
+    assert all(default["reason"] for default in defaults.values())
     run = (await client.get(f"/runs/{accepted['run_id']}")).json()
-    assert run["defaults"] == shown
+    assert run["defaults"] == defaults
     assert run["progress"]["iterations_total"] == iterations
-    assert {path: _at(run["request"], path) for path in not_given} == {path: shown[path]["value"] for path in not_given}
+    assert {path: _at(run["request"], path) for path in not_given} == {
+        path: defaults[path]["value"] for path in not_given
+    }
     assert (run["request"]["checkpoints"] is None) is (base == "learnloop/tiny")
     assert run["request"]["evaluation"]["best"] == (None if base == "learnloop/tiny" else "highest")
     assert run["warnings"] == accepted["warnings"] == []
 
 
 async def test_what_is_given_wins_and_a_fork_repeats_it_all(client: httpx.AsyncClient) -> None:
-    given = {**SMALL, "learning_rate": 1e-4, "evaluation": {"every": 3}}
-    accepted = await _accepted(client, model={"base_model": "other", "name": "agent"}, **given)
+    options = {**SMALL, "learning_rate": 1e-4, "evaluation": {"every": 3}}
+    accepted = await _accepted(client, model={"base_model": "other", "name": "agent"}, **options)
     assert accepted["defaults"].keys() == {
         *("replace_groups", "warmup_iterations", "concurrency", *OF_SIZED),
         *("evaluation.scenarios", "evaluation.samples", "evaluation.test_scenarios"),
@@ -120,15 +122,15 @@ async def test_a_run_from_a_checkpoint_has_the_defaults_of_its_base(client: http
 
 async def test_a_new_model_begins_with_demonstrations_of_the_environment(client: httpx.AsyncClient) -> None:
     accepted = await _accepted(client, model={"base_model": "other", "name": "agent"}, rollouts_per_group=2)
-    shown = accepted["defaults"]
-    assert shown["warm_start.demonstrations.oracle"]["value"] == 480
-    assert "give up" in shown["warm_start.demonstrations.oracle"]["reason"]
-    assert shown["iterations"]["value"] == 30
+    defaults = accepted["defaults"]
+    assert defaults["warm_start.demonstrations.oracle"]["value"] == 480
+    assert "give up" in defaults["warm_start.demonstrations.oracle"]["reason"]
+    assert defaults["iterations"]["value"] == 30
     run = await run_with(client, accepted["run_id"], "completed")
     start = run["request"]["warm_start"]
     assert (start["demonstrations"], start["learning_rate"]) == (
         {"oracle": 480},
-        shown["warm_start.learning_rate"]["value"],
+        defaults["warm_start.learning_rate"]["value"],
     )
     assert run["request"]["first_scenario"] == 480
     assert run["progress"]["iterations_total"] == 32
@@ -147,10 +149,10 @@ async def test_demonstrations_have_a_learning_rate_of_their_own(client: httpx.As
     for base in ("learnloop/tiny", "other"):
         accepted = await _accepted(client, model={"base_model": base}, **warm)
         run = (await client.get(f"/runs/{accepted['run_id']}")).json()
-        shown = accepted["defaults"]["warm_start.learning_rate"]["value"]
-        assert run["request"]["warm_start"]["learning_rate"] == shown == 5e-4
-    given = {"warm_start": {"demonstrations": {"oracle": 2}, "learning_rate": 1e-3}}
-    assert "warm_start.learning_rate" not in (await _accepted(client, **given))["defaults"]
+        rate = accepted["defaults"]["warm_start.learning_rate"]["value"]
+        assert run["request"]["warm_start"]["learning_rate"] == rate == 5e-4
+    options = {"warm_start": {"demonstrations": {"oracle": 2}, "learning_rate": 1e-3}}
+    assert "warm_start.learning_rate" not in (await _accepted(client, **options))["defaults"]
 
 
 async def test_no_more_scenarios_are_evaluated_than_there_are(tmp_path: Path, database_url: str) -> None:
@@ -164,18 +166,18 @@ async def test_no_more_scenarios_are_evaluated_than_there_are(tmp_path: Path, da
     write_inbox(inboxes / "mine.sqlite", [mail])
     splits = ("train", "validation", "test", "test")
     questions = [{"question": f"Where {n}?", "answer": "Basel", "source_ids": ["m1"]} for n in range(len(splits))]
-    lines = [json.dumps({**each, "split": split}) for each, split in zip(questions, splits, strict=True)]
+    lines = [json.dumps({**question, "split": split}) for question, split in zip(questions, splits, strict=True)]
     questions_path(inboxes / "mine.sqlite").write_text("\n".join(lines))
     async with served(settings, ScriptedLoop()) as client:
         environment = {"name": "email_search", "config": {"inbox": "mine"}}
-        shown = (await _accepted(client, environment=environment, model={"base_model": "other"}))["defaults"]
+        defaults = (await _accepted(client, environment=environment, model={"base_model": "other"}))["defaults"]
         tiny = (await _accepted(client, environment=environment))["defaults"]
         shared = await _accepted(
             client, environment=environment, model={"base_model": "other"}, warm_start={"demonstrations": {"oracle": 2}}
         )
-        assert [each for each in shared["warnings"] if "(1 in all): rollouts attempt the same ones." in each]
-    assert (shown["evaluation.scenarios"]["value"], shown["evaluation.test_scenarios"]["value"]) == (1, 2)
-    assert shown["evaluation.test_scenarios"]["reason"] == "The environment has no more test scenarios."
+        assert [warning for warning in shared["warnings"] if "(1 in all): rollouts attempt the same ones." in warning]
+    assert (defaults["evaluation.scenarios"]["value"], defaults["evaluation.test_scenarios"]["value"]) == (1, 2)
+    assert defaults["evaluation.test_scenarios"]["reason"] == "The environment has no more test scenarios."
     assert (tiny["evaluation.scenarios"]["value"], tiny["evaluation.test_scenarios"]["value"]) == (1, 2)
 
 
@@ -189,8 +191,8 @@ async def test_a_rate_far_from_the_default_is_warned_about(
     accepted = await _accepted(client, model={"base_model": base}, learning_rate=rate, iterations=1)
     run = (await client.get(f"/runs/{accepted['run_id']}")).json()
     much = "above" if rate > 1e-3 else "below"
-    said = f"The learning rate {rate:g} is far {much} 0.0007, which suits {base}."
-    assert (said in accepted["warnings"], said in run["warnings"]) == (warned, warned)
+    warning = f"The learning rate {rate:g} is far {much} 0.0007, which suits {base}."
+    assert (warning in accepted["warnings"], warning in run["warnings"]) == (warned, warned)
 
 
 async def test_the_part_that_is_trained_reaches_the_backend_and_stays(client: httpx.AsyncClient) -> None:
@@ -205,11 +207,11 @@ async def test_the_part_that_is_trained_reaches_the_backend_and_stays(client: ht
     for tuning in (again, None):
         more = await _accepted(client, model={"base_model": "learnloop/agent@1", "tuning": tuning}, **SMALL)
         assert "by a LoRA" in more["defaults"]["learning_rate"]["reason"]
-    said = "The model learnloop/agent is trained by a LoRA of rank 4 and alpha 16 on q_proj, v_proj."
+    complaint = "The model learnloop/agent is trained by a LoRA of rank 4 and alpha 16 on q_proj, v_proj."
     for other in ({"mode": "full"}, {**lora, "rank": 8}):
         for changed in ({**model, "tuning": other}, {"base_model": "learnloop/agent@1", "tuning": other}):
-            place, message = await _refused(client, model=changed)
-            assert (place, said in message) == (["body", "model", "tuning"], True)
+            location, message = await _refused(client, model=changed)
+            assert (location, complaint in message) == (["body", "model", "tuning"], True)
 
 
 @pytest.mark.parametrize(
@@ -227,14 +229,14 @@ async def test_the_part_that_is_trained_reaches_the_backend_and_stays(client: ht
 async def test_a_bad_tuning_is_refused(
     client: httpx.AsyncClient, tuning: dict[str, Any], place: list[str], said: str
 ) -> None:
-    found, message = await _refused(client, model={"base_model": "other", "tuning": tuning})
-    assert (found, said in message) == (["body", "model", "tuning", *place], True)
+    location, message = await _refused(client, model={"base_model": "other", "tuning": tuning})
+    assert (location, said in message) == (["body", "model", "tuning", *place], True)
 
 
 async def test_a_switch_that_the_template_does_not_have_is_refused(client: httpx.AsyncClient) -> None:
     for base in ("other", "learnloop/tiny"):
-        place, message = await _refused(client, model={"base_model": base, "enable_thinking": False})
-        assert (place, "has no switch" in message) == (["body", "model", "enable_thinking"], True)
+        location, message = await _refused(client, model={"base_model": base, "enable_thinking": False})
+        assert (location, "has no switch" in message) == (["body", "model", "enable_thinking"], True)
 
 
 async def test_other_backends_refuse_a_tuning(
@@ -244,8 +246,8 @@ async def test_other_backends_refuse_a_tuning(
     settings = settings_for(tmp_path, database_url)
     async with served(settings, ScriptedLoop()) as client:
         model = {"base_model": "OpenPipe/Qwen3-14B", "tuning": {"mode": "full"}}
-        place, message = await _refused(client, backend="serverless", model=model)
-    assert (place, "serverless decides itself" in message) == (["body", "model", "tuning"], True)
+        location, message = await _refused(client, backend="serverless", model=model)
+    assert (location, "serverless decides itself" in message) == (["body", "model", "tuning"], True)
 
 
 async def test_a_run_that_does_not_fit_on_the_engines_disk_is_refused_with_the_number(

@@ -34,23 +34,23 @@ SEED = 7
 
 @pytest.fixture
 async def calls(database: Database) -> AsyncIterator[SessionCalls]:
-    made = SessionCalls(database)
-    async with made.working():
-        yield made
+    session_calls = SessionCalls(database)
+    async with session_calls.working():
+        yield session_calls
 
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Sessions of calls that were taken the quick way."""
-    found, take = list[str](), BatchedCalls.take
+    session_ids, take = list[str](), BatchedCalls.take
 
     async def noted(self: BatchedCalls, call: Any) -> TakenCall | None:
-        if (made := await take(self, call)) is not None:
-            found.append(call.session_id)
-        return made
+        if (taken_call := await take(self, call)) is not None:
+            session_ids.append(call.session_id)
+        return taken_call
 
     monkeypatch.setattr(BatchedCalls, "take", noted)
-    return found
+    return session_ids
 
 
 async def opened(database: Database, **more: Any) -> SessionCaller:
@@ -59,8 +59,10 @@ async def opened(database: Database, **more: Any) -> SessionCaller:
     return SessionCaller(session.row.id, hash_of(session.key))
 
 
-async def begun(calls: SessionCalls, asker: SessionCaller, request: CanonicalRequest = GREETING, **asked: Any) -> Any:
-    return await calls.begin(asker, request, "chat", Repetition(**asked), seeds_of_call(SEED, request, 0))
+async def begun(
+    calls: SessionCalls, asker: SessionCaller, request: CanonicalRequest = GREETING, **repetition: Any
+) -> Any:
+    return await calls.begin(asker, request, "chat", Repetition(**repetition), seeds_of_call(SEED, request, 0))
 
 
 async def answered(calls: SessionCalls, asker: SessionCaller, request: CanonicalRequest = GREETING, *ids: int) -> Any:
@@ -78,18 +80,18 @@ async def columns(database: Database, asker: SessionCaller) -> Any:
         "number, digest, occurrence, protocol, request, seed, answer, model, prompt_tokens, completion_tokens, holder"
     )
     of_use = "attempt, number, digest, occurrence, idempotency_key, delivered_at IS NOT NULL"
-    found = []
+    tables = []
     async with database() as tx:
-        for wanted, of, id in (
+        for selected, of, id in (
             (of_session, "agent_session", "id"),
             (of_call, "session_call", "session_id"),
             (of_use, "session_use", "session_id"),
         ):
             rows = await tx.execute(
-                text(f"SELECT {wanted} FROM {of} WHERE {id} = :id ORDER BY 1"), {"id": asker.session_id}
+                text(f"SELECT {selected} FROM {of} WHERE {id} = :id ORDER BY 1"), {"id": asker.session_id}
             )
-            found.append([tuple(row) for row in rows])
-    return found
+            tables.append([tuple(row) for row in rows])
+    return tables
 
 
 async def test_both_ways_leave_the_same(database: Database, taken: list[str]) -> None:
@@ -119,9 +121,9 @@ async def test_conversations_at_the_same_time_do_not_mix(
 
 async def test_the_same_request_twice_at_the_same_time_is_two_samples(calls: SessionCalls, database: Database) -> None:
     asker = await opened(database)
-    made = await asyncio.gather(*(begun(calls, asker) for _ in range(3)), begun(calls, asker, QUESTION))
-    assert sorted(call.occurrence for call in made) == [0, 0, 1, 2]
-    assert len({call.key for call in made}) == 4
+    begun_calls = await asyncio.gather(*(begun(calls, asker) for _ in range(3)), begun(calls, asker, QUESTION))
+    assert sorted(call.occurrence for call in begun_calls) == [0, 0, 1, 2]
+    assert len({call.key for call in begun_calls}) == 4
     assert [call.number for call in await calls.listed(asker.session_id)] == [1, 2, 3, 4]
 
 
@@ -158,12 +160,12 @@ async def test_a_reply_delivered_again_while_it_is_noted_leaves_nothing_behind(
 ) -> None:
     note, is_noting, may_note = BatchedCalls.delivered, asyncio.Event(), asyncio.Event()
 
-    async def held(self: BatchedCalls, uses: Any) -> bool:
+    async def delayed(self: BatchedCalls, uses: Any) -> bool:
         is_noting.set()
         await may_note.wait()
         return await note(self, uses)
 
-    monkeypatch.setattr(BatchedCalls, "delivered", held)
+    monkeypatch.setattr(BatchedCalls, "delivered", delayed)
     asker, calls = await opened(database), SessionCalls(database)
     async with calls.working():
         call = await answered(calls, asker)
@@ -250,10 +252,10 @@ async def test_a_call_that_a_crashed_database_forgot_comes_back_with_its_answer(
     calls: SessionCalls, database: Database
 ) -> None:
     asker, undisturbed = await opened(database), await opened(database)
-    for each in (asker, undisturbed):
-        await answered(calls, each)
-        call = await begun(calls, each, QUESTION)
-        if each is asker:
+    for caller in (asker, undisturbed):
+        await answered(calls, caller)
+        call = await begun(calls, caller, QUESTION)
+        if caller is asker:
             await _forget(database, call)
         await calls.answer(call, completion("because", 8))
         await calls.finish(call, delivered=True)
@@ -262,11 +264,11 @@ async def test_a_call_that_a_crashed_database_forgot_comes_back_with_its_answer(
 
 
 async def _forget(database: Database, call: Any) -> None:
-    """As if what began it had not reached the disk."""
+    """Deletes the call, as if what began it had not reached the disk."""
     async with database.begin() as tx:
         for table in (SessionCall, SessionUse):
-            mine = (table.session_id == call.session_id, table.digest == call.digest)
-            await tx.execute(delete(table).where(*mine))
+            of_call = (table.session_id == call.session_id, table.digest == call.digest)
+            await tx.execute(delete(table).where(*of_call))
         counted = {"uses": AgentSession.uses - 1, "calls": AgentSession.calls - 1}
         await tx.execute(update(AgentSession).where(AgentSession.id == call.session_id).values(counted))
 

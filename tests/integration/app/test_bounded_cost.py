@@ -28,14 +28,14 @@ COSTLY = {
 @pytest.fixture
 def operations(api: Json) -> list[tuple[str, str]]:
     """Method and path of each operation that takes a body."""
-    found = [
+    with_body = [
         (method.upper(), "/".join(_ID if part.startswith("{") else part for part in path.split("/")))
         for path, methods in api["paths"].items()
         for method, operation in methods.items()
         if "requestBody" in operation
     ]
-    assert len(found) > 10
-    return found
+    assert len(with_body) > 10
+    return with_body
 
 
 def _refused(response: httpx.Response, *statuses: int) -> None:

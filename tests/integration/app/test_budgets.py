@@ -114,13 +114,13 @@ async def test_a_budget_of_one_cent_stops_the_judge(data_dir: Path, database_url
             # A group may cost more than the dearest one before it, but none begins that is not thought to fit.
             assert 0 < before["budget"]["spent_usd"] < 0.015
             assert reached["data"]["needs"] > 0.01
-            asked = len(judge.requests)
+            request_count = len(judge.requests)
             await client.post(f"/runs/{run_id}/resume", json={"budget": {"max_usd": None}})
             run = await ended(client, run_id)
             assert run["status"] == "completed", run["error"]
             after = await ledger_of(client, run_id)
             assert after["totals"]["usd"] == pytest.approx(run["cost"]["judge_usd"])
-            assert len(judge.requests) > asked
+            assert len(judge.requests) > request_count
             assert run["cost"]["judge_prompt_tokens"] == judge.prompt_tokens  # no verdict was paid for twice
 
 
@@ -223,10 +223,10 @@ async def test_a_budget_in_dollars_needs_a_price_of_every_model(data_dir: Path, 
     """Without one, the budget would never be reached. A server of one's own has a price of 0."""
     async with scripted_judge() as judge:
         free = {"usd_per_million_prompt_tokens": 0, "usd_per_million_completion_tokens": 0}
-        own = [
+        served_models = [
             {"model": f"openai/{name}", "base_url": judge.url, **more} for name, more in (("own", {}), ("free", free))
         ]
-        async with service(data_dir, database_url, models=own) as (client, _):
+        async with service(data_dir, database_url, models=served_models) as (client, _):
             unpriced = {"name": "ruler", "config": {"model": "openai/own"}}
             refused = await client.post("/learn-loop", json={**RUN, "judge": unpriced, "budget": {"max_usd": 5}})
             assert refused.status_code == 422, refused.text

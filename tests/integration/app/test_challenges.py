@@ -32,9 +32,9 @@ async def _service(data_dir: Path, database_url: str, chat: ScriptedChat) -> Asy
 async def _trial(client: httpx.AsyncClient, **request: Json) -> Json:
     accepted = await client.post(PROMOTE, json={"if_better_than": "live", **request})
     assert accepted.status_code == 202, accepted.text
-    found = await ended(client, accepted.json()["evaluation_id"])
-    assert found["status"] == "completed", found["error"]
-    return found
+    evaluation = await ended(client, accepted.json()["evaluation_id"])
+    assert evaluation["status"] == "completed", evaluation["error"]
+    return evaluation
 
 
 async def _promotions(client: httpx.AsyncClient) -> list[Json]:
@@ -68,12 +68,12 @@ async def test_a_name_goes_to_the_better_one_with_the_evidence(data_dir: Path, d
 
 
 async def test_a_name_that_was_given_away_meanwhile_stays(data_dir: Path, database_url: str) -> None:
-    held, begun = asyncio.Event(), asyncio.Event()
+    may_answer, begun = asyncio.Event(), asyncio.Event()
 
     async def slow(request: Json) -> Reply:
         if request:
             begun.set()
-            await held.wait()
+            await may_answer.wait()
         return await scripted_engine(request)
 
     async with scripted_chat(slow) as chat, _service(data_dir, database_url, chat) as client:
@@ -81,20 +81,20 @@ async def test_a_name_that_was_given_away_meanwhile_stays(data_dir: Path, databa
         accepted = await client.post(PROMOTE, json={"step": 2, "if_better_than": "live"})
         await begun.wait()
         await client.post(PROMOTE, json={"step": 1, "as": "live"})
-        held.set()
-        found = await ended(client, accepted.json()["evaluation_id"])
-        assert found["report"]["trial"]["decision"] == "overtaken"
-        assert [each["step"] for each in await _promotions(client)] == [1, 0]
+        may_answer.set()
+        evaluation = await ended(client, accepted.json()["evaluation_id"])
+        assert evaluation["report"]["trial"]["decision"] == "overtaken"
+        assert [promotion["step"] for promotion in await _promotions(client)] == [1, 0]
 
         # One that was taken away meanwhile stays away.
-        held.clear()
+        may_answer.clear()
         begun.clear()
         accepted = await client.post(PROMOTE, json={"step": 2, "if_better_than": "live"})
         await begun.wait()
         assert (await client.delete("/promotions/learnloop/live")).status_code == 200
-        held.set()
-        found = await ended(client, accepted.json()["evaluation_id"])
-        assert found["report"]["trial"]["decision"] == "overtaken"
+        may_answer.set()
+        evaluation = await ended(client, accepted.json()["evaluation_id"])
+        assert evaluation["report"]["trial"]["decision"] == "overtaken"
         assert (await client.get("/promotions/learnloop/live")).status_code == 404
 
 
@@ -108,23 +108,23 @@ async def test_a_checkpoint_that_never_answers_decides_nothing(data_dir: Path, d
     async with scripted_chat(without) as chat, _service(data_dir, database_url, chat) as client:
         await client.post(PROMOTE, json={"step": 0, "as": "live"})
         accepted = await client.post(PROMOTE, json={"step": 2, "if_better_than": "live"})
-        found = await ended(client, accepted.json()["evaluation_id"])
-        assert (found["status"], found["report"]["trial"]) == ("failed", None)
+        evaluation = await ended(client, accepted.json()["evaluation_id"])
+        assert (evaluation["status"], evaluation["report"]["trial"]) == ("failed", None)
         label = "champion" if silent == 0 else "challenger"
-        assert found["error"].startswith(f"{label} has no figures: none of its 10 rollouts got an answer: ")
-        assert "the checkpoint is lost" in found["error"]
-        assert [each["step"] for each in await _promotions(client)] == [0]
+        assert evaluation["error"].startswith(f"{label} has no figures: none of its 10 rollouts got an answer: ")
+        assert "the checkpoint is lost" in evaluation["error"]
+        assert [promotion["step"] for promotion in await _promotions(client)] == [0]
 
 
 async def test_what_makes_no_trial_is_refused(data_dir: Path, database_url: str) -> None:
     async with scripted_chat(scripted_engine) as chat, _service(data_dir, database_url, chat) as client:
-        for request, said in (
+        for request, message in (
             ({"step": 2}, "give as, or if_better_than"),
             ({"step": 2, "as": "live", "margin": 0.2}, "margin can only be given with if_better_than"),
             ({"step": 2, "if_better_than": "live", "alpha": 0.9}, "less than 0.5"),
         ):
             refused = await client.post(PROMOTE, json=request)
-            assert (refused.status_code, said in refused.json()["errors"][0]["msg"]) == (422, True)
+            assert (refused.status_code, message in refused.json()["errors"][0]["msg"]) == (422, True)
         await client.post(PROMOTE, json={"step": 0, "as": "live"})
         missing = await client.post(PROMOTE, json={"step": 9, "if_better_than": "live"})
         assert missing.status_code == 404

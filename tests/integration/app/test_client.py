@@ -16,15 +16,15 @@ from tests.integration.app.keyed import OPERATOR_KEY
 from tests.integration.app.served import served, settings_for
 
 
-async def given(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+async def result_of(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """What a method of either client gives; a sync one blocks, so it gets a thread."""
-    found = await asyncio.to_thread(call, *arguments, **named)
-    return await found if inspect.isawaitable(found) else found
+    returned = await asyncio.to_thread(call, *arguments, **named)
+    return await returned if inspect.isawaitable(returned) else returned
 
 
 async def listed(events: Any) -> list[Any]:
     if isinstance(events, AsyncIterator):
-        return [each async for each in events]
+        return [event async for event in events]
     return await asyncio.to_thread(list, events)
 
 
@@ -43,38 +43,38 @@ async def test_a_run_from_start_to_end(data_dir: Path, database_url: str, kind: 
         async with lossy_proxy(str(direct.base_url).rstrip("/")) as proxy:
             proxy.loses = loses
             client = kind(proxy.url.removesuffix("/v1"))
-            run = await given(client.learn_loop, environment={"name": "email_search"}, iterations=2)
-            ended = await given(run.wait, 60)
+            run = await result_of(client.learn_loop, environment={"name": "email_search"}, iterations=2)
+            ended = await result_of(run.wait, 60)
             assert (ended["status"], ended["run_id"]) == ("completed", run.id)
-            assert (await given(run.state))["progress"]["iterations_done"] == 2
+            assert (await result_of(run.state))["progress"]["iterations_done"] == 2
             started = (await direct.get("/runs")).json()["items"]
-            assert [each["run_id"] for each in started] == [run.id]
+            assert [row["run_id"] for row in started] == [run.id]
             assert lost == ["POST /learn-loop", f"GET /runs/{run.id}"]
-            await given(client.close)
+            await result_of(client.close)
         client = kind(str(direct.base_url))
         events = await listed(client.run(run.id).events())
-        assert [each["seq"] for each in events] == list(range(1, len(events) + 1))
+        assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
         assert events[-1]["type"] == "run.completed"
         assert await listed(client.run(run.id).events(after=len(events) - 1)) == events[-1:]
         with pytest.raises(NotFound):
-            await given(client.run("01KAJ3M7F5T2V8Q9X0C4D6E8GA").cancel)
+            await result_of(client.run("01KAJ3M7F5T2V8Q9X0C4D6E8GA").cancel)
         with pytest.raises(InvalidRequest) as refused:
-            await given(client.learn_loop, judge={"name": "nobody"})
+            await result_of(client.learn_loop, judge={"name": "nobody"})
         assert refused.value.errors[0]["loc"] == ["body", "judge", "name"]
         await _stores_demonstrations(client, data_dir / "talks.jsonl")
-        await given(client.close)
+        await result_of(client.close)
 
 
 async def _stores_demonstrations(client: Any, file: Path) -> None:
     talks: list[Any] = [
         {"messages": [{"role": "user", "content": "ping"}, {"role": "assistant", "content": "pong"}]}
     ] * 2
-    stored = await given(client.store_demonstrations, "talks", talks)
+    stored = await result_of(client.store_demonstrations, "talks", talks)
     assert (stored["name"], stored["version"], stored["count"]) == ("talks", 1, 2)
-    file.write_text("".join(f"{json.dumps(each)}\n" for each in talks), encoding="utf-8")
-    assert await given(client.store_demonstrations, "talks", file) == stored
+    file.write_text("".join(f"{json.dumps(talk)}\n" for talk in talks), encoding="utf-8")
+    assert await result_of(client.store_demonstrations, "talks", file) == stored
     with pytest.raises(InvalidRequest, match="line 2: messages"):
-        await given(client.store_demonstrations, "talks", [*talks[:1], {"messages": []}])
+        await result_of(client.store_demonstrations, "talks", [*talks[:1], {"messages": []}])
 
 
 async def test_the_key_is_sent(data_dir: Path, database_url: str) -> None:

@@ -49,36 +49,42 @@ class Api:
         if "$ref" in schema:
             return self.forms(self.document["components"]["schemas"][schema["$ref"].rpartition("/")[2]])
         several = schema.get("anyOf") or schema.get("oneOf")
-        return [form for each in several for form in self.forms(each)] if several else [schema]
+        return [form for option in several for form in self.forms(option)] if several else [schema]
 
-    def misfits(self, hint: Any, schema: Json, place: str, *, sent: bool) -> Iterator[str]:
+    def misfits(self, hint: Any, schema: Json, path: str, *, is_request: bool) -> Iterator[str]:
         """Where a value of that type could not be sent, or what is received is not of that type."""
         forms, hints = self.forms(schema), alternatives(hint)
-        if sent:
-            pairs = [(each, [form for form in forms if self._kind(form) == self._kind_of(each)]) for each in hints]
-            yield from (f"{place} does not take {each}" for each, fits in pairs if not fits)
+        if is_request:
+            pairs = [
+                (option, [form for form in forms if self._kind(form) == self._kind_of(option)]) for option in hints
+            ]
+            yield from (f"{path} does not take {option}" for option, fits in pairs if not fits)
         else:
-            pairs = [(each, [form]) for form in forms for each in hints if self._kind(form) == self._kind_of(each)]
-            kinds = {self._kind_of(each) for each in hints}
-            yield from (f"{place} may be {self._kind(form)}" for form in forms if self._kind(form) not in kinds)
-        for each, fitting in pairs:
-            found = [list(self._inside(each, form, place, sent=sent)) for form in fitting]
+            pairs = [
+                (option, [form]) for form in forms for option in hints if self._kind(form) == self._kind_of(option)
+            ]
+            kinds = {self._kind_of(option) for option in hints}
+            yield from (f"{path} may be {self._kind(form)}" for form in forms if self._kind(form) not in kinds)
+        for option, fitting in pairs:
+            by_form = [list(self._inside(option, form, path, is_request=is_request)) for form in fitting]
             # One form of a request has to take it; whichever form a reply has, it is of the type.
-            yield from min(found, key=len, default=[]) if sent else [misfit for one in found for misfit in one]
+            yield from (
+                min(by_form, key=len, default=[]) if is_request else [misfit for one in by_form for misfit in one]
+            )
 
-    def _inside(self, hint: Any, form: Json, place: str, *, sent: bool) -> Iterator[str]:
+    def _inside(self, hint: Any, form: Json, path: str, *, is_request: bool) -> Iterator[str]:
         if is_typeddict(hint):
             for name, member in get_type_hints(hint, include_extras=True).items():
                 if name not in form.get("properties", {}):
-                    yield f"{place} has no {name}"
+                    yield f"{path} has no {name}"
                 else:
-                    yield from self.misfits(member, form["properties"][name], f"{place}.{name}", sent=sent)
+                    yield from self.misfits(member, form["properties"][name], f"{path}.{name}", is_request=is_request)
         elif get_origin(hint) is list and get_args(hint)[0] is not Any:
-            yield from self.misfits(get_args(hint)[0], form["items"], f"{place}[]", sent=sent)
+            yield from self.misfits(get_args(hint)[0], form["items"], f"{path}[]", is_request=is_request)
         elif get_origin(hint) is Literal:
             ours, theirs = set(get_args(hint)), set(form.get("enum", ()))
-            if not (ours <= theirs if sent else theirs <= ours):
-                yield f"{place} is one of {sorted(theirs)}"
+            if not (ours <= theirs if is_request else theirs <= ours):
+                yield f"{path} is one of {sorted(theirs)}"
 
     def _kind(self, form: Json) -> str:
         return str(form.get("type", "any"))
@@ -103,12 +109,12 @@ def test_each_operation_is_one_of_the_api(api: Api, operation: Any, sent: Any, r
     method = step.method.lower() if isinstance(step, Send) else "get"
     path, _, query = step.path.replace("%7B", "{").replace("%7D", "}").partition("?")
     there = api.document["paths"][path][method]
-    taken = {parameter["name"].lower() for parameter in there.get("parameters", ())}
-    assert {name for name in step.headers if name not in ("accept", "content-type")} <= taken
-    assert set(dict(parse_qsl(query))) <= taken
+    parameter_names = {parameter["name"].lower() for parameter in there.get("parameters", ())}
+    assert {name for name in step.headers if name not in ("accept", "content-type")} <= parameter_names
+    assert set(dict(parse_qsl(query))) <= parameter_names
     if sent is not None:
         [content] = there["requestBody"]["content"].values()
-        assert list(api.misfits(sent, content["schema"], "body", sent=True)) == []
+        assert list(api.misfits(sent, content["schema"], "body", is_request=True)) == []
         assert isinstance(step, Send)
         sent_names = json.loads(step.content or b"{}").keys()
         assert any(sent_names <= form["properties"].keys() for form in api.forms(content["schema"]))
@@ -116,17 +122,17 @@ def test_each_operation_is_one_of_the_api(api: Api, operation: Any, sent: Any, r
     [schema] = api.forms(reply["content"]["application/json"]["schema"])
     if received is types.Event:
         schema = schema["properties"]["items"]["items"]
-    assert list(api.misfits(received, schema, "reply", sent=False)) == []
+    assert list(api.misfits(received, schema, "reply", is_request=False)) == []
 
 
 def test_a_misfit_is_found(api: Api) -> None:
     schema = {"type": "object", "properties": {"status": {"type": "integer"}, "run_id": {"type": "string"}}}
-    assert list(api.misfits(types.Accepted, schema, "reply", sent=False)) == ["reply.status may be integer"]
-    assert list(api.misfits(types.Budget, schema, "body", sent=True)) == [
+    assert list(api.misfits(types.Accepted, schema, "reply", is_request=False)) == ["reply.status may be integer"]
+    assert list(api.misfits(types.Budget, schema, "body", is_request=True)) == [
         "body has no max_usd",
         "body has no max_minutes",
         "body has no max_tokens",
     ]
     other = {"type": "string", "enum": ["queued", "lost"]}
-    [said] = api.misfits(types.RunStatus, other, "status", sent=False)
-    assert said == "status is one of ['lost', 'queued']"
+    [misfit] = api.misfits(types.RunStatus, other, "status", is_request=False)
+    assert misfit == "status is one of ['lost', 'queued']"

@@ -34,8 +34,8 @@ async def test_rollouts_are_dated_by_the_database(data_dir: Path, database_url: 
         run = await ended(client, await start(client, RUN | {"iterations": 1}))
         assert run["status"] == "completed"
         question = {"question": "When is the kickoff?", "inbox_address": address_of("test", 0, 17)}
-        asked = await client.post("/ask", json={"run_id": run["run_id"]} | question)
-        assert asked.status_code == 200, asked.text
+        answer = await client.post("/ask", json={"run_id": run["run_id"]} | question)
+        assert answer.status_code == 200, answer.text
         query = select(func.min(Trajectory.started_at), func.max(Trajectory.started_at), func.clock_timestamp())
         async with engine.connect() as connection:
             first, last, now = (await connection.execute(query)).one()
@@ -54,8 +54,8 @@ async def test_a_message_is_signed_as_of_the_moment_when_it_is_sent(monkeypatch:
     await sender.close()
     assert result.error is None
     [(_, headers, _)] = it.received
-    sent = datetime.fromtimestamp(int(headers["webhook-timestamp"]), UTC)
-    assert sent - claimed.read_at >= timedelta(minutes=10)
+    sent_at = datetime.fromtimestamp(int(headers["webhook-timestamp"]), UTC)
+    assert sent_at - claimed.read_at >= timedelta(minutes=10)
 
 
 async def test_a_key_lives_by_the_databases_clock(data_dir: Path, database_url: str, jumped: None) -> None:

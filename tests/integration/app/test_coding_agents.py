@@ -55,8 +55,8 @@ async def test_codex_is_answered_and_offered_what_there_is(stage: ModelStage) ->
     session = await opened(stage)
     assert await warnings(stage, session) == []
     more = {"max_output_tokens": 8}
-    seen = events(await ask(stage, session, "/responses", CODEX | more))
-    assert seen[-1]["type"] in ("response.completed", "response.incomplete")
+    received = events(await ask(stage, session, "/responses", CODEX | more))
+    assert received[-1]["type"] in ("response.completed", "response.incomplete")
     assert await warnings(stage, session) == [
         *map(hint, ("reasoning", "prompt_cache_key", "client_metadata")),
         NO_WEB_SEARCH.format("web_search"),
@@ -82,12 +82,12 @@ async def test_a_call_of_a_function_in_a_namespace_is_made_and_given_back_with_i
     assert (call["type"], call["namespace"], call["name"]) == ("function_call", "multi_agent_v1", "wait_agent")
     result = {"type": "function_call_output", "call_id": call["call_id"], "output": "done"}
     longer = body | {"input": [*CODEX["input"], call, result], "stream": True}
-    seen = events(await ask(stage, session, "/responses", longer))
-    [added] = [each["item"] for each in seen if each["type"] == "response.output_item.done"]
+    received = events(await ask(stage, session, "/responses", longer))
+    [added] = [event["item"] for event in received if event["type"] == "response.output_item.done"]
     assert (added["namespace"], added["name"]) == ("multi_agent_v1", "wait_agent")
     first, second = await recorded(stage, session)
-    [made] = second["messages"][-2]["tool_calls"]
-    assert made["function"]["name"] == "multi_agent_v1__wait_agent"
+    [earlier_call] = second["messages"][-2]["tool_calls"]
+    assert earlier_call["function"]["name"] == "multi_agent_v1__wait_agent"
     sampled = len(first["completion"]["choices"][0]["token_ids"])
     assert len(second["completion"]["prompt_token_ids"]) > len(first["completion"]["prompt_token_ids"]) + sampled
 
@@ -96,10 +96,10 @@ async def test_claude_code_is_answered_and_its_system_messages_are_shown(stage: 
     session = await opened(stage)
     more = {"max_tokens": 8}
     hosted = {"type": "web_search_20250305", "name": "web_search"}
-    seen = events(
+    received = events(
         await ask(stage, session, "/messages", CLAUDE_CODE | more | {"tools": [*CLAUDE_CODE["tools"], hosted]})
     )
-    assert [seen[0]["type"], seen[-1]["type"]] == ["message_start", "message_stop"]
+    assert [received[0]["type"], received[-1]["type"]] == ["message_start", "message_stop"]
     assert await warnings(stage, session) == [
         *map(hint, ("thinking", "context_management", "output_config.effort")),
         NO_WEB_SEARCH.format("web_search_20250305"),
@@ -113,8 +113,8 @@ async def test_claude_code_is_answered_and_its_system_messages_are_shown(stage: 
 
 
 async def test_a_schema_in_output_config_is_honoured(stage: ModelStage) -> None:
-    asked = {"format": {"type": "json_schema", "schema": ANSWER}, "effort": None}
-    body = CLAUDE_CODE | {"output_config": asked, "tools": [], "stream": False, "max_tokens": MOST_TOKENS}
+    output_config = {"format": {"type": "json_schema", "schema": ANSWER}, "effort": None}
+    body = CLAUDE_CODE | {"output_config": output_config, "tools": [], "stream": False, "max_tokens": MOST_TOKENS}
     reply = await ask(stage, await opened(stage), "/messages", body)
     [block] = reply.raise_for_status().json()["content"]
     assert json.loads(block["text"]) == {"title": "hello"}
@@ -150,7 +150,7 @@ async def test_both_are_answered_with_an_ordinary_key(stage: ModelStage) -> None
 
 async def test_a_full_context_is_reported_in_words_that_agents_look_for(stage: ModelStage) -> None:
     session, long = await opened(stage), "word " * 9_000
-    said = r"maximum context length is 4096 tokens\. However, your messages (resulted in|have at least) \d+ tokens"
+    pattern = r"maximum context length is 4096 tokens\. However, your messages (resulted in|have at least) \d+ tokens"
     for path, body in (
         ("/responses", CODEX | {"input": long}),
         ("/chat/completions", {"messages": [{"role": "user", "content": long}], "stream": True}),
@@ -159,7 +159,7 @@ async def test_a_full_context_is_reported_in_words_that_agents_look_for(stage: M
         error = reply.json()["error"]
         assert (reply.status_code, error["type"]) == (400, "invalid_request_error")
         assert error["code"] == "context_length_exceeded"
-        assert re.search(said, error["message"])
+        assert re.search(pattern, error["message"])
     reply = await ask(stage, session, "/messages", CLAUDE_CODE | {"messages": [{"role": "user", "content": long}]})
     assert (reply.status_code, reply.json()["error"]["type"]) == (400, "invalid_request_error")
     assert re.fullmatch(r"prompt is too long: \d+ tokens > 4096 maximum", reply.json()["error"]["message"])

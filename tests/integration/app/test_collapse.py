@@ -73,7 +73,7 @@ async def service(
 
 async def restored(client: httpx.AsyncClient, run_id: str) -> list[float | None]:
     items = (await client.get(f"/runs/{run_id}/iterations")).raise_for_status().json()["items"]
-    return [each["train_metrics"].get(RESTORED) for each in sorted(items, key=lambda each: each["iteration"])][1:]
+    return [point["train_metrics"].get(RESTORED) for point in sorted(items, key=lambda point: point["iteration"])][1:]
 
 
 async def test_a_run_goes_back_twice_and_the_third_time_it_pauses_as_well(data_dir: Path, database_url: str) -> None:
@@ -97,8 +97,8 @@ async def test_a_run_goes_back_twice_and_the_third_time_it_pauses_as_well(data_d
         assert (run["status"], run["diagnosis"]) == ("completed", None)
         assert backend.rates[3:] == pytest.approx([0.000125]), "how often it went back follows from what was saved"
         events = (await client.get(f"/runs/{run_id}/events", params={"limit": 200})).json()["items"]
-        named = [each["data"] for each in events if each["type"] == "run.diagnosis"]
-        assert [(each["cause"], each["state"]) for each in named] == [
+        named = [event["data"] for event in events if event["type"] == "run.diagnosis"]
+        assert [(payload["cause"], payload["state"]) for payload in named] == [
             ("policy_collapsed", "active"),
             ("policy_collapsed", "cleared"),
         ] * 3
@@ -129,4 +129,4 @@ async def test_a_run_that_does_not_go_back_pauses_once_or_continues(
         assert await restored(client, run_id) == [None] * 3
         assert backend.rates == pytest.approx([0.001] * 3)
         named = (await client.get(f"/runs/{run_id}/diagnosis")).json()["diagnoses"]
-        assert "policy_collapsed" in [each["cause"] for each in named]
+        assert "policy_collapsed" in [diagnosis["cause"] for diagnosis in named]

@@ -29,26 +29,26 @@ async def test_the_scenarios_that_one_run_answers_and_the_other_does_not(data_di
         [lost], [won] = kind["run_wins"], kind["other_wins"]
         assert (lost["scenario_id"], lost["run"]["success"], lost["other"]["success"]) == ("validation:0", 1, 0)
         assert (won["scenario_id"], won["scenario"]["task"]["question"]) == ("validation:6", "what 6?")
-        for each, run_id in ((won["run"], one), (won["other"], other)):
-            shown = (await client.get(f"/trajectories/{each['trajectory_id']}")).json()
-            assert (shown["run_id"], shown["scenario_id"]) == (run_id, "validation:6")
-            assert shown["success"] == bool(each["success"])
+        for side, run_id in ((won["run"], one), (won["other"], other)):
+            trajectory = (await client.get(f"/trajectories/{side['trajectory_id']}")).json()
+            assert (trajectory["run_id"], trajectory["scenario_id"]) == (run_id, "validation:6")
+            assert trajectory["success"] == bool(side["success"])
         [turned] = await compared(other, one)
-        assert [each["scenario_id"] for each in turned["run_wins"]] == ["validation:6"]
+        assert [scenario["scenario_id"] for scenario in turned["run_wins"]] == ["validation:6"]
         printed = (await run_command(client, "compare", one, other)).stdout
         assert "8 scenarios, 1 won and 1 lost by B: no difference shown" in printed
         assert "      B is better: what 6? (A 0%, B 100%)\n      A is better: what 0? (A 100%, B 0%)\n" in printed
-        found = json.loads((await run_command(client, "compare", one, other, "--json")).stdout)
-        assert found["held_out"]["validation sampled"]["b_wins"] == ["validation:6"]
+        comparison = json.loads((await run_command(client, "compare", one, other, "--json")).stdout)
+        assert comparison["held_out"]["validation sampled"]["b_wins"] == ["validation:6"]
         missing = await client.get(f"/runs/{one}/comparison", params={"other": "nobody"})
         assert (missing.status_code, missing.json()["detail"]) == (404, "There is no run 'nobody'.")
 
 
 async def test_the_other_run_must_belong_to_the_callers_project(data_dir: Path, database_url: str) -> None:
     async with keyed(data_dir, database_url) as service:
-        mine, theirs = [await make_run(service.database, project=project) for project in ("mail", "sales")]
+        own_run, theirs = [await make_run(service.database, project=project) for project in ("mail", "sales")]
         headers = await service.headers("mail")
-        for other, status in ((mine, 200), (theirs, 404)):
-            path = f"/runs/{mine}/comparison"
+        for other, status in ((own_run, 200), (theirs, 404)):
+            path = f"/runs/{own_run}/comparison"
             reply = await service.client.get(path, params={"other": other}, headers=headers)
             assert reply.status_code == status, reply.text

@@ -26,7 +26,7 @@ def conversations(count: int) -> bytes:
         }
         for number in range(count)
     ]
-    return b"".join(json.dumps(each).encode() + b"\n" for each in lines)
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
 
 @pytest.fixture
@@ -42,16 +42,16 @@ async def imported(client: httpx.AsyncClient, content: bytes, **parameters: Any)
 
 
 async def test_liked_ones_become_demonstrations_and_disliked_ones_tasks(service: httpx.AsyncClient) -> None:
-    made = await imported(service, conversations(300))
-    assert (made["kind"], made["lines"], made["questions"]) == ("conversations", 300, None)
-    assert made["conversations"] == {
+    report = await imported(service, conversations(300))
+    assert (report["kind"], report["lines"], report["questions"]) == ("conversations", 300, None)
+    assert report["conversations"] == {
         "conversations": 300, "forms": {"openai": 300}, "users": 30, "without_user": 0, "liked": 200, "disliked": 100,
         "unrated": 0,
     }  # fmt: skip
-    tasks, learned = made["tasks"], made["demonstrations"]
+    tasks, learned = report["tasks"], report["demonstrations"]
     assert tasks["train"] + tasks["validation"] + tasks["test"] == tasks["count"] == 100
     assert tasks["judge"] == "ruler"
-    assert learned["count"] + sum(each["count"] for each in made["left_out"]) == 200
+    assert learned["count"] + sum(omission["count"] for omission in report["left_out"]) == 200
     rows = (await service.get(f"/scenarios/{tasks['sha256']}")).json()["scenarios"]
     assert rows[0]["reference"] == {"disliked": "hello"}
     [listed] = (await service.get("/demonstrations")).json()["items"]
@@ -72,29 +72,31 @@ async def test_a_run_learns_from_both(service: httpx.AsyncClient) -> None:
 
 
 async def test_a_deleted_user_is_in_neither(service: httpx.AsyncClient) -> None:
-    made = await imported(service, conversations(300))
-    rows = (await service.get(f"/scenarios/{made['tasks']['sha256']}")).json()["scenarios"]
+    report = await imported(service, conversations(300))
+    rows = (await service.get(f"/scenarios/{report['tasks']['sha256']}")).json()["scenarios"]
     trained = next(row for row in rows if row["split"] == "train")["task"]["messages"][0]["content"]
     number = int(trained.split()[1]) // 10
     deleted = (await service.post("/users/delete", json={"user": f"customer {number}"})).json()["deleted"]
-    mine = range(number * 10, number * 10 + 10)
-    assert deleted["scenarios"] == sum(each % 3 == 0 for each in mine)
-    assert deleted["demonstrations"] == sum(each % 3 != 0 for each in mine)
+    numbers = range(number * 10, number * 10 + 10)
+    assert deleted["scenarios"] == sum(question_number % 3 == 0 for question_number in numbers)
+    assert deleted["demonstrations"] == sum(question_number % 3 != 0 for question_number in numbers)
     for kind in ("scenarios", "demonstrations"):
-        stored = made["tasks" if kind == "scenarios" else kind]
-        left = (await service.get(f"/{kind}/{stored['sha256']}")).json()[kind]
-        assert len(left) == stored["count"] - deleted[kind]
-        assert not {f'"question {each}"' for each in mine} & set(json.dumps(left).replace("}", " ").split(": "))
+        stored = report["tasks" if kind == "scenarios" else kind]
+        remaining = (await service.get(f"/{kind}/{stored['sha256']}")).json()[kind]
+        assert len(remaining) == stored["count"] - deleted[kind]
+        assert not {f'"question {question_number}"' for question_number in numbers} & set(
+            json.dumps(remaining).replace("}", " ").split(": ")
+        )
         [listed] = (await service.get(f"/{kind}", params={"name": "chats"})).json()["items"]
-        assert listed["count"] == len(left)
+        assert listed["count"] == len(remaining)
 
 
 async def test_demonstrations_of_one_user_alone_are_deleted_whole(service: httpx.AsyncClient) -> None:
     for number in range(40):
         talk = [{"role": "user", "content": "hi"}, HELLO]
         line = {"messages": talk, "feedback": True, "user": f"only {number}"}
-        made = await imported(service, json.dumps(line).encode())
-        if made["demonstrations"] is not None:
+        report = await imported(service, json.dumps(line).encode())
+        if report["demonstrations"] is not None:
             break
     assert (await service.post("/users/delete", json={"user": f"only {number}"})).json()["deleted"] == {
         **dict.fromkeys(("release_units", "release_observations", "feedback", "asks", "sessions"), 0),

@@ -11,8 +11,8 @@ PAGE = "https://app.example"
 
 
 async def _preflight(client: httpx.AsyncClient, origin: str) -> httpx.Response:
-    asked = {"access-control-request-method": "POST", "access-control-request-headers": "content-type"}
-    return await client.options("/learn-loop", headers={"origin": origin, **asked})
+    preflight_headers = {"access-control-request-method": "POST", "access-control-request-headers": "content-type"}
+    return await client.options("/learn-loop", headers={"origin": origin, **preflight_headers})
 
 
 def _allowed(response: httpx.Response) -> tuple[str | None, str | None]:

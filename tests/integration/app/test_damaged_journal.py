@@ -51,9 +51,9 @@ async def _damages(database: Database, run_id: str) -> list[Any]:
 async def test_an_entry_that_does_not_fit_is_dropped_and_said_once(database: Database, value: bytes) -> None:
     journal, run_id = await _journal(database)
     await _change(database, "judge/train", value=value)
-    left = {name: value for name, value in ENTRIES.items() if name != "judge/train"}
-    assert await journal.kept(1) == left
-    assert await journal.kept(1) == left
+    remaining = {name: value for name, value in ENTRIES.items() if name != "judge/train"}
+    assert await journal.kept(1) == remaining
+    assert await journal.kept(1) == remaining
     assert await _damages(database, run_id) == [{"damaged": ["judge/train"], "dropped": ["judge/train"]}]
     await journal.keep(1, "judge/train", "[1]")
     assert (await journal.kept(1))["judge/train"] == "[1]"
@@ -86,13 +86,13 @@ class _Gated(ScriptedBackend):
         policy = cast(ScriptedPolicy, await super().register(model))
         submit = type(policy).submit
 
-        async def held(request: TrainRequest) -> str:
+        async def waiting_submit(request: TrainRequest) -> str:
             self.asked += 1
             job = await submit(policy, request)
             await until(self.gate.is_set)
             return job
 
-        policy.submit = held  # type: ignore[method-assign]
+        policy.submit = waiting_submit  # type: ignore[method-assign]
         return policy
 
 
@@ -110,8 +110,8 @@ async def test_a_run_with_a_damaged_journal_is_completed_and_trains_once(
             await until(lambda: backend.asked)
         async with engine.begin() as connection:
             garble = text("UPDATE journal SET value = :garbled WHERE name LIKE :damaged")
-            found = await connection.execute(garble, {"garbled": GARBLED, "damaged": damaged})
-            assert found.rowcount > 0
+            updated = await connection.execute(garble, {"garbled": GARBLED, "damaged": damaged})
+            assert updated.rowcount > 0
         backend.gate.set()
         async with served(settings, cast(Any, learn_loop), backend) as client:
             run = await run_with(client, run_id, "completed", "failed", "paused")

@@ -61,13 +61,13 @@ async def test_a_link_to_a_run_carries_its_name_and_verdict(data_dir: Path, data
         body = {"iterations": 1, "model": {"name": "clerk"}}
         run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
         text = (await run_with(client, run_id, "completed"))["verdict"]["text"]
-        for place in (run_id, f"{run_id}/held-out?held=test"):
-            page = (await client.get(f"/ui/runs/{place}")).text
+        for path in (run_id, f"{run_id}/held-out?held=test"):
+            page = (await client.get(f"/ui/runs/{path}")).text
             assert f"<title>learnloop/clerk: {text}</title>" in page
             assert '<meta property="og:title" content="learnloop/clerk">' in page
             assert f'<meta property="og:description" content="{text}">' in page
-        for place in ("/ui/runs/unknown", "/ui/runs/%00", f"/ui/runs/{'x' * 100}", "/ui/data"):
-            assert _is_bare(await client.get(place)), place
+        for path in ("/ui/runs/unknown", "/ui/runs/%00", f"/ui/runs/{'x' * 100}", "/ui/data"):
+            assert _is_bare(await client.get(path)), path
 
 
 async def test_a_link_shows_a_run_only_to_callers_who_may_read_it(data_dir: Path, database_url: str) -> None:

@@ -26,10 +26,10 @@ async def test_migrations_make_exactly_what_the_rows_need(empty_database_url: st
 
     async with engine.begin() as connection:
         await connection.run_sync(check)
-        left = await connection.execute(
+        remaining = await connection.execute(
             text("SELECT count(*) FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'alembic_version'")
         )
-        assert left.scalar_one() == 0
+        assert remaining.scalar_one() == 0
     await engine.dispose()
 
 
@@ -54,11 +54,11 @@ async def test_a_newer_schema_is_refused(empty_database_url: str) -> None:
 
 async def test_a_connection_that_the_server_has_closed_is_replaced(database_url: str) -> None:
     engine = make_engine(parse_url(database_url))
-    own = text("SELECT pg_backend_pid()")
+    backend_pid = text("SELECT pg_backend_pid()")
     async with engine.connect() as connection:
-        first = (await connection.execute(own)).scalar_one()
+        first = (await connection.execute(backend_pid)).scalar_one()
     async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as admin:
         assert first in await end_connections(admin, admin.info.dbname)
     async with engine.connect() as connection:
-        assert (await connection.execute(own)).scalar_one() != first
+        assert (await connection.execute(backend_pid)).scalar_one() != first
     await engine.dispose()

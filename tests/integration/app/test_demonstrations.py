@@ -35,13 +35,13 @@ async def test_a_run_that_learns_from_demonstrations_only(data_dir: Path, databa
     async with service(data_dir, database_url, backend) as client:
         first = (await store(client, demonstrations(3))).json()
         second = (await store(client, demonstrations(10))).json()
-        assert [(each["version"], each["count"]) for each in (first, second)] == [(1, 3), (2, 10)]
+        assert [(version["version"], version["count"]) for version in (first, second)] == [(1, 3), (2, 10)]
         assert (await store(client, demonstrations(10))).json() == second, "the same ones are no new version"
         listed = (await client.get("/demonstrations", params={"name": "mine"})).json()["items"]
         assert listed == [second, first]
-        held = (await client.get(second["links"]["self"])).json()["demonstrations"]
-        assert held[9]["messages"][-1]["content"] == "done 9"
-        assert held[0]["messages"][1] == {"role": "assistant", "tool_calls": [CALL]}
+        stored = (await client.get(second["links"]["self"])).json()["demonstrations"]
+        assert stored[9]["messages"][-1]["content"] == "done 9"
+        assert stored[0]["messages"][1] == {"role": "assistant", "tool_calls": [CALL]}
 
         learned_before = await _learned(client)
         warm_start = {"demonstrations": {"dataset": "mine"}, "epochs": 2, "batch_size": 4}
@@ -62,16 +62,18 @@ async def test_a_run_that_learns_from_demonstrations_only(data_dir: Path, databa
             "held_out_loss_before": 2.0,
             "held_out_loss": 1.0,
         }
-        shown = [each["supervised"] for each in run["iterations"]]
-        assert shown[:2] == [None, expected | {"seconds": 0.5}]
-        assert shown[2]["held_out_loss"] == pytest.approx(2 / 3)
+        supervised = [iteration["supervised"] for iteration in run["iterations"]]
+        assert supervised[:2] == [None, expected | {"seconds": 0.5}]
+        assert supervised[2]["held_out_loss"] == pytest.approx(2 / 3)
         whole = (await client.get(run["links"]["iterations"])).json()["items"]
-        assert [each["supervised"] for each in whole] == shown
-        assert all(each["no_signal"] is None for each in whole)
+        assert [iteration["supervised"] for iteration in whole] == supervised
+        assert all(iteration["no_signal"] is None for iteration in whole)
         events = (await client.get(run["links"]["events"], params={"limit": 100})).json()["items"]
-        completed = [each["data"] for each in events if each["type"] == "iteration.completed"]
-        assert [each.get("supervised") for each in completed] == shown
-        phases = [(each["iteration"], each["data"]["phase"]) for each in events if each["type"] == "phase.completed"]
+        completed = [event["data"] for event in events if event["type"] == "iteration.completed"]
+        assert [payload.get("supervised") for payload in completed] == supervised
+        phases = [
+            (event["iteration"], event["data"]["phase"]) for event in events if event["type"] == "phase.completed"
+        ]
         assert phases == [(1, "train"), (2, "train")]
         assert await _learned(client) - learned_before == 18
         verified = (await client.get(f"/runs/{run['run_id']}/verify")).json()
@@ -80,7 +82,10 @@ async def test_a_run_that_learns_from_demonstrations_only(data_dir: Path, databa
 
         [policy] = backend.policies.values()
         assert isinstance(policy, ImitatingPolicy)
-        sizes = [(len(each.demonstrations), len(each.held_out), each.expected_step) for each in policy.shown]
+        sizes = [
+            (len(training_request.demonstrations), len(training_request.held_out), training_request.expected_step)
+            for training_request in policy.shown
+        ]
         assert sizes == [(9, 1, 0), (9, 1, 1)]
 
         forked = await client.post(f"/runs/{run['run_id']}/fork", json={"iterations": 1})
@@ -114,9 +119,9 @@ class CountingBackend(ImitatingBackend):
 
 
 def _overlong(demonstrations: Sequence[Mapping[str, Json]]) -> Overlong:
-    said = [each["messages"][-1]["content"] for each in demonstrations]
-    long = {place: 5_000 + place for place, text in enumerate(said) if text in ("done 1", "done 2", "done 3")}
-    return Overlong(len(said), 2_048, long)
+    contents = [demonstration["messages"][-1]["content"] for demonstration in demonstrations]
+    long = {index: 5_000 + index for index, text in enumerate(contents) if text in ("done 1", "done 2", "done 3")}
+    return Overlong(len(contents), 2_048, long)
 
 
 async def test_overlong_demonstrations_are_named_and_left_out(data_dir: Path, database_url: str) -> None:
@@ -137,11 +142,11 @@ async def test_overlong_demonstrations_are_named_and_left_out(data_dir: Path, da
         figures = run["iterations"][1]["supervised"]
         assert (figures["demonstrations"], figures["left_out"]) == (3, 3)
         events = (await client.get(run["links"]["events"], params={"limit": 100})).json()["items"]
-        named = [each["data"].get("left_out") for each in events if each["type"] == "iteration.completed"]
+        named = [event["data"].get("left_out") for event in events if event["type"] == "iteration.completed"]
         assert named[1] == [f"demonstration {number} ({4_999 + number:,} tokens)" for number in (2, 3, 4)]
         [policy] = backend.policies.values()
         assert isinstance(policy, CountingPolicy)
-        assert sorted(each["id"] for each in policy.shown[0].demonstrations) == [
+        assert sorted(demonstration["id"] for demonstration in policy.shown[0].demonstrations) == [
             "demonstration 1", "demonstration 5", "demonstration 6",
         ]  # fmt: skip
 
@@ -196,10 +201,10 @@ BAD_LINES = [
 
 async def test_lines_that_are_no_demonstrations_are_named(data_dir: Path, database_url: str) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
-        for body, said in BAD_LINES:
+        for body, message in BAD_LINES:
             refused = await store(client, body)
-            assert refused.status_code == 422, said
-            assert said in refused.json()["detail"], refused.json()
+            assert refused.status_code == 422, message
+            assert message in refused.json()["detail"], refused.json()
         assert (await client.get("/demonstrations")).json()["items"] == []
 
 
@@ -238,10 +243,10 @@ async def test_runs_that_could_not_learn_from_them_are_refused(
     settings = settings_for(data_dir, database_url)
     async with served(settings, ScriptedLoop()) as client:
         (await store(client, demonstrations(2))).raise_for_status()
-        for request, said in BAD_RUNS:
+        for request, message in BAD_RUNS:
             refused = await client.post("/learn-loop", json=request)
-            assert refused.status_code == 422, said
-            assert said in refused.json()["detail"], refused.json()
+            assert refused.status_code == 422, message
+            assert message in refused.json()["detail"], refused.json()
         assert (await client.get("/runs")).json()["items"] == []
 
 
@@ -265,13 +270,13 @@ async def _says_that_they_were_learned(client: httpx.AsyncClient, run: Any) -> N
     assert verdict["text"] == "Demonstrations learned: held-out loss 2 \N{RIGHTWARDS ARROW} 0.67."
     assert verdict["losses"] == {"first": 2.0, "latest": pytest.approx(2 / 3), "held_out": True}
     listed = (await client.get("/runs")).json()["items"]
-    assert [each["verdict"] for each in listed] == [verdict]
+    assert [row["verdict"] for row in listed] == [verdict]
     events = (await client.get(run["links"]["events"], params={"limit": 100})).json()["items"]
     assert events[-1]["data"]["verdict"]["text"] == verdict["text"]
     report = (await client.get(f"/runs/{run['run_id']}/report", params={"form": "json"})).raise_for_status().json()
     once = {name: value for name, value in verdict.items() if name not in ("sentence", "details")}
     assert {name: report["verdict"][name] for name in once} == once
-    assert all(each.agrees for each in figures(report) if each.name.startswith("verdict"))
+    assert all(figure.agrees for figure in figures(report) if figure.name.startswith("verdict"))
     page = (await client.get(f"/runs/{run['run_id']}/report", params={"form": "html"})).raise_for_status().text
     assert ">Demonstrations learned</h1>" in page
     assert "Too early" not in page

@@ -29,7 +29,7 @@ async def _diagnosis(client: httpx.AsyncClient, run: Any) -> Any:
 
 async def _events(client: httpx.AsyncClient, run: Any) -> list[Any]:
     listed = await client.get(f"/runs/{run['run_id']}/events", params={"limit": 200})
-    return [each for each in listed.raise_for_status().json()["items"] if each["type"] == "run.diagnosis"]
+    return [event for event in listed.raise_for_status().json()["items"] if event["type"] == "run.diagnosis"]
 
 
 async def test_malformed_replies_are_named_with_what_the_model_wrote(data_dir: Path, database_url: str) -> None:
@@ -39,18 +39,18 @@ async def test_malformed_replies_are_named_with_what_the_model_wrote(data_dir: P
         assert run["verdict"]["causes"] == ["malformed_replies"]
         assert run["verdict"]["text"].endswith("Diagnosed: malformed_replies.")
         assert (await client.get("/runs")).json()["items"][0]["diagnosis"] == "malformed_replies"
-        found = await _diagnosis(client, run)
-        assert found["cause"] == "malformed_replies"
-        [diagnosis] = found["diagnoses"]
+        document = await _diagnosis(client, run)
+        assert document["cause"] == "malformed_replies"
+        [diagnosis] = document["diagnoses"]
         assert (diagnosis["state"], diagnosis["severity"], diagnosis["first_iteration"]) == ("active", "warning", 1)
         [form] = diagnosis["evidence"]["forms"]
         assert (form["count"], form["text"]) == (48, MALFORMED.content)
-        shown = (await client.get(f"/trajectories/{form['trajectory_id']}")).raise_for_status().json()
-        assert shown["messages"][-1]["content"] == MALFORMED.content
+        trajectory = (await client.get(f"/trajectories/{form['trajectory_id']}")).raise_for_status().json()
+        assert trajectory["messages"][-1]["content"] == MALFORMED.content
         request = diagnosis["remedy"]["request"]
         assert request["warm_start"] == {"demonstrations": {"oracle": 64}}
         ForkRequest.model_validate(request)
-        missing = {each["cause"] for each in found["not_examined"]}
+        missing = {unexamined["cause"] for unexamined in document["not_examined"]}
         assert {"sampler_is_not_trainer", "weights_unchanged", "parser_drift", "tool_errors"} <= missing
         assert {"malformed_replies", "too_hard"}.isdisjoint(missing)
         [event] = await _events(client, run)
@@ -64,8 +64,8 @@ async def test_malformed_replies_are_named_with_what_the_model_wrote(data_dir: P
 async def test_a_run_without_a_fault_has_no_diagnosis(data_dir: Path, database_url: str) -> None:
     async with service(data_dir, database_url, WRONG) as client:
         run = await _ended(client, iterations=2)
-        found = await _diagnosis(client, run)
-        assert (run["diagnosis"], found["cause"], found["diagnoses"]) == (None, None, [])
+        document = await _diagnosis(client, run)
+        assert (run["diagnosis"], document["cause"], document["diagnoses"]) == (None, None, [])
         assert await _events(client, run) == []
 
 
@@ -100,8 +100,8 @@ async def test_a_run_pauses_when_a_cause_is_serious_enough(
             assert (await client.post(f"/runs/{run['run_id']}/resume")).status_code == 202
             run = await run_with(client, run["run_id"], "completed", "failed", "paused")
             assert run["status"] == "completed"
-        events = [each["data"] for each in await _events(client, run)]
-        assert [each["cause"] for each in events] == ["malformed_replies", "too_hard"]
+        events = [event["data"] for event in await _events(client, run)]
+        assert [payload["cause"] for payload in events] == ["malformed_replies", "too_hard"]
         explained = (await _diagnosis(client, run))["diagnoses"][1]
         assert (explained["cause"], explained["explained_by"]) == ("too_hard", "malformed_replies")
 
@@ -140,8 +140,8 @@ async def test_the_command_prints_causes_and_starts_the_fork(data_dir: Path, dat
         assert " causes. " in unexamined
         code, printed = await _learnloop(client, run_id, "--fork", "--json")
         assert code == 0
-        made = json.loads(printed)["fork"]["run_id"]
-        assert (await client.get(f"/runs/{made}")).json()["parent"] == {"run_id": run_id, "step": 0}
+        fork_id = json.loads(printed)["fork"]["run_id"]
+        assert (await client.get(f"/runs/{fork_id}")).json()["parent"] == {"run_id": run_id, "step": 0}
     async with service(data_dir, database_url, WRONG) as client:
         run_id = (await _ended(client, iterations=2))["run_id"]
         code, printed = await _learnloop(client, run_id)
@@ -161,14 +161,16 @@ async def test_a_run_that_is_taken_over_after_each_iteration_gets_the_same_diagn
             assert (await client.post(f"/runs/{run['run_id']}/resume")).status_code == 202
             run = await run_with(client, run["run_id"], "completed", "failed", "paused")
         assert (run["status"], pauses) == ("completed", 4)
-        shown = [
+        documents = [
             re.sub(
-                "[0-9A-Z]{26}", "ID", json.dumps([await _diagnosis(client, each), _data(await _events(client, each))])
+                "[0-9A-Z]{26}",
+                "ID",
+                json.dumps([await _diagnosis(client, either_run), _data(await _events(client, either_run))]),
             )
-            for each in (undisturbed, run)
+            for either_run in (undisturbed, run)
         ]
-        assert shown[0] == shown[1]
-        assert "ID" in shown[0]
+        assert documents[0] == documents[1]
+        assert "ID" in documents[0]
 
 
 def _data(events: list[Any]) -> list[Any]:
@@ -196,7 +198,7 @@ async def test_two_runs_are_compared_by_settings_scenarios_and_causes(data_dir: 
         assert "   iterations: 3 | 4" in printed
         assert "validation sampled: 0 points [0, 0], 6 scenarios, 0 won and 0 lost by B: no difference shown" in printed
         code, printed = await _learnloop(client, first, second, "--json", command="compare")
-        found = json.loads(printed)
-        assert found["settings"]["iterations"] == [3, 4]
-        assert found["held_out"]["validation greedy"]["scenarios"] == 6
-        assert found["causes"] == ["malformed_replies"] * 2
+        comparison = json.loads(printed)
+        assert comparison["settings"]["iterations"] == [3, 4]
+        assert comparison["held_out"]["validation greedy"]["scenarios"] == 6
+        assert comparison["causes"] == ["malformed_replies"] * 2

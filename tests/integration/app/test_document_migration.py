@@ -25,22 +25,22 @@ def _migrate(connection: Connection) -> set[tuple[str, str]]:
     command.upgrade(config, "0004")
     for sha256, kind in (("g", "graph"), ("s", "scenarios"), ("unused", "graph")):
         connection.execute(text(_DOCUMENT), {"sha256": sha256, "kind": kind})
-    given = {"graph": {"sha256": "g", "nodes": 1}, "scenarios": {"sha256": "s", "count": 1}}
-    configs = {"mail": given, "sales": {"graph": {"sha256": "g"}}, "other": {"graph": "test.0.17"}, "none": {}}
-    for project, each in configs.items():
-        request = json.dumps({"environment": {"config": each}})
+    own_documents = {"graph": {"sha256": "g", "nodes": 1}, "scenarios": {"sha256": "s", "count": 1}}
+    configs = {"mail": own_documents, "sales": {"graph": {"sha256": "g"}}, "other": {"graph": "test.0.17"}, "none": {}}
+    for project, project_config in configs.items():
+        request = json.dumps({"environment": {"config": project_config}})
         connection.execute(text(_RUN), {"project": project, "request": request})
     command.upgrade(config, "0005")
-    found = connection.execute(text("SELECT project, sha256 FROM document")).all()
+    owners = connection.execute(text("SELECT project, sha256 FROM document")).all()
     command.downgrade(config, "0004")
-    left = connection.execute(text("SELECT sha256 FROM document ORDER BY sha256")).scalars().all()
-    assert left == ["g", "s", "unused"]
-    return {(project, sha256) for project, sha256 in found}
+    remaining = connection.execute(text("SELECT sha256 FROM document ORDER BY sha256")).scalars().all()
+    assert remaining == ["g", "s", "unused"]
+    return {(project, sha256) for project, sha256 in owners}
 
 
 async def test_documents_become_those_of_the_projects_that_use_them(empty_database_url: str) -> None:
     engine = make_engine(parse_url(empty_database_url))
     async with engine.begin() as connection:
-        found = await connection.run_sync(_migrate)
+        owners = await connection.run_sync(_migrate)
     await engine.dispose()
-    assert found == {("mail", "g"), ("mail", "s"), ("sales", "g"), ("*", "unused")}
+    assert owners == {("mail", "g"), ("mail", "s"), ("sales", "g"), ("*", "unused")}

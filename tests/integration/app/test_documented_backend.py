@@ -47,7 +47,9 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (site / "lab").mkdir(parents=True)
     (site / "lab/__init__.py").touch()
     (site / "lab/backend.py").write_text(CODE, encoding="utf-8")
-    lines = next(each for each in re.findall(r"^    (\[project\.entry-points.*?)\n\n", PAGE, re.MULTILINE | re.DOTALL))
+    lines = next(
+        section for section in re.findall(r"^    (\[project\.entry-points.*?)\n\n", PAGE, re.MULTILINE | re.DOTALL)
+    )
     with installed(site, GROUP, tomllib.loads(lines.replace("\n    ", "\n"))["project"]["entry-points"][GROUP]):
         yield site / "lab/backend.py"
 
@@ -113,14 +115,16 @@ async def test_a_run_is_trained_on_it(trainer: Trainer, data_dir: Path, database
             return await Backends(settings, None).connect(name)  # type: ignore[arg-type]
 
     async with served(settings, learn_loop, Connected()) as client:  # type: ignore[arg-type]
-        [listed] = [each for each in (await client.get("/backends")).json()["items"] if each["name"] == "lab"]
+        [listed] = [backend for backend in (await client.get("/backends")).json()["items"] if backend["name"] == "lab"]
         assert (listed["available"], listed["reason"]) == (True, None)
         body = REQUEST | {"train_options": {"epsilon": 0.2}}
         posted = (await client.post("/learn-loop", json=body)).raise_for_status().json()
         run = await run_with(client, posted["run_id"], "completed", "failed")
         assert (run["status"], run["backend"], run["error"]) == ("completed", "lab", None)
         assert (trainer.step, trainer.base_models[0]) == (2, "ours-7b")
-        assert [(each["from_step"], each["epsilon"]) for each in trainer.requests] == [(0, 0.2), (1, 0.2)]
+        assert [
+            (training_request["from_step"], training_request["epsilon"]) for training_request in trainer.requests
+        ] == [(0, 0.2), (1, 0.2)]
         [first, *_] = trainer.requests[0]["groups"][0]["trajectories"]
         assert first["messages_and_choices"]
 
@@ -153,8 +157,8 @@ async def test_what_it_does_not_take_is_refused(
 @pytest.mark.usefixtures("lab")
 async def test_what_it_lacks_is_said(data_dir: Path) -> None:
     settings = load_settings(data_dir=data_dir, backend="lab")
-    said = "The backend lab is not available here: set LAB_URL to the trainer's address."
-    assert [each.refusal for each in choices() if each.name == "lab"] == [said]
+    reason = "The backend lab is not available here: set LAB_URL to the trainer's address."
+    assert [choice.refusal for choice in choices() if choice.name == "lab"] == [reason]
     with pytest.raises(BackendUnavailable, match="set LAB_URL"):
         await Backends(settings, None).connect("lab")  # type: ignore[arg-type]
 
@@ -177,7 +181,7 @@ def test_its_settings_are_listed_and_its_trainer_is_tried(monkeypatch: pytest.Mo
     assert (check.state, check.remedy) == (State.FAILED, "start the trainer, or correct LAB_URL")
     checked = CliRunner().invoke(app, ["check", "backend", "lab", "--json"])
     assert checked.exit_code == 1
-    assert [each["state"] for each in json.loads(checked.stdout)["checks"]] == ["ok", "failed"]
+    assert [outcome["state"] for outcome in json.loads(checked.stdout)["checks"]] == ["ok", "failed"]
 
 
 @pytest.mark.usefixtures("lab")
@@ -220,7 +224,7 @@ def test_a_fault_of_the_package_is_the_reason(
     lab.write_text(code, encoding="utf-8")
     load_settings(data_dir=data_dir)
     assert said in (refusal("lab") or "")
-    assert [each.name for each in choices()] == ["embedded", "lab", "local", "serverless"]
+    assert [choice.name for choice in choices()] == ["embedded", "lab", "local", "serverless"]
 
 
 async def test_what_connecting_raises_is_an_outage(lab: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,12 +73,12 @@ async def test_it_is_trained_on_and_asked(data_dir: Path, database_url: str) -> 
             run = await run_with(client, posted["run_id"], "completed", "failed")
             assert run["status"] == "completed", run["error"]
             listed = (await client.get(f"/runs/{run['run_id']}/trajectories?limit=200")).json()["items"]
-            assert {each["reward"] for each in listed} == {0.2, 1.2}
+            assert {rollout["reward"] for rollout in listed} == {0.2, 1.2}
             [policy] = backend.policies.values()
             assert policy.requests
-            asked = {"run_id": run["run_id"], "input": {"article": "bolt", "warehouse": "test-0-1"}}
-            told = (await client.post("/ask", json=asked)).raise_for_status().json()
-            assert told["success"]
+            question = {"run_id": run["run_id"], "input": {"article": "bolt", "warehouse": "test-0-1"}}
+            reply = (await client.post("/ask", json=question)).raise_for_status().json()
+            assert reply["success"]
             listed = (await client.get("/environments")).json()["items"]
-            [task] = [each["task"] for each in listed if each["name"] == "stock"]
-            assert set(task["properties"]) == set(task["required"]) == asked["input"].keys()
+            [task] = [environment["task"] for environment in listed if environment["name"] == "stock"]
+            assert set(task["properties"]) == set(task["required"]) == question["input"].keys()

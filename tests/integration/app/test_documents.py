@@ -79,8 +79,8 @@ async def test_bad_documents_name_their_field(client: httpx.AsyncClient) -> None
         ("/scenarios", _scenarios(scenarios=[*PROSPECTS, {**PROSPECTS[0], "start": "x"}]), ["scenarios"], "node 'x'"),
     ]
     for path, body, loc, named in bad:
-        place, message = await _refusal(client, path, body)
-        assert (place, named in message) == (["body", *loc], True), (message, named)
+        location, message = await _refusal(client, path, body)
+        assert (location, named in message) == (["body", *loc], True), (message, named)
 
 
 async def test_documents_that_are_not_there(client: httpx.AsyncClient) -> None:
@@ -103,8 +103,10 @@ async def test_bodies_with_a_graph_may_be_large_and_no_others(data_dir: Path, da
                 for chunk in chunks(body):
                     yield chunk
 
-            sent = [await client.post(path, content=each, headers=JSON_TYPE) for each in (body, unannounced())]
-            return {response.status_code for response in sent}
+            responses = [
+                await client.post(path, content=payload, headers=JSON_TYPE) for payload in (body, unannounced())
+            ]
+            return {response.status_code for response in responses}
 
         for path in ("/learn-loop", "/graphs", "/scenarios"):
             assert await statuses(path, 2_000_000) == {422}

@@ -24,13 +24,13 @@ async def doors(stage: ModelStage, **more: Any) -> dict[str, Door]:
     return {"/v1": (stage.base_url, owner), "session": (session["base_url"], bearer(session["api_key"]))}
 
 
-async def asked(door: Door, path: str, body: Any, method: str = "POST") -> httpx.Response:
+async def posted(door: Door, path: str, body: Any, method: str = "POST") -> httpx.Response:
     async with httpx.AsyncClient(base_url=door[0], headers=door[1], timeout=60, trust_env=False) as http:
         return await http.request(method, f"{door[0]}{path}", json=body)
 
 
 async def responded(door: Door, items: Any, **more: Any) -> Any:
-    reply = await asked(door, "/responses", {"model": CALLER, "max_output_tokens": 48, "input": items} | more)
+    reply = await posted(door, "/responses", {"model": CALLER, "max_output_tokens": 48, "input": items} | more)
     assert reply.status_code == 200, reply.text
     return reply
 
@@ -60,15 +60,17 @@ async def test_items_of_earlier_replies_are_taken_by_reference(
     monkeypatch.setattr("learnloop_service.app.gateway.gateway._MOST_KNOWN", known)
     for door in (await doors(stage)).values():
         text = (await responded(door, [QUESTION])).json()["output"][0]
-        made = _completed(
+        completed = _completed(
             (await responded(door, [QUESTION], tools=[FUNCTION], tool_choice="required", stream=True)).text
         )
-        [call] = [item for item in made["output"] if item["type"] == "function_call"]
+        [call] = [item for item in completed["output"] if item["type"] == "function_call"]
         result = {"type": "function_call_output", "call_id": call["call_id"], "output": "nothing"}
         for typed in (True, False):
             whole, referred = [
-                (await responded(door, [QUESTION, said, NEXT, called, result], tools=[FUNCTION], temperature=0)).json()
-                for said, called in ((text, call), (_reference(text, typed=typed), _reference(call, typed=typed)))
+                (
+                    await responded(door, [QUESTION, text_item, NEXT, called, result], tools=[FUNCTION], temperature=0)
+                ).json()
+                for text_item, called in ((text, call), (_reference(text, typed=typed), _reference(call, typed=typed)))
             ]
             assert referred["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
             assert [item.get("content") for item in referred["output"]] == [
@@ -83,13 +85,13 @@ async def test_an_item_that_the_door_never_gave_is_refused_by_its_id(stage: Mode
     for door in both.values():
         for id in ("msg_unknown", foreign["id"]):
             items = [QUESTION, {"type": "item_reference", "id": id}, NEXT]
-            refused = await asked(door, "/responses", {"model": CALLER, "input": items})
+            refused = await posted(door, "/responses", {"model": CALLER, "input": items})
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
             assert id in refused.json()["error"]["message"]
 
 
 async def _text_of(door: Door, asked_for: Any) -> str:
-    reply = (await asked(door, "/messages", asked_for)).raise_for_status().json()
+    reply = (await posted(door, "/messages", asked_for)).raise_for_status().json()
     return str(reply["content"][0]["text"])
 
 
@@ -98,17 +100,17 @@ async def test_the_stop_sequence_that_ended_a_message_is_named(stage: ModelStage
     for door in (await doors(stage, model="tiny")).values():
         text = await _text_of(door, question)
         for stop in (text[1:3], text[2:8], text[:1]):
-            wanted = question | {"stop_sequences": ["never", stop]}
-            made = (await asked(door, "/messages", wanted)).json()
-            assert (made["stop_reason"], made["stop_sequence"]) == ("stop_sequence", stop)
-            events = _events((await asked(door, "/messages", wanted | {"stream": True})).text)
+            request = question | {"stop_sequences": ["never", stop]}
+            message = (await posted(door, "/messages", request)).json()
+            assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", stop)
+            events = _events((await posted(door, "/messages", request | {"stream": True})).text)
             [end] = [event["delta"] for event in events if event["type"] == "message_delta"]
             assert end == {"stop_reason": "stop_sequence", "stop_sequence": stop}
-        unmet = (await asked(door, "/messages", question | {"stop_sequences": ["never"]})).json()
+        unmet = (await posted(door, "/messages", question | {"stop_sequences": ["never"]})).json()
         assert unmet["stop_sequence"] is None
         assert unmet["stop_reason"] in ("max_tokens", "end_turn")
         chat = {**question, "stop": [text[1:3]]}
-        completed = (await asked(door, "/chat/completions", chat)).json()["choices"][0]
+        completed = (await posted(door, "/chat/completions", chat)).json()["choices"][0]
         assert (completed["finish_reason"], completed["stop_reason"]) == ("stop", text[1:3])
 
 
@@ -122,16 +124,16 @@ BEGUN: list[Any] = [
 async def test_a_message_that_begins_the_reply_is_refused_and_an_empty_one_left_out(stage: ModelStage) -> None:
     body = {"model": CALLER, "max_tokens": 4, "messages": [NEXT]}
     for door in (await doors(stage)).values():
-        alone = (await asked(door, "/messages", body)).json()["usage"]
+        alone = (await posted(door, "/messages", body)).json()["usage"]
         for content in BEGUN:
             begun = body | {"messages": [NEXT, {"role": "assistant", "content": content}]}
-            refused = await asked(door, "/messages", begun)
+            refused = await posted(door, "/messages", begun)
             assert refused.status_code == 400
             assert "messages.1: a reply cannot continue a message" in refused.json()["error"]["message"]
-            assert (await asked(door, "/messages/count_tokens", begun)).json()["input_tokens"] > 0
+            assert (await posted(door, "/messages/count_tokens", begun)).json()["input_tokens"] > 0
         for content in ("", [{"type": "text", "text": ""}]):
             empty = body | {"messages": [NEXT, {"role": "assistant", "content": content}]}
-            usage = (await asked(door, "/messages", empty)).json()["usage"]
+            usage = (await posted(door, "/messages", empty)).json()["usage"]
             counted = ("input_tokens", "cache_read_input_tokens")
             assert sum(usage[name] for name in counted) == sum(alone[name] for name in counted)
 
@@ -141,9 +143,9 @@ async def test_any_tool_may_be_demanded_in_every_protocol(stage: ModelStage, cho
     tool = {"name": SEARCH["function"]["name"], "input_schema": SEARCH["function"]["parameters"]}
     for door in (await doors(stage)).values():
         more = {"model": CALLER, "tool_choice": choice}
-        chat = await asked(door, "/chat/completions", more | {"messages": [NEXT], "tools": [SEARCH]})
+        chat = await posted(door, "/chat/completions", more | {"messages": [NEXT], "tools": [SEARCH]})
         assert chat.json()["choices"][0]["finish_reason"] == "tool_calls", chat.text
-        message = await asked(door, "/messages", more | {"messages": [NEXT], "tools": [tool], "max_tokens": 64})
+        message = await posted(door, "/messages", more | {"messages": [NEXT], "tools": [tool], "max_tokens": 64})
         assert message.json()["stop_reason"] == "tool_use", message.text
         if isinstance(choice, str):
             response = await responded(door, [QUESTION], tools=[FUNCTION], tool_choice=choice)
@@ -164,13 +166,13 @@ UNTIDY = [
 async def test_a_path_with_a_part_too_many_says_what_is_right(stage: ModelStage) -> None:
     for base, headers in (await doors(stage)).values():
         prefix = httpx.URL(base).path
-        for path, meant in UNTIDY:
-            refused = await asked((base, headers), path.format(""), {"model": CALLER, "messages": [NEXT]})
+        for path, intended in UNTIDY:
+            refused = await posted((base, headers), path.format(""), {"model": CALLER, "messages": [NEXT]})
             assert refused.status_code == 404, (path, refused.text)
-            assert f"Did you mean {prefix}/{meant}?" in refused.json()["error"]["message"]
-            assert ("type" in refused.json()) == (meant == "messages"), "in the protocol's own form"
+            assert f"Did you mean {prefix}/{intended}?" in refused.json()["error"]["message"]
+            assert ("type" in refused.json()) == (intended == "messages"), "in the protocol's own form"
     engine = {"authorization": "Bearer the-key-of-this-engine"}
-    refused = await asked((stage.engine.base_url, engine), "//chat/completions/", {})
+    refused = await posted((stage.engine.base_url, engine), "//chat/completions/", {})
     assert "did you mean /v1/chat/completions?" in refused.json()["error"]["message"]
-    nowhere = await asked((stage.base_url, bearer(await stage.key())), "//nowhere/", {})
+    nowhere = await posted((stage.base_url, bearer(await stage.key())), "//nowhere/", {})
     assert "Did you mean" not in nowhere.json()["error"]["message"]

@@ -21,20 +21,20 @@ async def test_a_run_that_asks_for_it_ends_early_as_completed_and_says_why(data_
         settings = settings_for(data_dir, database_url)
         async with served(settings, learn_loop, ScriptedBackend(model.url)) as client:  # type: ignore[arg-type]
             run = await ended(client, (await started(client, **PERFECT, end_when_learned=True))["run_id"])
-            done = run["progress"]["iterations_done"]
+            iterations_done = run["progress"]["iterations_done"]
             assert (run["status"], run["error"]) == ("completed", None)
-            assert 0 < done < 9
-            said = f"It ended after {done} of 9 iterations, because little was left to learn."
-            assert run["ended_early"] == said
-            assert {(each["split"], each["iteration"]) for each in run["evaluations"]} == {
-                (split, iteration) for split in ("validation", "test") for iteration in (0, done)
+            assert 0 < iterations_done < 9
+            sentence = f"It ended after {iterations_done} of 9 iterations, because little was left to learn."
+            assert run["ended_early"] == sentence
+            assert {(evaluation["split"], evaluation["iteration"]) for evaluation in run["evaluations"]} == {
+                (split, iteration) for split in ("validation", "test") for iteration in (0, iterations_done)
             }
-            found = (await client.get(f"/runs/{run['run_id']}/diagnosis")).raise_for_status().json()
-            [easy] = [each for each in found["diagnoses"] if each["cause"] == "too_easy"]
-            assert easy["named_at_iteration"] == done
-            shown = await asyncio.to_thread(
+            document = (await client.get(f"/runs/{run['run_id']}/diagnosis")).raise_for_status().json()
+            [easy] = [diagnosis for diagnosis in document["diagnoses"] if diagnosis["cause"] == "too_easy"]
+            assert easy["named_at_iteration"] == iterations_done
+            printed = await asyncio.to_thread(
                 CliRunner().invoke, app, ["runs", "show", run["run_id"], "--url", str(client.base_url)]
             )
-            assert said in " ".join(shown.output.split())
+            assert sentence in " ".join(printed.output.split())
             whole = await ended(client, (await started(client, **PERFECT))["run_id"])
             assert (whole["progress"]["iterations_done"], whole["ended_early"]) == (9, None)

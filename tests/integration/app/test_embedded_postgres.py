@@ -105,16 +105,16 @@ def _kill_everything(starting: asyncio.subprocess.Process) -> None:
     """SIGKILL the starting service and all that it has started, which lives in sessions of its own. All are frozen
     first: what was about to start another process would leave that one behind."""
     service = psutil.Process(starting.pid)
-    found, frozen = {service}, set[psutil.Process]()
-    while found:
-        for each in found:
+    running, frozen = {service}, set[psutil.Process]()
+    while running:
+        for process in running:
             with suppress(psutil.NoSuchProcess):
-                each.suspend()
-        frozen |= found
-        found = {*service.children(recursive=True)} - frozen
-    for each in frozen:
+                process.suspend()
+        frozen |= running
+        running = {*service.children(recursive=True)} - frozen
+    for process in frozen:
         with suppress(psutil.NoSuchProcess):
-            each.kill()
+            process.kill()
 
 
 @asynccontextmanager
@@ -183,8 +183,8 @@ async def test_only_its_own_user_can_reach_it_and_nobody_by_network(used_dir: Pa
         for child in postmaster.children():
             with suppress(psutil.NoSuchProcess):  # the launchers' short-lived workers come and go
                 assert child.net_connections(kind="inet") == []
-        place = Path(str(server.url.query["host"]))
-        for path in (place, place / ".s.PGSQL.5432"):
+        socket_dir = Path(str(server.url.query["host"]))
+        for path in (socket_dir, socket_dir / ".s.PGSQL.5432"):
             assert path.stat().st_mode & 0o077 == 0
             assert path.stat().st_uid == postmaster.uids().real
     finally:
@@ -428,8 +428,8 @@ async def _answers(server: EmbeddedPostgres) -> bool:
 
 
 async def test_torn_notes_of_the_packages_own_python_side_are_not_read(used_dir: Path) -> None:
-    for place in (used_dir, used_dir / "postgres"):
-        (place / ".handle_pids.json").write_text('{"pids": [1')
+    for folder in (used_dir, used_dir / "postgres"):
+        (folder / ".handle_pids.json").write_text('{"pids": [1')
     await _starts(used_dir)
 
 
@@ -473,15 +473,15 @@ def test_a_user_without_a_name_has_a_server_or_is_told_the_way_out(data_dir: Pat
         if wrapped
         else _START_AND_STOP.replace("# unwrapped", "postgres._name_for_initdb = lambda _: {}")
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code, str(theirs), str(_NAMELESS)], capture_output=True, text=True, timeout=120
     )
     if wrapped and _has_nss_wrapper():
-        assert done.returncode == 0, done.stderr
+        assert completed.returncode == 0, completed.stderr
         assert (theirs / "postgres" / "PG_VERSION").stat().st_uid == _NAMELESS
     else:
-        assert f"Postgres needs a name for the user ID {_NAMELESS}" in done.stderr
-        assert "set DATABASE_URL" in done.stderr
+        assert f"Postgres needs a name for the user ID {_NAMELESS}" in completed.stderr
+        assert "set DATABASE_URL" in completed.stderr
         assert not (theirs / "postgres").exists()
 
 

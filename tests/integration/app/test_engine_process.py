@@ -66,10 +66,10 @@ async def test_it_gets_no_key_of_ours_or_of_a_provider(data_dir: Path, monkeypat
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     async with _engine(data_dir) as engine:
         address = await engine.address()
-        found = psutil.Process(engine_pid(data_dir)).environ()
-        assert "a canary" not in found.values()
-        assert (found["OMP_NUM_THREADS"], found["PATH"]) == ("1", os.environ["PATH"])
-        assert found[KEY_VARIABLE] == address.key
+        variables = psutil.Process(engine_pid(data_dir)).environ()
+        assert "a canary" not in variables.values()
+        assert (variables["OMP_NUM_THREADS"], variables["PATH"]) == ("1", os.environ["PATH"])
+        assert variables[KEY_VARIABLE] == address.key
 
 
 async def test_a_killed_engine_comes_back_on_its_port(data_dir: Path) -> None:
@@ -194,8 +194,8 @@ async def test_a_leftover_is_known_also_when_the_wall_clock_was_set(
 async def test_a_reused_pid_is_spared(data_dir: Path) -> None:
     stranger = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
     child_process.remember(data_dir / "process.json", stranger.pid)
-    known = json.loads((data_dir / "process.json").read_text())
-    (data_dir / "process.json").write_text(json.dumps(known | {"started": known["started"] + "1"}))
+    note = json.loads((data_dir / "process.json").read_text())
+    (data_dir / "process.json").write_text(json.dumps(note | {"started": note["started"] + "1"}))
     assert child_process.end_leftover(data_dir / "process.json") is False
     stranger.kill()
     await stranger.wait()

@@ -17,7 +17,7 @@ NAMES = [name for name in registry.names() if registry.traits(name).task]
 
 def example_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the first example of each property that has one."""
-    return {name: each["examples"][0] for name, each in schema["properties"].items() if "examples" in each}
+    return {name: field["examples"][0] for name, field in schema["properties"].items() if "examples" in field}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -25,7 +25,7 @@ def test_the_examples_of_an_environment_are_a_task(name: str, tmp_path: Path) ->
     schema = registry.traits(name).task
     assert schema is not None
     Draft202012Validator.check_schema(schema)
-    assert all("title" in each for each in schema["properties"].values())
+    assert all("title" in field for field in schema["properties"].values())
     task = {**dict.fromkeys(schema["required"], "Do it."), **example_of(schema)}
     Draft202012Validator(schema).validate(task)
     environment = registry.build(name, {}, tmp_path)
@@ -54,9 +54,9 @@ async def test_they_are_listed_with_it(data_dir: Path, database_url: str, tmp_pa
     with installed(tmp_path, registry.GROUP, points):
         async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
             items = (await client.get("/environments")).raise_for_status().json()["items"]
-    tasks = {each["name"]: each["task"] for each in items}
+    tasks = {environment["name"]: environment["task"] for environment in items}
     assert tasks["email_search"]["required"] == ["question"]
-    described = {each["name"]: each["description"] for each in items}
+    described = {environment["name"]: environment["description"] for environment in items}
     assert described["email_search"].startswith("Answers questions by searching a mailbox")
     assert (described["good"], described["broken"]) == ("", "")
     assert tasks["good"] == {"properties": {"topic": {"title": "Topic"}}}

@@ -23,8 +23,8 @@ async def test_a_request_to_cancel_outlives_the_worker_that_did_not_hear_it(data
     await store.cancel(id, "local")
     await kind.worker("first").release(lease)
     assert await store.heartbeat(await claimed(kind.worker("second")), None, 0.5) is True
-    found = await store.get(id)
-    assert (found.wait_reason, found.driven_s) == (None, 1.5)
+    evaluation = await store.get(id)
+    assert (evaluation.wait_reason, evaluation.driven_s) == (None, 1.5)
 
 
 async def test_one_that_was_given_up_can_be_resumed(database: Database) -> None:

@@ -69,16 +69,21 @@ async def test_models_are_compared_on_the_same_scenarios_and_figures_can_be_trac
 ) -> None:
     async with scripted_chat(_clever) as chat, _service(data_dir, database_url, chat) as client:
         id = await _start(client, models=[{"model": TINY, "label": "base"}, _prompted("clever")], **SMALL)
-        found = await ended(client, id)
-        assert (found["status"], found["error"], found["done"], found["total"]) == ("completed", None, 16, 16)
-        base, clever = found["report"]["models"]
+        evaluation = await ended(client, id)
+        assert (evaluation["status"], evaluation["error"], evaluation["done"], evaluation["total"]) == (
+            "completed",
+            None,
+            16,
+            16,
+        )
+        base, clever = evaluation["report"]["models"]
         assert (base["label"], base["kind"], clever["label"]) == ("base", "trained", "openai/clever")
         assert clever["success"] == {"mean": 1.0, "low": pytest.approx(0.51, abs=1e-3), "high": 1.0}  # Wilson, of 4
         assert (base["success"]["mean"], base["errors"]) == (0.0, {"gave_up": 8})
         assert (clever["difference"]["success"]["mean"], base["difference"]["success"]) == (1.0, None)
         assert (clever["sources"]["mean"], clever["turns"]["mean"], clever["rollouts"]) == (1.0, 1.0, 8)
         assert clever["prompt_tokens"] > 0
-        assert found["report"]["compared"]["success"] == 4
+        assert evaluation["report"]["compared"]["success"] == 4
 
         rows: list[Json] = []
         cursor = None
@@ -101,12 +106,14 @@ async def test_models_are_compared_on_the_same_scenarios_and_figures_can_be_trac
         assert plot.headers["content-disposition"].startswith("attachment")
         assert plot.text.startswith("<svg ")
         listed = (await client.get("/evaluations")).json()["items"]
-        assert [(each["evaluation_id"], each["models"]) for each in listed] == [(id, ["base", "openai/clever"])]
+        assert [(summary["evaluation_id"], summary["models"]) for summary in listed] == [
+            (id, ["base", "openai/clever"])
+        ]
         assert (await client.delete(f"/evaluations/{id}")).status_code == 200
         assert (await client.get(f"/trajectories/{rows[0]['id']}")).status_code == 404
     seeds = [(request["model"], request["seed"]) for request in chat.requests]
     assert {seed for model, seed in seeds if model == TINY} == {seed for model, seed in seeds if model != TINY}
-    assert "sk-prompted" not in json.dumps(found)
+    assert "sk-prompted" not in json.dumps(evaluation)
 
 
 async def test_a_run_is_compared_with_its_base_in_its_own_environment(data_dir: Path, database_url: str) -> None:
@@ -115,12 +122,12 @@ async def test_a_run_is_compared_with_its_base_in_its_own_environment(data_dir: 
             "/learn-loop", json={"iterations": 2, "evaluation": {"seed": 7}, "max_turns": 3, "model": {"name": "m"}}
         )
         run = await run_with(client, posted.json()["run_id"], "completed")
-        found = await ended(client, await _start(client, run_id=run["run_id"], scenarios=2))
-        assert found["status"] == "completed"
-        request = found["request"]
+        evaluation = await ended(client, await _start(client, run_id=run["run_id"], scenarios=2))
+        assert evaluation["status"] == "completed"
+        request = evaluation["request"]
         assert (request["seed"], request["max_turns"], request["judge"]["name"]) == (7, 3, "reference")
         step = run["best_checkpoint"]["step"]
-        assert [(each["label"], each["model"], each["step"]) for each in request["models"]] == [
+        assert [(model["label"], model["model"], model["step"]) for model in request["models"]] == [
             ("base", TINY, None),
             ("trained", f"learnloop/m@{step}", step),
         ]
@@ -129,11 +136,11 @@ async def test_a_run_is_compared_with_its_base_in_its_own_environment(data_dir: 
 
 
 async def test_a_dead_worker_is_followed_by_one_that_repeats_nothing(data_dir: Path, database_url: str) -> None:
-    held, numbers = asyncio.Event(), itertools.count(1)
+    may_answer, numbers = asyncio.Event(), itertools.count(1)
 
     async def slow(request: Json) -> Reply:
         if next(numbers) > 5:
-            await held.wait()
+            await may_answer.wait()
         return await _clever(request)
 
     async with scripted_chat(slow) as chat:
@@ -144,10 +151,10 @@ async def test_a_dead_worker_is_followed_by_one_that_repeats_nothing(data_dir: P
             await answered(lambda: _rows(database_url, id), lambda rows: len(rows) == 5)
         # The service has stopped in good order: what was finished is there, the rest is for the next one.
         assert len(await _rows(database_url, id)) == 5
-        held.set()
+        may_answer.set()
         async with _service(data_dir, database_url, chat) as client:
-            found = await ended(client, id)
-            assert (found["status"], found["done"], found["report"]["models"][1]["success"]["mean"]) == (
+            evaluation = await ended(client, id)
+            assert (evaluation["status"], evaluation["done"], evaluation["report"]["models"][1]["success"]["mean"]) == (
                 "completed",
                 16,
                 1.0,
@@ -159,17 +166,17 @@ async def test_a_dead_worker_is_followed_by_one_that_repeats_nothing(data_dir: P
 async def _rows(database_url: str, id: str) -> list[Any]:
     engine = make_engine(parse_url(database_url))
     async with engine.connect() as connection:
-        found = await connection.execute(text("SELECT slot FROM trajectory WHERE evaluation_id = :id"), {"id": id})
-        rows = list(found.all())
+        selected = await connection.execute(text("SELECT slot FROM trajectory WHERE evaluation_id = :id"), {"id": id})
+        rows = list(selected.all())
     await engine.dispose()
     return rows
 
 
 async def test_an_evaluation_is_cancelled_and_resumed(data_dir: Path, database_url: str) -> None:
-    held = asyncio.Event()
+    may_answer = asyncio.Event()
 
     async def slow(request: Json) -> Reply:
-        await held.wait()
+        await may_answer.wait()
         return await _clever(request)
 
     async with scripted_chat(slow) as chat, _service(data_dir, database_url, chat) as client:
@@ -185,7 +192,7 @@ async def test_an_evaluation_is_cancelled_and_resumed(data_dir: Path, database_u
             assert (await client.post(f"/evaluations/{running}/cancel")).status_code == 202
             assert (await ended(client, running))["status"] == "cancelled"
         await until(lambda: chat.answering == 0)
-        held.set()
+        may_answer.set()
         assert (await client.post(f"/evaluations/{id}/resume")).json()["status"] in ("queued", "running", "completed")
         assert (await ended(client, id))["status"] == "completed"
         assert (await client.post(f"/evaluations/{id}/resume")).status_code == 409
@@ -207,19 +214,19 @@ async def test_one_that_waits_for_its_model_does_not_hold_up_another(data_dir: P
 
 
 async def test_one_that_hangs_is_ended_and_can_be_resumed(data_dir: Path, database_url: str) -> None:
-    held, numbers = asyncio.Event(), itertools.count()
+    may_answer, numbers = asyncio.Event(), itertools.count()
 
     async def hanging(request: Json) -> Reply:
         if next(numbers):
-            await held.wait()
+            await may_answer.wait()
         return await _clever(request)
 
     settings = {"phase_timeout_s": 3, "lease_s": 1.5}
     async with scripted_chat(hanging) as chat, _service(data_dir, database_url, chat, **settings) as client:
         id = await _start(client, models=[{"model": TINY}], scenarios=3)
-        found = await ended(client, id)
-        assert (found["status"], found["error"]) == ("failed", "the phase evaluate made no progress for 3 s")
-        held.set()
+        evaluation = await ended(client, id)
+        assert (evaluation["status"], evaluation["error"]) == ("failed", "the phase evaluate made no progress for 3 s")
+        may_answer.set()
         assert (await client.post(f"/evaluations/{id}/resume")).status_code == 202
         assert (await ended(client, id))["status"] == "completed"
         assert len(await _rows(database_url, id)) == 3
@@ -228,10 +235,10 @@ async def test_one_that_hangs_is_ended_and_can_be_resumed(data_dir: Path, databa
 async def test_one_whose_service_was_killed_goes_on_in_the_next(data_dir: Path, database_url: str) -> None:
     """The next service holds the data directory, so it knows that the first one's worker is dead: it does not wait for
     the lease."""
-    held = asyncio.Event()
+    may_answer = asyncio.Event()
 
     async def slow(request: Json) -> Reply:
-        await held.wait()
+        await may_answer.wait()
         return await _clever(request)
 
     async with scripted_chat(slow) as chat:
@@ -244,25 +251,25 @@ async def test_one_whose_service_was_killed_goes_on_in_the_next(data_dir: Path, 
         async with engine.begin() as connection:
             await connection.execute(text(f"UPDATE evaluation_job SET {as_sigkill_leaves_it}"), {"owner": killed})
         await engine.dispose()
-        held.set()
+        may_answer.set()
         async with _service(data_dir, database_url, chat, lease_s=3600) as client:
             assert (await ended(client, id))["status"] == "completed"
 
 
 async def test_a_blocked_service_keeps_its_evaluation(data_dir: Path, database_url: str) -> None:
     """The heartbeat is on a separate thread. The reply is made on the service's event loop."""
-    kept: list[bool] = []
+    was_held: list[bool] = []
 
     async def blocking(request: Json) -> Reply:
-        kept.append(held_past_its_lease(database_url, "evaluation_job"))
+        was_held.append(held_past_its_lease(database_url, "evaluation_job"))
         return await _clever(request)
 
     async with scripted_chat(blocking) as chat, _service(data_dir, database_url, chat, lease_s=1) as client:
         id = await _start(client, models=[{"model": TINY}], scenarios=1)
         assert (await ended(client, id))["status"] == "completed"
         events = (await client.get(f"/evaluations/{id}/events")).json()["items"]
-    assert kept == [True]
-    assert [each["type"] for each in events].count("evaluation.started") == 1
+    assert was_held == [True]
+    assert [event["type"] for event in events].count("evaluation.started") == 1
 
 
 async def test_a_prompted_model_that_fails_at_times_has_figures(data_dir: Path, database_url: str) -> None:
@@ -274,9 +281,9 @@ async def test_a_prompted_model_that_fails_at_times_has_figures(data_dir: Path, 
 
     async with scripted_chat(unsteady) as chat, _service(data_dir, database_url, chat) as client:
         models = [_prompted("clever"), _prompted("broken")]
-        found = await ended(client, await _start(client, models=models, scenarios=2, concurrency=1))
-        assert (found["status"], found["error"]) == ("completed", None)
-        unsteady_one = found["report"]["models"][1]
+        evaluation = await ended(client, await _start(client, models=models, scenarios=2, concurrency=1))
+        assert (evaluation["status"], evaluation["error"]) == ("completed", None)
+        unsteady_one = evaluation["report"]["models"][1]
         assert (unsteady_one["errors"], unsteady_one["error"]) == ({"failed": 1}, None)
         assert unsteady_one["difference"]["success"]["mean"] == -0.5
 
@@ -293,29 +300,33 @@ async def test_a_model_that_never_answers_has_no_figures(data_dir: Path, databas
     async with scripted_chat(refusing) as chat, _service(data_dir, database_url, chat) as client:
         arguments = ["eval", "--model", TINY, "--prompted", "openai/clever", "--prompted", "openai/broken"]
         arguments += ["--scenarios", "2", "--url", str(client.base_url)]
-        shown = await asyncio.to_thread(CliRunner().invoke, app, arguments)
-        said = "openai/broken has no figures: none of its 2 rollouts got an answer: "
+        invocation = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+        complaint = "openai/broken has no figures: none of its 2 rollouts got an answer: "
         reason = "HTTP 401: Incorrect API key provided: [key]"
-        terminal = " ".join(shown.stdout.split())
-        assert (shown.exit_code, said in terminal, reason in terminal) == (1, True, True), shown.output
+        terminal = " ".join(invocation.stdout.split())
+        assert (invocation.exit_code, complaint in terminal, reason in terminal) == (1, True, True), invocation.output
 
         [listed] = (await client.get("/evaluations")).json()["items"]
         path = f"/evaluations/{listed['evaluation_id']}"
-        found = (await client.get(path)).json()
-        assert found["status"] == "failed"
-        assert found["error"].startswith(said)
-        assert found["error"].endswith(reason)
-        base, clever, broken = found["report"]["models"]
+        evaluation = (await client.get(path)).json()
+        assert evaluation["status"] == "failed"
+        assert evaluation["error"].startswith(complaint)
+        assert evaluation["error"].endswith(reason)
+        base, clever, broken = evaluation["report"]["models"]
         assert (base["error"], clever["success"]["mean"], clever["difference"]["success"]["mean"]) == (None, 1.0, 1.0)
         figures = ("success", "reward", "sources", "turns", "prompt_tokens", "seconds_p50", "cost_usd")
         assert [broken[name] for name in figures] == [None] * len(figures)
         assert (broken["difference"]["success"], broken["rollouts"], broken["errors"]) == (None, 2, {"failed": 2})
-        assert found["error"].endswith(broken["error"])
+        assert evaluation["error"].endswith(broken["error"])
         assert reason in (await client.get(f"{path}/report")).text
         assert "no figures" in (await client.get(f"{path}/report", params={"form": "svg"})).text
         last = (await client.get(f"{path}/events")).json()["items"][-1]
-        assert (last["type"], last["data"]["error"]) == ("evaluation.failed", found["error"])
-        assert [each["success"] and each["success"]["mean"] for each in last["data"]["models"]] == [0.0, 1.0, None]
+        assert (last["type"], last["data"]["error"]) == ("evaluation.failed", evaluation["error"])
+        assert [figure["success"] and figure["success"]["mean"] for figure in last["data"]["models"]] == [
+            0.0,
+            1.0,
+            None,
+        ]
 
         # With the right key only its own rollouts are made again.
         is_right.set()
@@ -337,8 +348,8 @@ async def test_a_missing_key_is_a_warning_where_the_server_may_need_none(data_di
         async def warnings(path: str, **request: Any) -> list[str]:
             posted = await client.post(path, json=request)
             assert posted.status_code == 202, posted.text
-            found: list[str] = posted.json()["warnings"]
-            return found
+            texts: list[str] = posted.json()["warnings"]
+            return texts
 
         correctness = {"name": "correctness", "config": {"model": "local"}}
         models = [{"model": TINY}, {"prompted": "local"}]
@@ -400,9 +411,9 @@ async def test_the_command_compares_and_writes_the_report(data_dir: Path, databa
 
         out = data_dir / "report"
         compared = ("--model", TINY, "--prompted", "openai/clever")
-        made = await command("eval", *compared, "--scenarios", "3", "--output", str(out))
-        assert made.exit_code == 0, made.output
-        assert "+100 [+100, +100]" in made.stdout
+        evaluated = await command("eval", *compared, "--scenarios", "3", "--output", str(out))
+        assert evaluated.exit_code == 0, evaluated.output
+        assert "+100 [+100, +100]" in evaluated.stdout
         document = json.loads((out / "report.json").read_text())
         id = document["evaluation_id"]
         assert "openai/clever" in (out / "report.md").read_text()
@@ -413,8 +424,8 @@ async def test_the_command_compares_and_writes_the_report(data_dir: Path, databa
             one = data_dir / option / "one.md"
             assert (await command("evaluations", "show", id, option, str(one))).exit_code == 0
             assert one.read_text() == (out / "report.md").read_text()
-        shown = await command("evaluations", "show", id, "--json")
-        assert json.loads(shown.stdout)["report"] == document["report"]
+        displayed = await command("evaluations", "show", id, "--json")
+        assert json.loads(displayed.stdout)["report"] == document["report"]
         assert id in (await command("evaluations", "list")).stdout
         assert "is deleted" in (await command("evaluations", "delete", id)).stdout
         refused = await command("evaluations", "cancel", id)
@@ -438,8 +449,8 @@ async def test_a_budget_pauses_it_and_a_higher_one_goes_on(data_dir: Path, datab
         some = await ended(client, id)
         assert (some["status"], 0 < len(chat.requests) < 8) == ("paused", True)
         used = sum(
-            each["prompt_tokens"] + each["completion_tokens"]
-            for each in (await client.get(f"{path}/trajectories")).json()["items"]
+            rollout["prompt_tokens"] + rollout["completion_tokens"]
+            for rollout in (await client.get(f"{path}/trajectories")).json()["items"]
         )
         assert f": {used} are used" in some["wait_reason"]
 
@@ -467,7 +478,7 @@ async def test_what_happens_to_it_is_logged_and_sent(data_dir: Path, database_ur
         id = await _start(client, models=[{"model": TINY, "label": "base"}], **SMALL)
         await ended(client, id)
         events = (await client.get(f"/evaluations/{id}/events")).json()["items"]
-        assert [(each["seq"], each["type"]) for each in events] == [
+        assert [(event["seq"], event["type"]) for event in events] == [
             (1, "evaluation.created"),
             (2, "evaluation.started"),
             (3, "evaluation.completed"),
@@ -477,13 +488,13 @@ async def test_what_happens_to_it_is_logged_and_sent(data_dir: Path, database_ur
         assert (model["label"], model["success"]["mean"]) == ("base", 0.0)
 
         await until(lambda: len(frontend.received) == 3)
-        sent = list(frontend.bodies())
-        assert [(each["evaluation_id"], each["seq"], each["type"]) for each in sent] == [
-            (id, each["seq"], each["type"]) for each in events
+        documents = list(frontend.bodies())
+        assert [(body["evaluation_id"], body["seq"], body["type"]) for body in documents] == [
+            (id, event["seq"], event["type"]) for event in events
         ]
-        assert not any("run_id" in each for each in sent)
+        assert not any("run_id" in body for body in documents)
         listed = (await client.get(f"/webhooks/{endpoint['id']}/deliveries")).json()["items"]
-        assert {(each["run_id"], each["evaluation_id"]) for each in listed} == {("", id)}
+        assert {(delivery["run_id"], delivery["evaluation_id"]) for delivery in listed} == {("", id)}
         again = await client.post(f"/webhooks/deliveries/{listed[0]['id']}/redeliver")
         assert again.status_code == 202, again.text
         await until(lambda: len(frontend.received) == 4)
@@ -495,13 +506,13 @@ async def test_details_of_old_ones_are_deleted_but_not_their_figures(data_dir: P
         id = await _start(client, models=[{"model": TINY}], **SMALL)
         before = await ended(client, id)
         engine = make_engine(parse_url(database_url))
-        kept = settings_for(data_dir, database_url, keep_trajectories_days=7, keep_events_days=7)
+        settings = settings_for(data_dir, database_url, keep_trajectories_days=7, keep_events_days=7)
         try:
-            await prune(make_database(engine), kept)
+            await prune(make_database(engine), settings)
             assert len((await client.get(f"/evaluations/{id}/trajectories")).json()["items"]) == 8
             async with engine.begin() as connection:
                 await connection.execute(text("UPDATE evaluation_job SET finished_at = now() - interval '8 days'"))
-            await prune(make_database(engine), kept)
+            await prune(make_database(engine), settings)
         finally:
             await engine.dispose()
         for part in ("trajectories", "events"):
@@ -520,18 +531,21 @@ async def test_it_is_published_to_weave_after_it_has_completed(data_dir: Path, d
         ):
             models = [{"model": TINY, "label": "base"}, _prompted("clever")]
             id = await _start(client, models=models, scenarios=2)
-            done = await ended(client, id)
-            assert (done["status"], done["weave"]["state"]) == ("completed", "due")
+            evaluation = await ended(client, id)
+            assert (evaluation["status"], evaluation["weave"]["state"]) == ("completed", "due")
             published = await _published(client, id)
             assert published["state"] == "published", published["error"]
             assert all(url.startswith(weave.url) for url in published["urls"].values())
     summaries = weave.summaries()
-    assert {label: each["success"]["mean"] for label, each in summaries.items()} == {"base": 0.0, "openai/clever": 1.0}
+    assert {label: summary["success"]["mean"] for label, summary in summaries.items()} == {
+        "base": 0.0,
+        "openai/clever": 1.0,
+    }
     assert weave.count("Model.predict") == 4
     assert weave.count("success") == 4
-    sent = "\n".join(body for path, body in weave.received if "otel" not in path)
-    assert "sk-prompted" not in sent
-    assert chat.requests[0]["messages"][0]["content"] not in sent  # figures and answers, not conversations
+    bodies = "\n".join(body for path, body in weave.received if "otel" not in path)
+    assert "sk-prompted" not in bodies
+    assert chat.requests[0]["messages"][0]["content"] not in bodies  # figures and answers, not conversations
 
 
 async def test_weave_that_refuses_fails_nothing(data_dir: Path, database_url: str) -> None:
@@ -544,7 +558,7 @@ async def test_weave_that_refuses_fails_nothing(data_dir: Path, database_url: st
             async def ask() -> Json:
                 return (await client.get(f"/evaluations/{id}")).raise_for_status().json()["weave"]
 
-            refused = await answered(ask, lambda found: found["error"] is not None)
+            refused = await answered(ask, lambda publication: publication["error"] is not None)
             assert (refused["state"], "401" in refused["error"]) == ("due", True)
 
 
@@ -552,4 +566,6 @@ async def _published(client: httpx.AsyncClient, id: str) -> Json:
     async def ask() -> Json:
         return (await client.get(f"/evaluations/{id}")).raise_for_status().json()["weave"]
 
-    return await answered(ask, lambda found: found["state"] == "published" or found["error"], timeout_s=120)
+    return await answered(
+        ask, lambda publication: publication["state"] == "published" or publication["error"], timeout_s=120
+    )

@@ -25,9 +25,9 @@ _EVENTS = 60
 _ENDS = "event: run.cancelled"
 
 
-async def one_stream(client: httpx.AsyncClient, path: str, seen: list[int], enough: Callable[[], bool]) -> bool:
-    """Read one stream into `seen`, from the event after the last one; whether the run's end was seen."""
-    headers = {"accept": "text/event-stream"} | ({"last-event-id": str(seen[-1])} if seen else {})
+async def one_stream(client: httpx.AsyncClient, path: str, numbers: list[int], enough: Callable[[], bool]) -> bool:
+    """Read one stream into `numbers`, from the event after the last one; whether the run's end was seen."""
+    headers = {"accept": "text/event-stream"} | ({"last-event-id": str(numbers[-1])} if numbers else {})
     patient = httpx.Timeout(60)
     async with client.stream("GET", path, headers=headers, timeout=patient) as response:
         if response.status_code == 204:
@@ -38,7 +38,7 @@ async def one_stream(client: httpx.AsyncClient, path: str, seen: list[int], enou
         over = False
         async for line in response.aiter_lines():
             if line.startswith("id: "):
-                seen.append(int(line[4:]))
+                numbers.append(int(line[4:]))
             over |= line == _ENDS
             if not line and not over and enough():  # between two events: the client drops its connection
                 return False
@@ -47,11 +47,11 @@ async def one_stream(client: httpx.AsyncClient, path: str, seen: list[int], enou
 
 async def subscribe(clients: list[httpx.AsyncClient], path: str, rng: random.Random) -> tuple[list[int], int]:
     """Follow a run to its end, dropping the connection at random; what was seen, and over how many connections."""
-    seen: list[int] = []
+    numbers: list[int] = []
     connections = 1
-    while not await one_stream(rng.choice(clients), path, seen, lambda: rng.random() < 0.03):
+    while not await one_stream(rng.choice(clients), path, numbers, lambda: rng.random() < 0.03):
         connections += 1
-    return seen, connections
+    return numbers, connections
 
 
 async def happen(database: Database, run_id: str, count: int) -> None:
@@ -133,9 +133,9 @@ async def test_a_key_has_so_many_streams_and_no_more(data_dir: Path, database_ur
         path = f"/runs/{run_id}/events"
         base_url = service.client.base_url
         async with httpx.AsyncClient(base_url=base_url, limits=limits, timeout=60, trust_env=False) as client:
-            async with AsyncExitStack() as held:
+            async with AsyncExitStack() as open_streams:
                 for _ in range(STREAMS_PER_KEY):
-                    stream = await held.enter_async_context(_open(client, path, greedy))
+                    stream = await open_streams.enter_async_context(_open(client, path, greedy))
                     assert stream.status_code == 200
                 for _ in range(20):
                     async with _open(client, path, greedy) as refused:
@@ -148,4 +148,4 @@ async def test_a_key_has_so_many_streams_and_no_more(data_dir: Path, database_ur
                 async with _open(client, path, greedy) as stream:
                     return stream.status_code
 
-            await answered(status, lambda found: found == 200)  # those that hung up have left their places
+            await answered(status, lambda code: code == 200)  # those that hung up have left their places

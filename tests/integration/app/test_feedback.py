@@ -48,8 +48,8 @@ class Outside:
 
     async def batch(self, *events: dict[str, Any], **more: Any) -> Any:
         """The reply to a batch; events without an id get one."""
-        made = [{"event_id": str(ULID())} | event for event in events]
-        return (await self.client.post("/feedback", json={"events": made} | more)).raise_for_status().json()
+        identified = [{"event_id": str(ULID())} | event for event in events]
+        return (await self.client.post("/feedback", json={"events": identified} | more)).raise_for_status().json()
 
     async def items(self, run_id: str, what: str = "", **params: Any) -> list[Any]:
         page = await self.client.get(f"/runs/{run_id}/feedback{what}", params=params)
@@ -60,7 +60,7 @@ class Outside:
         async with self.database() as tx:
             run = await tx.get_one(Run, run_id)
         source = StoredFeedback(self.database, asyncio.get_running_loop(), run)
-        return {each.trajectory_id: each for each in await source.evidence()}
+        return {item.trajectory_id: item for item in await source.evidence()}
 
 
 @asynccontextmanager
@@ -75,8 +75,8 @@ async def _outside(data_dir: Path, database_url: str, **more: Any) -> AsyncItera
 
 @pytest.fixture
 async def outside(data_dir: Path, database_url: str) -> AsyncIterator[Outside]:
-    async with _outside(data_dir, database_url) as made:
-        yield made
+    async with _outside(data_dir, database_url) as world:
+        yield world
 
 
 def _problem(response: httpx.Response, status: int) -> str:
@@ -87,20 +87,20 @@ def _problem(response: httpx.Response, status: int) -> str:
 
 async def test_the_furthest_outcome_counts_however_late_it_comes(outside: Outside) -> None:
     run_id = await make_run(outside.database)
-    shown = await outside.email(run_id, shown_after=2)
-    taken = (await outside.post(type="call_booked", trajectory_id=shown)).raise_for_status().json()
-    assert taken == {"accepted": 1, "duplicates": 0, "rejected": [], "links": {run_id: f"/runs/{run_id}/feedback"}}
+    email_id = await outside.email(run_id, shown_after=2)
+    accepted = (await outside.post(type="call_booked", trajectory_id=email_id)).raise_for_status().json()
+    assert accepted == {"accepted": 1, "duplicates": 0, "rejected": [], "links": {run_id: f"/runs/{run_id}/feedback"}}
     # The run's frontend knows no trajectories, only the run and the iteration; and it is late.
     early = "2026-03-14T09:30:00+01:00"
     (await outside.post(type="opened", run_id=run_id, iteration=2, occurred_at=early)).raise_for_status()
-    assert (await outside.evidence(run_id))[shown] == Evidence(shown, frozenset("ab"), 0.6, 0.0, 0.0)
+    assert (await outside.evidence(run_id))[email_id] == Evidence(email_id, frozenset("ab"), 0.6, 0.0, 0.0)
     listed = await outside.items(run_id)
-    assert [each["type"] for each in listed] == ["opened", "call_booked"]
+    assert [event["type"] for event in listed] == ["opened", "call_booked"]
     assert datetime.fromisoformat(listed[0]["occurred_at"]) == datetime(2026, 3, 14, 8, 30, tzinfo=UTC)
-    assert listed[0] | {"trajectory_id": shown, "iteration": 2, "source": "api", "over": None} == listed[0]
+    assert listed[0] | {"trajectory_id": email_id, "iteration": 2, "source": "api", "over": None} == listed[0]
     assert await outside.items(run_id, "/emails") == [
         {
-            "trajectory_id": shown,
+            "trajectory_id": email_id,
             "kind": "showcase",
             "iteration": 2,
             "online": 0.6,
@@ -120,9 +120,9 @@ async def test_people_prefer_one_email_to_another(outside: Outside) -> None:
         {"type": "thumbs_down", "trajectory_id": better},
         {"type": "preferred", "trajectory_id": better, "over": worse},
     )
-    known = await outside.evidence(run_id)
-    assert (known[better].wins, known[better].losses, known[better].online) == (1.5, 1.0, None)
-    assert (known[worse].wins, known[worse].losses, known[worse].online) == (0.25, 1.5, None)
+    by_email = await outside.evidence(run_id)
+    assert (by_email[better].wins, by_email[better].losses, by_email[better].online) == (1.5, 1.0, None)
+    assert (by_email[worse].wins, by_email[worse].losses, by_email[worse].online) == (0.25, 1.5, None)
 
 
 async def test_an_event_that_comes_twice_counts_once(outside: Outside) -> None:
@@ -159,12 +159,12 @@ async def test_one_event_sent_by_many_at_once_is_one_row(outside: Outside) -> No
 
 async def test_two_services_with_the_same_events_do_not_wait_for_each_other(outside: Outside) -> None:
     run_id = await make_run(outside.database)
-    sent = await outside.email(run_id)
-    events = [{"event_id": f"e{n}", "type": "opened", "trajectory_id": sent} for n in range(3)]
+    email_id = await outside.email(run_id)
+    events = [{"event_id": f"e{n}", "type": "opened", "trajectory_id": email_id} for n in range(3)]
     async with outside.database.begin() as another:
         await another.execute(insert(Feedback), [_stored(run_id, events[0])])
         posting = asyncio.create_task(outside.batch(*events[::-1]))
-        await answered(lambda: another.execute(WAITING), lambda found: found.scalar_one())
+        await answered(lambda: another.execute(WAITING), lambda waiting: waiting.scalar_one())
         await another.execute(insert(Feedback), [_stored(run_id, event) for event in events[1:]])
     assert (await posting)["duplicates"] == 3
 
@@ -180,34 +180,34 @@ def _stored(run_id: str, event: dict[str, Any]) -> dict[str, Any]:
 
 async def test_of_a_batch_the_good_events_are_kept_and_the_bad_told(outside: Outside) -> None:
     run_id = await make_run(outside.database)
-    shown = await outside.email(run_id, shown_after=1)
+    email_id = await outside.email(run_id, shown_after=1)
     unwritten = await make_trajectory(outside.database, run_id, {"email": None})
     soon = (datetime.now(UTC) + timedelta(minutes=10)).isoformat()
     reply = await outside.batch(
-        {"event_id": "good", "type": "opened", "trajectory_id": shown},
+        {"event_id": "good", "type": "opened", "trajectory_id": email_id},
         {"event_id": "unknown", "type": "opened", "trajectory_id": "nobody"},
         {"event_id": "unwritten", "type": "sent", "trajectory_id": unwritten},
         {"event_id": "no showcase", "type": "sent", "run_id": run_id, "iteration": 7},
         {"event_id": "no run", "type": "sent", "run_id": "01K", "iteration": 1},
-        {"event_id": "itself", "type": "preferred", "trajectory_id": shown, "over": shown},
-        {"event_id": "over nobody", "type": "preferred", "trajectory_id": shown, "over": "nobody"},
-        {"event_id": "soon", "type": "sent", "trajectory_id": shown, "occurred_at": soon},
-        {"event_id": "good", "type": "opened", "trajectory_id": shown},
-        {"event_id": "good", "type": "replied", "trajectory_id": shown},
+        {"event_id": "itself", "type": "preferred", "trajectory_id": email_id, "over": email_id},
+        {"event_id": "over nobody", "type": "preferred", "trajectory_id": email_id, "over": "nobody"},
+        {"event_id": "soon", "type": "sent", "trajectory_id": email_id, "occurred_at": soon},
+        {"event_id": "good", "type": "opened", "trajectory_id": email_id},
+        {"event_id": "good", "type": "replied", "trajectory_id": email_id},
         {"event_id": "last", "type": "replied", "run_id": run_id, "iteration": 1},
     )
     assert (reply["accepted"], reply["duplicates"]) == (2, 1)
-    told = {each["event_id"]: each["detail"] for each in reply["rejected"]}
-    assert [each["index"] for each in reply["rejected"]] == [1, 2, 3, 4, 5, 6, 7, 9]
-    assert "no trajectory 'nobody'" in told["unknown"]
-    assert "no trajectory 'nobody'" in told["over nobody"]
-    assert "has no email" in told["unwritten"]
-    assert "Run '01K' has no sample email" in told["no run"]
-    assert "iteration 7" in told["no showcase"]
-    assert "over itself" in told["itself"]
-    assert "future" in told["soon"]
-    assert "different type" in told["good"]
-    assert {each["event_id"] for each in await outside.items(run_id)} == {"good", "last"}
+    reasons = {rejection["event_id"]: rejection["detail"] for rejection in reply["rejected"]}
+    assert [rejection["index"] for rejection in reply["rejected"]] == [1, 2, 3, 4, 5, 6, 7, 9]
+    assert "no trajectory 'nobody'" in reasons["unknown"]
+    assert "no trajectory 'nobody'" in reasons["over nobody"]
+    assert "has no email" in reasons["unwritten"]
+    assert "Run '01K' has no sample email" in reasons["no run"]
+    assert "iteration 7" in reasons["no showcase"]
+    assert "over itself" in reasons["itself"]
+    assert "future" in reasons["soon"]
+    assert "different type" in reasons["good"]
+    assert {event["event_id"] for event in await outside.items(run_id)} == {"good", "last"}
 
 
 async def test_one_event_that_cannot_be_taken_is_a_problem(outside: Outside) -> None:
@@ -288,14 +288,14 @@ async def test_invented_events_are_shown_as_such(outside: Outside) -> None:
     await outside.batch({"type": "opened", "trajectory_id": invented}, source="simulator")
     (await outside.post(type="sent", trajectory_id=invented)).raise_for_status()
     (await outside.post(type="replied", trajectory_id=real)).raise_for_status()
-    assert [each["source"] for each in await outside.items(run_id)] == ["api", "api", "simulator"]
-    assert {each["trajectory_id"]: each["simulated"] for each in await outside.items(run_id, "/emails")} == {
+    assert [event["source"] for event in await outside.items(run_id)] == ["api", "api", "simulator"]
+    assert {row["trajectory_id"]: row["simulated"] for row in await outside.items(run_id, "/emails")} == {
         real: False,
         invented: True,
     }
-    known = await outside.evidence(run_id)
-    assert known[invented].simulated
-    assert not known[real].simulated
+    by_email = await outside.evidence(run_id)
+    assert by_email[invented].simulated
+    assert not by_email[real].simulated
 
 
 async def test_evidence_is_of_all_runs_on_the_same_graph(outside: Outside) -> None:
@@ -308,12 +308,12 @@ async def test_evidence_is_of_all_runs_on_the_same_graph(outside: Outside) -> No
         await make_run(outside.database, environment="email_search", graph=graph),
         await make_run(outside.database, graph=graph, project="another"),
     ]
-    sent = [await outside.email(run_id) for run_id in (*runs, None)]
-    await outside.batch(*({"type": "opened", "trajectory_id": id} for id in sent))
+    emails = [await outside.email(run_id) for run_id in (*runs, None)]
+    await outside.batch(*({"type": "opened", "trajectory_id": id} for id in emails))
     heard = [list(await outside.evidence(run_id)) for run_id in runs]
-    assert heard == [[sent[1], sent[0]], [sent[1], sent[0]], [sent[2]], [sent[3]], [sent[4]], [sent[5]]]
+    assert heard == [[emails[1], emails[0]], [emails[1], emails[0]], [emails[2]], [emails[3]], [emails[4]], [emails[5]]]
     # One without a graph and one whose graph is null are both on synthetic graphs.
-    assert await _with_null_graph(outside) == {sent[3]}
+    assert await _with_null_graph(outside) == {emails[3]}
 
 
 async def _with_null_graph(outside: Outside) -> set[str]:
@@ -326,14 +326,14 @@ async def _with_null_graph(outside: Outside) -> set[str]:
 
 async def test_lists_come_in_pages(outside: Outside) -> None:
     run_id = await make_run(outside.database)
-    sent = [await outside.email(run_id) for _ in range(5)]
-    await outside.batch(*({"type": "opened", "trajectory_id": id} for id in sent))
+    emails = [await outside.email(run_id) for _ in range(5)]
+    await outside.batch(*({"type": "opened", "trajectory_id": id} for id in emails))
     for what in ("", "/emails"):
         path = f"/runs/{run_id}/feedback{what}"
         first = (await outside.client.get(path, params={"limit": 3})).json()
         rest = (await outside.client.get(path, params={"limit": 3, "cursor": first["next_cursor"]})).json()
         assert (len(first["items"]), len(rest["items"]), rest["next_cursor"]) == (3, 2, None)
-        assert {each["trajectory_id"] for each in first["items"] + rest["items"]} == set(sent)
+        assert {item["trajectory_id"] for item in first["items"] + rest["items"]} == set(emails)
 
 
 async def test_groups_that_are_judged_at_once_hear_the_same(outside: Outside) -> None:
@@ -344,7 +344,7 @@ async def test_groups_that_are_judged_at_once_hear_the_same(outside: Outside) ->
     source = StoredFeedback(outside.database, asyncio.get_running_loop(), run)
     first, *others = await asyncio.gather(*(source.evidence() for _ in range(20)))
     assert len(first) == 1
-    assert all(each is first for each in others)
+    assert all(heard is first for heard in others)
 
 
 async def test_the_judge_of_a_run_hears_it(outside: Outside, data_dir: Path, database_url: str) -> None:
@@ -394,8 +394,8 @@ async def test_neither_order_nor_repetition_changes_the_evidence(
             order.shuffle(posted)
             await outside.batch(*posted[:cut])
         await outside.batch(*posted)
-        known = await outside.evidence(run_id)
-        heard.append([(each.online, each.wins, each.losses) for id in emails if (each := known.get(id))])
+        by_email = await outside.evidence(run_id)
+        heard.append([(figures.online, figures.wins, figures.losses) for id in emails if (figures := by_email.get(id))])
     assert heard[0] == heard[1]
     reached = [ONLINE[type] for type, which, _ in events if type in ONLINE and which == 0]
     assert (heard[0][0][0] if reached else None) == max(reached, default=None)
@@ -450,7 +450,7 @@ async def test_feedback_on_a_user_needs_a_name_that_was_promoted(outside: Outsid
     unknown = await outside.post(type="thumbs_up", user="customer 17", model="mail/other")
     assert _problem(unknown, 404) == "No checkpoint was ever promoted to 'mail/other'."
     batch = await outside.batch({"type": "thumbs_up", **USER}, {"type": "thumbs_up", **USER, "model": "mail/other"})
-    assert (batch["accepted"], [each["index"] for each in batch["rejected"]]) == (1, [1])
+    assert (batch["accepted"], [rejection["index"] for rejection in batch["rejected"]]) == (1, [1])
 
 
 @pytest.mark.parametrize(
@@ -495,9 +495,11 @@ async def test_a_withdrawn_event_is_not_evidence(outside: Outside) -> None:
     [after] = await outside.items(run_id, "/emails")
     assert (after["trajectory_id"], after["wins"], after["online"]) == (liked, 1.0, None)
     evidence = await outside.evidence(run_id)
-    assert [(id, each.wins, each.losses, each.online) for id, each in evidence.items()] == [(liked, 1.0, 0.0, None)]
+    assert [(id, figures.wins, figures.losses, figures.online) for id, figures in evidence.items()] == [
+        (liked, 1.0, 0.0, None)
+    ]
     listed = await outside.items(run_id)
-    assert [(each["event_id"], each["name"], each["value"]) for each in listed] == [
+    assert [(event["event_id"], event["name"], event["value"]) for event in listed] == [
         ("4", "resolved", 1.0),
         ("1", None, None),
     ]
@@ -518,4 +520,4 @@ async def test_an_early_withdrawal_with_another_subject_has_no_effect(outside: O
     one, other = await outside.email(run_id), await outside.email(run_id)
     await outside.post(type="withdrawn", withdraws="1", trajectory_id=other)
     await outside.post(event_id="1", type="thumbs_up", trajectory_id=one)
-    assert [each["event_id"] for each in await outside.items(run_id)] == ["1"]
+    assert [event["event_id"] for event in await outside.items(run_id)] == ["1"]

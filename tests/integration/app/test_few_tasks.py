@@ -57,18 +57,20 @@ async def test_six_validation_and_three_test_tasks_are_counted_as_such_everywher
         assert (stored["scenarios"], stored["test_scenarios"], stored["seed"]) == (6, 3, 0)
         limits = "evaluation.test_scenarios is 64, and the environment has 3 test scenarios: each is used once."
         assert (limits in accepted["warnings"]) == bool(asked)
-        assert {(each["split"], each["scenarios"]) for each in run["evaluations"]} == set(counts.items())
+        assert {(evaluation["split"], evaluation["scenarios"]) for evaluation in run["evaluations"]} == set(
+            counts.items()
+        )
         path = f"/runs/{run['run_id']}"
-        made = (await get(client, f"{path}/trajectories?kind=evaluation&iteration=0&limit=200"))["items"]
-        assert len(made) == (6 + 3) * 3, "each task once greedy and twice sampled"
-        assert set(Counter((each["scenario_id"], each["mode"]) for each in made).values()) == {1, 2}
+        baseline = (await get(client, f"{path}/trajectories?kind=evaluation&iteration=0&limit=200"))["items"]
+        assert len(baseline) == (6 + 3) * 3, "each task once greedy and twice sampled"
+        assert set(Counter((rollout["scenario_id"], rollout["mode"]) for rollout in baseline).values()) == {1, 2}
         assert (run["verdict"]["on"]["scenarios"], "6 validation scenarios" in run["verdict"]["text"]) == (6, True)
         assert (await get(client, f"{path}/verify"))["ok"]
-        shown = (await run_command(client, "show", run["run_id"])).stdout
-        assert "6 held-out tasks (validation)" in shown
-        assert "3 held-out tasks (test)" in shown
+        description = (await run_command(client, "show", run["run_id"])).stdout
+        assert "6 held-out tasks (validation)" in description
+        assert "3 held-out tasks (test)" in description
         expected = accepted["expected"]
-        rollouts = {"baseline": len(made), "training": 2 * 4, "evaluations": 27, "replacements": 0}
+        rollouts = {"baseline": len(baseline), "training": 2 * 4, "evaluations": 27, "replacements": 0}
         assert expected == {"rollouts": rollouts, "seconds": None, "disk_bytes": None}
         assert sum(expected["rollouts"].values()) == run["rollouts"]
         again, _ = await ended(client, body(**asked))
@@ -79,11 +81,11 @@ async def test_six_validation_and_three_test_tasks_are_counted_as_such_everywher
 async def _report_verifies(client: httpx.AsyncClient, run: Any, data_dir: Path) -> None:
     file, url = str(data_dir / "report.html"), ["--url", str(client.base_url)]
     for arguments in ([run["run_id"], "--output", file], ["verify", file]):
-        done = await asyncio.to_thread(CliRunner().invoke, app, ["report", *arguments, *url])
-        assert done.exit_code == 0, done.output
+        invocation = await asyncio.to_thread(CliRunner().invoke, app, ["report", *arguments, *url])
+        assert invocation.exit_code == 0, invocation.output
     content = Path(file).read_text()
     items = read_report(content)["evaluations"]["items"]
-    assert {(each["split"], each["scenarios"]) for each in items} == {("validation", 6), ("test", 3)}
+    assert {(item["split"], item["scenarios"]) for item in items} == {("validation", 6), ("test", 3)}
     assert "of 3 tasks" in content
 
 
@@ -95,14 +97,14 @@ async def test_runs_with_other_seeds_are_evaluated_alike_unless_asked_otherwise(
         small = {"scenarios": 1, "test_scenarios": 1, "samples": 1}
         seeds = [(3, {}), (4, {}), (3, {"seed": 9})]
         runs = [(await ended(client, {**body(**small, **more), "seed": seed}))[1] for seed, more in seeds]
-        first = [each["success"] for each in runs[0]["evaluations"] if each["iteration"] == 0]
-        assert [each["success"] for each in runs[1]["evaluations"] if each["iteration"] == 0] == first
-        ids = [each["run_id"] for each in runs]
+        first = [evaluation["success"] for evaluation in runs[0]["evaluations"] if evaluation["iteration"] == 0]
+        assert [evaluation["success"] for evaluation in runs[1]["evaluations"] if evaluation["iteration"] == 0] == first
+        ids = [run["run_id"] for run in runs]
         alike = await get(client, f"/runs/{ids[0]}/comparison?other={ids[1]}")
-        assert {each["difference"]["scenarios"] for each in alike["held_out"]} == {1}
+        assert {row["difference"]["scenarios"] for row in alike["held_out"]} == {1}
         other = await get(client, f"/runs/{ids[0]}/comparison?other={ids[2]}")
         assert (other["run_held_out_seed"], other["other_held_out_seed"]) == (0, 9)
-        assert {each["difference"] for each in other["held_out"]} == {None}
+        assert {row["difference"] for row in other["held_out"]} == {None}
         printed = (await run_command(client, "compare", ids[0], ids[2])).stdout
         assert "drawn with different seeds (evaluation.seed), A's with 0 and B's with 9" in printed
         assert "different seeds" not in (await run_command(client, "compare", ids[0], ids[1])).stdout

@@ -44,10 +44,16 @@ async def test_scenarios_are_sorted_by_when_they_were_learned(data_dir: Path, da
     async with served(settings_for(data_dir, database_url), ScriptedLoop(held_out=HELD_OUT)) as client:
         run_id = await _ended(client)
         film = await _film(client, run_id)
-        places = [(each["iteration"], each["step"], each["is_kept"]) for each in film["checkpoints"]]
+        places = [
+            (checkpoint["iteration"], checkpoint["step"], checkpoint["is_kept"]) for checkpoint in film["checkpoints"]
+        ]
         assert places == [(0, 0, True), (1, 1, True), (2, 2, True)]
-        assert [each["success"] for each in film["checkpoints"]] == [sum(each) / 7 for each in HELD_OUT.values()]
-        rows = [(each["scenario_id"][-1], each["trend"], each["learned_at"]) for each in film["scenarios"]]
+        assert [checkpoint["success"] for checkpoint in film["checkpoints"]] == [
+            sum(successes) / 7 for successes in HELD_OUT.values()
+        ]
+        rows = [
+            (scenario["scenario_id"][-1], scenario["trend"], scenario["learned_at"]) for scenario in film["scenarios"]
+        ]
         assert rows == [
             ("0", "known", 0),
             ("2", "learned", 1),
@@ -64,7 +70,7 @@ async def test_scenarios_are_sorted_by_when_they_were_learned(data_dir: Path, da
         assert (await _film(client, run_id, split="test"))["checkpoints"] == []
         some: dict[str, Any] = {"kind": "evaluation", "scenario_id": "validation:2", "iteration": [0, 2]}
         frames = (await client.get(f"/runs/{run_id}/trajectories", params=some)).raise_for_status().json()["items"]
-        assert [(each["iteration"], each["success"]) for each in frames] == [(0, False), (2, True)]
+        assert [(frame["iteration"], frame["success"]) for frame in frames] == [(0, False), (2, True)]
         assert (await client.get("/runs/none/film")).status_code == 404
         assert (await client.get(f"/runs/{run_id}/film", params={"split": "all"})).status_code == 422
 
@@ -74,14 +80,14 @@ async def test_what_the_agent_does_differently_is_read_from_its_tool_calls(
 ) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop(held_out=HELD_OUT)) as client:
         run_id = await _ended(client)
-        mine = (Trajectory.run_id == run_id, Trajectory.kind == "evaluation")
+        of_evaluations = (Trajectory.run_id == run_id, Trajectory.kind == "evaluation")
         async with database.begin() as tx:
-            await tx.execute(update(Trajectory).where(*mine).values(messages=_calling(["one"])))
-            late = update(Trajectory).where(*mine, Trajectory.iteration == 2)
+            await tx.execute(update(Trajectory).where(*of_evaluations).values(messages=_calling(["one"])))
+            late = update(Trajectory).where(*of_evaluations, Trajectory.iteration == 2)
             await tx.execute(late.values(messages=_calling(["one", "two"])))
             await tx.execute(update(Checkpoint).where(Checkpoint.step == 1).values(deleted_at=datetime.now(UTC)))
         film = await _film(client, run_id)
-        assert [each["is_kept"] for each in film["checkpoints"]] == [True, False, True]
+        assert [checkpoint["is_kept"] for checkpoint in film["checkpoints"]] == [True, False, True]
         [one] = film["behaviours"]
         assert one["what"] == "the first call is `search_inbox` with at least 2 values in `keywords`"
         assert (one["before"], one["after"], one["points"]["mean"]) == (0, 1, 100)
@@ -95,7 +101,7 @@ async def test_a_long_run_has_a_film_of_bounded_size(data_dir: Path, database_ur
         response = await client.get(f"/runs/{run_id}/film")
         film = response.raise_for_status().json()
         assert (film["checkpoints_total"], len(film["checkpoints"])) == (1_003, MAX_CHECKPOINTS)
-        assert [film["checkpoints"][place]["iteration"] for place in (0, -1)] == [0, 1_002]
+        assert [film["checkpoints"][index]["iteration"] for index in (0, -1)] == [0, 1_002]
         assert len(film["scenarios"][0]["task"]["question"]) <= 201
         assert (film["scenarios_total"], len(film["scenarios"])) == (257, MAX_SCENARIOS)
         assert len(response.content) < 150_000
@@ -109,10 +115,14 @@ async def _lengthen(database: Database, run_id: str, iterations: int, scenarios:
         columns = {column.name: row[column.name] for column in Evaluation.__table__.columns}
         more = [columns | {"iteration": 3 + n, "step": 3 + n} for n in range(iterations)]
         await tx.execute(insert(Evaluation), more)
-        given = {"id": "concat('more-', n)", "scenario_id": "concat('more-', n)", "iteration": str(iterations + 2)}
-        given |= {"step": str(iterations + 2), "scenario": "cast(:scenario AS jsonb)"}
+        expressions = {
+            "id": "concat('more-', n)",
+            "scenario_id": "concat('more-', n)",
+            "iteration": str(iterations + 2),
+        }
+        expressions |= {"step": str(iterations + 2), "scenario": "cast(:scenario AS jsonb)"}
         names = [column.name for column in Trajectory.__table__.columns if column.name != "seq"]
-        values = ", ".join(given.get(name, name) for name in names)
+        values = ", ".join(expressions.get(name, name) for name in names)
         copies = f"""
             INSERT INTO trajectory ({", ".join(names)}) SELECT {values} FROM trajectory, generate_series(1, :many) AS n
             WHERE run_id = :run_id AND iteration = 2 AND trajectory.scenario_id = 'validation:0'
@@ -127,7 +137,7 @@ def _checkpoint(iteration: int) -> FilmCheckpoint:
 
 @pytest.mark.parametrize("count", [0, 1, 2, MAX_CHECKPOINTS, MAX_CHECKPOINTS + 1, 1_000])
 def test_the_first_and_the_last_checkpoint_are_always_shown(count: int) -> None:
-    shown = [each.iteration for each in chosen([_checkpoint(n) for n in range(count)])]
-    assert len(shown) == min(count, MAX_CHECKPOINTS) == len(set(shown))
-    assert shown == sorted(shown)
-    assert not shown or (shown[0], shown[-1]) == (0, count - 1)
+    iterations = [checkpoint.iteration for checkpoint in chosen([_checkpoint(n) for n in range(count)])]
+    assert len(iterations) == min(count, MAX_CHECKPOINTS) == len(set(iterations))
+    assert iterations == sorted(iterations)
+    assert not iterations or (iterations[0], iterations[-1]) == (0, count - 1)

@@ -19,12 +19,12 @@ async def test_the_first_key_closes_a_service_for_good(data_dir: Path, database_
         forwarded = await client.get("/runs", headers={"x-forwarded-for": "203.0.113.9"})
         assert (forwarded.status_code, forwarded.headers["content-type"]) == (403, "application/problem+json")
         assert "x-forwarded-for" in forwarded.json()["detail"]
-        made = (await client.post("/keys", json=_FIRST)).raise_for_status().json()
+        first_key = (await client.post("/keys", json=_FIRST)).raise_for_status().json()
         assert (await client.get("/runs")).status_code == 401
-        key = bearer(made["key"])
+        key = bearer(first_key["key"])
         assert (await client.get("/session", headers=key)).json()["key_required"] is True
         assert (await client.get("/runs", headers=key | {"x-forwarded-for": "203.0.113.9"})).status_code == 200
-        assert (await client.delete(f"/keys/{made['id']}", headers=key)).status_code == 200
+        assert (await client.delete(f"/keys/{first_key['id']}", headers=key)).status_code == 200
     async with served(settings, ScriptedLoop()) as client:
         assert (await client.get("/runs")).status_code == 401  # the only key is revoked, and nobody gets in instead
 

@@ -38,7 +38,7 @@ _EVALUATIONS = st.lists(
         }
     ),
     max_size=6,
-    unique_by=lambda each: tuple(each[name] for name in ("iteration", "step", "split", "mode")),
+    unique_by=lambda row: tuple(row[name] for name in ("iteration", "step", "split", "mode")),
 )
 
 
@@ -57,10 +57,10 @@ async def test_the_figures_in_sql_are_those_of_the_verdict(database_url: str) ->
     columns = (headlines.FIRST, headlines.LATEST, headlines.GAIN, headlines.STATE)
     async with database.begin() as tx:
         await tx.execute(insert(Evaluation), [{"run_id": id, **row, **others} for id in runs for row in runs[id]])
-        found = (await tx.execute(headlines.with_headlines(select(Run.id, *columns)))).all()
+        figures = (await tx.execute(headlines.with_headlines(select(Run.id, *columns)))).all()
     await engine.dispose()
-    assert len(found) == len(runs) >= 20
-    for id, first, latest, gain, state in found:
+    assert len(figures) == len(runs) >= 20
+    for id, first, latest, gain, state in figures:
         expected, heads = verdict(runs[id]), headline(runs[id])
         assert state == expected.state, runs[id]
         assert gain == (expected.points if expected.points is None else pytest.approx(expected.points, abs=0.051))

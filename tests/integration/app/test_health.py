@@ -36,9 +36,9 @@ async def test_a_frozen_engine_is_said_and_holds_up_nobody(data_dir: Path, datab
             waiting = await client.get("/v1/models")
             assert (waiting.status_code, waiting.json()["error"]["message"]) == (503, "The engine does not answer.")
             assert int(waiting.headers["retry-after"]) >= 1
-            code, said = await _status(client, "degraded")
-            assert (code, said["database"], said["engine"]) == (200, "ok", "unresponsive")
-            [part] = said["degraded"]
+            code, health = await _status(client, "degraded")
+            assert (code, health["database"], health["engine"]) == (200, "ok", "unresponsive")
+            [part] = health["degraded"]
             assert (part["part"], part["reason"]) == ("engine", "it does not answer")
             assert (await client.get("/v1/models")).status_code == 503
             os.kill(engine_pid(data_dir), signal.SIGCONT)
@@ -52,9 +52,9 @@ async def test_a_frozen_database_is_said(data_dir: Path) -> None:
     async with served(settings_for(data_dir, None, restart_after_s=0), ScriptedLoop()) as client:
         postmaster = psutil.Process(int((data_dir / "postgres" / "postmaster.pid").read_text().split()[0]))
         processes = freeze(postmaster)
-        code, said = await _status(client, "not ready")
-        assert (code, said["database"]) == (503, "unreachable")
-        assert [part["part"] for part in said["degraded"]] == ["database"]
-        assert "since" in said["degraded"][0]
+        code, health = await _status(client, "not ready")
+        assert (code, health["database"]) == (503, "unreachable")
+        assert [part["part"] for part in health["degraded"]] == ["database"]
+        assert "since" in health["degraded"][0]
         thaw(processes)
         assert (await _status(client, "ready"))[0] == 200

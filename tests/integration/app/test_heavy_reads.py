@@ -45,8 +45,8 @@ async def test_a_table_of_long_rollouts_is_read_in_pieces(database: Database) ->
 async def test_lists_do_not_carry_what_is_long(data_dir: Path, database_url: str, database: Database) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         run_id = await make_run(database)
-        said = {"output": LONG, "finish": "reported", "list": [LONG], "number": 7, "many": {"a": 1}}
-        long, small = [await make_trajectory(database, run_id, outcome) for outcome in (said, _SMALL)]
+        long_outcome = {"output": LONG, "finish": "reported", "list": [LONG], "number": 7, "many": {"a": 1}}
+        long, small = [await make_trajectory(database, run_id, outcome) for outcome in (long_outcome, _SMALL)]
         page = (await client.get(f"/runs/{run_id}/trajectories")).raise_for_status()
         assert len(page.content) < 20_000
         first, second = page.json()["items"]
@@ -60,16 +60,16 @@ async def test_lists_do_not_carry_what_is_long(data_dir: Path, database_url: str
         }
         assert cut["output"] == LONG[:4_000] + "…"
         whole = (await client.get(f"/trajectories/{long}")).raise_for_status().json()
-        assert whole["outcome"] == said
+        assert whole["outcome"] == long_outcome
 
 
 async def test_equal_reads_are_made_once(database_url: str) -> None:
-    reads, made = HeavyReads(parse_url(database_url)), 0
+    reads, read_count = HeavyReads(parse_url(database_url)), 0
 
     async def read(_: Database) -> int:
-        nonlocal made
-        made += 1
-        return made
+        nonlocal read_count
+        read_count += 1
+        return read_count
 
     assert await asyncio.gather(*(reads.cached("a", "key", read) for _ in range(20))) == [1] * 20
     assert await reads.cached("b", "key", read) == 1
@@ -96,10 +96,10 @@ async def test_a_read_that_fails_is_not_kept(database_url: str) -> None:
 async def test_a_heavy_read_waits_for_its_turn_and_nothing_else_does(
     data_dir: Path, database_url: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go_on, held = threading.Event(), threading.Event()
+    go_on, has_begun = threading.Event(), threading.Event()
 
     async def hold(_: Database) -> None:
-        held.set()
+        has_begun.set()
         while not go_on.is_set():
             await asyncio.sleep(0.01)
 
@@ -115,14 +115,14 @@ async def test_a_heavy_read_waits_for_its_turn_and_nothing_else_does(
         run_id = (await client.post("/learn-loop", json={"iterations": 1, "model": {"name": "a"}})).json()["run_id"]
         await run_with(client, run_id, "completed")
         holding = asyncio.create_task(opened[0].do("another", hold))
-        await asyncio.to_thread(held.wait)
-        asked = asyncio.create_task(client.get(f"/runs/{run_id}/{path}"))
+        await asyncio.to_thread(has_begun.wait)
+        request_task = asyncio.create_task(client.get(f"/runs/{run_id}/{path}"))
         for _ in range(3):
             assert (await client.get(f"/runs/{run_id}")).status_code == 200
-        assert not asked.done()
+        assert not request_task.done()
         go_on.set()
         await holding
-        assert (await asked).status_code == 200
+        assert (await request_task).status_code == 200
 
 
 async def test_claims_go_on_while_requests_have_all_connections(data_dir: Path, database_url: str) -> None:
@@ -142,16 +142,16 @@ async def test_slow_readers_of_stored_sets_hold_one_of_them(database_url: str, d
     async with database.begin() as tx:
         await documents.save(tx, sets)
     texts = StoredTexts(HeavyReads(parse_url(database_url)))
-    hashes = [str(each.reference["sha256"]) for each in sets for _ in range(5)]
+    hashes = [str(stored_set.reference["sha256"]) for stored_set in sets for _ in range(5)]
     readers = [await texts.parts(database, "mail", "scenarios", hash) for hash in hashes]
     tracemalloc.start()
     begun = [await anext(reader) for reader in readers]
-    held, _ = tracemalloc.get_traced_memory()
+    memory, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     size = len(sets[0].text)
-    assert held < 2 * size + sum(map(len, begun))
+    assert memory < 2 * size + sum(map(len, begun))
     rest = ["".join([part async for part in reader]) for reader in readers]
     read = [json.loads(first + more) for first, more in zip(begun, rest, strict=True)]
-    assert read == [json.loads(each.text) for each in sets for _ in range(5)]
+    assert read == [json.loads(stored_set.text) for stored_set in sets for _ in range(5)]
     with pytest.raises(documents.UnknownDocument):
         await texts.parts(database, "another", "scenarios", hashes[0])

@@ -24,8 +24,8 @@ from tests.integration.app.served import served, settings_for
 
 @pytest.fixture
 async def service(data_dir: Path, database_url: str) -> AsyncIterator[Keyed]:
-    async with keyed(data_dir, database_url) as made:
-        yield made
+    async with keyed(data_dir, database_url) as keyed_service:
+        yield keyed_service
 
 
 async def _until_answered(client: httpx.AsyncClient, path: str, headers: dict[str, str], body: Any) -> httpx.Response:
@@ -229,9 +229,9 @@ async def test_errors_are_not_kept(service: Keyed, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(RunStore, "create", away)
     _problem(await service.client.post("/learn-loop", headers=headers, json={"iterations": 1}), 503)
     monkeypatch.undo()
-    made = await service.client.post("/learn-loop", headers=headers, json={"iterations": 1})
-    assert made.status_code == 202
-    assert "idempotency-replayed" not in made.headers
+    accepted = await service.client.post("/learn-loop", headers=headers, json={"iterations": 1})
+    assert accepted.status_code == 202
+    assert "idempotency-replayed" not in accepted.headers
 
 
 async def test_the_reply_is_kept_if_the_client_has_gone(service: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,12 +272,12 @@ async def test_replies_of_other_posts_are_kept_word_for_word(service: Keyed) -> 
 
 async def test_a_reply_with_a_secret_is_not_kept(service: Keyed) -> None:
     headers = await service.headers("mail", [Scope.OPERATOR]) | {"idempotency-key": "one"}
-    made = await service.client.post("/keys", headers=headers, json={"name": "ci"})
-    assert made.status_code == 201
+    created = await service.client.post("/keys", headers=headers, json={"name": "ci"})
+    assert created.status_code == 201
     async with service.database() as tx:
         dump = str((await tx.execute(text("SELECT * FROM idempotency_key"))).all())
     assert "201" in dump
-    assert made.json()["key"] not in dump
+    assert created.json()["key"] not in dump
     assert "only once" in _problem(await service.client.post("/keys", headers=headers, json={"name": "ci"}), 409)
     assert len((await service.client.get("/keys", headers=headers)).json()["items"]) == 2
 
@@ -285,8 +285,8 @@ async def test_a_reply_with_a_secret_is_not_kept(service: Keyed) -> None:
 @pytest.mark.parametrize("key", ["", "a b", "a\tb", "x" * 256, "l\u00e9"])
 async def test_a_bad_key_is_refused(service: Keyed, key: str) -> None:
     headers = [(name, value.encode()) for name, value in (await service.headers()).items()]
-    sent = [*headers, ("idempotency-key", key.encode("latin-1"))]
-    _problem(await service.client.post("/learn-loop", headers=sent, json={"iterations": 1}), 422)
+    headers_with_key = [*headers, ("idempotency-key", key.encode("latin-1"))]
+    _problem(await service.client.post("/learn-loop", headers=headers_with_key, json={"iterations": 1}), 422)
     assert await _runs(service) == 0
 
 

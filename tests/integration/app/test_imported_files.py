@@ -28,8 +28,8 @@ SMALL = {
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, postgres: URL) -> Iterator[Service]:
     async def url() -> str:
-        async with database(postgres, MIGRATED, keep=True) as made:
-            return made
+        async with database(postgres, MIGRATED, keep=True) as database_url:
+            return database_url
 
     variables = {"DATABASE_URL": asyncio.run(url())}
     with own_service(tmp_path_factory.mktemp("imports"), waiting=lambda _: None, variables=variables) as running:
@@ -41,20 +41,20 @@ def tickets() -> bytes:
     table = csv.writer(file, delimiter=";")
     table.writerow(["Ticket", "Team"])
     for team, subjects in TEAMS.items():
-        table.writerows([[f"My {subject} in {place}?", team] for subject in subjects for place in PLACES])
+        table.writerows([[f"My {subject} in {city}?", team] for subject in subjects for city in PLACES])
     table.writerow(["", "billing"])
     return ("\ufeff" + file.getvalue()).encode("utf-16-le")
 
 
 def test_a_preview_stores_nothing_and_the_same_file_makes_one_version(service: Service) -> None:
-    shown = service.import_file(tickets(), name="seen", preview=True)
-    assert shown["questions"]["rows"][0] == {"line": 2, "cells": ["My invoice in Lima?", "billing"]}
-    assert (shown["tasks"]["version"], shown["tasks"]["count"]) == (None, 48)
+    previewed = service.import_file(tickets(), name="seen", preview=True)
+    assert previewed["questions"]["rows"][0] == {"line": 2, "cells": ["My invoice in Lima?", "billing"]}
+    assert (previewed["tasks"]["version"], previewed["tasks"]["count"]) == (None, 48)
     assert service.versions("scenarios", "seen") == []
-    made = service.import_file(tickets(), name="seen")
+    imported = service.import_file(tickets(), name="seen")
     again = service.import_file(tickets(), name="seen")
-    assert made["tasks"] == again["tasks"] == shown["tasks"] | {"version": 1}
-    assert made["left_out"] == [{"reason": "it has no question", "count": 1, "lines": [50]}]
+    assert imported["tasks"] == again["tasks"] == previewed["tasks"] | {"version": 1}
+    assert imported["left_out"] == [{"reason": "it has no question", "count": 1, "lines": [50]}]
     [version] = service.versions("scenarios", "seen")
     assert (version["environment"], version["origin"]["source"]) == ("answers", "questions")
 
@@ -81,17 +81,17 @@ def test_the_guide_prints_what_its_file_becomes(service: Service) -> None:
     written = io.StringIO()
     with redirect_stdout(written):
         exec(guide.partition("```python\n")[2].partition("```")[0], {})
-    made = service.import_file(written.getvalue().encode(), name="guide")
-    found, tasks = made["questions"], made["tasks"]
+    imported = service.import_file(written.getvalue().encode(), name="guide")
+    questions, tasks = imported["questions"], imported["tasks"]
     splits = f"{tasks['train']} train, {tasks['validation']} validation, {tasks['test']} test"
-    assert f"{found['different']} different questions, {found['near_duplicates']} nearly the same" in guide
+    assert f"{questions['different']} different questions, {questions['near_duplicates']} nearly the same" in guide
     assert f"tasks tickets@1: {tasks['count']} ({splits})" in guide
     assert f"warm_start.demonstrations.oracle={tasks['train']} " in guide
 
 
 def test_imported_questions_are_learned(service: Service) -> None:
-    made = service.import_file(tickets(), name="tickets")
-    tasks = made["tasks"]
+    imported = service.import_file(tickets(), name="tickets")
+    tasks = imported["tasks"]
     accepted = service.start_run(
         {
             "environment": {"name": "answers", "config": {"scenarios": "tickets"}},
@@ -101,32 +101,32 @@ def test_imported_questions_are_learned(service: Service) -> None:
             **SMALL,
         }
     )
-    assert any("learnloop/tiny" in each for each in accepted["warnings"])
+    assert any("learnloop/tiny" in warning for warning in accepted["warnings"])
     run = follow(service, accepted["run_id"], lambda _: None)
     assert run["status"] == "completed", run
-    learned = [each["supervised"] for each in service.iterations(run["run_id"]) if each["supervised"]]
+    learned = [iteration["supervised"] for iteration in service.iterations(run["run_id"]) if iteration["supervised"]]
     assert learned[-1]["held_out_loss"] < learned[0]["held_out_loss_before"] / 2
     rollouts = list(service.trajectories(run["run_id"]))
-    assert {each["score"] for each in rollouts} <= {0.0, 1.0, None}
-    assert any(each["iteration"] == 2 + len(learned) for each in rollouts)
+    assert {rollout["score"] for rollout in rollouts} <= {0.0, 1.0, None}
+    assert any(rollout["iteration"] == 2 + len(learned) for rollout in rollouts)
 
 
 def test_demonstrations_of_imported_conversations_are_learned(service: Service) -> None:
     lines = [
         {
             "messages": [
-                {"role": "user", "content": f"When is {place} open? I am customer {number}."},
+                {"role": "user", "content": f"When is {city} open? I am customer {number}."},
                 {"role": "assistant", "content": "9 to 5"},
             ],
             "feedback": "up",
-            "user": f"{place} {number}",
+            "user": f"{city} {number}",
         }
-        for place in PLACES
+        for city in PLACES
         for number in range(8)
     ]
-    made = service.import_file(b"\n".join(json.dumps(each).encode() for each in lines), name="chats")
-    assert made["kind"] == "conversations"
-    count = made["demonstrations"]["count"]
+    imported = service.import_file(b"\n".join(json.dumps(line).encode() for line in lines), name="chats")
+    assert imported["kind"] == "conversations"
+    count = imported["demonstrations"]["count"]
     started = service.start_run(
         {
             "warm_start": {"demonstrations": {"dataset": "chats"}, "epochs": 3},
@@ -137,5 +137,5 @@ def test_demonstrations_of_imported_conversations_are_learned(service: Service) 
     run = follow(service, started["run_id"], lambda _: None)
     assert run["status"] == "completed", run
     assert run["request"]["warm_start"]["demonstrations"]["count"] == count
-    learned = [each["supervised"] for each in service.iterations(run["run_id"]) if each["supervised"]]
+    learned = [iteration["supervised"] for iteration in service.iterations(run["run_id"]) if iteration["supervised"]]
     assert learned[-1]["held_out_loss"] < learned[0]["held_out_loss_before"] / 2

@@ -30,11 +30,11 @@ async def test_a_run_whose_service_stops_goes_on_in_the_next(
     data_dir: Path, database_url: str, stopped_in: int
 ) -> None:
     settings, backend = settings_for(data_dir, database_url), ScriptedBackend()
-    held = ScriptedLoop(gates={stopped_in: threading.Event()})
-    async with served(settings, held, backend) as client:
+    waiting_loop = ScriptedLoop(gates={stopped_in: threading.Event()})
+    async with served(settings, waiting_loop, backend) as client:
         run_id = (await client.post("/learn-loop", json={"iterations": 3})).json()["run_id"]
-        await until(held.has_entered(stopped_in).is_set)
-    assert held.closed.is_set()
+        await until(waiting_loop.has_entered(stopped_in).is_set)
+    assert waiting_loop.closed.is_set()
     going_on = ScriptedLoop()
     async with served(settings, going_on, backend) as client:
         run = await run_with(client, run_id, "completed")
@@ -53,15 +53,19 @@ async def test_the_runs_of_a_killed_service_are_free_when_the_next_one_holds_its
     data_dir: Path, database_url: str
 ) -> None:
     settings, backend = settings_for(data_dir, database_url, lease_s=3600), ScriptedBackend()
-    held = ScriptedLoop(gates={1: threading.Event()})
-    async with served(settings, held, backend) as client:
+    waiting_loop = ScriptedLoop(gates={1: threading.Event()})
+    async with served(settings, waiting_loop, backend) as client:
         ids = [(await client.post("/learn-loop", json={"iterations": 2})).json()["run_id"] for _ in range(3)]
-        await until(held.has_entered(1).is_set)
-    mine, asked_to_stop, foreign = ids
+        await until(waiting_loop.has_entered(1).is_set)
+    resumable, asked_to_stop, foreign = ids
     killed = (data_dir / "worker").read_text()
     engine = make_engine(parse_url(database_url))
     async with engine.begin() as connection:  # as SIGKILL would have left it
-        for run_id, owner, cancel in ((mine, killed, False), (asked_to_stop, killed, True), (foreign, "other", False)):
+        for run_id, owner, cancel in (
+            (resumable, killed, False),
+            (asked_to_stop, killed, True),
+            (foreign, "other", False),
+        ):
             await connection.execute(
                 text(
                     "UPDATE run SET status = 'running', owner = :owner, cancel_requested = :cancel, epoch = epoch + 1, "
@@ -71,24 +75,24 @@ async def test_the_runs_of_a_killed_service_are_free_when_the_next_one_holds_its
             )
     await engine.dispose()
     async with served(settings, ScriptedLoop(), backend) as client:
-        await run_with(client, mine, "completed")
+        await run_with(client, resumable, "completed")
         await run_with(client, asked_to_stop, "cancelled")
         assert (await run_with(client, foreign, "running"))["progress"]["iterations_done"] == 0
 
 
 async def test_a_paused_run_holds_its_model_and_goes_on_when_resumed(data_dir: Path, database_url: str) -> None:
-    held = ScriptedLoop(gates={2: threading.Event()})
-    async with served(settings_for(data_dir, database_url), held) as client:
+    waiting_loop = ScriptedLoop(gates={2: threading.Event()})
+    async with served(settings_for(data_dir, database_url), waiting_loop) as client:
         body = {"iterations": 3, "model": {"name": "held"}}
         run_id = (await client.post("/learn-loop", json=body)).json()["run_id"]
-        await until(held.has_entered(2).is_set)
+        await until(waiting_loop.has_entered(2).is_set)
         assert (await client.post(f"/runs/{run_id}/pause")).json()["status"] == "running"
         await run_with(client, run_id, "paused")
-        assert held.closed.is_set()
+        assert waiting_loop.closed.is_set()
         assert (await client.post("/learn-loop", json=body)).json()["run_id"] == run_id
         refused = await client.post(f"/runs/{run_id}/retry")
         assert (refused.status_code, refused.json()["allowed"]) == (409, ["cancel", "resume", "fork"])
-        held.gates[2].set()
+        waiting_loop.gates[2].set()
         assert (await client.post(f"/runs/{run_id}/resume")).json()["status"] == "queued"
         run = await run_with(client, run_id, "completed")
         assert [point["iteration"] for point in run["iterations"]] == [0, 1, 2, 3]
@@ -105,12 +109,12 @@ async def test_a_planned_end_loses_no_finished_rollout(
 ) -> None:
     """What still waits to be written with others is written when the run is paused, and when its service stops."""
     monkeypatch.setattr("learnloop_service.app.worker.journal_store._BATCH_S", 3600)
-    found: list[set[str]] = []
+    journals: list[set[str]] = []
 
     async def learn(*_: Any, journal: StoredJournal, **__: Any) -> AsyncGenerator[IterationResult, None]:
-        kept = set(await journal.kept(0))
-        journal.keep_soon(0, f"rollout/train/{len(kept)}", "{}")
-        found.append(kept)
+        names = set(await journal.kept(0))
+        journal.keep_soon(0, f"rollout/train/{len(names)}", "{}")
+        journals.append(names)
         await asyncio.Event().wait()
         raise AssertionError("it is stopped before")
         yield
@@ -118,14 +122,14 @@ async def test_a_planned_end_loses_no_finished_rollout(
     settings, backend = settings_for(data_dir, database_url), ScriptedBackend()
     async with served(settings, cast(Any, learn), backend) as client:
         run_id = (await client.post("/learn-loop", json={})).json()["run_id"]
-        await until(lambda: len(found) == 1)
+        await until(lambda: len(journals) == 1)
         await client.post(f"/runs/{run_id}/pause")
         await run_with(client, run_id, "paused")
         await client.post(f"/runs/{run_id}/resume")
-        await until(lambda: len(found) == 2)
+        await until(lambda: len(journals) == 2)
     async with served(settings, cast(Any, learn), backend):
-        await until(lambda: len(found) == 3)
-    assert found[1:] == [{"rollout/train/0"}, {"rollout/train/0", "rollout/train/1"}]
+        await until(lambda: len(journals) == 3)
+    assert journals[1:] == [{"rollout/train/0"}, {"rollout/train/0", "rollout/train/1"}]
 
 
 async def test_what_waits_to_be_written_is_written_before_its_iteration(
@@ -134,8 +138,8 @@ async def test_what_waits_to_be_written_is_written_before_its_iteration(
     monkeypatch.setattr("learnloop_service.app.worker.journal_store._BATCH_S", 3600)
     scripted = ScriptedLoop()
 
-    async def learn(*given: Any, journal: StoredJournal, **named: Any) -> AsyncGenerator[IterationResult, None]:
-        async for result in scripted(*given, journal=journal, **named):
+    async def learn(*arguments: Any, journal: StoredJournal, **named: Any) -> AsyncGenerator[IterationResult, None]:
+        async for result in scripted(*arguments, journal=journal, **named):
             journal.keep_soon(result.iteration, ALL_JUDGED, "[]")
             yield result
 
@@ -193,7 +197,7 @@ async def test_a_retried_run_asks_its_judge_again_for_scores_that_it_did_not_giv
             assert (run["status"], run["error"]) == ("completed", None)
             assert judge.requests
             rows = (await client.get(f"/runs/{run_id}/trajectories?limit=200&iteration=0")).json()["items"]
-            assert [each["score"] for each in rows] == [0.5] * len(rows)
+            assert [row["score"] for row in rows] == [0.5] * len(rows)
 
 
 async def test_a_run_that_hangs_is_told_and_ended(data_dir: Path, database_url: str) -> None:

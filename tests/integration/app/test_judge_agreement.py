@@ -42,21 +42,21 @@ async def test_two_judges_are_compared_and_a_second_report_costs_nothing(
             assert (empty.status_code, "no finished rollouts" in empty.json()["detail"]) == (409, True)
             await judged_rollouts(database, run_id)
             judges = [{"name": "reference"}, {"name": "correctness"}]
-            found = await _report(client, run_id, judges=judges)
-            assert (found["trajectories"], found["both_scored"], found["same_decisions"]) == (10, 10, 0.8)
+            report = await _report(client, run_id, judges=judges)
+            assert (report["trajectories"], report["both_scored"], report["same_decisions"]) == (10, 10, 0.8)
             # Of 10, 4 yes and 6 yes: expected 0.4 * 0.6 + 0.6 * 0.4.
-            assert round(found["kappa"], 9) == round((0.8 - 0.48) / 0.52, 9)
-            assert [each["scored"] for each in found["judges"]] == [10, 10]
-            assert {each["trajectory_id"] for each in found["disagreements"]} == {"t02", "t12"}
-            assert found["disagreements"][0]["explanations"][1] == "on the fourteenth"
-            told = found["judges"][1]
-            assert (told["requests"], told["prompt_tokens"], told["cached"]) == (6, 180, 0)
-            assert round(told["cost_usd"], 9) == round(6 * (30 * 0.4 + 5 * 1.6) / 1e6, 9)
+            assert round(report["kappa"], 9) == round((0.8 - 0.48) / 0.52, 9)
+            assert [judge["scored"] for judge in report["judges"]] == [10, 10]
+            assert {disagreement["trajectory_id"] for disagreement in report["disagreements"]} == {"t02", "t12"}
+            assert report["disagreements"][0]["explanations"][1] == "on the fourteenth"
+            figures = report["judges"][1]
+            assert (figures["requests"], figures["prompt_tokens"], figures["cached"]) == (6, 180, 0)
+            assert round(figures["cost_usd"], 9) == round(6 * (30 * 0.4 + 5 * 1.6) / 1e6, 9)
 
             again = await _report(client, run_id, judges=judges, trajectories=5)
             assert (again["trajectories"], again["judges"][1]["requests"], again["judges"][1]["cached"]) == (5, 0, 3)
             stored = await _report(client, run_id, judges=[{"name": "reference"}])
-            assert [each["name"] for each in stored["judges"]] == ["stored", "reference"]
+            assert [judge["name"] for judge in stored["judges"]] == ["stored", "reference"]
             assert stored["disagreement_count"] == 4
 
             for wrong, field in (
@@ -67,10 +67,10 @@ async def test_two_judges_are_compared_and_a_second_report_costs_nothing(
                 assert (refused.status_code, refused.json()["errors"][0]["loc"]) == (422, field)
 
             arguments = ["judges", "agreement", run_id, "--judge", "reference", "--judge", '{"name": "correctness"}']
-            shown = await asyncio.to_thread(CliRunner().invoke, app, [*arguments, "--url", str(client.base_url)])
-            assert shown.exit_code == 0, shown.output
-            assert "same decisions 0.80, kappa 0.62" in shown.output
-            assert "t02" in shown.output
+            printed = await asyncio.to_thread(CliRunner().invoke, app, [*arguments, "--url", str(client.base_url)])
+            assert printed.exit_code == 0, printed.output
+            assert "same decisions 0.80, kappa 0.62" in printed.output
+            assert "t02" in printed.output
 
 
 async def _report(client: httpx.AsyncClient, run_id: str, **request: Any) -> Any:

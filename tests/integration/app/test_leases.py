@@ -31,14 +31,14 @@ __all__ = ["kind"]
 
 async def test_many_workers_claim_each_row_once_and_the_oldest_first(kind: Kind) -> None:
     ids = [await kind.queue() for _ in range(12)]
-    taken: list[str] = []
+    claimed_ids: list[str] = []
 
     async def claim_all(claims: Claims[Any]) -> None:
-        while (found := await claims.claim()) is not None:
-            taken.append(found[0].id)
+        while (lease_and_row := await claims.claim()) is not None:
+            claimed_ids.append(lease_and_row[0].id)
 
     await asyncio.gather(*(claim_all(kind.worker(f"w{number}")) for number in range(4)))
-    assert sorted(taken) == taken == ids
+    assert sorted(claimed_ids) == claimed_ids == ids
 
 
 async def test_projects_take_turns(kind: Kind) -> None:
@@ -69,12 +69,12 @@ async def test_a_project_with_less_in_progress_goes_first_even_if_it_was_served_
 async def test_with_one_place_the_project_that_waited_longest_is_next(kind: Kind) -> None:
     """None is in progress when the next one is claimed, so the number in progress does not decide."""
     many, single = [await kind.queue("many") for _ in range(3)], await kind.queue("single")
-    claims, taken = kind.worker("w"), []
+    claims, claimed_ids = kind.worker("w"), []
     for _ in range(4):
         lease = await claimed(claims)
-        taken.append(lease.id)
+        claimed_ids.append(lease.id)
         await kind.end(lease)
-    assert taken == [many[0], single, *many[1:]]
+    assert claimed_ids == [many[0], single, *many[1:]]
 
 
 async def test_the_position_in_the_queue_is_the_order_of_claims(database: Database) -> None:
@@ -139,16 +139,16 @@ async def test_a_zombie_keeps_nothing_in_the_journal(database: Database) -> None
     run_id = await queued(database)
     first, second = worker(database, "first"), worker(database, "second")
     home = asyncio.get_running_loop()
-    told = asyncio.Event()
-    old = StoredJournal(database, await claimed(first), home, told.set)
+    lease_lost = asyncio.Event()
+    old = StoredJournal(database, await claimed(first), home, lease_lost.set)
     await old.keep(1, "rollout/train/0", '{"of": "first"}')
     await lapse(database, run_id)
-    new = StoredJournal(database, await claimed(second), home, told.set)
+    new = StoredJournal(database, await claimed(second), home, lease_lost.set)
     with pytest.raises(LeaseLost):
         await old.keep(1, "train.intent", "{}")
-    assert not told.is_set()
+    assert not lease_lost.is_set()
     old.keep_soon(1, "rollout/train/1", "{}")
-    await asyncio.wait_for(told.wait(), 60)
+    await asyncio.wait_for(lease_lost.wait(), 60)
     assert await new.kept(1) == {"rollout/train/0": '{"of": "first"}'}
     with pytest.raises(LeaseLost):  # of an iteration that was saved since, it would find nothing, and make it again
         await old.kept(1)
@@ -262,11 +262,11 @@ async def test_work_that_somebody_else_moves_is_not_claimed_meanwhile(kind: Kind
 
 
 async def test_no_worker_tells_the_database_its_own_time(database: Database) -> None:
-    """So that a clock that is wrong, or jumps, changes neither leases nor their order."""
-    sent: list[Any] = []
+    """A clock that is wrong, or jumps, changes neither leases nor their order."""
+    all_parameters: list[Any] = []
 
     def note(_connection: Any, _cursor: Any, _statement: str, parameters: Any, *_: Any) -> None:
-        sent.extend(parameters.values() if isinstance(parameters, dict) else parameters)
+        all_parameters.extend(parameters.values() if isinstance(parameters, dict) else parameters)
 
     await queued(database)
     event.listen(database.kw["bind"].sync_engine, "before_cursor_execute", note)
@@ -280,17 +280,21 @@ async def test_no_worker_tells_the_database_its_own_time(database: Database) -> 
     await leases.release(lease)
     lease = await claimed(leases)
     await store.finish(lease, RunStatus.COMPLETED)
-    assert lease.id in sent
+    assert lease.id in all_parameters
     now = time.time()
-    times = [each for each in sent if isinstance(each, datetime) or (isinstance(each, float) and abs(each) > now / 2)]
+    times = [
+        parameter
+        for parameter in all_parameters
+        if isinstance(parameter, datetime) or (isinstance(parameter, float) and abs(parameter) > now / 2)
+    ]
     assert times == []
 
 
 async def test_limits_hold_over_all_workers(database: Database) -> None:
     for project in ("p", "p", "p", "q"):
         await queued(database, model_project=project)
-    found = await asyncio.gather(*(worker(database, f"w{n}", per_project=2).claim() for n in range(6)))
-    projects = sorted(each[0].model_project for each in found if each is not None)
+    claims = await asyncio.gather(*(worker(database, f"w{n}", per_project=2).claim() for n in range(6)))
+    projects = sorted(lease_and_run[0].model_project for lease_and_run in claims if lease_and_run is not None)
     assert projects == ["p", "p", "q"]
     one = worker(database, "x", per_backend=3)
     assert await one.claim() is None
@@ -312,33 +316,33 @@ async def test_work_waits_for_a_worker_that_reaches_its_engine(kind: Kind) -> No
 
 
 async def test_one_heartbeat_renews_both_kinds_and_tells_what_is_lost(database: Database, database_url: str) -> None:
-    held: list[Lease[Any]] = []
-    stolen, kept = set(), set()
+    leases: list[Lease[Any]] = []
+    stolen, renewed = set(), set()
     for work in (Runs(database), Evaluations(database)):
-        mine = [await work.queue(), await work.queue()]
-        held += [await claimed(work.worker("w")), await claimed(work.worker("w"))]
-        for id in mine:
+        ids = [await work.queue(), await work.queue()]
+        leases += [await claimed(work.worker("w")), await claimed(work.worker("w"))]
+        for id in ids:
             await lapse(database, id, work.table)
         stolen.add((await claimed(work.worker("thief"))).id)
-        kept |= {*mine} - stolen
+        renewed |= {*ids} - stolen
     lost: set[str] = set()
-    told = threading.Event()
+    reported = threading.Event()
 
     def tell(lease: Lease[Any]) -> None:
         lost.add(lease.id)
         if lost >= stolen:
-            told.set()
+            reported.set()
 
-    heartbeat = Heartbeat(parse_url(database_url), 3.0, lambda: held, tell)
+    heartbeat = Heartbeat(parse_url(database_url), 3.0, lambda: leases, tell)
     heartbeat.start()
-    assert await asyncio.to_thread(told.wait, 10)
+    assert await asyncio.to_thread(reported.wait, 10)
     heartbeat.close()
     assert lost == stolen
     async with database() as tx:
         for table in (Run, EvaluationJob):
             live = select(table.id).where(table.lease_until > func.clock_timestamp(), table.owner == "w")
-            kept -= set((await tx.execute(live)).scalars())
-    assert kept == set()
+            renewed -= set((await tx.execute(live)).scalars())
+    assert renewed == set()
 
 
 async def test_a_worker_that_freezes_while_it_renews_leaves_its_work_to_others(kind: Kind, database_url: str) -> None:
@@ -365,17 +369,17 @@ async def test_a_worker_that_freezes_while_it_renews_leaves_its_work_to_others(k
 
 async def test_without_the_database_the_work_stops_before_another_may_begin() -> None:
     lost: list[Lease[Any]] = []
-    told = threading.Event()
+    reported = threading.Event()
     nowhere = parse_url("postgresql://u:p@127.0.0.1:9/none")
     lease = Lease(Run, "run", 1, "w")
 
     def tell(lease: Lease[Any]) -> None:
         lost.append(lease)
-        told.set()
+        reported.set()
 
     heartbeat = Heartbeat(nowhere, 0.6, lambda: [lease], tell)
     heartbeat.start()
-    assert await asyncio.to_thread(told.wait, 60)
+    assert await asyncio.to_thread(reported.wait, 60)
     heartbeat.close()
     assert set(lost) == {lease}
 
@@ -384,12 +388,12 @@ async def test_an_error_that_nobody_foresaw_does_not_end_the_heartbeat(kind: Kin
     await kind.queue()
     lease = await claimed(kind.worker("w"))
     await lapse(kind.database, lease.id, kind.table)
-    told = threading.Event()
-    heartbeat = Heartbeat(parse_url(database_url), 0.6, lambda: [lease], lambda _: told.set())
+    reported = threading.Event()
+    heartbeat = Heartbeat(parse_url(database_url), 0.6, lambda: [lease], lambda _: reported.set())
     name = kind.table.__tablename__
     await _rename(kind.database, name, "away")
     heartbeat.start()
-    assert await asyncio.to_thread(told.wait, 60)  # it is not renewed, and the work stops in time
+    assert await asyncio.to_thread(reported.wait, 60)  # it is not renewed, and the work stops in time
     await _rename(kind.database, "away", name)
 
     async def renewed() -> Any:

@@ -40,13 +40,13 @@ async def test_the_checkpoint_that_sampled_a_rollout_scores_it_as_it_did_then(
         ):
             run_id = (await client.post("/learn-loop", json=RUN)).raise_for_status().json()["run_id"]
             await run_with(client, run_id, "completed")
-            found = await _rollouts(client, run_id, kind="evaluation", iteration=0, mode="greedy")
-            rollout = next(each for each in found if each["turns"] >= 2)
+            rollouts = await _rollouts(client, run_id, kind="evaluation", iteration=0, mode="greedy")
+            rollout = next(candidate for candidate in rollouts if candidate["turns"] >= 2)
             stored = (await client.get(f"/trajectories/{rollout['id']}/tokens")).raise_for_status().json()["turns"]
             scored = (await _score(client, rollout["id"], 0, 1)).raise_for_status().json()
-            assert [each["texts"] for each in scored["turns"]] == [each["texts"] for each in stored]
-            assert [each["message"] for each in scored["turns"]] == [each["message"] for each in stored]
-            assert [each["turn"] for each in scored["turns"]] == list(range(1, rollout["turns"] + 1))
+            assert [part["texts"] for part in scored["turns"]] == [part["texts"] for part in stored]
+            assert [part["message"] for part in scored["turns"]] == [part["message"] for part in stored]
+            assert [part["turn"] for part in scored["turns"]] == list(range(1, rollout["turns"] + 1))
             for turn, then in zip(scored["turns"], stored, strict=True):
                 before, after = turn["logprobs"]
                 assert before == pytest.approx(then["logprobs"], abs=_ROUNDING)

@@ -24,7 +24,7 @@ from tests.integration.app.keyed import keyed
 from tests.integration.app.served import served, settings_for
 
 _RATE = {"rate_per_s": 0.001, "rate_burst": 3}
-"""So slow that no test sees another token."""
+"""Slow enough that no test sees another token."""
 
 
 def _refused(response: httpx.Response) -> None:
@@ -50,19 +50,19 @@ async def test_requests_without_a_good_key_use_up_nobodys_rate(data_dir: Path, d
         for _ in range(5):
             forged = {"authorization": f"Bearer {new.key[:-1]}-"}
             assert (await service.client.get("/runs", headers=forged)).status_code == 401
-        mine = {"authorization": f"Bearer {new.key}"}
-        assert (await service.client.get("/runs", headers=mine)).status_code == 200
+        key_headers = {"authorization": f"Bearer {new.key}"}
+        assert (await service.client.get("/runs", headers=key_headers)).status_code == 200
 
 
 async def test_wrong_keys_of_one_address_are_limited(data_dir: Path, database_url: str) -> None:
     """Keys that were right lately still work, and no other one is looked up."""
     async with keyed(data_dir, database_url, failed_keys_per_minute=0.001) as service:
-        mine, other = await service.headers(), await service.headers()
-        assert (await service.client.get("/runs", headers=mine)).status_code == 200
+        key_headers, other = await service.headers(), await service.headers()
+        assert (await service.client.get("/runs", headers=key_headers)).status_code == 200
         wrong = [{"authorization": f"Bearer {new_key()}"} for _ in range(31)]
-        statuses = [(await service.client.get("/runs", headers=each)).status_code for each in wrong]
+        statuses = [(await service.client.get("/runs", headers=forged)).status_code for forged in wrong]
         assert statuses == [401] * 30 + [429]
-        assert (await service.client.get("/runs", headers=mine)).status_code == 200
+        assert (await service.client.get("/runs", headers=key_headers)).status_code == 200
         refused = await service.client.get("/runs", headers=other)
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) > 0
@@ -244,7 +244,7 @@ async def test_requests_wait_unparsed_until_those_before_them_are_answered() -> 
     waiting: list[int] = []
 
     async def large(scope: Any, receive: Any, send: Any) -> None:
-        waiting.extend(len(each.pipeline) for each in running.connections)
+        waiting.extend(len(connection.pipeline) for connection in running.connections)
         await PlainTextResponse(scope["path"].ljust(100_000))(scope, receive, send)
 
     async with _bounded(large) as running:
@@ -260,7 +260,7 @@ async def test_pipelined_requests_with_bodies_are_all_answered() -> None:
         post = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s"
         bodies = [b"\r\n\r\n" * 100, b"GET / HTTP/1.1\r\n\r\n", b"", b"x" * 100_000, b"\r\n", b"a\r\n\r"]
         reply = await _reply(running.port, b"".join(post % (len(body), body) for body in bodies) + _LAST)
-    lengths = [each.partition(b"\r\n\r\n")[2] for each in reply.split(b"HTTP/1.1 200 OK")[1:]]
+    lengths = [part.partition(b"\r\n\r\n")[2] for part in reply.split(b"HTTP/1.1 200 OK")[1:]]
     assert lengths == [str(len(body)).encode() for body in bodies] + [b"0"]
 
 
@@ -364,22 +364,22 @@ async def test_idle_connections_make_room() -> None:
 
 
 async def test_beyond_the_limit_the_health_is_still_told() -> None:
-    held = asyncio.Event()
+    may_answer = asyncio.Event()
 
     async def waits(scope: Any, receive: Any, send: Any) -> None:
         if scope["path"] == "/held":
-            await held.wait()
+            await may_answer.wait()
         await _ok(scope, receive, send)
 
     async with _bounded(waits, (3,)) as running:
         busy = [asyncio.create_task(_reply(running.port, _GET % b"/held")) for _ in range(3)]
-        await until(lambda: len([each for each in running.connections if each.cycle]) == 3)
+        await until(lambda: len([connection for connection in running.connections if connection.cycle]) == 3)
         assert (await _reply(running.port, _LAST)).startswith(b"HTTP/1.1 503")
         for _ in range(50):
             assert (await _reply(running.port, _GET % b"/health/live")).endswith(b"/health/live")
-        held.set()
-        for each in running.connections:
-            each.transport.close()
+        may_answer.set()
+        for connection in running.connections:
+            connection.transport.close()
         await asyncio.wait(busy)
 
 

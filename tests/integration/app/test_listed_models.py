@@ -59,8 +59,8 @@ async def _judge(client: httpx.AsyncClient, run_id: str, model: str | None) -> h
 
 def _strayed(connections: Sequence[Connection]) -> list[tuple[str, str]]:
     """Keys that would have arrived where they do not belong."""
-    sent = [(each, key) for each in connections for key in HOMES if key.encode() in each.plaintext]
-    return [(key, each.host) for each, key in sent if each.host != HOMES[key]]
+    pairs = [(connection, key) for connection in connections for key in HOMES if key.encode() in connection.plaintext]
+    return [(key, connection.host) for connection, key in pairs if connection.host != HOMES[key]]
 
 
 @pytest.fixture
@@ -79,11 +79,11 @@ async def test_no_name_of_a_provider_sends_a_key_elsewhere_or_leads_inside(
         judged = await _judge(*here, f"{provider}/x")
         evaluated = await here[0].post("/evaluations", json={"models": [{"prompted": f"{provider}/x"}]})
         assert _strayed(outside) == [], provider
-        assert [each.address for each in outside if each.is_private] == [], provider
+        assert [connection.address for connection in outside if connection.is_private] == [], provider
         if provider != "openai":
             assert (judged.status_code, evaluated.status_code) == (422, 422), provider
             assert "openai/judge" in judged.json()["errors"][0]["msg"]
-    assert {each.host for each in outside} <= {"api.openai.com"}
+    assert {connection.host for connection in outside} <= {"api.openai.com"}
 
 
 async def test_the_first_listed_model_is_asked_with_its_key(
@@ -91,8 +91,8 @@ async def test_the_first_listed_model_is_asked_with_its_key(
 ) -> None:
     judged = await _judge(*here, None)
     assert judged.status_code == 200, judged.text
-    assert {each.host for each in outside} == {"api.openai.com"}
-    assert all(f"Bearer {JUDGE}".encode() in each.plaintext for each in outside)
+    assert {connection.host for connection in outside} == {"api.openai.com"}
+    assert all(f"Bearer {JUDGE}".encode() in connection.plaintext for connection in outside)
 
 
 async def test_a_listed_model_is_asked_at_its_private_address_with_its_own_key(
@@ -101,8 +101,8 @@ async def test_a_listed_model_is_asked_at_its_private_address_with_its_own_key(
     async with _service(data_dir, database_url, require_keys="always", models=[LISTED]) as (client, run_id):
         with recorded_connections({client.base_url.port or 0}) as outside:
             assert (await _judge(client, run_id, "second")).status_code == 200
-            assert {each.host for each in outside} == {"10.1.2.3:8000"}
-            assert all(f"Bearer {OTHER}".encode() in each.plaintext for each in outside)
+            assert {connection.host for connection in outside} == {"10.1.2.3:8000"}
+            assert all(f"Bearer {OTHER}".encode() in connection.plaintext for connection in outside)
             refused = await _judge(client, run_id, "openai/b")
         assert refused.status_code == 422
         [error] = refused.json()["errors"]
@@ -119,8 +119,8 @@ async def test_runs_and_evaluations_name_listed_models_only(data_dir: Path, data
         unknown = {"name": judge, "config": {"model": "openai/gpt-4.1"}}
         mixed = [{"name": "reference", "weight": 1}, {**unknown, "weight": 1}]
         blended = {"name": "blend", "config": {"judges": mixed}}
-        for asked in (unknown, blended, mixed):
-            refused = await client.post("/learn-loop", json={"judge": asked})
+        for refused_judge in (unknown, blended, mixed):
+            refused = await client.post("/learn-loop", json={"judge": refused_judge})
             assert refused.status_code == 422, refused.text
             assert "Unknown model 'openai/gpt-4.1'. Available: openai/judge." in refused.text
         refused = await client.post("/evaluations", json={"models": [{"prompted": "openai/judge"}], "judge": unknown})

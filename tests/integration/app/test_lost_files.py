@@ -21,8 +21,8 @@ def engine(tmp_path: Path) -> Iterator[EngineProcess]:
 
 @pytest.fixture
 async def stage(engine: EngineProcess, data_dir: Path, database_url: str) -> AsyncIterator[ModelStage]:
-    async with model_stage(engine, data_dir, database_url) as made:
-        yield made
+    async with model_stage(engine, data_dir, database_url) as running_stage:
+        yield running_stage
 
 
 def _checkpoints(engine: EngineProcess) -> Path:

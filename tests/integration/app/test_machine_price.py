@@ -32,13 +32,13 @@ async def test_machine_time_has_a_price(data_dir: Path, database_url: str) -> No
         assert [row["machine_usd"] for row in ledger["items"]] == [row["seconds"] for row in ledger["items"]]
         report = (await client.get(f"/runs/{run_id}/report", params={"form": "html"})).text
         assert f"<dd>${cost['machine_usd']:.2f} at $3,600.00 an hour</dd>" in report
-        shown = (await run_command(client, "show", run_id)).stdout
-        assert f"points for ${cost['total_usd']:.2f}: " in shown
-        assert f"${cost['machine_usd']:.2f} for " in shown
+        printed = (await run_command(client, "show", run_id)).stdout
+        assert f"points for ${cost['total_usd']:.2f}: " in printed
+        assert f"${cost['machine_usd']:.2f} for " in printed
         total = f"points for ${cost['total_usd']:.2f}</dd>"
         assert total in report
         forged = verified(report.replace(total, "points for $0.40</dd>"), None, None).differences["its own data"]
-        assert [each.other for each in forged] == [f"0 {total.removesuffix('</dd>')}"]
+        assert [difference.other for difference in forged] == [f"0 {total.removesuffix('</dd>')}"]
 
 
 async def test_a_run_keeps_the_price_that_held_when_it_ran(data_dir: Path, database_url: str) -> None:
@@ -51,7 +51,7 @@ async def test_a_run_keeps_the_price_that_held_when_it_ran(data_dir: Path, datab
             run_id = (await client.post("/learn-loop", json={"iterations": 1})).raise_for_status().json()["run_id"]
             await run_with(client, run_id, "completed")
             prices = {id: (await client.get(f"/runs/{id}")).json()["cost"] for id in (unpriced, run_id)}
-            assert [each["machine_price_per_hour"] for each in prices.values()] == [PER_SECOND, price]
+            assert [cost["machine_price_per_hour"] for cost in prices.values()] == [PER_SECOND, price]
     assert prices[unpriced]["total_usd"] == pytest.approx(prices[unpriced]["seconds"])
 
 
@@ -95,8 +95,8 @@ async def test_runs_are_listed_and_sorted_by_their_cost(data_dir: Path, database
     settings = settings_for(data_dir, database_url, machine_price_per_hour=PER_SECOND)
     async with served(settings, ScriptedLoop()) as client:
         for iterations in (1, 3, 2):
-            made = (await client.post("/learn-loop", json={"iterations": iterations})).raise_for_status().json()
-            await run_with(client, made["run_id"], "completed")
+            accepted = (await client.post("/learn-loop", json={"iterations": iterations})).raise_for_status().json()
+            await run_with(client, accepted["run_id"], "completed")
         listed = (await client.get("/runs", params={"sort": "cost"})).json()["items"]
         assert [run["progress"]["iterations_total"] for run in listed] == [3, 2, 1]
         cost = (await client.get(f"/runs/{listed[0]['run_id']}")).json()["cost"]["total_usd"]

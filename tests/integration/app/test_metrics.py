@@ -31,8 +31,8 @@ from tests.integration.app.served import run_with, served, settings_for
 
 @pytest.fixture
 async def client(data_dir: Path, database_url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as made:
-        yield made
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as service_client:
+        yield service_client
 
 
 async def test_the_client_library_reads_it_in_both_formats_and_names_follow_the_convention(
@@ -97,8 +97,8 @@ async def test_the_figures_of_the_database_are_the_same_in_every_process(data_di
             await one.post("/learn-loop", json={"iterations": 1})
         run_id = (await other.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
         await one.post(f"/runs/{run_id}/pause")
-        for each in (one, other):
-            figures = await scrape(each)
+        for replica in (one, other):
+            figures = await scrape(replica)
             assert value(figures, "learnloop_runs", status="queued") == 3
             assert value(figures, "learnloop_runs", status="paused") == 1
             assert value(figures, "learnloop_queue_age_seconds") > 0
@@ -127,12 +127,12 @@ async def test_orphaned_runs_and_webhooks(data_dir: Path, database_url: str) -> 
             served(settings, ScriptedLoop()) as client,
             await psycopg.AsyncConnection.connect(database_url, autocommit=True) as connection,
         ):
-            sent = partial(figure, client, "learnloop_webhook_attempts_total", outcome="delivered")
-            before = await sent()
+            delivered_count = partial(figure, client, "learnloop_webhook_attempts_total", outcome="delivered")
+            before = await delivered_count()
             (await client.post("/webhooks", json={"url": listening.url})).raise_for_status()
             run_id = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
             assert await figure(client, "learnloop_runs_orphaned") == 0
-            await answered(sent, lambda count: count > before)
+            await answered(delivered_count, lambda count: count > before)
             await connection.execute(
                 b"UPDATE run SET status = 'running', wait_reason = 'x', lease_until = now() WHERE id = %s", [run_id]
             )
@@ -202,9 +202,9 @@ async def test_no_request_adds_series(data_dir: Path, database_url: str) -> None
             await ask(number)
         after = await scrape(service.client, operator)
     assert after.keys() - before.keys() <= {key for key in after if "le" in dict(key[1])}
-    told = value(after, "learnloop_http_requests_total", method="GET", route="/runs/{run_id}", status="404")
-    asked = value(before, "learnloop_http_requests_total", method="GET", route="/runs/{run_id}", status="404")
-    assert told - asked == 29
+    count_after = value(after, "learnloop_http_requests_total", method="GET", route="/runs/{run_id}", status="404")
+    count_before = value(before, "learnloop_http_requests_total", method="GET", route="/runs/{run_id}", status="404")
+    assert count_after - count_before == 29
 
 
 async def test_many_who_scrape_use_one_connection(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:

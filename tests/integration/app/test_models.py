@@ -51,25 +51,25 @@ async def _promote(stage: ModelStage, step: int, name: str, model: str = CALLER)
 async def test_a_name_goes_from_checkpoint_to_checkpoint(stage: ModelStage) -> None:
     client = stage.service.client
     assert (await _promote(stage, 1, "live")).status_code == 201
-    made = (await _promote(stage, 0, "live")).json()  # rolled back
-    assert (made["name"], made["model"], made["step"]) == ("mail/live", CALLER, 0)
+    rolled_back = (await _promote(stage, 0, "live")).json()  # rolled back
+    assert (rolled_back["name"], rolled_back["model"], rolled_back["step"]) == ("mail/live", CALLER, 0)
     history = (await _get(stage, "/promotions/mail/live"))["items"]
-    assert [each["step"] for each in history] == [0, 1]
+    assert [promotion["step"] for promotion in history] == [0, 1]
     assert history[0]["actor"].startswith("key:ll_")
-    assert [each["step"] for each in (await _get(stage, "/promotions"))["items"]] == [0]
-    asked = await client.post(
+    assert [promotion["step"] for promotion in (await _get(stage, "/promotions"))["items"]] == [0]
+    reply = await client.post(
         "/ask",
         json={"model": "mail/live", "question": "When is the kickoff?", "inbox_address": address_of("test", 0, 3)},
     )
-    assert asked.status_code == 200, asked.text
-    assert (asked.json()["model"], asked.json()["step"]) == (f"{CALLER}@0", 0)
+    assert reply.status_code == 200, reply.text
+    assert (reply.json()["model"], reply.json()["step"]) == (f"{CALLER}@0", 0)
 
     assert (await _promote(stage, 7, "live")).status_code == 404
     assert (await _promote(stage, 0, "caller")).status_code == 409  # a model is called so
     assert (await _promote(stage, 0, "live", "mail/none")).status_code == 404
     for bad in ("", "a/b", "@3", "-x", "a" * 129):
         assert (await _promote(stage, 0, bad)).status_code == 422
-    listed = {each["model"]: each for each in (await _get(stage, "/models"))["items"]}
+    listed = {model["model"]: model for model in (await _get(stage, "/models"))["items"]}
     assert listed[CALLER] == {
         "model": CALLER, "backend": "embedded", "base_model": "tiny", "step": 1, "promoted_as": ["live"],
         "unusable": None,
@@ -84,7 +84,7 @@ async def test_a_model_shows_what_its_runs_found_out(stage: ModelStage) -> None:
         await tx.execute(insert(Checkpoint), [row])
     await _promote(stage, 1, "live")
     whole = await _get(stage, f"/models/{CALLER}")
-    assert [each["step"] for each in whole["checkpoints"]] == [0, 1]
+    assert [checkpoint["step"] for checkpoint in whole["checkpoints"]] == [0, 1]
     first, second = whole["checkpoints"]
     assert (first["run_id"], first["success"], first["promoted_as"]) == (None, None, [])
     assert {name: second[name] for name in row} == row
@@ -120,18 +120,18 @@ async def test_an_exported_adapter_says_the_same_in_peft(stage: ModelStage, tmp_
     with tarfile.open(fileobj=io.BytesIO(raw)) as tar:
         tar.extractall(tmp_path, filter="data")
     question = "When is the kickoff?"
-    asked: Json = {"messages": [{"role": "user", "content": question}], "temperature": 0, "logprobs": True}
-    said = {}
+    prompt: Json = {"messages": [{"role": "user", "content": question}], "temperature": 0, "logprobs": True}
+    token_ids = {}
     for model in (name, "tiny"):
-        body = asked | {"model": model, "max_tokens": MAX_TOKENS}
+        body = prompt | {"model": model, "max_tokens": MAX_TOKENS}
         reply = (await stage.service.client.post("/v1/chat/completions", json=body)).json()["choices"][0]
-        said[model] = [int(each["token"].removeprefix("token_id:")) for each in reply["logprobs"]["content"]]
+        token_ids[model] = [int(token["token"].removeprefix("token_id:")) for token in reply["logprobs"]["content"]]
     base, file = stage.engine.data_dir.parent / "base", tmp_path / "reply.json"
     process = fork_server().Process(target=save_reply, args=(base, tmp_path / "adapter-step2", question, file))
     process.start()
     await until(lambda: process.exitcode is not None)
-    assert json.loads(file.read_text()) == said[name]
-    assert said[name] != said["tiny"]  # it learnt something
+    assert json.loads(file.read_text()) == token_ids[name]
+    assert token_ids[name] != token_ids["tiny"]  # it learnt something
 
 
 async def test_a_torn_checkpoint_is_neither_exported_nor_sampled_nor_promoted(stage: ModelStage) -> None:
@@ -144,7 +144,7 @@ async def test_a_torn_checkpoint_is_neither_exported_nor_sampled_nor_promoted(st
     refused = await stage.service.client.get(f"/models/{name}/export", params={"step": 2})
     assert refused.status_code == 409
     assert "differs from its manifest" in refused.json()["detail"]
-    assert [each["step"] for each in (await _get(stage, f"/models/{name}"))["checkpoints"]] == [0, 1, 3]
+    assert [checkpoint["step"] for checkpoint in (await _get(stage, f"/models/{name}"))["checkpoints"]] == [0, 1, 3]
     assert (await _promote(stage, 2, "best", name)).status_code == 404
     body = {"model": f"{name}@2", "messages": [{"role": "user", "content": "When?"}]}
     assert (await stage.service.client.post("/v1/chat/completions", json=body)).status_code == 404
@@ -166,8 +166,8 @@ async def test_what_is_in_use_is_not_deleted(stage: ModelStage) -> None:
     ):
         refused = await client.delete(f"/models/{name}/checkpoints/{step}")
         assert (refused.status_code, text in refused.json()["detail"]) == (status, True), refused.text
-    left = await client.delete(f"/models/{name}/checkpoints/3")
-    assert [each["step"] for each in left.json()["checkpoints"]] == [0, 1, 2, 4]
+    deleted = await client.delete(f"/models/{name}/checkpoints/3")
+    assert [checkpoint["step"] for checkpoint in deleted.json()["checkpoints"]] == [0, 1, 2, 4]
     assert not _directory(stage.engine, name, 3).exists()
     async with stage.service.database() as tx:
         gone = select(Checkpoint.step).where(Checkpoint.run_id == run_id, Checkpoint.deleted_at.is_not(None))
@@ -203,17 +203,17 @@ async def test_to_another_tenant_nothing_of_it_exists(stage: ModelStage, api: Js
     assert len(operations) >= 5
     headers = dict(await stage.service.headers("sales", Scope))
     for method, template in operations:
-        own = "live" if template.startswith("/promotions") else "caller"
+        existing = "live" if template.startswith("/promotions") else "caller"
         body = {"step": 1} if template.endswith("/releases") else {"step": 1, "as": "mine"}
 
-        async def asked(name: str) -> httpx.Response:
+        async def response_to(name: str) -> httpx.Response:
             filled = template.replace("{project}", "mail").replace("{name}", name)  # noqa: B023 - called at once
             path = re.sub(r"\{\w+\}", "0", filled)
             return await stage.service.client.request(method, path, headers=headers, json=body)  # noqa: B023
 
-        foreign, absent = await asked(own), await asked("nothing")
+        foreign, absent = await response_to(existing), await response_to("nothing")
         assert foreign.status_code == absent.status_code == 404, (method, template)
-        assert foreign.text.replace(f"mail/{own}", "NAME") == absent.text.replace("mail/nothing", "NAME")
+        assert foreign.text.replace(f"mail/{existing}", "NAME") == absent.text.replace("mail/nothing", "NAME")
     for path in ("/models", "/promotions"):
         reply = await stage.service.client.get(path, headers=headers)
         assert reply.status_code == 200
@@ -239,9 +239,9 @@ async def test_commands(
         f"{name}@1",
     ]
     assert name in (await command("list")).stdout
-    shown = (await command("show", name)).stdout
-    assert "said" in shown
-    assert "1 of 1 groups" in shown
+    description = (await command("show", name)).stdout
+    assert "said" in description
+    assert "1 of 1 groups" in description
     target = tmp_path / "model.tar"
     exported = await command("export", name, str(target), "--step", "1")
     assert exported.exit_code == 0, exported.stderr

@@ -16,7 +16,7 @@ from tests.opened_database import execute
 
 async def no_signals(client: httpx.AsyncClient, run_id: str) -> list[Any]:
     listed = await client.get(f"/runs/{run_id}/events", params={"limit": 200})
-    return [each for each in listed.raise_for_status().json()["items"] if each["type"] == "iteration.no_signal"]
+    return [event for event in listed.raise_for_status().json()["items"] if event["type"] == "iteration.no_signal"]
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ async def test_a_run_that_learns_nothing_says_so(
         assert warning.startswith("4 of 4 iterations taught nothing, the last of them iteration 4: ")
         assert said in warning
         events = await no_signals(client, run["run_id"])
-        assert [(each["iteration"], each["data"]["in_a_row"]) for each in events] == [(n, n) for n in (1, 2, 3, 4)]
-        assert {(each["data"]["cause"], each["data"]["groups"]) for each in events} == {(cause, 2)}
+        assert [(event["iteration"], event["data"]["in_a_row"]) for event in events] == [(n, n) for n in (1, 2, 3, 4)]
+        assert {(event["data"]["cause"], event["data"]["groups"]) for event in events} == {(cause, 2)}
         assert said in events[0]["data"]["message"]
         ledger = (await client.get(f"/runs/{run['run_id']}/ledger", params={"limit": 200})).json()
         rollouts = [row for row in ledger["items"] if row["phase"] == "rollout" and row["prompt_tokens"]]
@@ -90,20 +90,20 @@ async def test_what_can_be_foreseen_is_said_when_the_run_is_accepted(data_dir: P
         f'{{"question": "When, {n}?", "answer": "Now.", "source_ids": ["{world.source_id}"]}}' for n in range(60)
     ]
     (data_dir / "inboxes" / "mine.questions.jsonl").write_text("\n".join(questions))
-    mine = {"environment": {"name": "email_search", "config": {"inbox": "mine"}}, "iterations": 1}
+    inbox_request = {"environment": {"name": "email_search", "config": {"inbox": "mine"}}, "iterations": 1}
     async with service(data_dir, database_url) as client:
         assert (await started(client, iterations=1))["warnings"] == []
         headers = {"Idempotency-Key": "one"}
         accepted, again = [
-            (await client.post("/learn-loop", json=RUN | mine, headers=headers)).json() for _ in range(2)
+            (await client.post("/learn-loop", json=RUN | inbox_request, headers=headers)).json() for _ in range(2)
         ]
         (warning,) = accepted["warnings"]
         assert "learnloop/tiny only knows the emails and graphs that Learnloop invents" in warning
         assert again == accepted
         assert (await ended(client, accepted["run_id"]))["warnings"][0] == warning
-        own = {
+        agent_request = {
             "environment": {"name": "agent", "config": {"runner": {"pull": {}}, "scenarios": TASKS}},
             "judge": {"name": "reported"},
         }
-        (unsure,) = (await client.post("/learn-loop", json=RUN | own)).json()["warnings"]
+        (unsure,) = (await client.post("/learn-loop", json=RUN | agent_request)).json()["warnings"]
         assert "Unless your agent works with these" in unsure  # its tasks may well be of the kind that the base knows

@@ -79,7 +79,7 @@ def _worker(here: Stage) -> RunClaims:
     return RunClaims(here.database, "w", ttl_s=600, limits=Limits(), backends=["b"], engine="here")
 
 
-async def told(here: Stage) -> list[list[tuple[Any, ...]]]:
+async def rows_of_run(here: Stage) -> list[list[tuple[Any, ...]]]:
     async with here.database() as tx:
         return [sorted(map(tuple, (await tx.execute(query)).all())) for query in _TOLD]
 
@@ -92,13 +92,13 @@ async def test_what_happens_is_told_or_has_not_happened(database_url: str, act: 
         run_id = await here.run()
         claimed = await _worker(here).claim()
         assert claimed is not None
-        before = await told(here)
+        before = await rows_of_run(here)
         async with deadly(here, table):
             with pytest.raises(DATABASE_DOWN):
                 await act(here, claimed[1])
-        assert await told(here) == before
+        assert await rows_of_run(here) == before
         await act(here, claimed[1])  # as whoever comes after does it
-        run, *_, events, deliveries = await told(here)
+        run, *_, events, deliveries = await rows_of_run(here)
         assert (run, events) != (before[0], before[3])
         assert [seq for seq, _ in events] == [*range(1, run[0][3] + 1)]
         assert deliveries == events

@@ -22,8 +22,10 @@ from tests.openai_clients import MESSAGES, NO_JSON, use_langchain, use_sync_clie
 
 
 async def _promote(stage: ModelStage, name: str, step: int, model: str = CALLER) -> None:
-    project, _, own = model.partition("/")
-    promotion = Promotion(project=project, name=name, backend="embedded", model_name=own, step=step, actor="a test")
+    project, _, bare_name = model.partition("/")
+    promotion = Promotion(
+        project=project, name=name, backend="embedded", model_name=bare_name, step=step, actor="a test"
+    )
     await Promotions(stage.service.database).promote(promotion)
 
 
@@ -73,7 +75,7 @@ async def test_every_name_of_a_checkpoint(stage: ModelStage) -> None:
     await asyncio.to_thread(use_langchain, stage.base_url, key, "mail/live")
 
     async with _client(stage, key) as client:
-        listed = {each.id: each async for each in client.models.list()}
+        listed = {listed_model.id: listed_model async for listed_model in client.models.list()}
         assert {"tiny", CALLER, "mail/live"} <= set(listed)
         assert listed["mail/live"].model_extra == {"backend": "embedded", "promoted": f"{CALLER}@1"}
         assert (await client.models.retrieve("mail/live")).id == "mail/live"
@@ -99,7 +101,7 @@ async def test_a_tenant_finds_its_own_models_only(stage: ModelStage) -> None:
     async with engine_http(stage.engine) as http:
         await create_model(http, "sales", project="mail", return_existing=True)  # called as the other project is
     async with _client(stage, await stage.key("sales")) as client:
-        assert [each.id async for each in client.models.list()] == ["learnloop/tiny", "tiny"]
+        assert [listed_model.id async for listed_model in client.models.list()] == ["learnloop/tiny", "tiny"]
         absent = await _refusal(client, "nobody/nothing")
         for name in ("caller", "sales"):  # without a project, a name is one of the key's project
             assert f"no model 'sales/{name}'" in await _refusal(client, name)
@@ -115,7 +117,7 @@ async def test_a_tenant_finds_its_own_models_only(stage: ModelStage) -> None:
                 await client.models.retrieve(name)
         assert (await client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=1)).model == "tiny"
     async with _client(stage, await stage.key("*")) as client:
-        assert {CALLER, "mail/live", "mail/sales"} <= {each.id async for each in client.models.list()}
+        assert {CALLER, "mail/live", "mail/sales"} <= {listed_model.id async for listed_model in client.models.list()}
 
 
 async def _refusal(client: openai.AsyncOpenAI, name: str) -> str:
@@ -125,21 +127,21 @@ async def _refusal(client: openai.AsyncOpenAI, name: str) -> str:
 
 
 async def test_a_tenant_continues_its_own_responses_only(stage: ModelStage) -> None:
-    asked: Any = {"model": "tiny", "input": "When?", "max_output_tokens": 2}
+    request: Any = {"model": "tiny", "input": "When?", "max_output_tokens": 2}
     async with (
         _client(stage, await stage.key()) as mail,
         _client(stage, await stage.key()) as same_project,
         _client(stage, await stage.key("sales"), project="mail") as sales,
         _client(stage, await stage.key("*")) as everybody,
     ):
-        first = await mail.responses.create(**asked)
-        second = await same_project.responses.create(**asked, previous_response_id=first.id)
+        first = await mail.responses.create(**request)
+        second = await same_project.responses.create(**request, previous_response_id=first.id)
         assert second.usage is not None
         assert first.usage is not None
         assert second.usage.input_tokens > first.usage.input_tokens
         for other in (sales, everybody):
             with pytest.raises(openai.BadRequestError, match="send the items") as refused:
-                await other.responses.create(**asked, previous_response_id=first.id)
+                await other.responses.create(**request, previous_response_id=first.id)
             assert refused.value.code == "previous_response_not_found"
 
 
@@ -154,16 +156,16 @@ async def test_responses_are_for_models_of_the_engine(stage: ModelStage) -> None
 
 
 async def test_who_may_not(stage: ModelStage) -> None:
-    asked: Any = {"model": CALLER, "messages": MESSAGES, "max_tokens": 1}
+    request: Any = {"model": CALLER, "messages": MESSAGES, "max_tokens": 1}
     async with _client(stage, "ll_wrong") as client:
         with pytest.raises(openai.AuthenticationError) as wrong:
-            await client.chat.completions.create(**asked)
+            await client.chat.completions.create(**request)
         assert (wrong.value.code, wrong.value.response.headers["www-authenticate"]) == ("invalid_api_key", "Bearer")
         assert "x-request-id" in wrong.value.response.headers
     async with _client(stage, await stage.key(scopes=[Scope.READ])) as client:
         assert await client.models.list()
         with pytest.raises(openai.PermissionDeniedError, match="does not have the scope write"):
-            await client.chat.completions.create(**asked)
+            await client.chat.completions.create(**request)
     async with _client(stage, await stage.key(scopes=[Scope.WRITE])) as client:
         with pytest.raises(openai.PermissionDeniedError, match="does not have the scope read"):
             await client.models.list()
@@ -216,20 +218,20 @@ async def test_no_reply_outlives_its_deadline(
         model_stage(model_engine, data_dir, database_url) as stage,
         _client(stage, await stage.key()) as client,
     ):
-        asked: Any = {"model": "tiny", "messages": MESSAGES, "seed": 3}
-        await client.chat.completions.create(**asked, max_tokens=1)
+        request: Any = {"model": "tiny", "messages": MESSAGES, "seed": 3}
+        await client.chat.completions.create(**request, max_tokens=1)
         try:
-            stream = await client.chat.completions.create(**asked, stream=True)
+            stream = await client.chat.completions.create(**request, stream=True)
             model_engine.send_signal(signal.SIGSTOP)
             with pytest.raises(openai.APIError, match="took too long"):
                 async for _ in stream:
                     pass
             with pytest.raises(openai.InternalServerError, match="no answer within 2 s") as late:
-                await client.chat.completions.create(**asked)
+                await client.chat.completions.create(**request)
             assert late.value.status_code == 504
         finally:
             model_engine.send_signal(signal.SIGCONT)
-        assert (await client.chat.completions.create(**asked, max_tokens=1)).choices
+        assert (await client.chat.completions.create(**request, max_tokens=1)).choices
 
 
 async def test_an_engine_that_is_not_there(data_dir: Path, database_url: str) -> None:

@@ -101,7 +101,7 @@ def test_a_route_that_is_not_listed_is_found(api: Json) -> None:
 
 async def test_the_service_takes_every_example(api: Json, data_dir: Path, database_url: str) -> None:
     """Some are about a run that does not exist here, or need the engine; none is an invalid request."""
-    taken: dict[str, int] = {}
+    statuses: dict[str, int] = {}
     models = [{"model": "openai/gpt-4.1-mini", "base_url": "http://127.0.0.1:9/v1"}]
     options = {"allowed_private_hosts": "127.0.0.0/8", "models": models}
     settings = settings_for(data_dir, database_url, require_keys="never", **options)  # some create keys
@@ -113,14 +113,18 @@ async def test_the_service_takes_every_example(api: Json, data_dir: Path, databa
                         example = {**example, "url": "http://127.0.0.1:18081/hooks"}
                     target = re.sub(r"\{\w+\}", _ID, path)
                     parameters = operation.get("parameters", ())
-                    needed = [each["name"] for each in parameters if each["in"] == "query" and each["required"]]
+                    needed = [
+                        parameter["name"]
+                        for parameter in parameters
+                        if parameter["in"] == "query" and parameter["required"]
+                    ]
                     query = dict.fromkeys(needed, "example")
                     reply = await client.request(method, target, params=query, json=example)
                     assert reply.status_code in (200, 201, 202, 204, 404, 503), (method, path, example, reply.text)
-                    taken[path] = reply.status_code
-    assert len(taken) > 15
-    done = {path for path, status in taken.items() if status < 300}
-    assert done >= {"/learn-loop", "/graphs", "/scenarios", "/keys", "/webhooks"}
+                    statuses[path] = reply.status_code
+    assert len(statuses) > 15
+    accepted_paths = {path for path, status in statuses.items() if status < 300}
+    assert accepted_paths >= {"/learn-loop", "/graphs", "/scenarios", "/keys", "/webhooks"}
 
 
 def _examples(api: Json, operation: Json) -> list[Json]:
@@ -128,5 +132,9 @@ def _examples(api: Json, operation: Json) -> list[Json]:
     if body is None:
         return []
     schemas = [body, *body.get("anyOf", ()), *body.get("oneOf", ())]
-    named = [api["components"]["schemas"][each["$ref"].rpartition("/")[2]] for each in schemas if "$ref" in each]
+    named = [
+        api["components"]["schemas"][reference["$ref"].rpartition("/")[2]]
+        for reference in schemas
+        if "$ref" in reference
+    ]
     return [example for schema in (*named, body) for example in schema.get("examples", ())]

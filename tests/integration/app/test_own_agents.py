@@ -29,34 +29,41 @@ async def test_a_python_function_is_trained_evaluated_and_asked(data_dir: Path, 
             run = await run_with(client, run_id, "completed", "failed")
             assert run["status"] == "completed"
             [policy] = backend.policies.values()
-            trained = [each for sent in policy.requests for group in sent.groups for each in group.trajectories]
-            assert {each.reward for each in trained} == {0.75, -0.25}
-            for each in (await get(client, f"/runs/{run_id}/trajectories?limit=200"))["items"]:
-                shown = await get(client, f"/trajectories/{each['id']}")
-                assert [message["role"] for message in shown["messages"]] == ["user", "assistant"]
-                assert shown["reward"] == sum(shown["outcome"]["parts"].values())
+            trained = [
+                trajectory
+                for training_request in policy.requests
+                for group in training_request.groups
+                for trajectory in group.trajectories
+            ]
+            assert {trajectory.reward for trajectory in trained} == {0.75, -0.25}
+            for row in (await get(client, f"/runs/{run_id}/trajectories?limit=200"))["items"]:
+                details = await get(client, f"/trajectories/{row['id']}")
+                assert [message["role"] for message in details["messages"]] == ["user", "assistant"]
+                assert details["reward"] == sum(details["outcome"]["parts"].values())
             assert (await get(client, f"/runs/{run_id}/verify"))["ok"]
 
-            asked = await client.post("/ask", json={"run_id": run_id, "input": {"question": "Now?"}})
-            assert asked.raise_for_status().json()["answer"] in ("0.75", "-0.25")
+            answer = await client.post("/ask", json={"run_id": run_id, "input": {"question": "Now?"}})
+            assert answer.raise_for_status().json()["answer"] in ("0.75", "-0.25")
 
             config = {"name": "agent", "config": {"scenarios": TASKS, "runner": {"python": f"{AGENTS}:answering"}}}
             body = {"run_id": run_id, "scenarios": 1, "environment": config, "judge": {"name": "reference"}}
             posted = await client.post("/evaluations", json=body)
             path = f"/evaluations/{posted.raise_for_status().json()['evaluation_id']}"
-            done = await answered(lambda: get(client, path), lambda found: found["status"] in ("completed", "failed"))
-            assert done["status"] == "completed"
-            for each in (await get(client, f"{path}/trajectories"))["items"]:
-                assert (await get(client, f"/trajectories/{each['id']}"))["outcome"]["answer"] in ("yes", "no")
+            evaluation = await answered(
+                lambda: get(client, path), lambda document: document["status"] in ("completed", "failed")
+            )
+            assert evaluation["status"] == "completed"
+            for row in (await get(client, f"{path}/trajectories"))["items"]:
+                assert (await get(client, f"/trajectories/{row['id']}"))["outcome"]["answer"] in ("yes", "no")
 
 
 async def test_what_gives_no_outcome_fails_alone_and_is_never_zero(data_dir: Path, database_url: str) -> None:
     settings = settings_for(data_dir, database_url, agent_modules=AGENTS)
-    said = ["refuse", "lie", "yes", "no"]
+    contents = ["refuse", "lie", "yes", "no"]
 
-    async def in_turn(asked: Mapping[str, Any]) -> Reply:
+    async def in_turn(chat_request: Mapping[str, Any]) -> Reply:
         number = len(chat.requests) - 5  # after the four of the baseline
-        return Reply(content=said[number % 4] if 0 <= number < 16 else "yes")
+        return Reply(content=contents[number % 4] if 0 <= number < 16 else "yes")
 
     async with scripted_chat(in_turn) as chat:
         backend = ScriptedBackend(chat.url)
@@ -65,14 +72,14 @@ async def test_what_gives_no_outcome_fails_alone_and_is_never_zero(data_dir: Pat
             run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
             assert (await run_with(client, run_id, "completed", "failed"))["status"] == "completed"
             rows = (await get(client, f"/runs/{run_id}/trajectories?limit=200&kind=train"))["items"]
-            errors = [each["error"] for each in rows]
+            errors = [row["error"] for row in rows]
             assert sum(error is None for error in errors) == 8
             assert sum("no network" in error for error in errors if error) == 4
             assert sum("reward is a finite number" in error for error in errors if error) == 4
-            assert {each["reward"] for each in rows if each["error"]} == {None}
+            assert {row["reward"] for row in rows if row["error"]} == {None}
             [policy] = backend.policies.values()
-            [sent] = policy.requests
-            assert [len(group.trajectories) for group in sent.groups] == [4, 4]
+            [training_request] = policy.requests
+            assert [len(group.trajectories) for group in training_request.groups] == [4, 4]
 
 
 async def test_an_agent_out_of_turns_is_told_so_and_still_reports(data_dir: Path, database_url: str) -> None:
@@ -85,17 +92,20 @@ async def test_an_agent_out_of_turns_is_told_so_and_still_reports(data_dir: Path
         run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
         assert (await run_with(client, run_id, "completed", "failed"))["status"] == "completed"
         rows = (await get(client, f"/runs/{run_id}/trajectories?limit=200&kind=train"))["items"]
-        assert {(each["turns"], each["reward"]) for each in rows} == {(3, 3.0)}
+        assert {(row["turns"], row["reward"]) for row in rows} == {(3, 3.0)}
 
 
 @pytest.mark.parametrize(("scores", "worst"), [((1, 0.5), 0.0), ((-1, -3), -3.0)])
 async def test_a_reply_that_is_cut_off_makes_a_bad_rollout_and_no_failed_one(
     data_dir: Path, database_url: str, scores: tuple[float, float], worst: float
 ) -> None:
-    said = [Reply(content='{"rew', cut_off=True), *(Reply(content=json.dumps({"reward": each})) for each in scores)]
+    replies = [
+        Reply(content='{"rew', cut_off=True),
+        *(Reply(content=json.dumps({"reward": score})) for score in scores),
+    ]
 
-    async def in_turn(asked: Mapping[str, Any]) -> Reply:
-        return said[len(chat.requests) % 3]
+    async def in_turn(chat_request: Mapping[str, Any]) -> Reply:
+        return replies[len(chat.requests) % 3]
 
     settings = settings_for(data_dir, database_url, agent_modules=AGENTS)
     async with scripted_chat(in_turn) as chat:
@@ -106,17 +116,17 @@ async def test_a_reply_that_is_cut_off_makes_a_bad_rollout_and_no_failed_one(
             run = await run_with(client, run_id, "completed", "failed")
             assert (run["status"], run["progress"]["failures"]) == ("completed", None)
             rows = (await get(client, f"/runs/{run_id}/trajectories?limit=200&kind=train"))["items"]
-            assert sorted(each["reward"] for each in rows) == sorted([worst, *scores] * 4)
-            assert [each for each in rows if each["error"]] == []
-            cut = [each for each in rows if each["outcome"]["finish"] == "malformed"]
-            assert {(each["reward"], each["success"]) for each in cut} == {(worst, False)}
+            assert sorted(row["reward"] for row in rows) == sorted([worst, *scores] * 4)
+            assert [row for row in rows if row["error"]] == []
+            cut = [row for row in rows if row["outcome"]["finish"] == "malformed"]
+            assert {(row["reward"], row["success"]) for row in cut} == {(worst, False)}
             assert cut[0]["outcome"]["detail"].startswith("reply 1 was cut off at its limit, after 10 tokens; then the")
             assert "JSONDecodeError" in cut[0]["outcome"]["detail"]
             assert (await get(client, f"/runs/{run_id}/verify"))["ok"]
 
 
 async def test_the_first_failure_of_an_agent_is_shown_with_its_run(data_dir: Path, database_url: str) -> None:
-    async def in_turn(asked: Mapping[str, Any]) -> Reply:
+    async def in_turn(chat_request: Mapping[str, Any]) -> Reply:
         fails = len(chat.requests) in (10, 16)  # after the eight of the baseline
         return Reply(content="{}" if fails else '{"reward": 1}')
 

@@ -93,7 +93,7 @@ class Place:
         return (form.format(outside=self.outside) if "{outside}" in form else form for form in FORMS)
 
     def fingerprint(self) -> str:
-        """Of every name and content outside."""
+        """A digest of every name and content outside."""
         digest = hashlib.sha256()
         for path in sorted(self.outside.parent.rglob("*")):
             if not path.is_relative_to(self.data_dir):
@@ -104,14 +104,14 @@ class Place:
 @pytest.fixture
 def place() -> Iterator[Place]:
     with tempfile.TemporaryDirectory(prefix="learnloop-paths-") as name:
-        made = Place(Path(name) / "data", Path(name) / "outside")
-        made.outside.mkdir()
+        folders = Place(Path(name) / "data", Path(name) / "outside")
+        folders.outside.mkdir()
         for file in ("secret", "secret.json", "secret.sqlite", "passwd"):
-            (made.outside / file).write_text(SECRET)
+            (folders.outside / file).write_text(SECRET)
         for folder in ("", "runs", "inboxes", "engine"):
-            (made.data_dir / folder).mkdir(parents=True, exist_ok=True)
-            (made.data_dir / folder / "link").symlink_to(made.outside)
-        yield made
+            (folders.data_dir / folder).mkdir(parents=True, exist_ok=True)
+            (folders.data_dir / folder / "link").symlink_to(folders.outside)
+        yield folders
 
 
 @pytest.fixture
@@ -141,14 +141,16 @@ def _encoded(form: str) -> str:
 
 
 def _templates(api: Json) -> list[tuple[str, str]]:
-    own = {path: methods for path, methods in api["paths"].items() if "{" in path and not path.startswith("/v1/")}
-    return [(method.upper(), path) for path, methods in own.items() for method in methods]
+    with_parameters = {
+        path: methods for path, methods in api["paths"].items() if "{" in path and not path.startswith("/v1/")
+    }
+    return [(method.upper(), path) for path, methods in with_parameters.items() for method in methods]
 
 
 async def test_no_parameter_of_a_path_leads_outside(client: httpx.AsyncClient, place: Place, api: Json) -> None:
     """Every operation, in its last parameter; its others name what there is."""
     run = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
-    before, asked = place.fingerprint(), 0
+    before, requests = place.fingerprint(), 0
     for method, template in _templates(api):
         begin, _, end = template.rpartition("{")
         begin, end = begin.replace("{run_id}", run), end.partition("}")[2]
@@ -156,11 +158,11 @@ async def test_no_parameter_of_a_path_leads_outside(client: httpx.AsyncClient, p
         several = method == "GET" and not end
         for form in [*place.forms()] if several else ["../../outside/secret", "link/secret", "a\x00b"]:
             reply = await client.request(method, f"{begin}{_encoded(form)}{end}", json={})
-            asked += 1
+            requests += 1
             assert 400 <= reply.status_code < 500, (method, template, form, reply.text)
             assert SECRET not in reply.text
             assert "root:" not in reply.text
-    assert asked > 5 * len(FORMS)
+    assert requests > 5 * len(FORMS)
     assert place.fingerprint() == before
 
 

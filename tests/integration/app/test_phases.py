@@ -29,13 +29,13 @@ class PhasedLoop(ScriptedLoop):
         self.begun: list[str] = []
 
     async def __call__(
-        self, config: RunConfig, environment: object, judge: object, policy: Policy, **given: Any
+        self, config: RunConfig, environment: object, judge: object, policy: Policy, **options: Any
     ) -> AsyncGenerator[IterationResult, None]:
         try:
-            for iteration in range(given["resume"].iteration if given["resume"] else 0, config.iterations + 1):
+            for iteration in range(options["resume"].iteration if options["resume"] else 0, config.iterations + 1):
                 for phase in PHASES:
                     self.begun.append(f"{phase} {iteration}")
-                    given["progress"](IterationProgress(iteration, phase, 0, 1))
+                    options["progress"](IterationProgress(iteration, phase, 0, 1))
                     if (phase, iteration) == (self.held, 1):
                         await self.in_phase()
                 yield scripted_result(policy, iteration, iteration, config.iterations, "the answer")
@@ -85,11 +85,11 @@ async def test_a_paused_run_goes_on_from_the_phase_where_it_was_stopped(data_dir
 @pytest.mark.parametrize("blocked", ["the run's loop", "the service's loop"])
 async def test_a_blocked_loop_keeps_its_run(data_dir: Path, database_url: str, blocked: str) -> None:
     """The heartbeat is on a thread of its own."""
-    kept: list[bool] = []
+    was_held: list[bool] = []
     service = asyncio.get_running_loop()
 
     async def block() -> None:
-        kept.append(held_past_its_lease(database_url))
+        was_held.append(held_past_its_lease(database_url))
 
     async def block_the_service() -> None:
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(block(), service))
@@ -99,4 +99,4 @@ async def test_a_blocked_loop_keeps_its_run(data_dir: Path, database_url: str, b
         run_id = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
         await run_with(client, run_id, "completed")
         assert (await _types(client, run_id)).count("run.started") == 1
-    assert kept == [True]
+    assert was_held == [True]

@@ -33,4 +33,4 @@ async def test_the_best_checkpoint_gets_the_name_once(stage: ModelStage, tmp_pat
     assert "unchanged" in await promoted(1)
     headers = {"authorization": f"Bearer {key}"}
     history = (await stage.service.client.get("/promotions/mail/live", headers=headers)).json()["items"]
-    assert [(each["model"], each["step"]) for each in history] == [(CALLER, 1)]
+    assert [(promotion["model"], promotion["step"]) for promotion in history] == [(CALLER, 1)]

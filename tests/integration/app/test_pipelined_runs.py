@@ -93,9 +93,9 @@ async def completed(client: httpx.AsyncClient, run_id: str) -> Any:
 
 
 async def items(client: httpx.AsyncClient, path: str, **query: Any) -> list[Any]:
-    found = (await client.get(path, params={"limit": 100, **query})).raise_for_status().json()
-    assert found["next_cursor"] is None
-    return list(found["items"])
+    page = (await client.get(path, params={"limit": 100, **query})).raise_for_status().json()
+    assert page["next_cursor"] is None
+    return list(page["items"])
 
 
 def figures(run: Any) -> Any:
@@ -117,22 +117,26 @@ async def test_a_run_says_which_step_sampled_what_and_keeps_that_checkpoint_for_
         assert run["request"]["pipeline"] == {"max_staleness": 2}
         iterations = await items(client, f"/runs/{run_id}/iterations")
         expected = [(None, None), (0, 0), (0, 1), (0, 2), (1, 2)]
-        assert [(each["sampled_step"], each["staleness"]) for each in iterations] == expected
-        assert [each["timing"]["ahead_s"] > 0 for each in iterations] == [False, True, True, True, True]
+        assert [(point["sampled_step"], point["staleness"]) for point in iterations] == expected
+        assert [point["timing"]["ahead_s"] > 0 for point in iterations] == [False, True, True, True, True]
         for number, (step, _) in enumerate(expected[1:], start=1):
             tried = await items(client, f"/runs/{run_id}/trajectories", iteration=number, kind="train")
-            assert [each["step"] for each in tried] == [step] * PER_ITERATION
+            assert [rollout["step"] for rollout in tried] == [step] * PER_ITERATION
         events = await items(client, f"/runs/{run_id}/events")
-        said = [each["data"] for each in events if each["type"] == "iteration.completed"]
-        assert [each["iteration"] for each in said] == [0, 1, 2, 3, 4]
-        stale = [(each.get("sampled_step"), each.get("staleness")) for each in said]
+        payloads = [event["data"] for event in events if event["type"] == "iteration.completed"]
+        assert [payload["iteration"] for payload in payloads] == [0, 1, 2, 3, 4]
+        stale = [(payload.get("sampled_step"), payload.get("staleness")) for payload in payloads]
         assert stale == [(None, None), (None, None), *expected[2:]], "the exact loop's events have nothing new"
         assert (await client.get(f"/runs/{run_id}/verify")).json()["ok"]
         metrics = (await client.get("/metrics")).text
         assert float(metrics.partition("\nlearnloop_staleness_steps_total ")[2].split()[0]) >= 5
         assert backend.gone == []
-        left = [each["step"] for each in await items(client, f"/runs/{run_id}/checkpoints") if not each["deleted_at"]]
-        assert sorted({run["best_checkpoint"]["step"], 3, 4}) == left
+        steps = [
+            checkpoint["step"]
+            for checkpoint in await items(client, f"/runs/{run_id}/checkpoints")
+            if not checkpoint["deleted_at"]
+        ]
+        assert sorted({run["best_checkpoint"]["step"], 3, 4}) == steps
 
 
 async def test_rollouts_that_ran_ahead_of_a_killed_service_are_not_made_again(
@@ -142,15 +146,15 @@ async def test_rollouts_that_ran_ahead_of_a_killed_service_are_not_made_again(
 
     async def journal() -> set[tuple[int, str]]:
         async with engine.connect() as connection:
-            return {(each.iteration, each.name) for each in await connection.execute(text("SELECT * FROM journal"))}
+            return {(row.iteration, row.name) for row in await connection.execute(text("SELECT * FROM journal"))}
 
     async with scripted_chat(backend.answer) as model:
         async with service(data_dir, database_url, backend, model) as client:
             undisturbed = await completed(client, await start(client, RUN))
-            asked = backend.sampled.total()
+            sampled_once = backend.sampled.total()
             backend.may_train.clear()
             run_id = await start(client, RUN)
-            await answered(journal, lambda kept: {(1, "train.job"), (2, "judge/train")} <= kept)
+            await answered(journal, lambda entries: {(1, "train.job"), (2, "judge/train")} <= entries)
         worker = (data_dir / "worker").read_text()
         async with engine.begin() as connection:  # as SIGKILL would have left it
             await connection.execute(
@@ -165,9 +169,9 @@ async def test_rollouts_that_ran_ahead_of_a_killed_service_are_not_made_again(
         async with service(data_dir, database_url, backend, model) as client:
             run = await completed(client, run_id)
             iterations = await items(client, f"/runs/{run_id}/iterations")
-    assert [each["staleness"] for each in iterations] == [None, 0, 1, 1, 1]
+    assert [row["staleness"] for row in iterations] == [None, 0, 1, 1, 1]
     assert figures(run) == figures(undisturbed)
-    assert backend.sampled.total() == 2 * asked
+    assert backend.sampled.total() == 2 * sampled_once
     assert await journal() == set()
     await engine.dispose()
 
@@ -225,8 +229,8 @@ async def test_a_run_that_stops_by_its_rule_keeps_what_was_answered_ahead(data_d
         run = await run_with(client, run_id, "paused")
         assert "taught nothing" in run["wait_reason"]
         async with engine.connect() as connection:
-            kept = list((await connection.execute(text("SELECT name FROM journal WHERE iteration = 2"))).scalars())
-    assert sorted(kept) == [f"calls/train/{number}/0" for number in range(PER_ITERATION)]
+            names = list((await connection.execute(text("SELECT name FROM journal WHERE iteration = 2"))).scalars())
+    assert sorted(names) == [f"calls/train/{number}/0" for number in range(PER_ITERATION)]
     await engine.dispose()
 
 
@@ -261,8 +265,8 @@ async def test_a_backend_that_samples_and_trains_in_turns_refuses(
     )  # this machine has no GPU
     async with served(settings_for(data_dir, database_url), cast(Any, learn_loop)) as client:
         refused = await client.post("/learn-loop", json=RUN | {"backend": "local"})
-        taken = await client.post("/learn-loop", json=RUN | {"backend": "local", "pipeline": {"max_staleness": 0}})
+        accepted = await client.post("/learn-loop", json=RUN | {"backend": "local", "pipeline": {"max_staleness": 0}})
     [fault] = refused.json()["errors"]
     assert (refused.status_code, fault["loc"]) == (422, ["body", "pipeline", "max_staleness"])
     assert "samples and trains in turns" in fault["msg"]
-    assert taken.status_code == 202
+    assert accepted.status_code == 202

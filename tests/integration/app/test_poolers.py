@@ -39,10 +39,10 @@ async def _prepared(pooler: URL) -> list[int]:
     """How many statements are prepared on the server's connections that two transactions meet at the same time."""
     async with await connect(pooler) as one, await connect(pooler) as other, one.transaction(), other.transaction():
         counts = []
-        for each in (one, other):
-            found = await (await each.execute("SELECT count(*) FROM pg_prepared_statements")).fetchone()
-            assert found is not None
-            counts.append(found[0])
+        for connection in (one, other):
+            row = await (await connection.execute("SELECT count(*) FROM pg_prepared_statements")).fetchone()
+            assert row is not None
+            counts.append(row[0])
         return counts
 
 
@@ -76,8 +76,8 @@ async def test_a_setting_does_not_stay_on_the_servers_connection(pooler: URL) ->
         await tx.execute(text("SELECT 1"))
     await engine.dispose()
     async with await connect(pooler) as connection:
-        found = await (await connection.execute("SELECT current_setting('statement_timeout')")).fetchone()
-    assert found == ("0",), "another client of the pooler would have it"
+        row = await (await connection.execute("SELECT current_setting('statement_timeout')")).fetchone()
+    assert row == ("0",), "another client of the pooler would have it"
 
 
 @needs_pgbouncer
@@ -92,8 +92,8 @@ async def test_runs_and_their_events_through_a_pooler(
             settings = settings_for(folder, f"{_text(url)}&pgbouncer=true", direct_database_url=direct)
             async with served(settings, ScriptedLoop()) as client:
                 started = [(await client.post("/learn-loop", json={"iterations": 2})).json() for _ in range(3)]
-                for each in started:
-                    run = await run_with(client, each["run_id"], "completed", "failed")
+                for accepted in started:
+                    run = await run_with(client, accepted["run_id"], "completed", "failed")
                     assert run["status"] == "completed", run["error"]
                     events = (await client.get(run["links"]["events"])).json()["items"]
                     assert events[-1]["type"] == "run.completed"
@@ -111,8 +111,8 @@ async def test_a_server_keeps_its_settings_and_its_prepared_statements(database_
             for _ in range(7):
                 await tx.execute(text("SELECT :n + 1"), {"n": 1})
             names = ("statement_timeout", "TimeZone", "application_name", "search_path")
-            found = (await tx.execute(text(f"SELECT {', '.join(f'current_setting({n!r})' for n in names)}"))).one()
-            assert found == ("15s", "UTC", "learnloop", "pg_catalog"), "the URL's own options are kept"
+            values = (await tx.execute(text(f"SELECT {', '.join(f'current_setting({n!r})' for n in names)}"))).one()
+            assert values == ("15s", "UTC", "learnloop", "pg_catalog"), "the URL's own options are kept"
             assert (await tx.execute(text("SELECT count(*) FROM pg_prepared_statements"))).scalar_one() > 0
     finally:
         await engine.dispose()
@@ -130,11 +130,11 @@ async def test_a_pooler_of_any_vendor_that_refuses_options_is_asked_without(
     database_url: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connecting, "_refusing", set())
-    asked: list[Any] = []
+    attempts: list[Any] = []
     whole, blocking = psycopg.AsyncConnection.connect, psycopg.connect
 
     def refuse(options: Any) -> None:
-        asked.append(options)
+        attempts.append(options)
         if options is not None:
             raise psycopg.OperationalError(said)
 
@@ -154,7 +154,7 @@ async def test_a_pooler_of_any_vendor_that_refuses_options_is_asked_without(
         assert not is_pooled(connection)
         await connection.close()
     connect_blocking(url, {"statement_timeout": "1000"}).close()
-    assert [options is None for options in asked] == [False, True, True, True], "it is asked once"
+    assert [options is None for options in attempts] == [False, True, True, True], "it is asked once"
 
 
 async def test_another_error_is_no_refusal(database_url: str) -> None:
@@ -191,8 +191,8 @@ async def test_a_database_that_cannot_hold_every_text_is_refused(postgres: URL, 
 
 async def _execute(url: URL, *statements: str) -> None:
     async with await connect(url) as connection:
-        for each in statements:
-            await connection.execute(each.encode())
+        for statement in statements:
+            await connection.execute(statement.encode())
 
 
 async def test_a_user_without_rights_is_told_which_it_needs(postgres: URL) -> None:

@@ -84,27 +84,27 @@ async def test_watchers_of_any_replica_are_told_and_nothing_of_it_is_kept(data_d
         path = f"/runs/{run_id}/events"
 
         async def watch(client: httpx.AsyncClient) -> tuple[list[dict[str, str]], float]:
-            seen: list[dict[str, str]] = []
+            notices: list[dict[str, str]] = []
             started = time.monotonic()
             async for message in messages(client, path):
-                seen.append(message)
-                if sum(each["event"] == "progress" for each in seen) == 3:
+                notices.append(message)
+                if sum(notice["event"] == "progress" for notice in notices) == 3:
                     gate.set()
-            return seen, time.monotonic() - started
+            return notices, time.monotonic() - started
 
         watched = await asyncio.gather(*map(watch, clients))
-        kept = (await clients[1].get(path, params={"limit": 200})).json()["items"]
-    for seen, seconds in watched:
-        told = [json.loads(each["data"]) for each in seen if each["event"] == "progress"]
-        assert not any("id" in each for each in seen if each["event"] == "progress")
-        assert 1 <= len(told) <= seconds / LOOK_S + 1 < learn.told  # what bounds it is the look, once a LOOK_S
-        assert told[0].keys() == {"run_id", "iteration", "phase", "done", "total", "failures"}
-        assert (told[0]["run_id"], told[0]["phase"], told[0]["total"]) == (run_id, "rollout", 1_000_000)
-        done = [each["done"] for each in told]
-        assert done == sorted(set(done))
-        events = [int(each["id"]) for each in seen if each["event"] != "progress"]
-        assert events == [event["seq"] for event in kept] == [*range(1, len(kept) + 1)]
-    assert "progress" not in {event["type"] for event in kept}
+        event_rows = (await clients[1].get(path, params={"limit": 200})).json()["items"]
+    for notices, seconds in watched:
+        positions = [json.loads(notice["data"]) for notice in notices if notice["event"] == "progress"]
+        assert not any("id" in notice for notice in notices if notice["event"] == "progress")
+        assert 1 <= len(positions) <= seconds / LOOK_S + 1 < learn.told  # what bounds it is the look, once a LOOK_S
+        assert positions[0].keys() == {"run_id", "iteration", "phase", "done", "total", "failures"}
+        assert (positions[0]["run_id"], positions[0]["phase"], positions[0]["total"]) == (run_id, "rollout", 1_000_000)
+        counts = [position["done"] for position in positions]
+        assert counts == sorted(set(counts))
+        events = [int(notice["id"]) for notice in notices if notice["event"] != "progress"]
+        assert events == [event["seq"] for event in event_rows] == [*range(1, len(event_rows) + 1)]
+    assert "progress" not in {event["type"] for event in event_rows}
 
 
 async def test_who_comes_back_after_progress_goes_on_after_the_last_event(data_dir: Path, database_url: str) -> None:
@@ -132,14 +132,14 @@ async def test_only_a_run_that_is_driven_makes_progress(database_url: str, statu
         run_id = await here.run()
         async with here.database.begin() as tx:
             await tx.execute(update(Run).where(Run.id == run_id).values(status=status, event_seq=5, **figures))
-        found = await positions_of(here.database, [run_id, "nobody"])
-    assert found.keys() == {run_id}
-    assert found[run_id].event_seq == 5
-    moved = found[run_id].moved
+        positions = await positions_of(here.database, [run_id, "nobody"])
+    assert positions.keys() == {run_id}
+    assert positions[run_id].event_seq == 5
+    moved = positions[run_id].moved
     if status is RunStatus.RUNNING:
         assert moved is not None
-        told = {"run_id": run_id, "iteration": 2, "phase": "judge", "done": 7, "total": 9, "failures": None}
-        assert json.loads(moved.document) == told
+        expected = {"run_id": run_id, "iteration": 2, "phase": "judge", "done": 7, "total": 9, "failures": None}
+        assert json.loads(moved.document) == expected
     else:
         assert moved is None
 
@@ -154,7 +154,7 @@ async def test_a_stream_of_a_run_that_is_deleted_ends(database_url: str) -> None
         async with here.database.begin() as tx:
             await tx.execute(delete(Run).where(Run.id == run_id))
         async with asyncio.timeout(60):
-            assert [seen async for seen in feed.watch(run_id, last) if seen] == []
+            assert [batch async for batch in feed.watch(run_id, last) if batch] == []
         await feed.close()
 
 
@@ -165,7 +165,7 @@ async def test_a_service_that_stops_ends_its_streams(database_url: str) -> None:
         feed = EventFeed(here.database, parse_url(database_url), lambda: None)
 
         async def watch() -> list[object]:
-            return [seen async for seen in feed.watch(run_id, last) if seen]
+            return [batch async for batch in feed.watch(run_id, last) if batch]
 
         watching = [asyncio.create_task(watch()) for _ in range(3)]
         await until(lambda: feed._tails[run_id].watchers == 3)
@@ -183,10 +183,10 @@ async def test_an_event_whose_hint_is_lost_is_seen_all_the_same(database_url: st
         feed = EventFeed(here.database, nowhere, lambda: None)
         feed.start()
         async with asyncio.timeout(60):
-            waits = asyncio.create_task(anext(each async for each in feed.watch(run_id, last) if each))
+            waits = asyncio.create_task(anext(batch async for batch in feed.watch(run_id, last) if batch))
             await until(lambda: feed._tails[run_id].events)  # a look was there: the watcher waits
             await here.event(run_id)
-            seen = await waits
-        assert isinstance(seen, list)
-        assert [event.seq for event in seen] == [last + 1]
+            last_batch = await waits
+        assert isinstance(last_batch, list)
+        assert [event.seq for event in last_batch] == [last + 1]
         await feed.close()

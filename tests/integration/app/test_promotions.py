@@ -57,10 +57,10 @@ async def test_what_a_name_was_asked_is_listed_whoever_answers(stage: ModelStage
     second = (await _ask(stage, "live")).json()["trajectory_id"]
 
     listed = (await client.get(f"{LIVE}/requests", params={"limit": 1})).json()
-    assert [(each["id"], each["model"]) for each in listed["items"]] == [(second, f"{CALLER}@0")]
+    assert [(item["id"], item["model"]) for item in listed["items"]] == [(second, f"{CALLER}@0")]
     assert listed["items"][0]["scenario"]["task"]["question"] == QUESTION["question"]
     more = (await client.get(f"{LIVE}/requests", params={"cursor": listed["next_cursor"]})).json()
-    assert ([each["id"] for each in more["items"]], more["next_cursor"]) == ([first], None)
+    assert ([item["id"] for item in more["items"]], more["next_cursor"]) == ([first], None)
 
     stranger = bearer(await stage.key("sales"))
     for method, path in (("GET", f"{LIVE}/requests"), ("POST", f"{LIVE}/check"), ("DELETE", LIVE)):
@@ -80,13 +80,13 @@ async def test_a_name_is_taken_away_and_given_again(stage: ModelStage) -> None:
         assert (await client.request(method, path)).status_code == 404
     assert (await client.get("/promotions")).json()["items"] == []
     listed = (await client.get("/v1/models")).json()["data"]
-    assert "mail/live" not in [each["id"] for each in listed]
+    assert "mail/live" not in [model["id"] for model in listed]
     checkpoint = (await client.get(f"/models/{CALLER}")).json()["checkpoints"][1]
     assert checkpoint["promoted_as"] == []
 
     await client.post(f"/models/{CALLER}/promote", json={"step": 0, "as": "live"})
     history = (await client.get(LIVE)).json()["items"]
-    assert [(each["step"], each["withdrawn_at"] is None) for each in history] == [(0, True), (1, False)]
+    assert [(promotion["step"], promotion["withdrawn_at"] is None) for promotion in history] == [(0, True), (1, False)]
 
 
 async def test_promoted_names_in_the_terminal(

@@ -30,9 +30,9 @@ async def right_when_hinted(request: Mapping[str, Json]) -> Reply:
     if HINT not in system:
         return call("return_final_answer", answer="I don't know", sources=[])
     address = next(word.strip(".,") for word in system.split() if "@inbox.example" in word)
-    place = synthetic.parse_address(address)
-    assert place is not None
-    right = synthetic.make_world(*place).scenario(place[0]).reference
+    world_key = synthetic.parse_address(address)
+    assert world_key is not None
+    right = synthetic.make_world(*world_key).scenario(world_key[0]).reference
     return call("return_final_answer", answer=right["answer"], sources=right["source_ids"])
 
 
@@ -134,10 +134,10 @@ async def test_a_run_its_evaluations_and_questions_have_its_prompt(data_dir: Pat
         assert model["prompt"]["name"] == "hinted"
 
         task = {"run_id": run_id, "question": "When?", "inbox_address": "test.0.1@inbox.example"}
-        for given, is_hinted in (({}, True), ({"prompt": None}, False)):
-            asked = (await client.post("/ask", json=task | given)).raise_for_status().json()
-            shown = (await client.get(f"/trajectories/{asked['trajectory_id']}")).json()
-            assert shown["messages"][0]["content"].endswith(HINT) is is_hinted
+        for prompt_choice, is_hinted in (({}, True), ({"prompt": None}, False)):
+            answer = (await client.post("/ask", json=task | prompt_choice)).raise_for_status().json()
+            trajectory = (await client.get(f"/trajectories/{answer['trajectory_id']}")).json()
+            assert trajectory["messages"][0]["content"].endswith(HINT) is is_hinted
 
         fork = await client.post(f"/runs/{run_id}/fork", json={"iterations": 1})
         forked = await run_with(client, fork.raise_for_status().json()["run_id"], "completed", "failed")
@@ -225,10 +225,10 @@ async def test_a_gate_needs_two_models_and_enough_scenarios(data_dir: Path, data
 
 async def test_prompts_of_one_project_are_not_found_by_another(data_dir: Path, database_url: str) -> None:
     async with keyed(data_dir, database_url) as service:
-        mine, theirs = await service.headers("mine"), await service.headers("theirs")
-        stored = (await store(service.client, HINTED, headers=mine)).json()
+        own_headers, theirs = await service.headers("mine"), await service.headers("theirs")
+        stored = (await store(service.client, HINTED, headers=own_headers)).json()
         path = f"/prompts/{stored['sha256']}"
-        assert (await service.client.get(path, headers=mine)).status_code == 200
+        assert (await service.client.get(path, headers=own_headers)).status_code == 200
         assert (await service.client.get(path, headers=theirs)).status_code == 404
         assert (await service.client.delete(path, headers=theirs)).status_code == 404
         assert (await service.client.get("/prompts", headers=theirs)).json()["items"] == []

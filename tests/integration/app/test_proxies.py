@@ -97,8 +97,8 @@ async def test_below_a_prefix_pages_and_answers_are_found(
     key = bearer(OPERATOR_KEY)
     signed_in = await client.post("/session", headers=key)
     assert signed_in.status_code == 200
-    own = {"origin": f"http://127.0.0.1:{client.base_url.port}"}  # as the page's requests have it
-    assert (await client.post("/learn-loop", json={"iterations": 1}, headers=own)).status_code == 202
+    page_headers = {"origin": f"http://127.0.0.1:{client.base_url.port}"}  # as the page's requests have it
+    assert (await client.post("/learn-loop", json={"iterations": 1}, headers=page_headers)).status_code == 202
     assert (await client.post("/learn-loop", json={}, headers={"origin": "http://evil.example"})).status_code == 403
 
 
@@ -107,7 +107,7 @@ async def test_events_arrive_while_the_run_goes(proxied: tuple[httpx.AsyncClient
     key = bearer(OPERATOR_KEY)
     started = (await client.post("/learn-loop", json={"iterations": 1}, headers=key)).raise_for_status().json()
     assert (await client.get(started["results_path"], headers=key)).status_code == 200
-    seen: list[str] = []
+    event_types: list[str] = []
     async with (
         asyncio.timeout(120),
         client.stream("GET", f"/runs/{started['run_id']}/events", headers=key | _STREAM) as stream,
@@ -115,8 +115,8 @@ async def test_events_arrive_while_the_run_goes(proxied: tuple[httpx.AsyncClient
         assert stream.headers["content-type"].startswith("text/event-stream")
         async for line in stream.aiter_lines():
             if line.startswith("event: "):
-                seen.append(line.removeprefix("event: "))
+                event_types.append(line.removeprefix("event: "))
             if line == "event: iteration.completed":  # the run waits, so nothing else would push these lines out
                 loop.gates[1].set()
-    assert seen[0] == "run.created"
-    assert seen[-1] == "run.completed"
+    assert event_types[0] == "run.created"
+    assert event_types[-1] == "run.completed"

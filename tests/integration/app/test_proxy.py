@@ -157,7 +157,7 @@ async def test_a_server_that_dies_in_the_middle(http: httpx.AsyncClient) -> None
         pieces = reply.aiter_text()
         assert await anext(pieces) == "data: one\n\n"
         server.go_on.set()
-        rest = "".join([each async for each in pieces])
+        rest = "".join([piece async for piece in pieces])
     assert rest.startswith("data: {")
     assert "reply_broken_off" in rest
 

@@ -32,7 +32,7 @@ _ALL = {f"keep_{kind}_days": 7 for kind in ("trajectories", "events", "ledger", 
 
 
 async def _aged(database: Database, days: float) -> None:
-    """As if everything had happened so many days earlier."""
+    """Makes everything look as if it had happened so many days earlier."""
     columns = {
         "run": "finished_at",
         "trajectory": "started_at",
@@ -59,7 +59,7 @@ async def test_only_details_of_old_ended_runs_are_deleted(ended_runs: EndedRuns,
     async with ended_runs.copy(data_dir, **SALES) as ended, opened_database(ended.database_url) as database:
         client, run, database_url = ended.client, ended.run, ended.database_url
         path = f"/runs/{run['run_id']}"
-        shown = await _get(client, f"{path}/iterations")
+        iterations = await _get(client, f"{path}/iterations")
         [liked, *_] = (await _get(client, f"{path}/trajectories?kind=train&limit=5"))["items"]
         event = {"event_id": str(ULID()), "type": "thumbs_up", "trajectory_id": liked["id"]}
         assert (await client.post("/feedback", json=event)).status_code == 200
@@ -76,10 +76,10 @@ async def test_only_details_of_old_ended_runs_are_deleted(ended_runs: EndedRuns,
         assert pruned["pruned"].keys() == {"trajectories", "rollouts", "events", "ledger"}
         for figure in ("iterations", "evaluations", "summary", "cost", "status"):
             assert pruned[figure] == run[figure], figure
-        kept = [each["id"] for each in (await _get(client, f"{path}/trajectories?limit=200"))["items"]]
-        assert len(kept) == 3 + 1  # each iteration's showcase, and the one with feedback
-        assert liked["id"] in kept
-        assert await _get(client, f"{path}/iterations") == shown
+        rollout_ids = [rollout["id"] for rollout in (await _get(client, f"{path}/trajectories?limit=200"))["items"]]
+        assert len(rollout_ids) == 3 + 1  # each iteration's showcase, and the one with feedback
+        assert liked["id"] in rollout_ids
+        assert await _get(client, f"{path}/iterations") == iterations
         assert (await _get(client, f"{path}/events"))["items"] == []
         summed = await _get(client, f"{path}/ledger")
         assert summed["totals"] == pytest.approx(ledger["totals"])
@@ -148,8 +148,8 @@ async def test_a_session_of_production_with_feedback_stays(database_url: str, da
         await _aged(database, 8)
         await prune(database, settings_for(data_dir, database_url, **_ALL))
         async with database() as tx:
-            kept = {id for (id,) in await tx.execute(text("SELECT id FROM agent_session"))}
-        assert kept == {rated, still_open}
+            session_ids = {id for (id,) in await tx.execute(text("SELECT id FROM agent_session"))}
+        assert session_ids == {rated, still_open}
 
 
 async def test_scenarios_of_users_are_kept_as_long_as_what_they_asked(data_dir: Path, database_url: str) -> None:
@@ -180,29 +180,29 @@ async def test_what_the_open_window_of_a_live_release_needs_stays(database_url: 
     async with opened_database(database_url) as database:
         store = AgentSessions(database)
         live, ended = await running_release(database, "live"), await running_release(database, "ended")
-        kept = set[str]()
+        needed = set[str]()
         for release_id, unit, is_open in ((live, "a", True), (live, "b", False), (ended, "c", True)):
-            asked, session = await make_trajectory(database, None, {}), (await store.open(production)).row.id
+            trajectory_id, session = await make_trajectory(database, None, {}), (await store.open(production)).row.id
             by_session = (await store.open(production)).row.id
             await store.end(LOCAL, session, SessionOutcome(reward=1.0))
             await store.end(LOCAL, by_session, SessionOutcome(reward=1.0))
             async with database.begin() as tx:
-                mine = {"release_id": release_id, "user_hash": unit}
-                await tx.execute(update(Trajectory).where(Trajectory.id == asked).values(mine))
-                await tx.execute(update(AgentSession).where(AgentSession.id == session).values(mine))
+                exposure = {"release_id": release_id, "user_hash": unit}
+                await tx.execute(update(Trajectory).where(Trajectory.id == trajectory_id).values(exposure))
+                await tx.execute(update(AgentSession).where(AgentSession.id == session).values(exposure))
                 await tx.execute(
                     update(AgentSession).where(AgentSession.id == by_session).values(release_id=release_id)
                 )
                 row = {"release_id": release_id, "arm": Arm.STABLE, "probability": 0.5, "stage": 0}
                 closed_at = None if is_open else func.now()
-                for each in (unit, by_session):
-                    await tx.execute(insert(ReleaseUnit).values(row | {"unit": each, "closed_at": closed_at}))
-            kept |= {asked, session, by_session} if unit == "a" else set()
+                for unit_id in (unit, by_session):
+                    await tx.execute(insert(ReleaseUnit).values(row | {"unit": unit_id, "closed_at": closed_at}))
+            needed |= {trajectory_id, session, by_session} if unit == "a" else set()
         async with database.begin() as tx:
             await tx.execute(update(Release).where(Release.id == ended).values(state=ReleaseState.ROLLED_BACK))
         await _aged(database, 8)
         await prune(database, settings_for(data_dir, database_url, **_ALL))
         async with database() as tx:
-            found = {*(await tx.execute(select(Trajectory.id))).scalars()}
-            found |= {*(await tx.execute(select(AgentSession.id))).scalars()}
-        assert found == kept
+            remaining = {*(await tx.execute(select(Trajectory.id))).scalars()}
+            remaining |= {*(await tx.execute(select(AgentSession.id))).scalars()}
+        assert remaining == needed

@@ -54,17 +54,17 @@ def _settings(hub: HubServer, store: S3Server) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _stage(engine: EngineProcess, data_dir: Path, database_url: str, **more: Any) -> AsyncIterator[ModelStage]:
-    async with model_stage(engine, data_dir, database_url, **more) as made:
-        made.service.client.headers.update(bearer(await made.key()))
-        yield made
+    async with model_stage(engine, data_dir, database_url, **more) as stage:
+        stage.service.client.headers.update(bearer(await stage.key()))
+        yield stage
 
 
 @pytest.fixture
 async def pushing(
     model_engine: EngineProcess, data_dir: Path, database_url: str, hub: HubServer, store: S3Server
 ) -> AsyncIterator[ModelStage]:
-    async with _stage(model_engine, data_dir, database_url, **_settings(hub, store)) as made:
-        yield made
+    async with _stage(model_engine, data_dir, database_url, **_settings(hub, store)) as stage:
+        yield stage
 
 
 async def _push(stage: ModelStage, request: Mapping[str, Json], status: int = 200, model: str = CALLER) -> Json:
@@ -127,10 +127,10 @@ async def test_to_a_store(pushing: ModelStage, store: S3Server, data_dir: Path) 
     (data_dir / "pushes" / "0").mkdir(parents=True)
     (data_dir / "pushes" / "0" / "of a killed service").touch()
     pushed = await _push(pushing, {"to": "s3", "step": 0})
-    place, whole = f"trained/{CALLER}/0", _whole(pushing, 0)
-    assert (pushed["url"], pushed["revision"]) == (f"s3://{store.bucket}/{place}", None)
-    assert store.objects == {f"{place}/{name}": content for name, content in whole.items()}
-    mark = f"{place}/manifest.json"
+    folder, whole = f"trained/{CALLER}/0", _whole(pushing, 0)
+    assert (pushed["url"], pushed["revision"]) == (f"s3://{store.bucket}/{folder}", None)
+    assert store.objects == {f"{folder}/{name}": content for name, content in whole.items()}
+    mark = f"{folder}/manifest.json"
     assert (store.puts[0], store.puts[-1]) == ((mark, 2), (mark, len(whole["manifest.json"])))
 
     await _push(pushing, {"to": "s3", "prefix": "live/now"})
@@ -165,12 +165,12 @@ async def test_the_far_side_is_quoted_without_secrets(
     assert "may not write here" in refused["detail"]
     hub.token = "hf_" + "u" * 34  # it was revoked
     assert "no such token" in (await _push(pushing, TO_HUB, 502))["detail"]
-    own, store.secret = store.secret, "another"
+    store_secret, store.secret = store.secret, "another"
     wrong = (await _push(pushing, {"to": "s3"}, 502))["detail"]
     assert "SignatureDoesNotMatch" in wrong
     assert "Debug source" not in wrong
-    seen = f"{refused}{wrong}{''.join(capfd.readouterr())}"
-    assert not [secret for secret in ("t" * 34, own, store.key_id) if secret in seen]
+    output = f"{refused}{wrong}{''.join(capfd.readouterr())}"
+    assert not [secret for secret in ("t" * 34, store_secret, store.key_id) if secret in output]
     assert (hub.repos, store.objects) == ({}, {})
 
 
@@ -226,8 +226,8 @@ async def test_command(
     async def command(*arguments: str) -> Any:
         return await asyncio.to_thread(learnloop, "models", "push", CALLER, *arguments, "--url", url)
 
-    done = await command("--to", "hf", "--repo", "acme/mail-caller", "--step", "0")
+    pushed = await command("--to", "hf", "--repo", "acme/mail-caller", "--step", "0")
     head = hub.repos["acme/mail-caller"].head
-    assert done.stdout == f"{CALLER}@0 is now in {hub.url}/acme/mail-caller at {head}\n", done.stderr
+    assert pushed.stdout == f"{CALLER}@0 is now in {hub.url}/acme/mail-caller at {head}\n", pushed.stderr
     assert json.loads((await command("--to", "s3", "--prefix", "x", "--json")).stdout)["step"] == 1
     assert (await command("--to", "hf", "--repo", "acme/sales-caller")).exit_code == 1

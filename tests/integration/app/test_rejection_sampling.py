@@ -23,7 +23,7 @@ UNKNOWN = {**CALL, "function": {"name": "delete", "arguments": "{}"}}
 MOST_TOKENS = 256
 
 
-def said(text: str) -> dict[str, Any]:
+def reply_message(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
@@ -39,8 +39,8 @@ def rollout(id: str, scenario: str, reward: float | None, **more: Any) -> dict[s
         "step": 0,
         "scenario_id": scenario,
         "scenario": {"task": {}, "reference": {}},
-        "messages": [USER, EXAMPLE, USER, CALLS, RESULT, said(id)],
-        "tokens": [{"message": place, "texts": ["a", "b"], "logprobs": [-1.0, -1.0]} for place in (3, 5)],
+        "messages": [USER, EXAMPLE, USER, CALLS, RESULT, reply_message(id)],
+        "tokens": [{"message": index, "texts": ["a", "b"], "logprobs": [-1.0, -1.0]} for index in (3, 5)],
         "tools": [TOOL],
         "additional_histories": [],
         "outcome": {},
@@ -78,7 +78,7 @@ async def recorded(database: Database, rollouts: list[dict[str, Any]]) -> str:
     run_id = await make_run(database, environment="email_search")
     async with database.begin() as tx:
         await tx.execute(
-            insert(Trajectory), [each | {"run_id": run_id, "id": f"{run_id} {each['id']}"} for each in rollouts]
+            insert(Trajectory), [row | {"run_id": run_id, "id": f"{run_id} {row['id']}"} for row in rollouts]
         )
     return run_id
 
@@ -86,24 +86,29 @@ async def recorded(database: Database, rollouts: list[dict[str, Any]]) -> str:
 async def test_the_best_rollouts_become_demonstrations(data_dir: Path, database_url: str, database: Database) -> None:
     async with served(settings_for(data_dir, database_url, max_concurrent_runs=0), ScriptedLoop()) as client:
         run_id = await recorded(database, ROLLOUTS)
-        url, wanted = f"/runs/{run_id}/demonstrations", {"name": "best", "min_reward": 0.5, "per_scenario": 2}
-        stored = (await client.post(url, json=wanted)).raise_for_status().json()
+        url, selection = f"/runs/{run_id}/demonstrations", {"name": "best", "min_reward": 0.5, "per_scenario": 2}
+        stored = (await client.post(url, json=selection)).raise_for_status().json()
         figures = {name: stored[name] for name in ("rollouts", "kept", "scenarios", "unfit", "count", "version")}
         assert figures == {"rollouts": 7, "kept": 3, "scenarios": 2, "unfit": 2, "count": 4, "version": 1}
         assert stored["origin"] == {"source": "run", "run_id": run_id, "min_reward": 0.5, "per_scenario": 2}
 
-        held = (await client.get(stored["links"]["self"])).json()["demonstrations"]
-        assert [each["messages"][-1]["content"] for each in held] == ["just enough", "all of it", "best", "good"]
-        assert held[2] == {
-            "messages": [USER, {**EXAMPLE, "weight": 0}, USER, CALLS, RESULT, said("best")],
+        demonstrations = (await client.get(stored["links"]["self"])).json()["demonstrations"]
+        assert [demonstration["messages"][-1]["content"] for demonstration in demonstrations] == [
+            "just enough",
+            "all of it",
+            "best",
+            "good",
+        ]
+        assert demonstrations[2] == {
+            "messages": [USER, {**EXAMPLE, "weight": 0}, USER, CALLS, RESULT, reply_message("best")],
             "tools": [TOOL],
         }, "as it was sampled; what was only shown is not learnt"
-        assert held[1]["messages"] == [SYSTEM, {**CALLS, "weight": 0}, SUMMARY], "a call is learnt once"
-        assert (await client.post(url, json=wanted)).json() == stored, "the same again"
+        assert demonstrations[1]["messages"] == [SYSTEM, {**CALLS, "weight": 0}, SUMMARY], "a call is learnt once"
+        assert (await client.post(url, json=selection)).json() == stored, "the same again"
 
         command = ("demonstrations", "from-run", "best", run_id, "--min-reward", "0.5", "--url", str(client.base_url))
-        shown = await asyncio.to_thread(CliRunner().invoke, app, list(command))
-        assert shown.stdout.splitlines()[:2] == [
+        printed = await asyncio.to_thread(CliRunner().invoke, app, list(command))
+        assert printed.stdout.splitlines()[:2] == [
             "kept 2 of 7 rollouts, of 2 scenarios; 2 cannot be trained on",
             "stored 3 demonstrations as best@2",
         ]
@@ -113,14 +118,14 @@ async def test_the_best_rollouts_become_demonstrations(data_dir: Path, database_
 
         request = {"warm_start": {"demonstrations": {"dataset": "best"}}, "iterations": 0}
         started = (await client.post("/learn-loop", json=request)).raise_for_status().json()
-        refused = await client.post(f"/runs/{started['run_id']}/demonstrations", json=wanted)
+        refused = await client.post(f"/runs/{started['run_id']}/demonstrations", json=selection)
         assert (refused.status_code, "is queued" in refused.json()["detail"]) == (409, True)
 
 
 async def test_what_gives_no_demonstrations_is_said(data_dir: Path, database_url: str, database: Database) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         run_id = await recorded(database, ROLLOUTS)
-        big = rollout("big", "one", 1.0, messages=[USER, said("x" * 1_100_000)], tokens=[])
+        big = rollout("big", "one", 1.0, messages=[USER, reply_message("x" * 1_100_000)], tokens=[])
         cases: list[tuple[str, dict[str, Any], int, str]] = [
             (run_id, {"min_reward": 1.5}, 409, "Of 7 training rollouts of run "),
             (run_id, {"min_reward": 1.5}, 409, "the highest is 1."),
@@ -130,8 +135,8 @@ async def test_what_gives_no_demonstrations_is_said(data_dir: Path, database_url
             (run_id, {}, 422, "min_reward"),
             (run_id[::-1], {"min_reward": 0}, 404, "There is no run"),
         ]
-        for id, wanted, status, words in cases:
-            refused = await client.post(f"/runs/{id}/demonstrations", json={"name": "none", **wanted})
+        for id, selection, status, words in cases:
+            refused = await client.post(f"/runs/{id}/demonstrations", json={"name": "none", **selection})
             assert (refused.status_code, words in refused.json()["detail"]) == (status, True), refused.json()
         assert (await client.get("/demonstrations")).json()["items"] == []
     async with served(settings_for(data_dir, database_url, max_graph_bytes=1_000_000), ScriptedLoop()) as client:

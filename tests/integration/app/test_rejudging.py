@@ -36,10 +36,10 @@ async def _posted(client: httpx.AsyncClient, run_id: str, **request: Any) -> Any
 
 
 async def _rejudged(client: httpx.AsyncClient, run_id: str, **request: Any) -> Any:
-    found = await ended(client, (await _posted(client, run_id, **request))["evaluation_id"])
-    assert (found["status"], found["error"]) == ("completed", None)
-    assert found["done"] == found["total"]
-    return found
+    rejudging = await ended(client, (await _posted(client, run_id, **request))["evaluation_id"])
+    assert (rejudging["status"], rejudging["error"]) == ("completed", None)
+    assert rejudging["done"] == rejudging["total"]
+    return rejudging
 
 
 async def _hash(database_url: str) -> Any:
@@ -48,17 +48,17 @@ async def _hash(database_url: str) -> Any:
     columns = "id, score, score_explanation, score_parts, reward, reward_parts, advantage, success"
     query = text(f"SELECT md5(string_agg(ROW({columns})::text, '' ORDER BY seq)) FROM trajectory")
     async with make_database(engine)() as tx:
-        found = (await tx.execute(query)).scalar_one()
+        digest = (await tx.execute(query)).scalar_one()
     await engine.dispose()
-    return found
+    return digest
 
 
 async def test_a_judge_without_scores_has_no_finding(data_dir: Path, database_url: str) -> None:
     async with scripted_judge() as judge, rejudging_service(data_dir, database_url, judge) as client:
         run_id = await _run(client)
         judge.reply = lambda request: Raw(body=json.dumps(completion("I cannot say.")))  # type: ignore[method-assign]
-        found = await _rejudged(client, run_id, **CHANGES, kinds=["train", "evaluation"])
-        report = found["report"]["rejudge"]
+        rejudging = await _rejudged(client, run_id, **CHANGES, kinds=["train", "evaluation"])
+        report = rejudging["report"]["rejudge"]
         assert (report["rollouts"], report["scored"], report["conclusive"]) == (
             16 + 18,
             17,
@@ -72,31 +72,31 @@ async def test_another_judge_says_what_would_have_changed(data_dir: Path, databa
     async with scripted_judge() as judge, rejudging_service(data_dir, database_url, judge) as client:
         run_id = await _run(client)
         before = await _hash(database_url)
-        found = await _rejudged(client, run_id, **CHANGES, kinds=["train", "evaluation"])
-        report = found["report"]["rejudge"]
-        assert (found["total"], report["all"]["rollouts"]) == (16 + 18, 16)
+        rejudging = await _rejudged(client, run_id, **CHANGES, kinds=["train", "evaluation"])
+        report = rejudging["report"]["rejudge"]
+        assert (rejudging["total"], report["all"]["rollouts"]) == (16 + 18, 16)
         assert (report["first_changed"], report["first_mattering"]) == (1, 1)
         assert report["all"]["flipped"] == 1.0
         assert (report["all"]["lost"], report["all"]["gained"], report["all"]["correlation"]) == (4, 0, None)
-        assert [each["iteration"] for each in report["iterations"]] == [1, 2]
+        assert [iteration_report["iteration"] for iteration_report in report["iterations"]] == [1, 2]
         assert report["all"]["success"] == {"before": 0.5, "now": 1.0}
         assert report["noise"] is None
         assert "100% of advantages change sign. The judge's own noise is unknown" in report["text"]
         assert len(report["largest"]) == 8
         assert report["largest"][0]["explanations"][1] == "on no idea at all"
-        assert {(each["iteration"], each["mode"]) for each in report["evaluations"]} == {
+        assert {(mode_report["iteration"], mode_report["mode"]) for mode_report in report["evaluations"]} == {
             (iteration, mode) for iteration in range(3) for mode in ("sampled", "greedy")
         }
         assert report["best_step"] is not None
-        assert found["judge_cost"]["requests"] > 0
+        assert rejudging["judge_cost"]["requests"] > 0
         assert await _hash(database_url) == before
 
         listed = (await client.get(f"/runs/{run_id}/rejudgings")).json()["items"]
-        assert [(each["judge"], each["repeats"], each["text"]) for each in listed] == [
+        assert [(summary["judge"], summary["repeats"], summary["text"]) for summary in listed] == [
             ("correctness", 1, report["text"])
         ]
         assert (await client.get("/evaluations")).json()["items"] == []
-        assert (await client.get(f"/evaluations/{found['evaluation_id']}/report")).status_code == 409
+        assert (await client.get(f"/evaluations/{rejudging['evaluation_id']}/report")).status_code == 409
 
         again = await _rejudged(client, run_id, **CHANGES)
         assert again["judge_cost"]["requests"] == 0  # its verdicts are in the cache
@@ -106,16 +106,16 @@ async def test_another_judge_says_what_would_have_changed(data_dir: Path, databa
 async def test_what_the_judge_model_is_asked_can_be_read(data_dir: Path, database_url: str) -> None:
     async with scripted_judge() as judge, rejudging_service(data_dir, database_url, judge) as client:
         run_id = await _run(client, iterations=1, judge={"name": "correctness"})
-        asked = [request["messages"] for request in judge.requests]
+        conversations = [request["messages"] for request in judge.requests]
         listed = await client.get(f"/runs/{run_id}/trajectories", params={"kind": "train"})
         rollouts = listed.raise_for_status().json()["items"]
-        rollout = next(each for each in rollouts if each["outcome"]["answer"] == "no idea at all")
-        found = (await client.get(f"/trajectories/{rollout['id']}/judge-questions")).raise_for_status().json()
-        [question] = found["questions"]
+        rollout = next(row for row in rollouts if row["outcome"]["answer"] == "no idea at all")
+        document = (await client.get(f"/trajectories/{rollout['id']}/judge-questions")).raise_for_status().json()
+        [question] = document["questions"]
         assert (question["judge"], question["model"]) == ("correctness", "openai/gpt-4.1-mini")
-        assert question["messages"] in asked
+        assert question["messages"] in conversations
         assert rollout["scenario"]["task"]["question"] in question["messages"][1]["content"]
-        assert len(judge.requests) == len(asked), "nothing is sent"
+        assert len(judge.requests) == len(conversations), "nothing is sent"
         plain = await _run(client, iterations=1)
         [rollout, *_] = (await client.get(f"/runs/{plain}/trajectories", params={"kind": "train"})).json()["items"]
         assert (await client.get(f"/trajectories/{rollout['id']}/judge-questions")).json()["questions"] == []
@@ -126,36 +126,40 @@ async def test_a_search_whose_continuations_get_no_verdict_ends(data_dir: Path, 
         run_id = await _run(client)
         listed = (await client.get(f"/runs/{run_id}/trajectories", params={"kind": "train"})).json()["items"]
         judge.reply = lambda request: Raw(status=400)  # type: ignore[method-assign]
-        wrong = next(each["id"] for each in listed if not each["success"])
+        wrong = next(rollout["id"] for rollout in listed if not rollout["success"])
         request = {"search": "bisect", "samples": 4, "judge": {"name": "ruler"}}
         posted = await client.post(f"/trajectories/{wrong}/what-if", json=request)
-        found = await ended(client, posted.raise_for_status().json()["evaluation_id"])
-        assert (found["status"], found["done"]) == ("completed", 4)
+        search = await ended(client, posted.raise_for_status().json()["evaluation_id"])
+        assert (search["status"], search["done"]) == ("completed", 4)
 
 
 async def test_the_best_by_the_new_rewards_become_demonstrations(data_dir: Path, database_url: str) -> None:
     async with scripted_judge() as judge, rejudging_service(data_dir, database_url, judge) as client:
         run_id = await _run(client)
-        found = await _rejudged(client, run_id, **CHANGES)
+        evaluation = await _rejudged(client, run_id, **CHANGES)
 
         async def stored(**more: Any) -> Any:
-            wanted = {"name": "best", "min_reward": 1.0, "per_scenario": 8} | more
-            return await client.post(f"/runs/{run_id}/demonstrations", json=wanted)
+            selection = {"name": "best", "min_reward": 1.0, "per_scenario": 8} | more
+            return await client.post(f"/runs/{run_id}/demonstrations", json=selection)
 
-        own, new = await stored(), await stored(rejudging=found["evaluation_id"])
-        assert new.status_code == 201, new.text
-        assert (own.status_code, own.json()["kept"]) == (201, 8)
-        assert (new.status_code, new.json()["kept"], new.json()["rollouts"]) == (201, 16, 16)
+        by_old_rewards, by_new_rewards = await stored(), await stored(rejudging=evaluation["evaluation_id"])
+        assert by_new_rewards.status_code == 201, by_new_rewards.text
+        assert (by_old_rewards.status_code, by_old_rewards.json()["kept"]) == (201, 8)
+        assert (by_new_rewards.status_code, by_new_rewards.json()["kept"], by_new_rewards.json()["rollouts"]) == (
+            201,
+            16,
+            16,
+        )
         assert (await stored(rejudging="nothing")).status_code == 409
 
 
 async def test_the_same_judge_changes_nothing_and_repeats_measure_its_noise(data_dir: Path, database_url: str) -> None:
     async with scripted_judge() as judge, rejudging_service(data_dir, database_url, judge) as client:
         run_id = await _run(client)
-        found = (await _rejudged(client, run_id, repeats=3))["report"]["rejudge"]
-        assert (found["first_changed"], found["first_mattering"], found["all"]["flipped"]) == (None, None, 0.0)
-        assert found["noise"] == {"deviation": 0.0, "icc": 1.0, "floor": 0.0}
-        assert found["text"].startswith("No change")
+        report = (await _rejudged(client, run_id, repeats=3))["report"]["rejudge"]
+        assert (report["first_changed"], report["first_mattering"], report["all"]["flipped"]) == (None, None, 0.0)
+        assert report["noise"] == {"deviation": 0.0, "icc": 1.0, "floor": 0.0}
+        assert report["text"].startswith("No change")
 
         planned = await _posted(client, run_id, **CHANGES, repeats=2, dry_run=True)
         assert (planned["evaluation_id"], planned["groups"], planned["verdicts"]) == (None, 4, 8)
@@ -175,11 +179,11 @@ async def test_the_report_on_the_run_mentions_it(data_dir: Path, database_url: s
             return (await client.get(f"/runs/{run_id}/report", params={"form": form})).raise_for_status()
 
         before = (await reported("json")).json()
-        found = await _rejudged(client, run_id, **CHANGES)
-        after, sentence = (await reported("json")).json(), found["report"]["rejudge"]["text"]
+        rejudging = await _rejudged(client, run_id, **CHANGES)
+        after, sentence = (await reported("json")).json(), rejudging["report"]["rejudge"]["text"]
         assert before["rejudgings"] == []
         assert after["rejudgings"] == [
-            {"evaluation_id": found["evaluation_id"], "judge": "correctness", "text": sentence}
+            {"evaluation_id": rejudging["evaluation_id"], "judge": "correctness", "text": sentence}
         ]
         page = html.unescape((await reported("html")).text)
         assert f"Judged again by correctness: {sentence}</p>" in page
@@ -189,7 +193,7 @@ async def test_the_report_on_the_run_mentions_it(data_dir: Path, database_url: s
             assert compared_with(report, before, signed=True).differences == []
         changed = after | {"rejudgings": [after["rejudgings"][0] | {"text": "Nothing would have changed."}]}
         [difference] = compared_with(changed, after, signed=True).differences
-        assert difference == (f"rejudging {found['evaluation_id']}.text", "Nothing would have changed.", sentence)
+        assert difference == (f"rejudging {rejudging['evaluation_id']}.text", "Nothing would have changed.", sentence)
 
 
 async def test_a_changed_verdict_is_found(data_dir: Path, database_url: str) -> None:
@@ -202,10 +206,10 @@ async def test_a_changed_verdict_is_found(data_dir: Path, database_url: str) -> 
         before = await verified()
         model = (await _rejudged(client, run_id, **CHANGES, repeats=2))["evaluation_id"]
         same = (await _rejudged(client, run_id, judge={"name": "reference"}))["evaluation_id"]
-        found = await verified()
-        assert (found["ok"], found["differences"], found["rejudgings"]) == (True, [], 2)
+        verification = await verified()
+        assert (verification["ok"], verification["differences"], verification["rejudgings"]) == (True, [], 2)
         # Four figures of each verdict, the scores of the judge without a model, and the parts of two reports.
-        assert found["figures"] >= before["figures"] + 16 * 2 * 4 + 16 * 5 + 2
+        assert verification["figures"] >= before["figures"] + 16 * 2 * 4 + 16 * 5 + 2
 
         one = "SELECT trajectory_id FROM rejudged_rollout ORDER BY trajectory_id LIMIT 1"
         row = "UPDATE rejudged_rollout SET {} WHERE evaluation_id = '{}' AND repeat = {} AND trajectory_id = ({})"
@@ -213,7 +217,7 @@ async def test_a_changed_verdict_is_found(data_dir: Path, database_url: str) -> 
         await change(database_url, row.format("score = 1 - score", same, 0, one))
         report = f"jsonb_set(report, '{{rejudge,first_changed}}', '7') WHERE id = '{model}'"
         await change(database_url, f"UPDATE evaluation_job SET report = {report}")
-        differing = {each["what"]: each for each in (await verified())["differences"]}
+        differing = {difference["what"]: difference for difference in (await verified())["differences"]}
         assert {f"reward in repeat 2 of rejudging {model}", f"first_changed in the report of rejudging {model}"} == {
             what for what in differing if model in what
         }
@@ -223,7 +227,9 @@ async def test_a_changed_verdict_is_found(data_dir: Path, database_url: str) -> 
         assert f"reward in repeat 1 of rejudging {same}" in differing
 
         await change(database_url, f"DELETE FROM rejudged_rollout WHERE evaluation_id = '{same}' AND repeat = 0", 16)
-        lost = next(each for each in (await verified())["differences"] if each["what"] == f"rejudging {same}")
+        lost = next(
+            difference for difference in (await verified())["differences"] if difference["what"] == f"rejudging {same}"
+        )
         assert "cannot be computed: KeyError" in lost["recomputed"]
 
 
@@ -255,38 +261,38 @@ async def test_a_service_that_is_stopped_again_and_again_judges_nothing_twice(
     async with scripted_judge() as judge:
         async with rejudging_service(data_dir, database_url, judge) as client:
             run_id = await _run(client)
-        id, done, stops = "", 0, 0
+        id, verdicts, stops = "", 0, 0
         while True:
             # A few verdicts a second: each service gives some, and is stopped while others are being given.
             async with rejudging_service(data_dir, database_url, judge, judge_requests_per_minute=240) as client:
                 id = id or (await _posted(client, run_id, **CHANGES, repeats=4))["evaluation_id"]
-                found = await answered(partial(_evaluation, client, id), partial(_has_more, done))
-            if found["status"] == "completed":
+                rejudging = await answered(partial(_evaluation, client, id), partial(_has_more, verdicts))
+            if rejudging["status"] == "completed":
                 break
-            done, stops = found["done"], stops + 1
+            verdicts, stops = rejudging["done"], stops + 1
         assert stops > 2
-        assert (found["done"], found["total"]) == (64, 64)  # a score that counted twice would make more
+        assert (rejudging["done"], rejudging["total"]) == (64, 64)  # a score that counted twice would make more
         # Groups and repeats: one wrong answer in each is asked about. A verdict that was given and not yet saved at a
         # stop comes from the cache afterwards, and a verdict from the cache counts no request.
-        assert 0 < found["judge_cost"]["requests"] <= 4 * 4
+        assert 0 < rejudging["judge_cost"]["requests"] <= 4 * 4
 
 
 async def _evaluation(client: httpx.AsyncClient, id: str) -> Any:
     return (await client.get(f"/evaluations/{id}")).raise_for_status().json()
 
 
-def _has_more(done: int, found: Any) -> bool:
-    return bool(found["done"] > done or found["status"] == "completed")
+def _has_more(verdicts: int, rejudging: Any) -> bool:
+    return bool(rejudging["done"] > verdicts or rejudging["status"] == "completed")
 
 
 async def test_judges_that_cannot_score_a_run_are_refused_and_named(data_dir: Path, database_url: str) -> None:
     async with scripted_judge() as judge, rejudging_service(data_dir, database_url, judge) as client:
         run_id = await _run(client)
         offered = (await client.get("/judges", params={"run_id": run_id})).raise_for_status().json()["items"]
-        unfit = {each["name"]: each["unfit"] for each in offered}
+        unfit = {judge_info["name"]: judge_info["unfit"] for judge_info in offered}
         assert "sales emails" in unfit["grounding"]
         assert {name for name, reason in unfit.items() if reason} == {"feedback", "grounding", "reported"}
-        assert all(each["unfit"] is None for each in (await client.get("/judges")).json()["items"])
+        assert all(judge_info["unfit"] is None for judge_info in (await client.get("/judges")).json()["items"])
         assert (await client.get("/judges", params={"run_id": "none"})).status_code == 404
 
         refused = await client.post(f"/runs/{run_id}/rejudge", json={"judge": {"name": "grounding"}})

@@ -52,7 +52,7 @@ async def _events(database: Database, release_id: str) -> Sequence[ReleaseEvent]
 
 
 async def _types(database: Database, release_id: str) -> list[str]:
-    return [each.type.removeprefix("release.") for each in await _events(database, release_id)]
+    return [event.type.removeprefix("release.") for event in await _events(database, release_id)]
 
 
 async def _champions(database: Database) -> list[int]:
@@ -93,14 +93,14 @@ async def test_a_good_candidate_climbs_the_ramp_and_its_evidence_can_be_verified
         [0.2, "stable", 0.0, 6_400],
         [0.2, "candidate", 0.0, 1_600],
     ]
-    found = await store.verified(id)
-    assert (found.observations, found.events, found.differences) == (16_000, 2, [])
+    verification = await store.verified(id)
+    assert (verification.observations, verification.events, verification.differences) == (16_000, 2, [])
 
     # Whoever changes a row that was counted is found out.
     async with database.begin() as tx:
         one = select(ReleaseObservation.unit).where(ReleaseObservation.arm == CANDIDATE).limit(1).scalar_subquery()
         await tx.execute(update(ReleaseObservation).where(ReleaseObservation.unit == one).values(values=FAILED))
-    assert any("not those of the observations" in each for each in (await store.verified(id)).differences)
+    assert any("not those of the observations" in difference for difference in (await store.verified(id)).differences)
 
 
 async def test_a_bad_candidate_is_taken_back(database: Database) -> None:
@@ -109,8 +109,8 @@ async def test_a_bad_candidate_is_taken_back(database: Database) -> None:
     await observe(database, id, CANDIDATE, MALFORMED, 20)
     await observe(database, id, CANDIDATE, GOOD, 30)  # the newest units are fine: this is not the breaker's
     assert await look.look(database, id) == EventType.RELEASE_ROLLED_BACK
-    found = await _release(database, id)
-    assert (found.state, found.reason, found.ended_at is not None) == ("rolled_back", "guardrail", True)
+    release = await _release(database, id)
+    assert (release.state, release.reason, release.ended_at is not None) == ("rolled_back", "guardrail", True)
     [_, event] = await _events(database, id)
     malformed = event.data["evidence"]["guardrails"]["malformed"]
     assert malformed["harm"] >= malformed["harm_threshold"]
@@ -151,8 +151,8 @@ async def test_its_time_is_up(
     assert await look.look(database, id) is None
     await _age(database, id, 60)
     await look.look(database, id)
-    found = await _release(database, id)
-    assert (found.state, found.reason) == (state, reason)
+    release = await _release(database, id)
+    assert (release.state, release.reason) == (state, reason)
     assert await _champions(database) == champions
     if state == "promoted":
         async with database() as tx:
@@ -224,8 +224,8 @@ async def test_of_many_processes_one_decides(database: Database) -> None:
     await asyncio.gather(*(look.look(database, id) for _ in range(6)))
     assert await _types(database, id) == ["started", "stage_changed"]
     await _age(database, id, 61)
-    done = await asyncio.gather(*(look.look(database, id) for _ in range(6)))
-    assert [each for each in done if each] == [EventType.RELEASE_PROMOTED]
+    outcomes = await asyncio.gather(*(look.look(database, id) for _ in range(6)))
+    assert [outcome for outcome in outcomes if outcome] == [EventType.RELEASE_PROMOTED]
     assert await _champions(database) == [1, 2]
     assert (await _release(database, id)).version == 4
 
@@ -270,10 +270,10 @@ async def test_a_frozen_process_does_not_keep_the_release(database: Database, mo
     count_new = counts.count_new
 
     async def freezes(*arguments: Any) -> Any:
-        found = await count_new(*arguments)
+        counted = await count_new(*arguments)
         began.set()
         await frozen.wait()
-        return found
+        return counted
 
     monkeypatch.setattr(look, "_FROZEN_S", 0.5)
     monkeypatch.setattr(counts, "count_new", freezes)
@@ -293,7 +293,7 @@ async def test_a_frozen_process_does_not_keep_the_release(database: Database, mo
 
 
 async def test_the_same_users_give_the_same_evidence_in_any_order_and_portions(database: Database) -> None:
-    chance, found = Random(7), []
+    chance, collected = Random(7), []
     users = [(arm, {"cost": value}) for arm in (CANDIDATE, STABLE) for value in (0.1, 0.4, 0.123456)] * 4
     for portions in (1, 3, 24):
         id = await running_release(database, f"n{portions}", ramp=(0.5,))
@@ -305,8 +305,8 @@ async def test_the_same_users_give_the_same_evidence_in_any_order_and_portions(d
         evidence = (await _release(database, id)).evidence
         assert evidence is not None
         assert evidence.pop("look") == portions
-        found.append(evidence)
-    assert found[0] == found[1] == found[2]
+        collected.append(evidence)
+    assert collected[0] == collected[1] == collected[2]
 
 
 async def test_a_value_that_is_known_an_hour_later_is_counted_once(database: Database) -> None:
@@ -318,13 +318,13 @@ async def test_a_value_that_is_known_an_hour_later_is_counted_once(database: Dat
         await tx.execute(one.values(values={"error": 0.0, "thumbs_down_1h": 1.0}))
     await ReleaseWatcher(database).look_at_due()
     await look.look(database, id)
-    found = await _release(database, id)
-    assert found.evidence is not None
-    assert found.evidence["cells"] == {
+    release = await _release(database, id)
+    assert release.evidence is not None
+    assert release.evidence["cells"] == {
         "error": [[0.05, "candidate", 0.0, 2]],
         "thumbs_down_1h": [[0.05, "candidate", 1.0, 1]],
     }
-    assert (found.looks, (await ReleaseStore(database).verified(id)).differences) == (2, [])
+    assert (release.looks, (await ReleaseStore(database).verified(id)).differences) == (2, [])
 
 
 async def test_the_watcher_looks_when_something_is_new_and_now_and_then(database: Database) -> None:

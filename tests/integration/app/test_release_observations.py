@@ -72,13 +72,13 @@ async def test_a_malformed_call_is_seen_in_every_protocol(stage: ModelStage, pro
     await release_of(stage)
     body = {"model": "mail/live", "stream": stream, "temperature": 0, **_PROTOCOLS[protocol]}
     without_tools: dict[str, Any] = {"tools": []}
-    for sent in (_named(protocol, user_of(Arm.STABLE)), without_tools | _named(protocol, user_of(Arm.CANDIDATE))):
-        reply = await stage.service.client.post(f"/v1/{protocol}", json=body | sent)
+    for arm_fields in (_named(protocol, user_of(Arm.STABLE)), without_tools | _named(protocol, user_of(Arm.CANDIDATE))):
+        reply = await stage.service.client.post(f"/v1/{protocol}", json=body | arm_fields)
         assert reply.status_code == 200, reply.text
-    seen = {each.arm: each.values for each in await rows(stage, ReleaseObservation)}
-    malformed = {arm: (values["error"], values["malformed"]) for arm, values in seen.items()}
+    observed = {observation.arm: observation.values for observation in await rows(stage, ReleaseObservation)}
+    malformed = {arm: (values["error"], values["malformed"]) for arm, values in observed.items()}
     assert malformed == {Arm.STABLE: (0.0, 1.0), Arm.CANDIDATE: (0.0, 0.0)}
-    assert all(0 < values["cost"] < 1 for values in seen.values())
+    assert all(0 < values["cost"] < 1 for values in observed.values())
 
 
 @asynccontextmanager
@@ -110,10 +110,10 @@ async def test_a_client_that_leaves_a_candidate_that_hangs_has_met_an_error(
         waiting.cancel()
         with suppress(asyncio.CancelledError):
             await waiting
-        [seen] = await answered(lambda: rows(stage, ReleaseObservation), bool, 10)
-    assert (seen.arm, seen.values["error"]) == (Arm.CANDIDATE, 1.0)
+        [observation] = await answered(lambda: rows(stage, ReleaseObservation), bool, 10)
+    assert (observation.arm, observation.values["error"]) == (Arm.CANDIDATE, 1.0)
     [met] = await rows(stage, ReleaseUnit)
-    assert (met.arm, met.unit) == (Arm.CANDIDATE, seen.unit)
+    assert (met.arm, met.unit) == (Arm.CANDIDATE, observation.unit)
 
 
 @pytest.mark.parametrize("protocol", _PROTOCOLS)
@@ -125,15 +125,15 @@ async def test_a_client_that_leaves_in_the_middle_of_a_stream_has_met_an_error(
     long = {"max_output_tokens" if protocol == "responses" else "max_tokens": 3_000, **_LONG[protocol]}
     body = {"model": "mail/live", "stream": True, **without_tools, **long}
     async with AsyncExitStack() as stack:
-        asked = stage.service.client.stream(
+        request = stage.service.client.stream(
             "POST", f"/v1/{protocol}", json=body | _named(protocol, user_of(Arm.CANDIDATE))
         )
-        async with asked as reply:
+        async with request as reply:
             lines = reply.aiter_lines()
             assert await anext(lines)
             await stack.enter_async_context(_frozen(stage))
-        [seen] = await answered(lambda: rows(stage, ReleaseObservation), bool, 10)
-    assert (seen.arm, seen.values["error"]) == (Arm.CANDIDATE, 1.0)
+        [observation] = await answered(lambda: rows(stage, ReleaseObservation), bool, 10)
+    assert (observation.arm, observation.values["error"]) == (Arm.CANDIDATE, 1.0)
 
 
 async def test_a_client_that_leaves_while_its_answer_is_recorded_is_observed(stage: ModelStage) -> None:
@@ -154,8 +154,8 @@ async def test_a_client_that_leaves_while_its_answer_is_recorded_is_observed(sta
         with suppress(asyncio.CancelledError):
             await waiting
         await answered(statements_that_wait, lambda now: now.isdisjoint(recording), 10)
-    [seen] = await answered(lambda: rows(stage, ReleaseObservation), bool, 10)
-    assert seen.arm == Arm.CANDIDATE
+    [observation] = await answered(lambda: rows(stage, ReleaseObservation), bool, 10)
+    assert observation.arm == Arm.CANDIDATE
 
 
 async def test_the_arm_is_recorded_before_the_first_message_of_a_streamed_answer(stage: ModelStage) -> None:
@@ -163,15 +163,15 @@ async def test_the_arm_is_recorded_before_the_first_message_of_a_streamed_answer
     body = {"model": "mail/live", "user": user_of(Arm.CANDIDATE), **QUESTION}
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(_frozen(stage))
-        asked = stage.service.client.stream("POST", "/ask", json=body, headers={"accept": "text/event-stream"})
-        reply = await stack.enter_async_context(asked)
+        request = stage.service.client.stream("POST", "/ask", json=body, headers={"accept": "text/event-stream"})
+        reply = await stack.enter_async_context(request)
         lines = reply.aiter_lines()
         assert (await anext(lines)) == "event: message"
         [met] = await rows(stage, ReleaseUnit)
         assert (met.arm, await rows(stage, ReleaseObservation)) == (Arm.CANDIDATE, [])
     # The client left before the answer.
-    [seen] = await answered(lambda: rows(stage, ReleaseObservation), bool, 10)
-    assert (seen.arm, seen.values["error"]) == (Arm.CANDIDATE, 1.0)
+    [observation] = await answered(lambda: rows(stage, ReleaseObservation), bool, 10)
+    assert (observation.arm, observation.values["error"]) == (Arm.CANDIDATE, 1.0)
 
 
 class _Broken(ServiceError):
@@ -236,7 +236,7 @@ async def test_however_a_reply_breaks_off_it_is_observed(
             await observed.completion()
     else:
         return
-    assert [each.values["error"] for each in await rows(stage, ReleaseObservation)] == errors
+    assert [observation.values["error"] for observation in await rows(stage, ReleaseObservation)] == errors
 
 
 async def test_an_answer_in_a_session_counts_for_the_stage_in_which_it_was_opened(stage: ModelStage) -> None:
@@ -247,8 +247,11 @@ async def test_an_answer_in_a_session_counts_for_the_stage_in_which_it_was_opene
         await tx.execute(update(Release).where(Release.id == release_id).values(stage=1, share=0.2))
     for session in sessions.values():
         await _talk(stage, session)
-    found = {each.unit: (each.stage, each.probability) for each in await rows(stage, ReleaseObservation)}
-    assert found == {HASHER.hash_of(user): (0, 0.05) for user in early}
+    observed = {
+        observation.unit: (observation.stage, observation.probability)
+        for observation in await rows(stage, ReleaseObservation)
+    }
+    assert observed == {HASHER.hash_of(user): (0, 0.05) for user in early}
 
 
 async def test_after_a_later_stages_answer_an_earlier_one_is_not_counted(stage: ModelStage) -> None:
@@ -257,11 +260,11 @@ async def test_after_a_later_stages_answer_an_earlier_one_is_not_counted(stage: 
     session = await _opened(stage, user)
     async with stage.service.database.begin() as tx:
         await tx.execute(update(Release).where(Release.id == release_id).values(stage=1, share=0.2))
-    asked = await stage.service.client.post("/ask", json={"model": "mail/live", "user": user, **QUESTION})
-    assert asked.status_code == 200, asked.text
+    reply = await stage.service.client.post("/ask", json={"model": "mail/live", "user": user, **QUESTION})
+    assert reply.status_code == 200, reply.text
     await _talk(stage, session)
-    [seen] = await rows(stage, ReleaseObservation)
-    assert (seen.stage, seen.probability) == (1, 0.2)
+    [observation] = await rows(stage, ReleaseObservation)
+    assert (observation.stage, observation.probability) == (1, 0.2)
 
 
 async def _opened(stage: ModelStage, user: str) -> dict[str, Any]:
@@ -272,5 +275,5 @@ async def _opened(stage: ModelStage, user: str) -> dict[str, Any]:
 
 async def _talk(stage: ModelStage, session: dict[str, Any]) -> None:
     path = f"/sessions/{session['id']}/v1/chat/completions"
-    said = await stage.service.client.post(path, json={"model": "any", **TALK}, headers=bearer(session["api_key"]))
-    assert said.status_code == 200, said.text
+    reply = await stage.service.client.post(path, json={"model": "any", **TALK}, headers=bearer(session["api_key"]))
+    assert reply.status_code == 200, reply.text

@@ -56,38 +56,38 @@ def _story() -> list[Sent]:
             type = random.choice(("thumbs_up", "thumbs_down", "replied", "call_booked", "outcome"))
             is_value = type == "outcome"
             name, value = ("resolved", random.choice((0.0, 0.25, 1.0))) if is_value else (None, None)
-            sent = Sent(unit, type, minute, minute + 1, name, value, f"{unit}.{number}")
-            story.append(sent)
+            event = Sent(unit, type, minute, minute + 1, name, value, f"{unit}.{number}")
+            story.append(event)
             if random.random() < 0.4:
-                story.append(Sent(unit, "withdrawn", minute + 2, minute + 3, id=f"not {sent.id}", withdraws=sent.id))
+                story.append(Sent(unit, "withdrawn", minute + 2, minute + 3, id=f"not {event.id}", withdraws=event.id))
     return story
 
 
 def _shuffled(story: Sequence[Sent]) -> list[Sent]:
     """Each arrives at some time within the window: also a withdrawal before what it withdraws."""
     random = Random(8)
-    return random.sample([replace(each, received=random.randrange(1, 10_080)) for each in story], len(story))
+    return random.sample([replace(event, received=random.randrange(1, 10_080)) for event in story], len(story))
 
 
 def _withdrawn_first(story: Sequence[Sent]) -> list[Sent]:
-    return [replace(each, received=0 if each.withdraws else each.received) for each in story]
+    return [replace(event, received=0 if event.withdraws else event.received) for event in story]
 
 
 def _doubled(story: Sequence[Sent]) -> list[Sent]:
     """Each arrives a second time under another id; what is withdrawn is withdrawn under the first one only."""
-    return [*story, *(replace(each, id=f"again {each.id}", received=each.received + 9) for each in story)]
+    return [*story, *(replace(event, id=f"again {event.id}", received=event.received + 9) for event in story)]
 
 
 def _and_more(story: Sequence[Sent]) -> list[Sent]:
     """After the window everything is turned around, and in it the market simulator says the opposite."""
     late = [
-        *(replace(each, id=f"late {each.id}", received=10_081) for each in _turned(story)),
-        *(Sent(each.unit, "withdrawn", 1, 10_082, id=f"late not {each.id}", withdraws=each.id) for each in story),
+        *(replace(event, id=f"late {event.id}", received=10_081) for event in _turned(story)),
+        *(Sent(event.unit, "withdrawn", 1, 10_082, id=f"late not {event.id}", withdraws=event.id) for event in story),
     ]
-    invented = [replace(each, id=f"invented {each.id}", source="simulator") for each in _turned(story)]
+    invented = [replace(event, id=f"invented {event.id}", source="simulator") for event in _turned(story)]
     taken_back = [
-        Sent(each.unit, "withdrawn", 1, 2, id=f"invented not {each.id}", withdraws=each.id, source="simulator")
-        for each in story
+        Sent(event.unit, "withdrawn", 1, 2, id=f"invented not {event.id}", withdraws=event.id, source="simulator")
+        for event in story
     ]
     return [*story, *late, *invented, *taken_back]
 
@@ -95,9 +95,9 @@ def _and_more(story: Sequence[Sent]) -> list[Sent]:
 def _turned(story: Sequence[Sent]) -> list[Sent]:
     types = {"thumbs_up": "thumbs_down", "thumbs_down": "thumbs_up", "replied": "call_booked", "outcome": "outcome"}
     return [
-        replace(each, type=types[each.type], occurred=9_999, value=None if each.value is None else 0.5)
-        for each in story
-        if each.type in types
+        replace(event, type=types[event.type], occurred=9_999, value=None if event.value is None else 0.5)
+        for event in story
+        if event.type in types
     ]
 
 
@@ -113,12 +113,12 @@ VARIANTS: Sequence[Callable[[Sequence[Sent]], Sequence[Sent]]] = (
 
 def _by_hand(story: Sequence[Sent], rule: dict[str, Any], unit: int) -> float:
     """The outcome, computed once more."""
-    gone = {each.withdraws for each in story}
-    mine = [each for each in story if each.unit == unit and each.id not in gone]
+    gone = {event.withdraws for event in story}
+    unit_events = [event for event in story if event.unit == unit and event.id not in gone]
     if rule == CALLED:
-        return float("call_booked" in [each.type for each in mine])
+        return float("call_booked" in [event.type for event in unit_events])
     types, none = (("outcome",), 0.0) if rule == RESOLVED else (("thumbs_up", "thumbs_down"), 0.5)
-    last = max((each for each in mine if each.type in types), key=lambda each: each.occurred, default=None)
+    last = max((event for event in unit_events if event.type in types), key=lambda event: event.occurred, default=None)
     if last is None:
         return none
     return last.value if last.value is not None else float(last.type == "thumbs_up")
@@ -134,26 +134,26 @@ async def _send(
     database: Database,
     name: str,
     subject: Callable[[int], dict[str, Any]],
-    sent: Sequence[Sent],
+    events: Sequence[Sent],
     at: datetime = EXPOSED,
 ) -> None:
     rows = [
         {
             "id": str(ULID()),
             "project": "mail",
-            "event_id": f"{name} {each.id}",
-            "type": each.type,
+            "event_id": f"{name} {event.id}",
+            "type": event.type,
             "confidence": 1.0,
-            "source": each.source,
-            "occurred_at": at + timedelta(minutes=each.occurred),
-            "received_at": at + timedelta(minutes=each.received),
-            "withdraws": each.withdraws and f"{name} {each.withdraws}",
-            "outcome_name": each.name,
-            "value": each.value,
+            "source": event.source,
+            "occurred_at": at + timedelta(minutes=event.occurred),
+            "received_at": at + timedelta(minutes=event.received),
+            "withdraws": event.withdraws and f"{name} {event.withdraws}",
+            "outcome_name": event.name,
+            "value": event.value,
             **dict.fromkeys(("trajectory_id", "session_id", "user_hash", "asked_as")),
-            **subject(each.unit),
+            **subject(event.unit),
         }
-        for each in sent
+        for event in events
     ]
     async with database.begin() as tx:
         await tx.execute(insert(Feedback), rows)
@@ -174,8 +174,8 @@ async def _answer(database: Database, release_id: str, unit: str) -> str:
     """A stored answer to the unit; its id."""
     id = await make_trajectory(database, None, {})
     async with database.begin() as tx:
-        mine = update(Trajectory).where(Trajectory.id == id)
-        await tx.execute(mine.values(release_id=release_id, user_hash=unit, project="mail"))
+        statement = update(Trajectory).where(Trajectory.id == id)
+        await tx.execute(statement.values(release_id=release_id, user_hash=unit, project="mail"))
     return id
 
 
@@ -206,7 +206,7 @@ async def _session(database: Database, release_id: str, unit: str, *, reward: fl
 async def test_shuffled_doubled_withdrawn_and_late_events_give_equal_outcomes(
     database: Database, rule: dict[str, Any]
 ) -> None:
-    story, found = _story(), list[list[float | None]]()
+    story, outcomes = _story(), list[list[float | None]]()
     for number, variant in enumerate(VARIANTS):
         name = f"live{number}"
         release_id = await running_release(database, name, outcome=rule)
@@ -218,10 +218,10 @@ async def test_shuffled_doubled_withdrawn_and_late_events_give_equal_outcomes(
 
         await _send(database, name, subject, variant(story))
         assert await _close(database, release_id) == UNITS
-        found.append(await _outcomes(database, release_id))
+        outcomes.append(await _outcomes(database, release_id))
     by_hand = [_by_hand(story, rule, unit) for unit in range(UNITS)]
     assert len(set(by_hand)) > 1
-    assert found == [by_hand] * len(VARIANTS)
+    assert outcomes == [by_hand] * len(VARIANTS)
 
 
 async def test_a_unit_is_found_by_what_it_was_answered_and_by_itself(database: Database) -> None:
@@ -247,8 +247,8 @@ async def test_only_what_was_received_within_the_window_counts(database: Databas
     units = ["before", "first minute", "last minute", "late"]
     received = [0, 1, 10_080, 10_081]
     await _exposed(database, release_id, units)
-    sent = [Sent(unit, "thumbs_up", 1, minute, id=str(unit)) for unit, minute in enumerate(received)]
-    await _send(database, "x", lambda unit: {"user_hash": units[unit], "asked_as": "mail/live"}, sent)
+    events = [Sent(unit, "thumbs_up", 1, minute, id=str(unit)) for unit, minute in enumerate(received)]
+    await _send(database, "x", lambda unit: {"user_hash": units[unit], "asked_as": "mail/live"}, events)
     await _close(database, release_id)
     assert await _outcomes(database, release_id) == [0.5, 1.0, 1.0, 0.5]
     async with database() as tx:
@@ -338,7 +338,7 @@ async def test_a_thumbs_down_of_the_first_hour_is_noted_when_the_hour_is_over(
 ) -> None:
     monkeypatch.setattr("learnloop_service.app.releases.outcomes._BATCH", 2)
     release_id = await running_release(database)
-    sent = [
+    events = [
         Sent(0, "thumbs_down", 1, 59, id="0"),
         Sent(1, "thumbs_down", 1, 61, id="1"),
         Sent(2, "thumbs_up", 1, 2, id="2"),
@@ -349,7 +349,7 @@ async def test_a_thumbs_down_of_the_first_hour_is_noted_when_the_hour_is_over(
         Sent(5, "thumbs_down", 1, 2, id="5", source="simulator"),
     ]
     at = datetime.now(UTC) - timedelta(minutes=90)
-    await _send(database, "x", lambda unit: {"user_hash": str(unit), "asked_as": "mail/live"}, sent, at)
+    await _send(database, "x", lambda unit: {"user_hash": str(unit), "asked_as": "mail/live"}, events, at)
     row = {"release_id": release_id, "stage": 0, "arm": Arm.STABLE, "probability": 0.05, "values": {"error": 0.0}}
     async with database.begin() as tx:
         await tx.execute(
@@ -359,8 +359,8 @@ async def test_a_thumbs_down_of_the_first_hour_is_noted_when_the_hour_is_over(
     for _ in range(2):
         await _close(database, release_id)
         async with database() as tx:
-            found = dict((await tx.execute(select(ReleaseObservation.unit, ReleaseObservation.values))).all())
-        assert {unit: values.get("thumbs_down_1h") for unit, values in found.items()} == {
+            observed = dict((await tx.execute(select(ReleaseObservation.unit, ReleaseObservation.values))).all())
+        assert {unit: values.get("thumbs_down_1h") for unit, values in observed.items()} == {
             "0": 1.0,
             "1": 0.0,
             "2": 0.0,
@@ -369,7 +369,7 @@ async def test_a_thumbs_down_of_the_first_hour_is_noted_when_the_hour_is_over(
             "5": 0.0,
             "new": None,
         }
-        assert all(values["error"] == 0.0 for values in found.values())
+        assert all(values["error"] == 0.0 for values in observed.values())
 
 
 _AT = "2026-03-14T09:{:02}:00Z"
@@ -422,15 +422,17 @@ async def test_feedback_over_http_gives_the_same_outcome_however_it_arrives(
             {"event_id": f"late {user}", "type": "thumbs_up", "user": user, "model": "mail/live"}
             for user, *_ in _OVER_HTTP
         ]
-        taken = await client.post("/feedback", json={"events": late})
-        assert taken.json()["accepted"] == len(late)
+        accepted = await client.post("/feedback", json={"events": late})
+        assert accepted.json()["accepted"] == len(late)
         await _close(database, release_id)
         [arm] = [
-            each for each in (await client.get(f"/releases/{release_id}")).json()["arms"] if each["arm"] == Arm.STABLE
+            arm_figures
+            for arm_figures in (await client.get(f"/releases/{release_id}")).json()["arms"]
+            if arm_figures["arm"] == Arm.STABLE
         ]
     async with database() as tx:
-        found = dict((await tx.execute(select(ReleaseUnit.unit, ReleaseUnit.outcome))).all())
-    assert {user: found[hasher.hash_of(user)] for user, *_ in _OVER_HTTP} == {
+        outcomes = dict((await tx.execute(select(ReleaseUnit.unit, ReleaseUnit.outcome))).all())
+    assert {user: outcomes[hasher.hash_of(user)] for user, *_ in _OVER_HTTP} == {
         user: outcome for user, _, outcome in _OVER_HTTP
     }
     assert (arm["closed_windows"], arm["late_events"], arm["mean_outcome"]) == (5, 5, 0.5)

@@ -48,14 +48,19 @@ async def test_a_question_is_answered_by_the_users_arm_and_recorded_with_it(stag
     unit = HASHER.hash_of(user)
     [met] = await rows(stage, ReleaseUnit)
     assert (met.release_id, met.unit, met.arm, met.probability, met.closed_at) == (release_id, unit, arm, 0.5, None)
-    [seen] = await rows(stage, ReleaseObservation)
-    assert (seen.unit, seen.arm, seen.probability, seen.stage) == (unit, arm, 0.5, 2)
-    assert set(seen.values) == {"error", "malformed", "slow", "cost"}
-    assert (seen.values["error"], seen.values["slow"]) == (0.0, 0.0)
-    assert 0 < seen.values["cost"] < 1
-    for asked in await rows(stage, Trajectory):
-        assert (asked.user_hash, asked.release_id, asked.arm, asked.probability) == (unit, release_id, arm, 0.5)
-        assert asked.may_train is False
+    [observation] = await rows(stage, ReleaseObservation)
+    assert (observation.unit, observation.arm, observation.probability, observation.stage) == (unit, arm, 0.5, 2)
+    assert set(observation.values) == {"error", "malformed", "slow", "cost"}
+    assert (observation.values["error"], observation.values["slow"]) == (0.0, 0.0)
+    assert 0 < observation.values["cost"] < 1
+    for trajectory in await rows(stage, Trajectory):
+        assert (trajectory.user_hash, trajectory.release_id, trajectory.arm, trajectory.probability) == (
+            unit,
+            release_id,
+            arm,
+            0.5,
+        )
+        assert trajectory.may_train is False
 
 
 async def test_who_is_not_enrolled_or_names_no_user_has_the_stable_checkpoint(stage: ModelStage) -> None:
@@ -65,8 +70,8 @@ async def test_who_is_not_enrolled_or_names_no_user_has_the_stable_checkpoint(st
         answer = await _ask(stage, **more)
         assert answer.json()["step"] == STEPS[Arm.STABLE], answer.text
     assert await rows(stage, ReleaseUnit) == []
-    [seen] = await rows(stage, ReleaseObservation)
-    assert (seen.arm, seen.probability) == (Arm.STABLE, 0.05)
+    [observation] = await rows(stage, ReleaseObservation)
+    assert (observation.arm, observation.probability) == (Arm.STABLE, 0.05)
 
 
 async def test_a_user_whom_a_stage_passed_over_is_counted_again_and_an_enrolled_one_is_not(stage: ModelStage) -> None:
@@ -81,8 +86,11 @@ async def test_a_user_whom_a_stage_passed_over_is_counted_again_and_an_enrolled_
         await _ask(stage, user=user)
 
     hash_of = HASHER.hash_of
-    found = {(each.unit, each.stage): each.probability for each in await rows(stage, ReleaseObservation)}
-    assert found == {
+    probabilities = {
+        (observation.unit, observation.stage): observation.probability
+        for observation in await rows(stage, ReleaseObservation)
+    }
+    assert probabilities == {
         (hash_of(passed_over), 0): 0.05,
         (hash_of(enrolled), 0): 0.05,
         (hash_of(passed_over), 1): pytest.approx(0.3 / 1.8),
@@ -114,13 +122,13 @@ async def test_a_chat_completion_is_the_arms_and_says_which_release(stage: Model
     release_id = await release_of(stage)
     user = user_of(Arm.CANDIDATE)
     headers, body = ({"Learnloop-User": user}, {}) if way == "header" else ({}, {way: user})
-    sent = {"model": "mail/live", **TALK, "stream": stream, **body}
-    reply = await stage.service.client.post("/v1/chat/completions", json=sent, headers=headers)
+    request = {"model": "mail/live", **TALK, "stream": stream, **body}
+    reply = await stage.service.client.post("/v1/chat/completions", json=request, headers=headers)
     assert (reply.status_code, reply.headers["Learnloop-Release"]) == (200, release_id), reply.text
     assert f"{CALLER}@0" in reply.text
     [met] = await rows(stage, ReleaseUnit)
-    [seen] = await rows(stage, ReleaseObservation)
-    assert (met.arm, seen.arm, seen.values["error"]) == (Arm.CANDIDATE, Arm.CANDIDATE, 0.0)
+    [observation] = await rows(stage, ReleaseObservation)
+    assert (met.arm, observation.arm, observation.values["error"]) == (Arm.CANDIDATE, Arm.CANDIDATE, 0.0)
 
 
 async def test_a_message_and_a_response_are_the_arms(stage: ModelStage) -> None:
@@ -135,17 +143,17 @@ async def test_a_message_and_a_response_are_the_arms(stage: ModelStage) -> None:
     for reply in (message, response):
         assert (reply.status_code, reply.headers["Learnloop-Release"]) == (200, release_id), reply.text
         assert reply.json()["model"] in (f"{CALLER}@0", "mail/live")
-    assert [each.arm for each in await rows(stage, ReleaseUnit)] == [Arm.CANDIDATE]
+    assert [release_unit.arm for release_unit in await rows(stage, ReleaseUnit)] == [Arm.CANDIDATE]
 
 
 async def test_a_checkpoint_that_is_gone_counts_against_its_arm(stage: ModelStage) -> None:
     await release_of(stage, step=7)
     user = user_of(Arm.CANDIDATE)
-    asked = await _ask(stage, user=user)
+    answer = await _ask(stage, user=user)
     chat = await stage.service.client.post("/v1/chat/completions", json={"model": "mail/live", **TALK, "user": user})
-    assert (asked.status_code, chat.status_code) == (404, 404), chat.text
-    [seen] = await rows(stage, ReleaseObservation)
-    assert (seen.arm, seen.values["error"]) == (Arm.CANDIDATE, 1.0)
+    assert (answer.status_code, chat.status_code) == (404, 404), chat.text
+    [observation] = await rows(stage, ReleaseObservation)
+    assert (observation.arm, observation.values["error"]) == (Arm.CANDIDATE, 1.0)
     other = await _ask(stage, user=user_of(Arm.STABLE))
     assert other.json()["step"] == 1
 
@@ -165,12 +173,12 @@ async def test_a_session_keeps_the_checkpoint_of_its_arm(stage: ModelStage, unit
 
     async with stage.service.database.begin() as tx:
         await tx.execute(update(Release).values(state=ReleaseState.ROLLED_BACK))
-    said = await client.post(
+    reply = await client.post(
         f"/sessions/{opened['id']}/v1/chat/completions",
         json={"model": "any", **TALK},
         headers=bearer(opened["api_key"]),
     )
-    assert said.json()["model"] == f"{CALLER}@{STEPS[arm]}", said.text
+    assert reply.json()["model"] == f"{CALLER}@{STEPS[arm]}", reply.text
 
 
 async def test_the_first_answer_in_a_session_is_observed(stage: ModelStage) -> None:
@@ -179,14 +187,14 @@ async def test_the_first_answer_in_a_session_is_observed(stage: ModelStage) -> N
     opened = (await client.post("/sessions", json={"model": "mail/live", "user": user_of(Arm.CANDIDATE)})).json()
     for content in ("hello", "again"):
         messages = [{"role": "user", "content": content}]
-        said = await client.post(
+        reply = await client.post(
             f"/sessions/{opened['id']}/v1/chat/completions",
             json={"model": "any", **TALK, "messages": messages},
             headers=bearer(opened["api_key"]),
         )
-        assert said.status_code == 200, said.text
-    [seen] = await rows(stage, ReleaseObservation)
-    assert (seen.arm, set(seen.values)) == (Arm.CANDIDATE, {"error", "malformed", "cost"})
+        assert reply.status_code == 200, reply.text
+    [observation] = await rows(stage, ReleaseObservation)
+    assert (observation.arm, set(observation.values)) == (Arm.CANDIDATE, {"error", "malformed", "cost"})
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ async def _in_state(client: httpx.AsyncClient, release_id: str, *states: str) ->
     async def ask() -> Json:
         return (await client.get(f"/releases/{release_id}")).raise_for_status().json()
 
-    return await answered(ask, lambda found: found["state"] in states)
+    return await answered(ask, lambda release: release["state"] in states)
 
 
 async def test_a_person_starts_holds_resumes_and_promotes(data_dir: Path, database_url: str) -> None:
@@ -36,13 +36,13 @@ async def test_a_person_starts_holds_resumes_and_promotes(data_dir: Path, databa
         id = started["release_id"]
         assert (started["state"], started["share"], started["stages"]) == ("running", 0.05, 3)
         assert (started["candidate"], started["stable"]) == ("learnloop/m@2", "learnloop/m@0")
-        assert [each for each in started["warnings"] if "slow" in each]
+        assert [warning for warning in started["warnings"] if "slow" in warning]
         assert "nothing can be forecast" in started["forecast"]["note"]
 
-        found = (await client.get(f"/releases/{id}")).json()
-        assert found["rules"]["guardrails"] == {"malformed": 0.03, "thumbs_down_1h": 0.05}
-        assert found["salt"] is None
-        assert found["next"] == (
+        release = (await client.get(f"/releases/{id}")).json()
+        assert release["rules"]["guardrails"] == {"malformed": 0.03, "thumbs_down_1h": 0.05}
+        assert release["salt"] is None
+        assert release["next"] == (
             "The share becomes 20% when 30 more users have met the candidate and an increase of malformed replies and "
             "thumbs down within an hour above 10 points is ruled out."
         )
@@ -54,8 +54,8 @@ async def test_a_person_starts_holds_resumes_and_promotes(data_dir: Path, databa
         second = await client.post(RELEASES, json={"step": 1, "skip_trial": True})
         assert (second.status_code, second.json()["release_id"]) == (409, id)
 
-        held = (await client.post(f"/releases/{id}/hold")).json()
-        assert (held["state"], held["reason"], held["version"]) == ("held", "person", 3)
+        on_hold = (await client.post(f"/releases/{id}/hold")).json()
+        assert (on_hold["state"], on_hold["reason"], on_hold["version"]) == ("held", "person", 3)
         refused = await client.post(f"/releases/{id}/hold")
         assert (refused.status_code, refused.json()["allowed"]) == (409, ["resume", "rollback", "promote"])
         resumed = (await client.post(f"/releases/{id}/resume")).json()
@@ -70,8 +70,13 @@ async def test_a_person_starts_holds_resumes_and_promotes(data_dir: Path, databa
         assert (now["evidence"]["release_id"], now["evidence"]["by"]) == (id, "person")
 
         events = await release_events(client, id)
-        assert [each["type"].removeprefix("release.") for each in events] == ["started", "held", "resumed", "promoted"]
-        assert [each["data"]["release_version"] for each in events] == [2, 3, 4, 5]
+        assert [event["type"].removeprefix("release.") for event in events] == [
+            "started",
+            "held",
+            "resumed",
+            "promoted",
+        ]
+        assert [event["data"]["release_version"] for event in events] == [2, 3, 4, 5]
         verified = (await client.get(f"/releases/{id}/verify")).json()
         assert verified == {"verified": True, "observations": 0, "events": 0, "differences": []}
 
@@ -84,18 +89,20 @@ async def test_a_trial_comes_first_and_does_not_promote(data_dir: Path, database
         again = await client.post(RELEASES, json={"step": 2}, headers=key)
         assert again.json() == better.json()
         id = better.json()["release_id"]
-        found = await _in_state(client, id, "running")
-        assert found["evaluation_id"] == better.json()["evaluation_id"]
-        assert [each["step"] for each in (await client.get("/promotions/learnloop/live")).json()["items"]] == [0]
+        release = await _in_state(client, id, "running")
+        assert release["evaluation_id"] == better.json()["evaluation_id"]
+        assert [
+            promotion["step"] for promotion in (await client.get("/promotions/learnloop/live")).json()["items"]
+        ] == [0]
         [started] = await release_events(client, id)
         assert started["data"]["evidence"]["trial"]["decision"] == "promote"
         assert (await client.post(f"/releases/{id}/rollback", json={"sessions": "end"})).status_code == 202
 
         # One that answers nothing either is not better by the margin.
         equal = await client.post(RELEASES, json={"step": 1})
-        found = await _in_state(client, equal.json()["release_id"], "rolled_back")
-        assert (found["reason"], found["started_at"]) == ("trial", None)
-        assert "trial" in found["summary"]
+        release = await _in_state(client, equal.json()["release_id"], "rolled_back")
+        assert (release["reason"], release["started_at"]) == ("trial", None)
+        assert "trial" in release["summary"]
 
 
 async def test_a_trial_is_cancelled_with_its_release(data_dir: Path, database_url: str) -> None:
@@ -117,7 +124,7 @@ async def test_a_trial_is_cancelled_with_its_release(data_dir: Path, database_ur
         async def trial() -> Json:
             return (await client.get(f"/evaluations/{started['evaluation_id']}")).json()
 
-        await answered(trial, lambda found: found["status"] == "cancelled")
+        await answered(trial, lambda evaluation: evaluation["status"] == "cancelled")
 
 
 _REFUSED: list[tuple[Json, list[str | int], str]] = [
@@ -136,11 +143,11 @@ _REFUSED: list[tuple[Json, list[str | int], str]] = [
 
 async def test_what_cannot_be_released_is_said_with_its_field(data_dir: Path, database_url: str) -> None:
     async with scripted_chat(scripted_engine) as chat, release_service(data_dir, database_url, chat) as client:
-        for request, loc, said in _REFUSED:
+        for request, loc, message in _REFUSED:
             refused = await client.post(RELEASES, json=request)
             assert refused.status_code == 422, (request, refused.text)
             [problem] = refused.json()["errors"]
-            assert (problem["loc"], said in problem["msg"]) == (loc, True), (request, problem)
+            assert (problem["loc"], message in problem["msg"]) == (loc, True), (request, problem)
 
 
 async def test_a_checkpoint_against_itself_has_no_trial_and_a_warning(data_dir: Path, database_url: str) -> None:
@@ -178,9 +185,9 @@ async def test_the_commands_show_a_release_and_why_it_was_taken_back(
         watched, why = await command("watch", id), "malformed replies 0% → 40%, evidence over 1,000,000 of 300\n"
         assert (watched.exit_code, watched.stdout.endswith(why)) == (1, True), watched.output
         assert "rolled_back, share 0: The candidate was taken back: it was worse" in watched.stdout
-        shown = (await command("show", id)).stdout
-        assert why in shown
-        assert "errors 0%" not in shown
+        description = (await command("show", id)).stdout
+        assert why in description
+        assert "errors 0%" not in description
         listed = (await command("list")).stdout
         assert id in listed
         assert "rolled_back (guardrail)" in listed

@@ -32,44 +32,52 @@ async def test_replacements_are_marked_and_every_figure_leaves_them_out(
         async with served(settings, learn_loop, ScriptedBackend(model.url)) as client:  # type: ignore[arg-type]
             run = await ended(client, (await started(client, **REPLACING))["run_id"])
             assert run["status"] == "completed"
-            place = f"/runs/{run['run_id']}"
+            run_path = f"/runs/{run['run_id']}"
 
             async def read(path: str, **params: Any) -> Any:
-                return (await client.get(f"{place}/{path}", params=params)).raise_for_status().json()
+                return (await client.get(f"{run_path}/{path}", params=params)).raise_for_status().json()
 
             rollouts = (await read("trajectories", kind="train", limit=200))["items"]
-            extra = [each for each in rollouts if each["replaces"] is not None]
+            extra = [rollout for rollout in rollouts if rollout["replaces"] is not None]
             assert 0 < len(extra) < len(rollouts)
-            assert {each["inclusion"] for each in rollouts if each["replaces"] is None} == {1.0}
+            assert {rollout["inclusion"] for rollout in rollouts if rollout["replaces"] is None} == {1.0}
             for figures in run["iterations"][1:]:
-                mine = [each for each in rollouts if each["iteration"] == figures["iteration"]]
-                own = [each for each in mine if each["replaces"] is None]
-                assert figures["success"] == sum(each["success"] for each in own) / len(own)
-                assert figures["rewards"]["count"] == len(own) == 6
-                replaced = {each["replaces"] for each in mine} - {None}
-                before = [each for each in rollouts if each["iteration"] == figures["iteration"] - 1]
-                same = [each["scenario_id"] for each in before if each["replaces"] is None and not each["advantage"]]
+                iteration_rollouts = [rollout for rollout in rollouts if rollout["iteration"] == figures["iteration"]]
+                originals = [rollout for rollout in iteration_rollouts if rollout["replaces"] is None]
+                assert figures["success"] == sum(rollout["success"] for rollout in originals) / len(originals)
+                assert figures["rewards"]["count"] == len(originals) == 6
+                replaced = {rollout["replaces"] for rollout in iteration_rollouts} - {None}
+                before = [rollout for rollout in rollouts if rollout["iteration"] == figures["iteration"] - 1]
+                same = [
+                    rollout["scenario_id"]
+                    for rollout in before
+                    if rollout["replaces"] is None and not rollout["advantage"]
+                ]
                 assert Counter(same) == dict.fromkeys(replaced, 2)
-                assert {each["inclusion"] for each in mine if each["replaces"]} <= {len(replaced) / 3}
-            phases = [each for each in (await read("events", limit=200))["items"] if each["type"] == "phase.completed"]
-            judged = Counter(each["iteration"] for each in phases if each["data"]["phase"] == "judge")
+                assert {rollout["inclusion"] for rollout in iteration_rollouts if rollout["replaces"]} <= {
+                    len(replaced) / 3
+                }
+            phases = [
+                event for event in (await read("events", limit=200))["items"] if event["type"] == "phase.completed"
+            ]
+            judged = Counter(event["iteration"] for event in phases if event["data"]["phase"] == "judge")
             assert judged == {1: 1, 2: 1, 3: 1, 4: 1}
             histogram = await read("rewards")
-            assert [sum(each["counts"]) for each in histogram["iterations"]] == [6] * 4
-            table = csv.DictReader(io.StringIO((await client.get(f"{place}/tables/rollouts")).text))
+            assert [sum(iteration["counts"]) for iteration in histogram["iterations"]] == [6] * 4
+            table = csv.DictReader(io.StringIO((await client.get(f"{run_path}/tables/rollouts")).text))
             assert sum(row["replaces"] != "" for row in table) == len(extra)
-            found = await read("verify")
-            assert (found["ok"], found["differences"]) == (True, [])
+            verification = await read("verify")
+            assert (verification["ok"], verification["differences"]) == (True, [])
             file = str(data_dir / "run.html")
             for arguments in (["report", run["run_id"], "--output", file], ["report", "verify", file]):
                 options = [*arguments, "--url", str(client.base_url)]
-                done = await asyncio.to_thread(CliRunner().invoke, app, options)
-                assert done.exit_code == 0, done.output
-            last = [each for each in rollouts if each["iteration"] == 4 and each["replaces"] is None]
-            idle = [each["scenario_id"] for each in last if not each["advantage"]]
+                invocation = await asyncio.to_thread(CliRunner().invoke, app, options)
+                assert invocation.exit_code == 0, invocation.output
+            last = [rollout for rollout in rollouts if rollout["iteration"] == 4 and rollout["replaces"] is None]
+            idle = [rollout["scenario_id"] for rollout in last if not rollout["advantage"]]
             assert sorted([*await taught_nothing(database, run["run_id"])] * 2) == sorted(idle)
             await change(database_url, f"UPDATE trajectory SET replaces = 'x' WHERE id = '{extra[0]['id']}'")
-            assert [each["what"] for each in (await read("verify"))["differences"]] == ["replaces"]
+            assert [difference["what"] for difference in (await read("verify"))["differences"]] == ["replaces"]
             await change(database_url, f"DELETE FROM trajectory WHERE id = '{last[0]['id']}'")
             assert await taught_nothing(database, run["run_id"]) == (), "a user's rollouts can be deleted"
 
@@ -96,14 +104,14 @@ async def test_a_replacement_can_be_continued_with_its_own_seed(data_dir: Path, 
         async with served(settings, learn_loop, ScriptedBackend(model.url)) as client:  # type: ignore[arg-type]
             run = await ended(client, (await started(client, **REPLACING, keep_rollouts=True))["run_id"])
             listed = await client.get(f"/runs/{run['run_id']}/trajectories", params={"limit": 200})
-            one = next(each for each in listed.json()["items"] if each["replaces"] is not None)
-            made = set(seeds)
+            one = next(rollout for rollout in listed.json()["items"] if rollout["replaces"] is not None)
+            run_seeds = set(seeds)
             seeds.clear()
             body = {"turn": 1, "samples": 1, "seed": "own"}
-            asked = await client.post(f"/trajectories/{one['id']}/what-if", json=body)
-            assert asked.status_code == 202, asked.text
-            path = f"/evaluations/{asked.json()['evaluation_id']}"
+            posted = await client.post(f"/trajectories/{one['id']}/what-if", json=body)
+            assert posted.status_code == 202, posted.text
+            path = f"/evaluations/{posted.json()['evaluation_id']}"
             while (await client.get(path)).raise_for_status().json()["status"] not in ("completed", "failed"):
                 await asyncio.sleep(0.05)
-            assert set(seeds) <= made
+            assert set(seeds) <= run_seeds
             assert seeds

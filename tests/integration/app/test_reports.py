@@ -54,10 +54,10 @@ async def test_a_report_verifies_and_whatever_was_changed_is_named(ended_runs: E
         row = "id = (SELECT id FROM trajectory WHERE kind = 'train' AND reward IS NOT NULL ORDER BY seq LIMIT 1)"
         await change(ended.database_url, f"UPDATE trajectory SET reward = reward + 0.25 WHERE {row}")
         await change(ended.database_url, "UPDATE iteration SET reward_median = 0.125 WHERE iteration = 1")
-        found = json.loads((await _command(ended, "verify", str(file), "--json")).output)
-        names = {each["name"] for each in found["differences"]}
-        assert not found["ok"]
-        assert {each["than"] for each in found["differences"]} == {"the service"}
+        verification = json.loads((await _command(ended, "verify", str(file), "--json")).output)
+        names = {difference["name"] for difference in verification["differences"]}
+        assert not verification["ok"]
+        assert {difference["than"] for difference in verification["differences"]} == {"the service"}
         assert {"iteration 1.rewards.median", "digest of iterations 1 to 1"} < names
         [id] = {name.split()[1].rstrip(":") for name in names if name.startswith("rollout")}
         assert {f"rollout {id}: reward", f"rollout {id}: sha256"} < names
@@ -91,9 +91,9 @@ async def test_a_forged_report_does_not_pass(ended_runs: EndedRuns, data_dir: Pa
             (changed(more=["It is the best one."]), "page, "),
             (written.replace(f">{sentence}<", ">It learned it all.<"), "signature, by the key"),
         ):
-            found = await verified(content)
-            assert found.exit_code == 1, (name, found.output)
-            assert f"  {name}" in found.output, (name, found.output)
+            verification = await verified(content)
+            assert verification.exit_code == 1, (name, verification.output)
+            assert f"  {name}" in verification.output, (name, verification.output)
 
         dated = await verified(changed(written={"at": "2031-01-01T00:00:00+00:00"}))
         [first, *_] = dated.output.splitlines()
@@ -156,11 +156,11 @@ async def test_tables_have_the_figures_of_the_run(ended_runs: EndedRuns, data_di
         means = [row["rewards"]["mean"] for row in ended.run["iterations"]]
         assert [float(row["reward_mean"]) if row["reward_mean"] else None for row in tables["iterations"]] == means
         assert all(float(row["timing.total_s"]) >= 0 for row in tables["iterations"])
-        shown = [float(row["success"]) for row in tables["evaluations"]]
-        assert shown == [row["success"] for row in ended.run["evaluations"]]
+        successes = [float(row["success"]) for row in tables["evaluations"]]
+        assert successes == [row["success"] for row in ended.run["evaluations"]]
         assert (
             float(tables["evaluations"][-1]["success_low"])
-            <= shown[-1]
+            <= successes[-1]
             <= float(tables["evaluations"][-1]["success_high"])
         )
         assert len(tables["rollouts"]) == 12 + 14 + 20 + 3
@@ -173,8 +173,8 @@ async def test_what_others_wrote_is_no_formula(data_dir: Path, database_url: str
         run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
         await run_with(client, run_id, "completed")
         for sign in ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "\t", "\r", "\n"):
-            said = f"{sign}1+1".replace("\r", "\\r").replace("\n", "\\n")
-            await change(database_url, f"UPDATE iteration SET no_signal = E'{said}' WHERE iteration = 1")
+            formula = f"{sign}1+1".replace("\r", "\\r").replace("\n", "\\n")
+            await change(database_url, f"UPDATE iteration SET no_signal = E'{formula}' WHERE iteration = 1")
             response = (await client.get(f"/runs/{run_id}/tables/iterations")).raise_for_status()
             assert response.headers["content-disposition"] == 'attachment; filename="iterations.csv"'
             [_, row] = csv.DictReader(io.StringIO(response.text, newline=""))
@@ -202,9 +202,9 @@ async def test_deleted_trajectories_are_not_a_difference(ended_runs: EndedRuns, 
         await _command(ended, ended.run["run_id"], "-o", str(file))
         await change(ended.database_url, 'UPDATE run SET pruned = \'{"trajectories": "2026-11-26T00:00:00Z"}\'')
         await change(ended.database_url, "DELETE FROM trajectory", rows=49)
-        found = await _command(ended, "verify", str(file))
-        assert found.exit_code == 0, found.output
-        assert "deleted trajectories because of their age" in " ".join(found.output.split())
+        verification = await _command(ended, "verify", str(file))
+        assert verification.exit_code == 0, verification.output
+        assert "deleted trajectories because of their age" in " ".join(verification.output.split())
 
 
 @pytest.mark.parametrize(
@@ -212,6 +212,6 @@ async def test_deleted_trajectories_are_not_a_difference(ended_runs: EndedRuns, 
 )
 def test_what_cannot_be_done_is_said(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
     (file := tmp_path / "other.html").write_text("<p>not a report</p>")
-    ran = CliRunner().invoke(app, ["report", *(each.format(file) for each in arguments)])
+    ran = CliRunner().invoke(app, ["report", *(argument.format(file) for argument in arguments)])
     assert ran.exit_code == 1
     assert said in str(ran.output) + str(ran.exception)

@@ -33,8 +33,8 @@ CODE = (
 
 @pytest.fixture
 async def service(data_dir: Path, database_url: str) -> AsyncIterator[Keyed]:
-    async with keyed(data_dir, database_url, rate_per_s=0) as made:
-        yield made
+    async with keyed(data_dir, database_url, rate_per_s=0) as keyed_service:
+        yield keyed_service
 
 
 def _operations(api: Json) -> Iterator[tuple[str, str, Json]]:
@@ -45,27 +45,27 @@ def _operations(api: Json) -> Iterator[tuple[str, str, Json]]:
                 yield method.upper(), path, operation
 
 
-def _inside(api: Json, schema: Json, seen: set[str]) -> Iterator[Json]:
+def _inside(api: Json, schema: Json, names: set[str]) -> Iterator[Json]:
     """The schema and all that it is made of."""
     if isinstance(schema, list):
-        for each in schema:
-            yield from _inside(api, each, seen)
+        for part in schema:
+            yield from _inside(api, part, names)
     if not isinstance(schema, dict):
         return
     name = schema.get("$ref", "").rpartition("/")[2]
-    if name and name not in seen:
-        seen.add(name)
-        yield from _inside(api, api["components"]["schemas"][name], seen)
+    if name and name not in names:
+        names.add(name)
+        yield from _inside(api, api["components"]["schemas"][name], names)
     yield schema
     for key, value in schema.items():
         if key in ("properties", "$defs"):
-            yield from _inside(api, list(value.values()), seen)
+            yield from _inside(api, list(value.values()), names)
         elif key in ("items", "anyOf", "oneOf", "allOf", "additionalProperties"):
-            yield from _inside(api, value, seen)
+            yield from _inside(api, value, names)
 
 
 def _takes_json(operation: Json) -> bool:
-    """Not a file, such as the mail of an inbox."""
+    """Whether the body is JSON, and not a file such as the mail of an inbox."""
     return "application/json" in operation.get("requestBody", {}).get("content", {})
 
 
@@ -103,12 +103,12 @@ async def test_no_column_can_be_set(service: Keyed, api: Json) -> None:
     for method, path, operation in _operations(api):
         if not _takes_json(operation):
             continue
-        known = {name for part in _inside(api, _body(operation), set()) for name in part.get("properties", ())}
+        names = {name for part in _inside(api, _body(operation), set()) for name in part.get("properties", ())}
         target = re.sub(r"\{[^}]*\}", "01KAJ3M7F5T2V8Q9X0C4D6E8GA", path)
-        body = {name: "canary" for name in columns if name not in known}
+        body = {name: "canary" for name in columns if name not in names}
         reply = await service.client.request(method, target, headers=headers, json=body)
         assert reply.status_code == 422, (method, path, reply.text)
-        refused = {each["loc"][-1] for each in reply.json()["errors"] if each["type"] == "extra_forbidden"}
+        refused = {error["loc"][-1] for error in reply.json()["errors"] if error["type"] == "extra_forbidden"}
         assert refused >= body.keys(), (method, path)
 
 

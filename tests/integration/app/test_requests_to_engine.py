@@ -63,8 +63,10 @@ async def test_asking_is_one_kind_of_request(observed: tuple[ModelStage, LossyPr
         reply = await stage.service.client.post(path, json=body)
         assert reply.status_code == 200, reply.text
         # On a busy machine the service asks whether the engine still works on the request.
-        seen = {each for each in proxy.requests if not each.startswith("GET /v1/preview/requests/")}
-        assert seen == {SAMPLING}, (path, body, proxy.requests)
+        sampling_requests = {
+            request for request in proxy.requests if not request.startswith("GET /v1/preview/requests/")
+        }
+        assert sampling_requests == {SAMPLING}, (path, body, proxy.requests)
 
 
 async def test_a_checkpoint_that_is_not_there_is_the_engines_to_refuse(

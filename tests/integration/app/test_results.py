@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # it imports us
 
 
 async def _downloads(client: httpx.AsyncClient, run: Any, limit: int = 200) -> dict[str, bytes]:
-    found = {}
+    contents = {}
     params: dict[str, Any] = {"limit": limit}
     while True:
         page = (await client.get(run["results_path"], params=params)).raise_for_status().json()
@@ -46,9 +46,9 @@ async def _downloads(client: httpx.AsyncClient, run: Any, limit: int = 200) -> d
             assert response.headers["x-content-type-options"] == "nosniff"
             assert response.headers["content-disposition"] == f'attachment; filename="{item["name"]}"'
             assert item["bytes"] in (None, len(response.content))
-            found[item["name"]] = response.content
+            contents[item["name"]] = response.content
         if page["next_cursor"] is None:
-            return found
+            return contents
         params["cursor"] = page["next_cursor"]
 
 
@@ -87,8 +87,8 @@ async def test_the_documents_say_what_the_api_says(ended_runs: "EndedRuns", data
             assert point["timing"]["reflect_s"] > 0
             rewards = json.loads(files[f"iter{n}_rewards.json"])
             assert {name: rewards[name] for name in point["rewards"]} == point["rewards"]
-            told = [{"iteration": n, **evaluation} for evaluation in rewards["evaluations"]]
-            assert told == [each for each in run["evaluations"] if each["iteration"] == n]
+            reported = [{"iteration": n, **evaluation} for evaluation in rewards["evaluations"]]
+            assert reported == [row for row in run["evaluations"] if row["iteration"] == n]
             scores = (await client.get(run["links"]["node-scores"], params={"iteration": n})).json()
             assert json.loads(files[f"iter{n}_node_scores.json"]) == scores["node_scores"]
         assert files["final_email.json"] == files["iter2_email.json"]
@@ -199,7 +199,7 @@ async def test_only_results_are_served(data_dir: Path, database_url: str) -> Non
 async def test_the_final_email_waits_for_the_end(data_dir: Path, database_url: str) -> None:
     gate = threading.Event()
 
-    async def held(*args: Any, **options: Any) -> AsyncGenerator[IterationResult, None]:
+    async def waiting_loop(*args: Any, **options: Any) -> AsyncGenerator[IterationResult, None]:
         async for result in learn_loop(*args, **options):
             yield result
             if result.iteration == 0:
@@ -207,7 +207,7 @@ async def test_the_final_email_waits_for_the_end(data_dir: Path, database_url: s
 
     async with scripted_chat(sales_agent) as chat:
         backend = ScriptedBackend(chat.url)
-        async with served(settings_for(data_dir, database_url), held, backend) as client:  # type: ignore[arg-type]
+        async with served(settings_for(data_dir, database_url), waiting_loop, backend) as client:  # type: ignore[arg-type]
             run = (await client.post("/learn-loop", json=SALES | {"iterations": 1})).json()
             folder = _folder(data_dir, run)
             await until((folder / "iter0_trajectories.parquet").exists, timeout_s=120)
@@ -253,10 +253,10 @@ async def test_trajectories_are_read_once_for_both_of_their_files(
 ) -> None:
     read, trajectories = [], documents.trajectories
 
-    def noted(database: Database, limit: int, *mine: ColumnElement[bool]) -> AsyncIterator[Sequence[Trajectory]]:
-        _, iteration = mine
+    def noted(database: Database, limit: int, *conditions: ColumnElement[bool]) -> AsyncIterator[Sequence[Trajectory]]:
+        _, iteration = conditions
         read.append(iteration.compile().params)
-        return trajectories(database, limit, *mine)
+        return trajectories(database, limit, *conditions)
 
     monkeypatch.setattr(documents, "trajectories", noted)
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
@@ -273,12 +273,12 @@ async def test_files_are_written_beside_the_next_iteration_one_write_at_a_time(
     may_write, writes = asyncio.Event(), Writes()
     write = ResultsFiles.write
 
-    async def held(files: ResultsFiles, run_id: str, *, completed: bool = False) -> None:
+    async def waiting_write(files: ResultsFiles, run_id: str, *, completed: bool = False) -> None:
         with writes.under_way(completed):
             await may_write.wait()
             await write(files, run_id, completed=completed)
 
-    monkeypatch.setattr(ResultsFiles, "write", held)
+    monkeypatch.setattr(ResultsFiles, "write", waiting_write)
     loop = ScriptedLoop()
     async with served(settings_for(data_dir, database_url), loop) as client:
         run = (await client.post("/learn-loop", json={"iterations": 2})).json()
@@ -313,16 +313,16 @@ async def test_a_run_ends_as_it_does_though_its_files_cannot_be_told_of(
         raise NotNow("away")
 
     class NotNow(InterfaceError):
-        def __init__(self, said: str) -> None:
-            super().__init__(said, None, Exception(said))
+        def __init__(self, message: str) -> None:
+            super().__init__(message, None, Exception(message))
 
     monkeypatch.setattr(ResultsFiles, "write", fails)
     monkeypatch.setattr(drive, "retry_while_database_is_down", lambda work, *_: work())
     loop, driven = ScriptedLoop(gates={1: threading.Event()}, fail_at=1), []
 
-    def learn(*given: Any, **more: Any) -> AsyncGenerator[IterationResult, None]:
+    def learn(*arguments: Any, **more: Any) -> AsyncGenerator[IterationResult, None]:
         driven.append(more["resume"])
-        return loop(*given, **more)
+        return loop(*arguments, **more)
 
     async with served(settings_for(data_dir, database_url), learn) as client:  # type: ignore[arg-type]
         run_id = (await client.post("/learn-loop", json={"iterations": 2})).json()["run_id"]
@@ -382,8 +382,8 @@ async def test_trajectories_are_told_apart_by_kind(ended_runs: "EndedRuns", data
     async with ended_runs.copy(data_dir, **SALES) as ended:
         client, run = ended.client, ended.run
         path = run["links"]["trajectories"]
-        shown = (await client.get(path, params={"kind": "showcase"})).json()["items"]
-        assert [(each["iteration"], each["kind"], each["mode"]) for each in shown] == [
+        showcases = (await client.get(path, params={"kind": "showcase"})).json()["items"]
+        assert [(showcase["iteration"], showcase["kind"], showcase["mode"]) for showcase in showcases] == [
             (n, "showcase", "greedy") for n in (0, 1, 2)
         ]
         counts = {

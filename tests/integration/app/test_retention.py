@@ -17,9 +17,9 @@ from tests.integration.app.served import run_with, served, settings_for
 MODEL = {"name": "agent"}
 
 
-async def _left(client: Any, run_id: str) -> list[int]:
+async def _remaining(client: Any, run_id: str) -> list[int]:
     items = (await client.get(f"/runs/{run_id}/checkpoints")).json()["items"]
-    return [each["step"] for each in items if each["deleted_at"] is None]
+    return [checkpoint["step"] for checkpoint in items if checkpoint["deleted_at"] is None]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ async def test_old_checkpoints_go(data_dir: Path, database_url: str, choice: Any
         request = {"iterations": 6, "model": MODEL, "checkpoints": choice}
         run_id = (await client.post("/learn-loop", json=request)).raise_for_status().json()["run_id"]
         await run_with(client, run_id, "completed")
-        assert await _left(client, run_id) == left
+        assert await _remaining(client, run_id) == left
         assert await backend.checkpoints("learnloop", "agent") == set(left)
 
 
@@ -52,8 +52,8 @@ async def test_what_others_need_stays(data_dir: Path, database_url: str, databas
         request = {"iterations": 5, "model": MODEL, "checkpoints": {"keep_last": 1}}
         second = (await client.post("/learn-loop", json=request)).json()["run_id"]
         await run_with(client, second, "completed")
-        assert await _left(client, first) == [0, 1, 2]
-        assert await _left(client, second) == [2, 4, 6, 7]
+        assert await _remaining(client, first) == [0, 1, 2]
+        assert await _remaining(client, second) == [2, 4, 6, 7]
         assert await backend.checkpoints("learnloop", "agent") == {0, 1, 2, 4, 6, 7}
 
 
@@ -67,7 +67,7 @@ async def test_a_starred_run_keeps_all_that_it_has(data_dir: Path, database_url:
         (await client.patch(f"/runs/{run_id}", json={"starred": True})).raise_for_status()
         gate.set()
         await run_with(client, run_id, "completed")
-        assert await _left(client, run_id) == [0, 3, 4, 5, 6, 7, 8]
+        assert await _remaining(client, run_id) == [0, 3, 4, 5, 6, 7, 8]
 
 
 async def test_a_promoted_model_outlives_its_run(data_dir: Path, database_url: str, database: Database) -> None:
@@ -106,7 +106,7 @@ async def test_a_backend_that_cannot_delete_ends_no_run(
         request = {"iterations": 4, "model": MODEL, "checkpoints": {"keep_last": 1}}
         run_id = (await client.post("/learn-loop", json=request)).json()["run_id"]
         await run_with(client, run_id, "completed")
-        assert await _left(client, run_id) == [3, 4]
+        assert await _remaining(client, run_id) == [3, 4]
     assert tries > 1
 
 

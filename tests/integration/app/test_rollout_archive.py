@@ -80,13 +80,13 @@ async def test_rollouts_move_from_the_journal_to_the_archive(data_dir: Path, dat
         for _, iteration, name, value, checksum in archived:
             assert checksum == zlib.crc32(value, zlib.crc32(f"{run_id}/{iteration}/{name}".encode()))
         async with database() as tx:
-            kept = await tx.execute(text("SELECT id, scenario_id FROM trajectory WHERE kind = 'train'"))
-            scenarios = {row.id: row.scenario_id for row in kept}
+            stored_rows = await tx.execute(text("SELECT id, scenario_id FROM trajectory WHERE kind = 'train'"))
+            scenarios = {row.id: row.scenario_id for row in stored_rows}
         train = [zlib.decompress(value).decode() for _, _, name, value, _ in archived if name in _TRAIN]
-        assert {json.loads(each)["id"] for each in train} == scenarios.keys()
-        for each in train:
-            scenario = Scenario(scenarios[json.loads(each)["id"]], "train", {}, {})
-            choice: Any = load_rollout(scenario, each).trajectory.messages_and_choices[-1]
+        assert {json.loads(document)["id"] for document in train} == scenarios.keys()
+        for document in train:
+            scenario = Scenario(scenarios[json.loads(document)["id"]], "train", {}, {})
+            choice: Any = load_rollout(scenario, document).trajectory.messages_and_choices[-1]
             assert [token.token for token in choice.logprobs.content] == [f"token_id:{id}" for id in REPLY.tokens]
 
 

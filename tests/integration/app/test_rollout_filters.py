@@ -24,7 +24,7 @@ class Found:
         """The training rollouts that match, as ITERATION-NUMBER."""
         where = f"/runs/{self._run_id}/trajectories"
         page = (await self._client.get(where, params={"kind": "train"} | query)).raise_for_status().json()
-        return ["-".join(each["id"].split("-")[-2:]) for each in page["items"]]
+        return ["-".join(rollout["id"].split("-")[-2:]) for rollout in page["items"]]
 
     async def outcomes(self, **query: str) -> Any:
         return (await self._client.get(f"/runs/{self._run_id}/outcomes", params=query)).raise_for_status().json()

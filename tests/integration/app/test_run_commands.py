@@ -92,8 +92,8 @@ async def test_a_failed_run_is_retried_and_a_finished_one_forked_and_deleted(
     assert (await run_command(client, "retry", run_id)).exit_code == 0
     await run_with(client, run_id, "completed")
     options = ("--checkpoint", "1", "--name", "other", "--set", "iterations=1", "--set", "evaluation.every=2", "--json")
-    made = await run_command(client, "fork", run_id, *options)
-    fork = (await client.get(f"/runs/{json.loads(made.stdout)['run_id']}")).json()
+    forked = await run_command(client, "fork", run_id, *options)
+    fork = (await client.get(f"/runs/{json.loads(forked.stdout)['run_id']}")).json()
     assert (fork["parent"]["step"], fork["model"]["name"], fork["request"]["iterations"]) == (1, "other", 1)
     assert fork["request"]["evaluation"]["every"] == 2
     assert "must look like" in (await run_command(client, "fork", run_id, "--set", "iterations")).stderr

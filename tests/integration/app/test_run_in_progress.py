@@ -46,8 +46,8 @@ async def test_finished_rollouts_can_be_read_before_their_iteration_is_saved(dat
             return (await client.get(f"/runs/{run_id}/rollouts")).raise_for_status().json()
 
         try:
-            found = await answered(finished, lambda found: found["total"] == 1)
-            [rollout] = found["items"]
+            document = await answered(finished, lambda document: document["total"] == 1)
+            [rollout] = document["items"]
             assert (rollout["iteration"], rollout["error"], rollout["turns"]) == (0, None, 1)
             assert rollout["purpose"].startswith("validation.")
             assert rollout["messages"][-1]["tool_calls"][0]["function"]["arguments"] == ANSWER
@@ -66,9 +66,9 @@ async def test_rewards_are_counted_in_bins_that_all_iterations_share(data_dir: P
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         run_id = (await client.post("/learn-loop", json={"iterations": 2})).raise_for_status().json()["run_id"]
         run = await run_with(client, run_id, "completed")
-        found = (await client.get(run["links"]["rewards"])).raise_for_status().json()
+        histogram = (await client.get(run["links"]["rewards"])).raise_for_status().json()
         counts = [1, *[0] * 22, 1]  # the script gives rewards of 0 and 1
-        assert found == {
+        assert histogram == {
             "low": 0.0,
             "high": 1.0,
             "iterations": [{"iteration": 1, "counts": counts}, {"iteration": 2, "counts": counts}],
@@ -78,7 +78,7 @@ async def test_rewards_are_counted_in_bins_that_all_iterations_share(data_dir: P
 
 
 async def test_rewards_are_counted_in_one_pass_where_there_are_no_statistics(database_url: str) -> None:
-    """Of a table without statistics Postgres expects one row, and computes what it expects once for each row."""
+    """Postgres expects one row of a table without statistics, and computes what it expects once for each row."""
     plan = [line for (line,) in await execute(database_url, f"EXPLAIN {COUNTS.text}", run_id="none", bins=BINS)]
-    [aggregate] = [place for place, line in enumerate(plan) if "Aggregate" in line and "Group" not in line]
+    [aggregate] = [index for index, line in enumerate(plan) if "Aggregate" in line and "Group" not in line]
     assert "CTE bounds" in plan[aggregate - 1], plan

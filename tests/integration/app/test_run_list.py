@@ -13,28 +13,28 @@ async def test_runs_are_found_by_a_part_of_their_names(data_dir: Path, database_
             started = (await client.post("/learn-loop", json=body)).raise_for_status().json()
             await run_with(client, started["run_id"], "completed")
 
-        async def found(search: str) -> list[str]:
+        async def names_matching(search: str) -> list[str]:
             page = (await client.get("/runs", params={"search": search})).raise_for_status().json()
             return [run["model"]["name"] for run in page["items"]]
 
-        assert await found("MAIL-") == ["mail-agent"]
-        assert await found("/100_") == ["100_percent"]
-        assert await found("email_search") == ["100_percent", "mail-agent"]
-        assert await found("_agent") == []  # no wildcard
-        assert await found("%") == []
+        assert await names_matching("MAIL-") == ["mail-agent"]
+        assert await names_matching("/100_") == ["100_percent"]
+        assert await names_matching("email_search") == ["100_percent", "mail-agent"]
+        assert await names_matching("_agent") == []  # no wildcard
+        assert await names_matching("%") == []
 
 
 async def test_a_run_is_listed_with_a_thinned_out_curve(data_dir: Path, database_url: str) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         started = (await client.post("/learn-loop", json={"iterations": 5})).raise_for_status().json()
         run = await run_with(client, started["run_id"], "completed")
-        means = [each["rewards"]["mean"] for each in run["iterations"] if each["iteration"] > 0]
+        means = [point["rewards"]["mean"] for point in run["iterations"] if point["iteration"] > 0]
         assert len(means) == 5
 
         async def curve(**query: int) -> list[float] | None:
             page = (await client.get("/runs", params=query)).raise_for_status().json()
-            shown: list[float] | None = page["items"][0]["curve"]
-            return shown
+            points: list[float] | None = page["items"][0]["curve"]
+            return points
 
         assert await curve() is None
         assert await curve(curve=5) == means

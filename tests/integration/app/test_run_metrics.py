@@ -35,9 +35,9 @@ async def client(postgres: URL, tmp_path_factory: pytest.TempPathFactory) -> Asy
 
 async def _write(database_url: str) -> None:
     async with opened_database(database_url) as database, database.begin() as tx:
-        for table, made in (*rows(_SHORT, _SHORT_ITERATIONS, _ROLLOUTS), *rows(_LONG, _LONG_ITERATIONS, 0)):
-            if made:
-                await tx.execute(insert(table), made)
+        for table, table_rows in (*rows(_SHORT, _SHORT_ITERATIONS, _ROLLOUTS), *rows(_LONG, _LONG_ITERATIONS, 0)):
+            if table_rows:
+                await tx.execute(insert(table), table_rows)
         parts: dict[str, Any] = {"outcome": {"finish": "answered", "tool_errors": 2, "is_polite": True}}
         parts |= {"score_parts": {"facts": 0.25}, "reward_parts": {"answer": 0.5}}
         await tx.execute(update(Trajectory).where(Trajectory.run_id == _SHORT).values(**parts))
@@ -60,7 +60,7 @@ async def _write(database_url: str) -> None:
             {"seq": 102, "type": "iteration.no_signal", "data": {"message": "equal rewards"}},
             {"seq": 103, "type": "run.failed", "data": {"error": "out of memory"}},
         ]
-        await tx.execute(insert(Event), [event | each for each in events])
+        await tx.execute(insert(Event), [event | details for details in events])
         await tx.execute(
             update(Iteration).where(Iteration.run_id == _SHORT, Iteration.iteration == 4).values(failed_rollouts=3)
         )
@@ -68,7 +68,7 @@ async def _write(database_url: str) -> None:
 
 def _failing() -> list[dict[str, Any]]:
     """Two more rollouts of the first iteration."""
-    [(_, rollouts)] = [each for each in rows(_SHORT, 1, 2) if each[0] is Trajectory]
+    [(_, rollouts)] = [table_rows for table_rows in rows(_SHORT, 1, 2) if table_rows[0] is Trajectory]
     return rollouts
 
 
@@ -95,22 +95,22 @@ async def test_every_stored_figure_is_a_metric(client: httpx.AsyncClient) -> Non
         "cost.wasted_tokens": [None, 120.0, None, None, None],
         "no.such": [None] * 5,
     }
-    found = await _metrics(client, _SHORT, *expected)
-    assert found["iterations"] == [0, 1, 2, 3, 4]
-    assert {each["name"]: each["values"] for each in found["metrics"]} == expected
-    assert set(found["names"]) > expected.keys() - {"no.such"}
-    assert found["names"] == sorted(found["names"])
-    assert "groups.variance" not in found["names"]
+    document = await _metrics(client, _SHORT, *expected)
+    assert document["iterations"] == [0, 1, 2, 3, 4]
+    assert {metric["name"]: metric["values"] for metric in document["metrics"]} == expected
+    assert set(document["names"]) > expected.keys() - {"no.such"}
+    assert document["names"] == sorted(document["names"])
+    assert "groups.variance" not in document["names"]
     assert (await _metrics(client, _SHORT))["metrics"] == []
 
 
 async def test_a_long_run_shares_its_points(client: httpx.AsyncClient) -> None:
-    found = await _metrics(client, _LONG, "rewards.mean")
-    assert found["every"] == 3
-    assert found["iterations"][:2] == [2, 5]
-    assert found["iterations"][-1] == _LONG_ITERATIONS
-    assert found["metrics"][0]["values"][:2] == pytest.approx([0.001, 0.004])
-    assert len(found["iterations"]) <= MAX_POINTS
+    document = await _metrics(client, _LONG, "rewards.mean")
+    assert document["every"] == 3
+    assert document["iterations"][:2] == [2, 5]
+    assert document["iterations"][-1] == _LONG_ITERATIONS
+    assert document["metrics"][0]["values"][:2] == pytest.approx([0.001, 0.004])
+    assert len(document["iterations"]) <= MAX_POINTS
 
 
 async def test_too_many_or_too_long_names_are_refused(client: httpx.AsyncClient) -> None:
@@ -124,7 +124,7 @@ async def _log(client: httpx.AsyncClient, **query: Any) -> Any:
 
 
 def _texts(page: Any) -> list[tuple[str, str, str]]:
-    return [(each["level"], each["type"], each["text"]) for each in page["items"]]
+    return [(line["level"], line["type"], line["text"]) for line in page["items"]]
 
 
 _ERRORS = [
@@ -145,7 +145,7 @@ async def test_errors_come_first_and_can_be_shown_alone(client: httpx.AsyncClien
     ]
     assert page["counts"] == {"error": 4, "warning": 1, "info": 1 + 4 * _SHORT_ITERATIONS - 1}
     assert page["items"][3]["trajectory_id"] == f"{_SHORT}-0"
-    assert [each["count"] for each in page["items"][3:5]] == [3, 1]
+    assert [line["count"] for line in page["items"][3:5]] == [3, 1]
     errors = await _log(client, level="error")
     assert sorted(_texts(errors)) == sorted(_ERRORS)
     assert errors["next_cursor"] is None
@@ -159,5 +159,5 @@ async def test_a_log_is_read_page_by_page_and_by_its_time(client: httpx.AsyncCli
         pages += page["items"]
         cursor = page["next_cursor"]
     assert len(pages) == sum(page["counts"].values())
-    assert [each["at"] for each in pages] == sorted((each["at"] for each in pages), reverse=True)
-    assert len({(each["seq"], each["trajectory_id"], each["type"]) for each in pages}) == len(pages)
+    assert [line["at"] for line in pages] == sorted((line["at"] for line in pages), reverse=True)
+    assert len({(line["seq"], line["trajectory_id"], line["type"]) for line in pages}) == len(pages)

@@ -94,9 +94,9 @@ async def test_a_move_is_made_from_its_sources_only(kind: Kind) -> None:
         events = len(await kind.log(id))
         async with kind.database.begin() as tx:
             moved = moving(kind.table, move, kind.table.id == id).returning(kind.table.id)
-            made = (await tx.execute(moved)).scalar_one_or_none()
-        assert (made is not None) == (status in move.sources), (move, status)
-        assert await status_and_events(kind, id) == (move.target if made else status, events), (move, status)
+            moved_id = (await tx.execute(moved)).scalar_one_or_none()
+        assert (moved_id is not None) == (status in move.sources), (move, status)
+        assert await status_and_events(kind, id) == (move.target if moved_id else status, events), (move, status)
 
 
 async def test_what_moves_a_row_makes_the_drawn_moves_only(kind: Kind) -> None:
@@ -106,8 +106,8 @@ async def test_what_moves_a_row_makes_the_drawn_moves_only(kind: Kind) -> None:
         with suppress(NotAllowed):
             await act(kind, id)
         drawn = next((move.target for move in moves if status in move.sources), None)
-        said = drawn is not None or (moves[0], status) in REQUESTS
-        assert await status_and_events(kind, id) == (drawn or status, events + said), (moves, status)
+        adds_event = drawn is not None or (moves[0], status) in REQUESTS
+        assert await status_and_events(kind, id) == (drawn or status, events + adds_event), (moves, status)
 
 
 async def test_a_verb_is_refused_where_it_is_not_offered(database: Database) -> None:
@@ -132,23 +132,32 @@ async def ask(database: Database, run_id: str, verb: Verb) -> None:
 
 def test_nothing_else_changes_a_status() -> None:
     """Neither an UPDATE of runs or evaluations that names it, nor an assignment."""
-    assert [place for file in sorted(APP.rglob("*.py")) for place in status_changes(file)] == [
+    assert [change for file in sorted(APP.rglob("*.py")) for change in status_changes(file)] == [
         "claims/moves.py: moving"
     ]
 
 
 def status_changes(file: Path) -> list[str]:
-    functions = (each for each in ast.walk(ast.parse(file.read_text())) if isinstance(each, ast.FunctionDef | Async))
-    return [f"{file.relative_to(APP)}: {each.name}" for each in functions if any(map(changes_status, ast.walk(each)))]
+    functions = (
+        function for function in ast.walk(ast.parse(file.read_text())) if isinstance(function, ast.FunctionDef | Async)
+    )
+    return [
+        f"{file.relative_to(APP)}: {function.name}"
+        for function in functions
+        if any(map(changes_status, ast.walk(function)))
+    ]
 
 
 def changes_status(node: ast.AST) -> bool:
     if isinstance(node, ast.Assign):
-        targets = (ast.unparse(each) for target in node.targets for each in ast.walk(target))
-        return any(each.endswith(".status") and each != "self.status" for each in targets)
-    if not isinstance(node, ast.Call) or not any(each in ast.unparse(node.func) for each in UPDATES):
+        targets = (ast.unparse(part) for target in node.targets for part in ast.walk(target))
+        return any(text.endswith(".status") and text != "self.status" for text in targets)
+    if not isinstance(node, ast.Call) or not any(name in ast.unparse(node.func) for name in UPDATES):
         return False
-    given = [each.arg for each in node.keywords] + [
-        each.value for argument in node.args for each in ast.walk(argument) if isinstance(each, ast.Constant)
+    arguments = [keyword.arg for keyword in node.keywords] + [
+        constant.value
+        for argument in node.args
+        for constant in ast.walk(argument)
+        if isinstance(constant, ast.Constant)
     ]
-    return "status" in given
+    return "status" in arguments

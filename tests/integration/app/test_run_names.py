@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 
-ANSWERS = {"scenarios": [{"question": f"What is {each} + 1?", "answer": str(each + 1)} for each in range(30)]}
+ANSWERS = {"scenarios": [{"question": f"What is {number} + 1?", "answer": str(number + 1)} for number in range(30)]}
 NAMED: list[tuple[dict[str, Any], str | None]] = [
     ({"name": "a lower rate", "learning_rate": 1e-12}, "a lower rate"),
     ({"learning_rate": 1e-12, "seed": 4}, "lr 1e-12 · seed 4"),
@@ -40,7 +40,7 @@ async def test_a_run_is_called_by_its_name_or_by_what_its_request_sets(data_dir:
             [created, *_] = (await client.get(f"/runs/{run['run_id']}/events")).json()["items"]
             assert created["data"]["name"] == name
         listed = (await client.get("/runs", params={"search": "lr 1e-12"})).json()["items"]
-        assert [each["name"] for each in listed] == ["lr 1e-12 · seed 4"]
+        assert [listed_run["name"] for listed_run in listed] == ["lr 1e-12 · seed 4"]
 
 
 @pytest.mark.parametrize("name", ["", " a", "a\nb", "n" * 101])
@@ -56,8 +56,8 @@ async def test_a_list_shows_settings_on_request(data_dir: Path, database_url: st
         await _started(client, learning_rate=0.01, budget={"max_minutes": 5})
         [plain] = (await client.get("/runs")).json()["items"]
         assert plain["settings"] is None
-        [shown] = (await client.get("/runs", params={"settings": True})).json()["items"]
-        settings = shown["settings"]
+        [row] = (await client.get("/runs", params={"settings": True})).json()["items"]
+        settings = row["settings"]
         assert (settings["learning_rate"], settings["judge.name"], settings["seed"]) == (0.01, "reference", 0)
         assert settings["budget.max_minutes"] == 5
         assert "budget.max_usd" not in settings, "it is not set"

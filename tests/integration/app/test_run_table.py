@@ -25,17 +25,17 @@ class Table:
         return (await self.client.get("/runs", params=query)).raise_for_status().json()
 
     async def items(self, **query: Any) -> list[Any]:
-        found: list[Any] = (await self.page(**query))["items"]
-        return found
+        rows: list[Any] = (await self.page(**query))["items"]
+        return rows
 
     async def by_pages(self, limit: int, **query: Any) -> list[Any]:
-        found: list[Any] = []
+        rows: list[Any] = []
         cursor = None
         while True:
             page = await self.page(limit=limit, **query, **({"cursor": cursor} if cursor else {}))
-            found += page["items"]
+            rows += page["items"]
             if (cursor := page["next_cursor"]) is None:
-                return found
+                return rows
 
     async def edit(self, run_id: str, **change: Any) -> httpx.Response:
         return await self.client.patch(f"/runs/{run_id}", json=change)
@@ -49,17 +49,17 @@ async def table(data_dir: Path, database_url: str) -> AsyncIterator[Table]:
 
 
 def _names(items: Sequence[Any]) -> list[str]:
-    return [each["model"]["name"] for each in items]
+    return [item["model"]["name"] for item in items]
 
 
 async def test_runs_are_sorted_by_their_verdicts_figures(table: Table) -> None:
-    found = await table.items(sort="gain")
-    assert _names(found) == ["steep-1", "steep-0", "steep-2", "flat-3", "fell-4", "early-5"]
-    points = [each["verdict"]["points"] for each in found]
+    runs = await table.items(sort="gain")
+    assert _names(runs) == ["steep-1", "steep-0", "steep-2", "flat-3", "fell-4", "early-5"]
+    points = [run["verdict"]["points"] for run in runs]
     assert points == [pytest.approx(100 * rise / SCENARIOS, abs=0.1) for rise in (18, 15, 12, 1, -6)] + [None]
     assert _names(await table.items(sort="gain", ascending=True))[0] == "fell-4"
     assert _names(await table.items(sort="gain", ascending=True))[-1] == "early-5"
-    states = [each["verdict"]["state"] for each in await table.items(sort="verdict")]
+    states = [run["verdict"]["state"] for run in await table.items(sort="verdict")]
     assert states == ["learned"] * 3 + ["no_change_shown", "got_worse", "too_early"]
     assert _names(await table.items(sort="success"))[-1] == "fell-4"
     assert _names(await table.items(sort="time"))[-1] == "flat-3"
@@ -69,15 +69,15 @@ async def test_runs_are_sorted_by_their_verdicts_figures(table: Table) -> None:
 async def test_pages_of_every_order_have_every_run_once(table: Table) -> None:
     for sort, ascending, fold in product(SortBy, (False, True), (False, True)):
         query = {"sort": sort, "ascending": ascending, "fold": fold}
-        whole = [each["run_id"] for each in await table.items(**query)]
+        whole = [row["run_id"] for row in await table.items(**query)]
         assert len(whole) == (4 if fold else 6)
-        assert [each["run_id"] for each in await table.by_pages(3, **query)] == whole, query
+        assert [row["run_id"] for row in await table.by_pages(3, **query)] == whole, query
 
 
 async def test_runs_that_differ_in_their_seed_are_one_entry(table: Table) -> None:
     steep, *others = await table.items(sort="gain", fold=True)
     assert steep["model"]["name"] == "steep-2"  # the newest
-    assert [each["same_settings"] for each in others] == [None] * 3
+    assert [other["same_settings"] for other in others] == [None] * 3
     same = steep["same_settings"]
     assert (same["runs"], same["first"], same["verdicts"], same["statuses"]) == (
         3,
@@ -90,10 +90,10 @@ async def test_runs_that_differ_in_their_seed_are_one_entry(table: Table) -> Non
     assert (same["gain_low"], same["gain_high"]) == pytest.approx((50, 75))
     assert same["gain_sd"] == pytest.approx(12.5)
     members = await table.items(settings_hash=steep["settings_hash"])
-    assert [(each["seed"], each["same_settings"]) for each in members] == [(2, None), (1, None), (0, None)]
+    assert [(member["seed"], member["same_settings"]) for member in members] == [(2, None), (1, None), (0, None)]
     # Filters come first: the others of its settings are not counted.
-    [found] = await table.items(search="steep-1", fold=True)
-    assert found["same_settings"] is None
+    [entry] = await table.items(search="steep-1", fold=True)
+    assert entry["same_settings"] is None
 
 
 async def test_a_run_is_named_tagged_annotated_and_starred(table: Table) -> None:
@@ -115,7 +115,7 @@ async def test_a_run_is_named_tagged_annotated_and_starred(table: Table) -> None
         {"search": "pape"},
         {"sort": "name", "ascending": True, "limit": 1},
     ):
-        assert [each["run_id"] for each in await table.items(**query)] == [run_id], query
+        assert [row["run_id"] for row in await table.items(**query)] == [run_id], query
     assert await table.items(tag="l") == await table.items(starred=True) == []
     assert len(await table.items(starred=False)) == 6
     assert (await table.edit(run_id, name=None)).json()["name"] is None
@@ -137,12 +137,12 @@ BAD_EDITS: list[tuple[dict[str, Any], str, str]] = [
 
 async def test_a_bad_edit_is_refused(table: Table) -> None:
     [newest] = await table.items(limit=1)
-    for change, where, told in BAD_EDITS:
+    for change, where, message in BAD_EDITS:
         reply = await table.edit(newest["run_id"], **change)
         assert (reply.status_code, reply.headers["content-type"]) == (422, "application/problem+json")
         [fault] = reply.json()["errors"]
         assert ".".join(map(str, fault["loc"])) == where
-        assert told.lower() in fault["msg"].lower()
+        assert message.lower() in fault["msg"].lower()
     assert (await table.edit("nobody", starred=True)).status_code == 404
 
 

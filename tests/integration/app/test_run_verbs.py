@@ -24,8 +24,8 @@ async def _post(client: httpx.AsyncClient, **body: Any) -> str:
 
 async def _rows(database_url: str, query: str) -> list[Any]:
     async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as connection:
-        found = await connection.execute(query.encode())
-        return [] if found.description is None else await found.fetchall()
+        cursor = await connection.execute(query.encode())
+        return [] if cursor.description is None else await cursor.fetchall()
 
 
 async def _events(client: httpx.AsyncClient, run_id: str) -> list[Any]:
@@ -43,7 +43,7 @@ async def test_a_fork_goes_on_from_a_checkpoint_with_changed_settings(data_dir: 
         )
         assert response.status_code == 202, response.text
         run = await run_with(client, response.json()["run_id"], "completed")
-        told = [event for event in await _events(client, parent) if event["type"] == "run.forked"]
+        forked_events = [event for event in await _events(client, parent) if event["type"] == "run.forked"]
         created = (await _events(client, run["run_id"]))[0]
         changed = {"learning_rate": 0.002, "iterations": 2}
         default = (await client.post(f"/runs/{parent}/fork", json=changed)).json()["run_id"]
@@ -51,7 +51,7 @@ async def test_a_fork_goes_on_from_a_checkpoint_with_changed_settings(data_dir: 
         assert (again["parent"], again["name"]) == ({"run_id": parent, "step": 2}, "fork at step 2 · lr 0.002")
     assert run["model"] == {"project": "learnloop", "name": "other", "base_model": "learnloop/agent@1"}
     assert run["parent"] == created["data"]["parent"] == {"run_id": parent, "step": 1}
-    assert told[0]["data"] == {"run_id": run["run_id"], "step": 1}
+    assert forked_events[0]["data"] == {"run_id": run["run_id"], "step": 1}
     request = run["request"]
     assert (request["seed"], request["learning_rate"], request["iterations"]) == (7, 0.001, 1)
     assert (request["evaluation"]["every"], request["evaluation"]["samples"]) == (3, 2)
@@ -177,15 +177,15 @@ async def test_a_queued_run_says_why_it_waits(data_dir: Path, database_url: str)
     async with served(settings, loop) as client:
         ids = [await _post(client, model={"project": "mail" if n < 2 else "sales"}) for n in range(4)]
         await run_with(client, ids[0], "running")
-        shown = [(await client.get(f"/runs/{run_id}")).json() for run_id in ids]
-        assert [run["queue"] for run in shown] == [
+        runs = [(await client.get(f"/runs/{run_id}")).json() for run_id in ids]
+        assert [run["queue"] for run in runs] == [
             None,
             {"position": 1, "reason": "1 run is ahead of it."},
             {"position": 0, "reason": "It is next and starts when a worker is free: 1 run in progress."},
             {"position": 2, "reason": "2 runs are ahead of it."},
         ]
-        assert not any("owner" in run for run in shown)
-        assert shown[0]["attempts"] == 1
+        assert not any("owner" in run for run in runs)
+        assert runs[0]["attempts"] == 1
         await client.post(f"/runs/{ids[1]}/pause")
         assert (await client.get(f"/runs/{ids[1]}")).json()["wait_reason"] == "paused by local"
         limited = settings_for(data_dir / "second", database_url, max_runs_per_project=1, max_concurrent_runs=0)
@@ -203,8 +203,8 @@ async def test_a_request_brings_its_own_webhooks(data_dir: Path, database_url: s
             hook = {"url": receiver.url, "events": ["run.created", "run.completed"]}
             headers = {"idempotency-key": "one"}
             body = {"iterations": 1, "webhooks": [hook]}
-            made = (await client.post("/learn-loop", headers=headers, json=body)).json()
-            run = await run_with(client, made["run_id"], "completed")
+            accepted = (await client.post("/learn-loop", headers=headers, json=body)).json()
+            run = await run_with(client, accepted["run_id"], "completed")
             await until(lambda: len(receiver.arrivals) == 2)
             again = await client.post("/learn-loop", headers=headers, json=body)
             assert (again.status_code, "shown only once" in again.json()["detail"]) == (409, True)
@@ -212,8 +212,8 @@ async def test_a_request_brings_its_own_webhooks(data_dir: Path, database_url: s
             assert local.json()["errors"][0]["loc"] == ["body", "webhooks", 0, "url"]
             assert len((await client.get("/runs")).json()["items"]) == 1
             assert (await client.post("/learn-loop", json={"webhooks": [hook] * 11})).status_code == 422
-    [secret] = [each["secret"] for each in made["webhooks"]]
-    assert [each.body["type"] for each in receiver.arrivals] == ["run.created", "run.completed"]
+    [secret] = [webhook["secret"] for webhook in accepted["webhooks"]]
+    assert [arrival.body["type"] for arrival in receiver.arrivals] == ["run.created", "run.completed"]
     Webhook(secret).verify(receiver.arrivals[0].raw, receiver.arrivals[0].headers)
     assert "webhooks" not in run["request"]
     assert await _rows(database_url, "SELECT body FROM idempotency_key") == [(None,)]

@@ -51,7 +51,7 @@ async def _promoted(data_dir: Path, database_url: str, **more: Any) -> AsyncIter
     async def engine(request: Json) -> Reply:
         if request:
             return Reply(content="yes" if "nightly" in request["model"] else "no")
-        models = {f"{each.project}/{each.name}": policy for each, policy in backend.policies.items()}
+        models = {f"{model.project}/{model.name}": policy for model, policy in backend.policies.items()}
         listed = [{"id": id, "steps": list(range(await policy.step() + 1))} for id, policy in models.items()]
         return Reply(body={"data": listed})
 
@@ -70,11 +70,11 @@ async def _due_times(client: httpx.AsyncClient, id: str) -> list[Any]:
     return items
 
 
-async def _noticed(client: httpx.AsyncClient, id: str, wanted: Any) -> Any:
+async def _noticed(client: httpx.AsyncClient, id: str, is_expected: Any) -> Any:
     async def ask() -> Any:
         return next(iter(await _due_times(client, id)), None)
 
-    return await answered(ask, lambda found: found is not None and wanted(found))
+    return await answered(ask, lambda due_time: due_time is not None and is_expected(due_time))
 
 
 async def test_a_night_starts_from_the_champion_and_ends_in_a_trial(
@@ -82,11 +82,11 @@ async def test_a_night_starts_from_the_champion_and_ends_in_a_trial(
 ) -> None:
     async with _promoted(data_dir, database_url) as client:
         await sessions_of(database, 70)
-        made = await create(client, least_new_tasks=50)
-        assert (made["promoted_name"], made["paused"], len(made["next_times"])) == (NAME, False, 3)
-        assert made["next_times"][0].endswith("T02:00:00Z")
+        schedule = await create(client, least_new_tasks=50)
+        assert (schedule["promoted_name"], schedule["paused"], len(schedule["next_times"])) == (NAME, False, 3)
+        assert schedule["next_times"][0].endswith("T02:00:00Z")
         await make_due(database)
-        night = await _noticed(client, made["id"], lambda found: found["decision"])
+        night = await _noticed(client, schedule["id"], lambda due_time: due_time["decision"])
         assert (night["state"], night["decision"], night["reason"]) == ("done", "promote", None)
         assert (night["started_from"], night["run_status"]) == ("learnloop/m@0", "completed")
         assert night["due_at"] == latest_time("0 2 * * *", datetime.now(UTC)).isoformat().replace("+00:00", "Z")
@@ -98,17 +98,17 @@ async def test_a_night_starts_from_the_champion_and_ends_in_a_trial(
         [now, first] = (await client.get(f"/promotions/{NAME}")).json()["items"]
         assert now["model"] == f"learnloop/{run['model']['name']}"
         assert now["evidence"]["evaluation_id"] == night["evaluation_id"]
-        assert (now["actor"], first["step"]) == (f"schedule:{made['id']}", 0)
+        assert (now["actor"], first["step"]) == (f"schedule:{schedule['id']}", 0)
 
-        shown = (await client.get(f"/schedules/{made['id']}")).json()
-        assert (shown["trials"], shown["expected_wrong_promotions"]) == (1, 0.05)
-        assert shown["last"] == night
+        after_trial = (await client.get(f"/schedules/{schedule['id']}")).json()
+        assert (after_trial["trials"], after_trial["expected_wrong_promotions"]) == (1, 0.05)
+        assert after_trial["last"] == night
 
         # The next night finds nothing new, and says so once.
         await make_due(database, days=0.001)
         async with database.begin() as tx:
             await tx.execute(update(ScheduleRun).values(due_at=ScheduleRun.due_at - _DAY))
-        skipped = await _noticed(client, made["id"], lambda found: found["state"] == "skipped")
+        skipped = await _noticed(client, schedule["id"], lambda due_time: due_time["state"] == "skipped")
         assert (skipped["reason"], skipped["run_id"]) == ("too_few_tasks", None)
         assert skipped["detail"] == ("New since the last run's draw: 0 consented tasks, and least_new_tasks is 50.")
 
@@ -123,8 +123,8 @@ async def test_tasks_are_those_that_users_consented_to(data_dir: Path, database_
             await session_of(database, f"user{number}", f"A secret {number}?", may_train=False)
             await session_of(database, None, f"Whose question is {number}?")
             await session_of(database, f"user{number}", f"Asked elsewhere {number}?", project="sales")
-        made = await create(client)
-        started = (await client.post(f"/schedules/{made['id']}/run")).raise_for_status().json()
+        schedule = await create(client)
+        started = (await client.post(f"/schedules/{schedule['id']}/run")).raise_for_status().json()
         assert (started["state"], started["reason"]) == ("running", None)
         run = (await client.get(f"/runs/{started['run_id']}")).json()
         hash = run["request"]["environment"]["config"]["scenarios"]["sha256"]
@@ -133,10 +133,10 @@ async def test_tasks_are_those_that_users_consented_to(data_dir: Path, database_
             users = dict((await tx.execute(select(UserScenario.scenario_id, UserScenario.user_hash))).all())
         assert len(rows) == started["tasks"] == len(users)
         for row in rows:
-            [asked] = row["task"]["messages"]
-            assert asked["content"].startswith("Question")
+            [message] = row["task"]["messages"]
+            assert message["content"].startswith("Question")
             assert row["split"] == split_of(users[row["id"]])
-            assert users[row["id"]] == hashed(f"user{asked['content'].split()[-1].rstrip('?')}")
+            assert users[row["id"]] == hashed(f"user{message['content'].split()[-1].rstrip('?')}")
             # A thousand draws of 36 tasks, three of each of twelve users.
             assert row["reference"]["inclusion_probability"] == pytest.approx(1 - (1 - 1 / 36) ** 1_000)
 
@@ -145,11 +145,11 @@ async def test_questions_to_a_promoted_name_are_tasks_as_well(
     data_dir: Path, database_url: str, database: Database
 ) -> None:
     async with _promoted(data_dir, database_url) as client:
-        made = await create(client)
+        schedule = await create(client)
         async with database.begin() as tx:
             await tx.execute(insert(Trajectory), [_ask(f"user{n}", f"q{n}") for n in range(30)])
             await tx.execute(insert(Trajectory), [_ask("user1", "other", asked_as="learnloop/other")])
-        started = (await client.post(f"/schedules/{made['id']}/run")).raise_for_status().json()
+        started = (await client.post(f"/schedules/{schedule['id']}/run")).raise_for_status().json()
         run = (await client.get(f"/runs/{started['run_id']}")).json()
         hash = run["request"]["environment"]["config"]["scenarios"]["sha256"]
         rows = (await client.get(f"/scenarios/{hash}")).json()["scenarios"]
@@ -194,10 +194,10 @@ def _ask(user: str, question: str, asked_as: str = NAME) -> dict[str, Any]:
 
 async def test_why_no_run_is_started(data_dir: Path, database_url: str, database: Database) -> None:
     async with _promoted(data_dir, database_url) as client:
-        made = await create(client)
+        schedule = await create(client)
 
         async def run_now() -> Any:
-            return (await client.post(f"/schedules/{made['id']}/run")).raise_for_status().json()
+            return (await client.post(f"/schedules/{schedule['id']}/run")).raise_for_status().json()
 
         assert (await run_now())["reason"] == "too_few_tasks"
         for number in range(4):
@@ -208,8 +208,8 @@ async def test_why_no_run_is_started(data_dir: Path, database_url: str, database
         async with database.begin() as tx:
             promotion = (await tx.execute(select(Promotion.id))).scalar_one()
             await tx.execute(insert(Release), [_release(promotion)])
-        held = await run_now()
-        assert (held["reason"], "has not ended" in held["detail"]) == ("release_live", True)
+        blocked = await run_now()
+        assert (blocked["reason"], "has not ended" in blocked["detail"]) == ("release_live", True)
         async with database.begin() as tx:
             await tx.execute(update(Release).values(state="rolled_back"))
         await sessions_of(database, 20)
@@ -245,12 +245,12 @@ async def test_a_run_that_failed_or_learned_nothing_has_no_trial(
 ) -> None:
     async with _promoted(data_dir, database_url, held_out={2: [True]}) as client:
         await sessions_of(database, 20)
-        made = await create(client)
-        await client.post(f"/schedules/{made['id']}/run")
-        ended = await _noticed(client, made["id"], lambda found: found["state"] == "done")
+        schedule = await create(client)
+        await client.post(f"/schedules/{schedule['id']}/run")
+        ended = await _noticed(client, schedule["id"], lambda due_time: due_time["state"] == "done")
         assert (ended["reason"], ended["evaluation_id"]) == ("not_learned", None)
-        shown = (await client.get(f"/schedules/{made['id']}")).json()
-        assert (shown["trials"], shown["expected_wrong_promotions"]) == (0, 0.0)
+        after_run = (await client.get(f"/schedules/{schedule['id']}")).json()
+        assert (after_run["trials"], after_run["expected_wrong_promotions"]) == (0, 0.0)
 
 
 async def test_a_night_can_end_in_a_release(
@@ -258,9 +258,9 @@ async def test_a_night_can_end_in_a_release(
 ) -> None:
     async with _promoted(data_dir, database_url) as client:
         await sessions_of(database, 20)
-        made = await create(client, then="release")
-        await client.post(f"/schedules/{made['id']}/run")
-        ended = await _noticed(client, made["id"], lambda found: found["state"] == "done")
+        schedule = await create(client, then="release")
+        await client.post(f"/schedules/{schedule['id']}/run")
+        ended = await _noticed(client, schedule["id"], lambda due_time: due_time["state"] == "done")
         assert (ended["reason"], ended["evaluation_id"]) == (None, None)
         release = (await client.get(f"/releases/{ended['release_id']}")).raise_for_status().json()
         run = (await client.get(f"/runs/{ended['run_id']}")).json()
@@ -272,10 +272,10 @@ async def test_a_trial_without_a_champion_is_refused_with_the_reason(
 ) -> None:
     async with _promoted(data_dir, database_url) as client:
         await sessions_of(database, 20)
-        made = await create(client)
+        schedule = await create(client)
         await client.delete(f"/promotions/{NAME}")
-        await client.post(f"/schedules/{made['id']}/run")
-        ended = await _noticed(client, made["id"], lambda found: found["state"] == "done")
+        await client.post(f"/schedules/{schedule['id']}/run")
+        ended = await _noticed(client, schedule["id"], lambda due_time: due_time["state"] == "done")
         assert (ended["reason"], ended["started_from"]) == ("refused", None)
         assert "Nothing is promoted to learnloop/live yet" in ended["detail"]
         run = (await client.get(f"/runs/{ended['run_id']}")).json()
@@ -287,8 +287,8 @@ async def test_a_paused_schedule_does_nothing_and_makes_nothing_up(
 ) -> None:
     async with _promoted(data_dir, database_url) as client:
         await sessions_of(database, 20)
-        made = await create(client, then="nothing")
-        path = f"/schedules/{made['id']}"
+        schedule = await create(client, then="nothing")
+        path = f"/schedules/{schedule['id']}"
         await make_due(database)
         for _ in range(2):
             paused = (await client.post(f"{path}/pause")).raise_for_status().json()
@@ -296,8 +296,8 @@ async def test_a_paused_schedule_does_nothing_and_makes_nothing_up(
         refused = await client.post(f"{path}/run")
         assert (refused.status_code, "is paused" in refused.json()["detail"]) == (409, True)
         resumed = (await client.post(f"{path}/resume")).json()
-        assert resumed["next_times"] == made["next_times"]
-        assert await _due_times(client, made["id"]) == []
+        assert resumed["next_times"] == schedule["next_times"]
+        assert await _due_times(client, schedule["id"]) == []
         assert (await client.delete(path)).json()["name"] == "nightly"
         assert (await client.get(path)).status_code == 404
 
@@ -305,10 +305,10 @@ async def test_a_paused_schedule_does_nothing_and_makes_nothing_up(
 async def test_what_makes_no_schedule_is_refused(data_dir: Path, database_url: str) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         await create(client)
-        taken = await client.post("/schedules", json={"name": "nightly", "cron": "0 2 * * *", "run": RUN})
-        assert (taken.status_code, "has a schedule 'nightly'" in taken.json()["detail"]) == (409, True)
+        duplicate = await client.post("/schedules", json={"name": "nightly", "cron": "0 2 * * *", "run": RUN})
+        assert (duplicate.status_code, "has a schedule 'nightly'" in duplicate.json()["detail"]) == (409, True)
         unnamed = {**RUN, "source": {"sessions": {}}}
-        for more, loc, said in (
+        for more, loc, message in (
             ({"cron": "0 2 * *"}, ["cron"], "has 4 fields instead of 5"),
             ({"run": {}}, ["run"], "give source.sessions"),
             ({"run": {**RUN, "model": {"name": "m"}}}, ["run"], "leave out model.name"),
@@ -322,7 +322,7 @@ async def test_what_makes_no_schedule_is_refused(data_dir: Path, database_url: s
             refused = await client.post("/schedules", json=body)
             assert refused.status_code == 422, more
             [error] = refused.json()["errors"]
-            assert (error["loc"], said in error["msg"]) == (["body", *loc], True), error
+            assert (error["loc"], message in error["msg"]) == (["body", *loc], True), error
         assert (await create(client, name="other", run=unnamed, promoted_name="live"))["promoted_name"] == NAME
 
 
@@ -337,19 +337,19 @@ async def test_the_commands_say_what_the_api_says(
         async def command(*words: str) -> Any:
             return await asyncio.to_thread(CliRunner().invoke, cli, [*words, "--url", str(client.base_url)])
 
-        said = ["--name", "nightly", "--cron", "0 2 * * *", "--file", str(file), "--least-new-tasks", "3"]
-        made = await command("schedules", "create", *said)
-        assert (made.exit_code, made.stdout.count(" 02:00")) == (0, 3), made.output
-        wrong = await command("schedules", "create", *said[:3], "0 2 * *", *said[4:])
+        options = ["--name", "nightly", "--cron", "0 2 * * *", "--file", str(file), "--least-new-tasks", "3"]
+        created = await command("schedules", "create", *options)
+        assert (created.exit_code, created.stdout.count(" 02:00")) == (0, 3), created.output
+        wrong = await command("schedules", "create", *options[:3], "0 2 * *", *options[4:])
         assert (wrong.exit_code, "has 4 fields instead of 5" in wrong.stderr) == (1, True)
         skipped = await command("schedules", "run", "nightly")
         assert (skipped.exit_code, "skipped (too_few_tasks)" in skipped.stdout) == (1, True)
         await sessions_of(database, 20)
         started = await command("schedules", "run", "nightly")
         assert (started.exit_code, "20 tasks of 20 users from the base model" in started.stdout) == (0, True)
-        shown = await command("schedules", "show", "nightly")
-        assert "0; at most 0.00 wrong promotions" in shown.stdout
-        assert "skipped (too_few_tasks)" in shown.stdout
+        displayed = await command("schedules", "show", "nightly")
+        assert "0; at most 0.00 wrong promotions" in displayed.stdout
+        assert "skipped (too_few_tasks)" in displayed.stdout
         assert "paused" in (await command("schedules", "pause", "nightly")).stdout
         assert "paused" in (await command("schedules", "list")).stdout
         assert (await command("schedules", "resume", "nightly")).exit_code == 0
@@ -373,7 +373,7 @@ async def test_two_services_that_look_at_the_same_time_start_one_run(
 ) -> None:
     async with _promoted(data_dir, database_url) as client:
         await sessions_of(database, 20)
-        made = await create(client)
+        schedule = await create(client)
         await make_due(database, days=4)
         async with (
             _idle(data_dir / "a", database_url) as one,
@@ -381,8 +381,8 @@ async def test_two_services_that_look_at_the_same_time_start_one_run(
             httpx.AsyncClient() as http,
         ):
             schedulers = [scheduler_of(service, http) for service in (one, other, one, other)]
-            await asyncio.gather(*(each.look() for each in schedulers))
-        [night] = await _due_times(client, made["id"])  # of four days, one
+            await asyncio.gather(*(scheduler.look() for scheduler in schedulers))
+        [night] = await _due_times(client, schedule["id"])  # of four days, one
         assert night["run_id"] is not None
         async with database() as tx:
             assert (await tx.execute(select(func.count()).where(Run.environment == "agent"))).scalar_one() == 1
@@ -394,24 +394,24 @@ async def test_one_that_looked_earlier_starts_nothing_any_more(
     """Services that look at different moments can take different times for the due one."""
     async with _promoted(data_dir, database_url) as client:
         await sessions_of(database, 20)
-        made = await create(client)
+        created = await create(client)
         await make_due(database, days=4)
         async with _idle(data_dir / "a", database_url) as service, httpx.AsyncClient() as http:
             scheduler = scheduler_of(service, http)
-            seen = await scheduler.store.get(made["id"])
+            schedule = await scheduler.store.get(created["id"])
             due_at = latest_time("0 2 * * *", await scheduler.now())
-            await scheduler.start(seen, due_at)
+            await scheduler.start(schedule, due_at)
             async with database.begin() as tx:
                 await tx.execute(update(Run).values(status="cancelled"))
             with pytest.raises(DueTimeTaken):
-                await scheduler.start(seen, due_at - timedelta(days=1))
-            assert len(await _due_times(client, made["id"])) == 1
+                await scheduler.start(schedule, due_at - timedelta(days=1))
+            assert len(await _due_times(client, created["id"])) == 1
 
             # Nor do two that are asked for at the same time start beside each other.
-            now, seen = await scheduler.now(), await scheduler.store.get(made["id"])
+            now, schedule = await scheduler.now(), await scheduler.store.get(created["id"])
             await sessions_of(database, 20, 2, days_ago=0)
             late = [now + timedelta(seconds=seconds) for seconds in (60, 120)]
-            await asyncio.gather(*(scheduler.start(seen, each) for each in late), return_exceptions=True)
+            await asyncio.gather(*(scheduler.start(schedule, due_time) for due_time in late), return_exceptions=True)
             async with database() as tx:
                 live = select(func.count()).where(Run.environment == "agent", Run.status != "cancelled")
                 assert (await tx.execute(live)).scalar_one() == 1
@@ -429,13 +429,13 @@ async def test_a_due_time_makes_one_run_wherever_a_process_dies(
         crashes, dying = Crashes(engine), make_database(engine)
         async with _idle(data_dir / "a", database_url) as service, httpx.AsyncClient() as http:
             mortal = replace(service, database=dying, store=RunStore(dying), queries=RunQueries(dying))
-            drawn, deaths, done = set[Any](), 0, False
-            while not done:
+            drawn, deaths, is_through = set[Any](), 0, False
+            while not is_through:
                 await make_due(database)
                 try:
                     with crashes.after(deaths):
                         await scheduler_of(mortal, http).look()
-                    done = True
+                    is_through = True
                 except Died:
                     deaths += 1
                 async with database() as tx:
@@ -502,7 +502,7 @@ async def test_schedules_of_many_due_times_let_other_projects_have_their_turn(
     monkeypatch.setattr("learnloop_service.app.schedules.scheduler.LOOK_S", 0.0)
     async with _idle(data_dir, database_url) as service, httpx.AsyncClient() as http:
         scheduler = scheduler_of(service, http)
-        assert [each.project for each in (await scheduler.store.due())[:3]] == ["many", "one", "many"]
+        assert [schedule.project for schedule in (await scheduler.store.due())[:3]] == ["many", "one", "many"]
         await scheduler.look()
     async with database() as tx:
         dealt_with = (await tx.execute(select(ScheduleRun.schedule_id))).scalars().all()

@@ -29,12 +29,12 @@ BEARER = "bearer-canary-of-nobody-4716"
 
 def echoing(status: int) -> Raw:
     """A provider that tells in its error with which header it was asked."""
-    said = f"bad request: Authorization: Bearer {JUDGE} (key {JUDGE!r}) is not good for this"
-    return Raw(status, json.dumps({"error": {"message": said, "type": "invalid_request_error", "code": JUDGE}}))
+    message = f"bad request: Authorization: Bearer {JUDGE} (key {JUDGE!r}) is not good for this"
+    return Raw(status, json.dumps({"error": {"message": message, "type": "invalid_request_error", "code": JUDGE}}))
 
 
 FAULTS = [reply for status in (401, 400, 403, 422) for reply in (echoing(status), None, None, None)]
-"""Of the two groups of each of the first evaluations, at two requests a group, one has no verdict."""
+"""One of the two groups of each of the first evaluations, at two requests a group, has no verdict."""
 
 
 async def dump(database_url: str, leave_out: tuple[str, ...] = ()) -> str:
@@ -78,21 +78,21 @@ async def test_no_secret_comes_out(
             )
             assert PASSWORD in settings.database_url.get_secret_value()  # type: ignore[union-attr]
             async with served(settings, cast(Any, learn_loop), ScriptedBackend(model.url)) as client:
-                made = await client.post(
+                created = await client.post(
                     "/keys",
                     json={"name": "a", "project": "learnloop", "scopes": ["read", "write"]},
                     headers=bearer(OPERATOR),
                 )
-                assert made.status_code == 201, made.text
-                key = made.json()["key"]
+                assert created.status_code == 201, created.text
+                key = created.json()["key"]
                 client.headers.update(bearer(key))
                 body = RUN | {"judge": {"name": "ruler"}, "model": {"project": "learnloop"}, "iterations": 1}
                 accepted = await client.post("/learn-loop", json=body, headers={"idempotency-key": IDEMPOTENCY})
                 assert accepted.status_code == 202, accepted.text
                 run_id = accepted.json()["run_id"]
                 run = await run_with(client, run_id, "completed", "failed")
-                seen = [made.text.replace(key, ""), accepted.text, json.dumps(run)]
-                seen += [
+                replies = [created.text.replace(key, ""), accepted.text, json.dumps(run)]
+                replies += [
                     (await client.get("/runs", headers=bearer(BEARER))).text,
                     (await client.post("/learn-loop", json={"judge": {"name": key}, "x": JUDGE[:3]})).text.replace(
                         key, ""
@@ -105,17 +105,17 @@ async def test_no_secret_comes_out(
                 for path in [f"/runs/{run_id}{link}" for link in links] + ["/runs", "/webhooks", "/judges"]:
                     read = await client.get(path, params={"limit": 200} if path.count("/") > 2 else None)
                     assert read.status_code == 200, (path, read.text)
-                    seen.append(read.text)
+                    replies.append(read.text)
                 for path in ("/keys", "/settings"):
-                    seen.append((await client.get(path, headers=bearer(OPERATOR))).raise_for_status().text)
+                    replies.append((await client.get(path, headers=bearer(OPERATOR))).raise_for_status().text)
                 calls = (await client.get(f"/runs/{run_id}/judge-calls", params={"limit": 200})).json()["items"]
 
-                async def told() -> int:
+                async def arrival_count() -> int:
                     return len(receiver.arrivals)
 
-                await answered(told, lambda count: count > 0)
+                await answered(arrival_count, lambda count: count > 0)
             rows, others = await dump(database_url), await dump(database_url, leave_out=("idempotency_key",))
-            bodies = "\n".join(str(each.body) for each in receiver.arrivals)
+            bodies = "\n".join(str(arrival.body) for arrival in receiver.arrivals)
     logs = "\n".join([*capfd.readouterr(), caplog.text])
 
     # The canaries were where they could have come out.
@@ -125,10 +125,10 @@ async def test_no_secret_comes_out(
     assert "run claimed" in logs
     assert run_id in rows
     assert weave.received.count("judge") > 0
-    places = {"logs": logs, "tables": rows, "traces": weave.received, "webhooks": bodies, "replies": "\n".join(seen)}
+    places = {"logs": logs, "tables": rows, "traces": weave.received, "webhooks": bodies, "replies": "\n".join(replies)}
     secrets = [OPENAI, WANDB, JUDGE, PASSWORD, OPERATOR, key, signing, signing.removeprefix("whsec_"), BEARER]
-    hits = [(place, secret) for place, text in places.items() for secret in secrets if secret in text]
+    hits = [(output, secret) for output, text in places.items() for secret in secrets if secret in text]
     assert hits == []
     # No credential, and told again only to who sent it: in its own table, and where it is refused for another body.
     aside = {"logs": logs, "tables": others, "traces": weave.received, "webhooks": bodies, "run": json.dumps(run)}
-    assert [place for place, text in aside.items() if IDEMPOTENCY in text] == []
+    assert [output for output, text in aside.items() if IDEMPOTENCY in text] == []

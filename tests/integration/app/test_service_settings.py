@@ -48,8 +48,8 @@ async def test_a_service_begins_with_the_price_that_it_was_started_with(data_dir
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         assert await _price_of_a_run(client) == 5.0
     async with served(settings, ScriptedLoop()) as client:
-        shown = (await client.get("/settings")).json()
-        assert (shown["machine_price_per_hour"], shown["machine_price_at_start"]) == (2.0, 2.0)
+        document = (await client.get("/settings")).json()
+        assert (document["machine_price_per_hour"], document["machine_price_at_start"]) == (2.0, 2.0)
         assert await _price_of_a_run(client) == 2.0
 
 
@@ -66,8 +66,10 @@ async def test_a_worker_keeps_to_the_price_of_its_own_machine(
 
 async def test_settings_are_for_operators_of_the_whole_service(data_dir: Path, database_url: str) -> None:
     async with keyed(data_dir, database_url, max_open_sessions=77) as service:
-        shown = await service.client.get("/settings", headers=bearer(OPERATOR_KEY))
-        items = {each["variable"]: each["value"] for group in shown.json()["groups"] for each in group["items"]}
+        reply = await service.client.get("/settings", headers=bearer(OPERATOR_KEY))
+        items = {
+            setting["variable"]: setting["value"] for group in reply.json()["groups"] for setting in group["items"]
+        }
         assert items["LEARNLOOP_MAX_OPEN_SESSIONS"] == "77"
         assert items["LEARNLOOP_DATA_DIR"] == str(data_dir)
         assert (items["ART_PROJECT"], items["LEARNLOOP_KEEP_EVENTS_DAYS"]) == ("learnloop", None)

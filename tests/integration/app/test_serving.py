@@ -37,13 +37,13 @@ async def test_nothing_outlives_the_service_however_it_ends_and_it_starts_again(
         async with service_process(data_dir, **environment) as (process, client):
             assert (await client.get("/runs")).json() == {"items": [], "next_cursor": None}
             children = psutil.Process(process.pid).children(recursive=True)
-            databases = [each for each in children if _name(each) == "postgres"]
+            databases = [database for database in children if _name(database) == "postgres"]
             assert len(databases) > 1  # Postgres and its workers
             assert environment or len(children) > len(databases)  # the engine
             if frozen:
-                for each in databases:
+                for database in databases:
                     with suppress(psutil.NoSuchProcess):
-                        each.suspend()
+                        database.suspend()
             process.send_signal(number)
             assert await process.wait() == status or frozen
             await until(partial(_gone, children))
@@ -68,8 +68,10 @@ async def test_health_tells_database_and_engine_apart(data_dir: Path, database_u
             "degraded": [],
             "unusable_base_models": {},
         }
-        assert [each["name"] for each in (await client.get("/environments")).json()["items"]].count("email_search") == 1
-        assert "reference" in [each["name"] for each in (await client.get("/judges")).json()["items"]]
+        assert [environment["name"] for environment in (await client.get("/environments")).json()["items"]].count(
+            "email_search"
+        ) == 1
+        assert "reference" in [judge["name"] for judge in (await client.get("/judges")).json()["items"]]
 
 
 _REFUSALS = """
@@ -87,17 +89,17 @@ for environment in sys.argv[1:]:
 
 
 async def test_why_it_does_not_start_is_raised_to_the_caller(data_dir: Path) -> None:
-    untouched, free, held = (data_dir / name for name in ("untouched", "free", "held"))
-    held.mkdir()
-    holder = DataDirectory(held)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
+    untouched, free, in_use = (data_dir / name for name in ("untouched", "free", "held"))
+    in_use.mkdir()
+    holder = DataDirectory(in_use)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = str(listener.getsockname()[1])
         changes = (
             {"LEARNLOOP_DATA_DIR": str(untouched), "LEARNLOOP_PORT": port},
             {"LEARNLOOP_DATA_DIR": str(free), "LEARNLOOP_PORT": "0", "DATABASE_URL": "mysql://u:secret@h/d"},
-            {"LEARNLOOP_DATA_DIR": str(held), "DATABASE_URL": ""},
+            {"LEARNLOOP_DATA_DIR": str(in_use), "DATABASE_URL": ""},
         )
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", _REFUSALS, *map(json.dumps, changes)),

@@ -36,8 +36,8 @@ async def tokens(http: httpx.AsyncClient, session: Any) -> list[tuple[list[int],
     """Prompt and reply of each call."""
     calls = (await http.get(f"/sessions/{session['id']}/calls")).raise_for_status().json()["items"]
     return [
-        (made["prompt_token_ids"], [token["token"] for token in made["choices"][0]["logprobs"]["content"]])
-        for made in (call["completion"] for call in calls)
+        (completion["prompt_token_ids"], [token["token"] for token in completion["choices"][0]["logprobs"]["content"]])
+        for completion in (call["completion"] for call in calls)
     ]
 
 

@@ -32,8 +32,8 @@ LIFETIME = timedelta(hours=12)
 
 @pytest.fixture
 async def service(data_dir: Path, database_url: str) -> AsyncIterator[Keyed]:
-    async with keyed(data_dir, database_url, rate_per_s=0) as made:
-        yield made
+    async with keyed(data_dir, database_url, rate_per_s=0) as keyed_service:
+        yield keyed_service
 
 
 async def test_a_browser_signs_in_and_out(service: Keyed) -> None:
@@ -45,8 +45,8 @@ async def test_a_browser_signs_in_and_out(service: Keyed) -> None:
     who = response.json()
     assert (who["key_required"], who["project"], who["scopes"]) == (True, "mail", ["read", "write"])
     assert who["actor"] == f"key:{new.row.prefix}"
-    left = datetime.fromisoformat(who["expires_at"]) - datetime.now(UTC)
-    assert LIFETIME - timedelta(minutes=5) < left <= LIFETIME
+    lifetime = datetime.fromisoformat(who["expires_at"]) - datetime.now(UTC)
+    assert LIFETIME - timedelta(minutes=5) < lifetime <= LIFETIME
     assert new.key not in response.text + str(response.headers)
     assert cookie.value not in response.text
 
@@ -78,13 +78,13 @@ async def test_a_browser_signs_in_and_out(service: Keyed) -> None:
 async def test_other_pages_cannot_use_the_cookie(service: Keyed) -> None:
     """What a browser sends for a page of another site, of another port, of a file, or for a form."""
     browser = await sign_in(service, (await service.new()).key)
-    own = str(service.client.base_url).rstrip("/")
+    page_origin = str(service.client.base_url).rstrip("/")
     attacks: list[dict[str, str]] = [
         {"sec-fetch-site": "cross-site", "origin": "https://evil.example"},
         {"sec-fetch-site": "same-site", "origin": "http://127.0.0.1:9"},
         {"origin": "https://evil.example"},
         {"origin": "null"},
-        {"origin": f"{own}.evil.example"},
+        {"origin": f"{page_origin}.evil.example"},
         {},
     ]
     for headers in attacks:
@@ -95,7 +95,7 @@ async def test_other_pages_cannot_use_the_cookie(service: Keyed) -> None:
         if headers:
             assert (await service.client.get("/runs", headers=browser | headers)).status_code == 403
     assert (await service.client.get("/runs", headers=browser)).json()["items"] == []
-    for headers in ({"origin": own}, OWN_PAGE):
+    for headers in ({"origin": page_origin}, OWN_PAGE):
         reply = await service.client.post("/learn-loop", headers=browser | headers, json={"iterations": 1})
         assert reply.status_code == 202, reply.text
 
@@ -126,10 +126,10 @@ async def test_a_session_allows_what_its_key_does(service: Keyed) -> None:
     writer = await sign_in(service, (await service.new(scopes=[Scope.WRITE])).key)
     assert (await service.client.get("/session", headers=writer)).json()["scopes"] == ["write"]
     assert (await service.client.get("/runs", headers=writer)).status_code == 403
-    mine, other = [await sign_in(service, (await service.new(project)).key) for project in ("mail", "sales")]
-    run = await service.client.post("/learn-loop", headers=mine | OWN_PAGE, json={"iterations": 1})
+    of_mail, other = [await sign_in(service, (await service.new(project)).key) for project in ("mail", "sales")]
+    run = await service.client.post("/learn-loop", headers=of_mail | OWN_PAGE, json={"iterations": 1})
     path = f"/runs/{run.json()['run_id']}"
-    assert (await service.client.get(path, headers=mine)).status_code == 200
+    assert (await service.client.get(path, headers=of_mail)).status_code == 200
     assert (await service.client.get(path, headers=other)).status_code == 404
 
 
@@ -201,18 +201,18 @@ def _session_key(opened: OpenedSession) -> Credential:
 @pytest.mark.parametrize("how", ["revoked", "expired"])
 async def test_an_agents_session_ends_with_its_key_on_every_replica(service: Keyed, how: str) -> None:
     new, other = await service.new(), await service.new()
-    mine, theirs = await _agent_session(service, new.row.sha256), await _agent_session(service, other.row.sha256)
+    own_session, theirs = await _agent_session(service, new.row.sha256), await _agent_session(service, other.row.sha256)
     replica, clock = await _replica(service)
-    assert (await replica.caller(_session_key(mine))).agent is not None
+    assert (await replica.caller(_session_key(own_session))).agent is not None
     if how == "revoked":
         await service.client.delete(f"/keys/{new.row.id}", headers=bearer(OPERATOR_KEY))
-        assert (await AgentSessions(service.database).get(LOCAL, mine.row.id)).state == "expired"
+        assert (await AgentSessions(service.database).get(LOCAL, own_session.row.id)).state == "expired"
     else:
         async with service.database.begin() as tx:
             await tx.execute(update(ApiKey).where(ApiKey.id == new.row.id).values(expires_at=func.now()))
     clock[0] = KEPT_S
     with pytest.raises(Unauthorized, match="the API key that opened it"):
-        await replica.caller(_session_key(mine))
+        await replica.caller(_session_key(own_session))
     assert (await replica.caller(_session_key(theirs))).project == "mail"
     assert (await AgentSessions(service.database).get(LOCAL, theirs.row.id)).state == "open"
 

@@ -61,9 +61,9 @@ async def stage(data_dir: Path, database_url: str) -> AsyncIterator[Elsewhere]:
     async with scripted_chat(script) as server:
         backend = CountingBackend(server.url)
         async with keyed(data_dir, database_url, backend=backend, rate_per_s=0) as service:
-            made = Elsewhere(service, server, backend, replies)
-            made.run_id = await _run(service, step=3)
-            yield made
+            elsewhere = Elsewhere(service, server, backend, replies)
+            elsewhere.run_id = await _run(service, step=3)
+            yield elsewhere
 
 
 async def _run(service: Keyed, step: int | None, name: str = "agent") -> str:
@@ -81,13 +81,13 @@ async def test_a_session_keeps_its_checkpoint_and_replays_its_calls(stage: Elsew
     assert first["model"] == "mail/agent@3"
     async with stage.service.database.begin() as session_:
         (await session_.get_one(Run, stage.run_id)).step = 4  # it was trained on
-    said = first["choices"][0]["message"]
-    longer = [*MESSAGES, said, {"role": "user", "content": "and?"}]
+    reply = first["choices"][0]["message"]
+    longer = [*MESSAGES, reply, {"role": "user", "content": "and?"}]
     assert (await stage.ask(session, longer)).json()["model"] == "mail/agent@3"
     assert stage.backend.asked == 1  # not for each call
-    [asked, later] = stage.server.requests
+    [first_request, later] = stage.server.requests
     assert all("token_ids" not in message for message in later["messages"])  # it might refuse what it does not know
-    assert "return_token_ids" not in asked
+    assert "return_token_ids" not in first_request
     again = await stage.ask(session)  # the very first request: the agent was started again
     assert (again.json(), again.headers["idempotency-replayed"]) == (first, "true")
     assert len(stage.server.requests) == 2
@@ -134,8 +134,8 @@ async def test_a_reply_that_is_none_is_a_bad_gateway_and_not_recorded(stage: Els
     assert (await stage.ask(session)).status_code == 502
     stage.replies.append(Reply(content="hi"))
     assert (await stage.ask(session)).json()["choices"][0]["message"]["content"] == "hi"
-    shown = await stage.service.client.get(f"/sessions/{session['id']}", headers=session["owner"])
-    assert shown.json()["calls"] == 1
+    session_info = await stage.service.client.get(f"/sessions/{session['id']}", headers=session["owner"])
+    assert session_info.json()["calls"] == 1
 
 
 async def test_what_the_server_says_of_tokens_is_kept_as_far_as_it_makes_sense(stage: Elsewhere) -> None:
@@ -144,8 +144,8 @@ async def test_what_the_server_says_of_tokens_is_kept_as_far_as_it_makes_sense(s
     odd = {"id": "a", "model": ["x"], "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
     stage.replies.append(Reply(body=odd | {"usage": {"prompt_tokens": "many", "completion_tokens": 10**12}}))
     assert (await stage.ask(session)).status_code == 200
-    shown = await stage.service.client.get(f"/sessions/{session['id']}", headers=session["owner"])
-    assert (shown.json()["prompt_tokens"], shown.json()["completion_tokens"]) == (0, 0)
+    session_info = await stage.service.client.get(f"/sessions/{session['id']}", headers=session["owner"])
+    assert (session_info.json()["prompt_tokens"], session_info.json()["completion_tokens"]) == (0, 0)
 
 
 async def test_a_refusal_is_the_servers_and_a_server_that_is_away_is_asked_again(
@@ -168,5 +168,5 @@ async def test_the_server_is_given_the_hints_that_it_can_honour(stage: Elsewhere
     (await stage.ask(session, **hints)).raise_for_status()
     [request] = stage.server.requests
     assert (request["reasoning_effort"], "prompt_cache_key" in request) == ("high", False)
-    shown = await stage.service.client.get(f"/sessions/{session['id']}", headers=session["owner"])
-    assert shown.json()["warnings"] == ["The hint prompt_cache_key was accepted and has no effect."]
+    session_info = await stage.service.client.get(f"/sessions/{session['id']}", headers=session["owner"])
+    assert session_info.json()["warnings"] == ["The hint prompt_cache_key was accepted and has no effect."]

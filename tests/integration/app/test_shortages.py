@@ -111,7 +111,7 @@ async def _write_much_log(data_dir: Path) -> None:
 
 
 async def test_a_database_that_takes_no_writes_makes_runs_wait(data_dir: Path, database_url: str) -> None:
-    """As a standby is, to which a failover has led us."""
+    """The database is a standby, to which a failover has led us."""
     loop = ScriptedLoop(gates={1: threading.Event()})
     async with served(settings_for(data_dir, database_url), loop) as client:
         run_id = (await client.post("/learn-loop", json={"iterations": 2})).json()["run_id"]
@@ -158,23 +158,23 @@ async def test_without_free_connections_callers_are_told_to_come_again(
 async def _take_every_connection(conninfo: str, hogs: AsyncExitStack) -> None:
     """Everybody else's connections are ended, and ours take their places."""
     first = await hogs.enter_async_context(await psycopg.AsyncConnection.connect(conninfo, autocommit=True))
-    mine = [first.info.backend_pid]
+    own_pids = [first.info.backend_pid]
 
     async def alone() -> bool:
         await first.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE backend_type = 'client backend' AND pid <> ALL(%s)",
-            [mine],
+            [own_pids],
         )
         while True:
             try:
                 hog = await hogs.enter_async_context(await psycopg.AsyncConnection.connect(conninfo, autocommit=True))
             except psycopg.OperationalError:
                 break
-            mine.append(hog.info.backend_pid)
+            own_pids.append(hog.info.backend_pid)
         query = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> ALL(%s)"
-        row = await (await first.execute(query, [mine])).fetchone()
-        return row == (0,) and len(mine) == CONNECTIONS
+        row = await (await first.execute(query, [own_pids])).fetchone()
+        return row == (0,) and len(own_pids) == CONNECTIONS
 
     await answered(alone, bool)
 

@@ -36,7 +36,7 @@ async def test_without_the_workers_name_its_leases_lapse(database: Database, tmp
 async def test_the_engines_name_is_restored_where_it_is_known(
     database: Database, tmp_path: Path, garbled: bytes
 ) -> None:
-    own, shared = settings_for(tmp_path, None), settings_for(tmp_path, "postgresql://host/name")
+    local, shared = settings_for(tmp_path, None), settings_for(tmp_path, "postgresql://host/name")
     file, usual = tmp_path / "engine-name", f"{socket.gethostname()}:{tmp_path}"
     file.write_bytes(garbled)
     assert await _engine_name(shared, database) == file.read_text() == usual
@@ -44,7 +44,7 @@ async def test_the_engines_name_is_restored_where_it_is_known(
     await queued(database, engine="http://shared:8100")
     assert await _engine_name(shared, database) == usual  # it is whole
     file.write_bytes(garbled)
-    assert await _engine_name(own, database) == file.read_text() == "before:/data"
+    assert await _engine_name(local, database) == file.read_text() == "before:/data"
     file.write_bytes(garbled)
     with pytest.raises(DataDirectoryError) as error:
         await _engine_name(shared, database)

@@ -59,13 +59,13 @@ async def _ended_run(database: Database, iterations: int) -> str:
 
 
 def _rows(run_id: str, number: int) -> list[Any]:
-    place = {"run_id": run_id, "iteration": number}
+    row_key = {"run_id": run_id, "iteration": number}
     rewards = {f"reward_{name}": 0.1 * number for name in ("mean", "median", "min", "max")}
     figures = {"scenarios": 8, "success": 0.5, "mean_reward": 0.1 + 0.2, "malformed": 1e-7, "turns": 2.0}
     used = {"seconds": 1.5, "prompt_tokens": 10, "completion_tokens": 2, "usd": 0.25, "wasted": number % 2 == 1}
     return [
         Iteration(
-            **place,
+            **row_key,
             **rewards,
             step=number,
             best_step=number,
@@ -77,12 +77,12 @@ def _rows(run_id: str, number: int) -> list[Any]:
             train_metrics={},
             timing={},
         ),
-        Evaluation(**place, **figures, split="test", mode="sampled", step=number),
-        Checkpoint(**place, step=number, success=0.5, is_best=False),
-        LedgerEntry(**place, **used, phase="rollout"),
+        Evaluation(**row_key, **figures, split="test", mode="sampled", step=number),
+        Checkpoint(**row_key, step=number, success=0.5, is_best=False),
+        LedgerEntry(**row_key, **used, phase="rollout"),
         WebhookDelivery(
             id=str(ULID()),
-            **place,
+            **row_key,
             project="p",
             receiver="http://x",
             url="http://x",
@@ -139,18 +139,18 @@ async def test_a_projects_key_costs_statements_only_at_first(data_dir: Path, dat
 
 async def test_who_asks_together_gets_each_its_own_run(data_dir: Path, database_url: str) -> None:
     async with _service_with(data_dir, database_url, *range(1, 9)) as (service, runs):
-        asked = [*runs, str(ULID())] * 5
+        run_ids = [*runs, str(ULID())] * 5
         with _statements() as executed:
             replies = await asyncio.gather(
-                *(service.client.get(f"/runs/{run_id}", headers=bearer(OPERATOR_KEY)) for run_id in asked)
+                *(service.client.get(f"/runs/{run_id}", headers=bearer(OPERATOR_KEY)) for run_id in run_ids)
             )
-        for run_id, reply in zip(asked, replies, strict=True):
+        for run_id, reply in zip(run_ids, replies, strict=True):
             if run_id not in runs:
                 assert reply.status_code == 404
                 continue
             assert reply.json()["run_id"] == run_id
             assert len(reply.json()["iterations"]) == runs.index(run_id) + 2
-        assert len(executed) < len(asked)
+        assert len(executed) < len(run_ids)
 
 
 async def test_the_document_is_what_is_stored(data_dir: Path, database_url: str) -> None:

@@ -135,10 +135,12 @@ async def _session(service: Keyed) -> str:
 
 def _operations(api: Json) -> list[tuple[str, str]]:
     """Method and path template of every operation with a parameter in its path."""
-    found = [(method.upper(), path) for path, methods in api["paths"].items() for method in methods if "{" in path]
-    found = [each for each in found if "{project}" not in each[1] and "/v1/" not in each[1]]  # see test_models.py
-    assert len(found) > 30
-    return found
+    operations = [(method.upper(), path) for path, methods in api["paths"].items() for method in methods if "{" in path]
+    operations = [
+        operation for operation in operations if "{project}" not in operation[1] and "/v1/" not in operation[1]
+    ]  # see test_models.py
+    assert len(operations) > 30
+    return operations
 
 
 def _filled(template: str, ids: Mapping[str, str], id: str | None = None) -> str:
@@ -185,7 +187,7 @@ async def test_their_owner_reads_all_of_it(tenants: Tenants, api: Json) -> None:
     assert answered == there - {"/keys/{key_id}", "/models/{project}/{name}", "/inboxes/{name}"}
     inbox = tenants.ids["/inboxes/{name}"]
     deleted = await tenants.service.client.delete(f"/inboxes/{inbox}", headers=dict(tenants.mail))
-    assert [each["name"] for each in deleted.json()["deleted"]] == [inbox]
+    assert [deletion["name"] for deletion in deleted.json()["deleted"]] == [inbox]
     revoke = f"/keys/{tenants.ids['/keys/{key_id}']}"
     assert (await tenants.service.client.delete(revoke, headers=dict(tenants.mail))).status_code == 200
 
@@ -193,24 +195,24 @@ async def test_their_owner_reads_all_of_it(tenants: Tenants, api: Json) -> None:
 async def test_lists_have_ones_own_only(tenants: Tenants, api: Json) -> None:
     """Every list without an id in its path: nothing of mail's is in sales' answers."""
     ids = set(tenants.ids.values()) - {"mail"}
-    own = 0
+    lists_with_mail = 0
     for path, methods in api["paths"].items():
         if "get" not in methods or "{" in path:
             continue
         text = (await tenants.sales_asks("GET", path)).text
         assert not [id for id in ids if id in text], path
         whole = (await tenants.service.client.get(path, headers=dict(tenants.mail))).text
-        own += any(id in whole for id in ids)
-    assert own >= 2  # runs and keys at least
+        lists_with_mail += any(id in whole for id in ids)
+    assert lists_with_mail >= 2  # runs and keys at least
     assert (await tenants.sales_asks("GET", "/runs", params={"status": "completed"})).json()["items"] == []
     everything = await tenants.service.client.get("/runs", headers=bearer(OPERATOR_KEY))
     assert [run["run_id"] for run in everything.json()["items"]] == [tenants.ids["/runs/{run_id}"]]
 
 
 async def test_a_learn_loop_is_the_keys_projects(tenants: Tenants) -> None:
-    made = await tenants.sales_asks("POST", "/learn-loop", json={"iterations": 1})
+    accepted = await tenants.sales_asks("POST", "/learn-loop", json={"iterations": 1})
     tenants.service.client.headers.update(tenants.sales)
-    run = await run_with(tenants.service.client, made.json()["run_id"], "completed")
+    run = await run_with(tenants.service.client, accepted.json()["run_id"], "completed")
     assert run["model"]["project"] == "sales"
     named = await tenants.sales_asks("POST", "/learn-loop", json={"iterations": 1, "model": {"project": "sales"}})
     assert named.status_code == 202
@@ -224,14 +226,14 @@ async def test_no_body_can_name_what_is_foreign(tenants: Tenants) -> None:
     """A reference to a foreign thing is answered as one to nothing."""
     run_id, graph = tenants.ids["/runs/{run_id}"], {"sha256": tenants.ids["/graphs/{sha256}"]}
     url = "https://sales.example/hook"
-    own = str(ULID())
+    endpoint_id = str(ULID())
     async with tenants.service.database.begin() as tx:
-        hook = {"id": own, "project": "sales", "url": url, "events": []}
+        hook = {"id": endpoint_id, "project": "sales", "url": url, "events": []}
         await tx.execute(insert(WebhookEndpoint).values(hook))
     prospects = SCENARIOS["scenarios"]
     bodies: list[tuple[str, dict[str, Any], str]] = [
         ("/webhooks", {"url": url, "run_id": run_id}, run_id),
-        (f"/webhooks/{own}/replay", {"run_id": run_id}, run_id),
+        (f"/webhooks/{endpoint_id}/replay", {"run_id": run_id}, run_id),
         ("/learn-loop", {"graph": graph}, graph["sha256"]),
         ("/scenarios", {"environment": "sales_email", "scenarios": prospects, "graph": graph}, graph["sha256"]),
         ("/learn-loop", {"model": {"base_model": f"mail/{run_id}@1"}}, run_id),
@@ -263,10 +265,10 @@ async def test_what_all_projects_may_use_is_found_by_each(tenants: Tenants) -> N
 
 async def test_a_run_goes_on_with_its_own_projects_documents(tenants: Tenants) -> None:
     body = {"graph": {"sha256": tenants.ids["/graphs/{sha256}"]}, "iterations": 1}
-    made = await tenants.service.client.post("/learn-loop", headers=dict(tenants.mail), json=body)
-    assert made.status_code == 202, made.text
+    accepted = await tenants.service.client.post("/learn-loop", headers=dict(tenants.mail), json=body)
+    assert accepted.status_code == 202, accepted.text
     tenants.service.client.headers.update(tenants.mail)
-    run = await run_with(tenants.service.client, made.json()["run_id"], "completed", "failed")
+    run = await run_with(tenants.service.client, accepted.json()["run_id"], "completed", "failed")
     assert run["status"] == "completed", run
     graph = await tenants.service.client.get(f"/runs/{run['run_id']}/graph")
     assert graph.json() == {"graph": GRAPH}
@@ -274,10 +276,10 @@ async def test_a_run_goes_on_with_its_own_projects_documents(tenants: Tenants) -
 
 async def test_nothing_foreign_can_be_asked(tenants: Tenants) -> None:
     foreign, absent = tenants.ids["/runs/{run_id}"], str(ULID())
-    for told in ({"run_id": foreign}, {"run_id": absent}):
-        reply = await tenants.sales_asks("POST", "/ask", json={"question": "why?"} | told)
+    for reference in ({"run_id": foreign}, {"run_id": absent}):
+        reply = await tenants.sales_asks("POST", "/ask", json={"question": "why?"} | reference)
         assert reply.status_code == 404
-        assert reply.json()["detail"] == f"There is no run {told['run_id']!r}."
+        assert reply.json()["detail"] == f"There is no run {reference['run_id']!r}."
     for model in ("mail/agent", "mail/agent@3", "nobody/agent", "sales/../mail/agent"):
         reply = await tenants.sales_asks("POST", "/ask", json={"question": "why?", "model": model})
         assert reply.status_code == 404
@@ -290,11 +292,11 @@ async def test_nothing_foreign_takes_feedback(tenants: Tenants) -> None:
     for about in ({"trajectory_id": trajectory_id}, {"run_id": run_id, "iteration": 0}, {"session_id": session_id}):
         event = {"event_id": str(ULID()), "type": "thumbs_up"} | about
         assert (await tenants.sales_asks("POST", "/feedback", json=event)).status_code == 404
-        own = await tenants.service.client.post("/feedback", json=event, headers=dict(tenants.mail))
-        assert own.json()["accepted"] == 1
+        by_owner = await tenants.service.client.post("/feedback", json=event, headers=dict(tenants.mail))
+        assert by_owner.json()["accepted"] == 1
     run = await make_run(tenants.service.database, project="sales")
-    mine = await make_trajectory(tenants.service.database, run, email())
-    event = {"event_id": "a", "type": "preferred", "trajectory_id": mine, "over": trajectory_id}
+    preferred_id = await make_trajectory(tenants.service.database, run, email())
+    event = {"event_id": "a", "type": "preferred", "trajectory_id": preferred_id, "over": trajectory_id}
     assert (await tenants.sales_asks("POST", "/feedback", json=event)).status_code == 404
 
 
@@ -322,6 +324,6 @@ async def test_users_and_schedules_of_others_are_out_of_reach(tenants: Tenants) 
     session = f"/sessions/{opened.json()['id']}"
     assert (await tenants.sales_asks("POST", "/users/delete", json={"user": "ann"})).json()["deleted"]["sessions"] == 0
     assert (await client.get(session, headers=mail)).status_code == 200
-    mine = await client.post("/users/delete", json={"user": "ann"}, headers=mail)
-    assert mine.json()["deleted"]["sessions"] == 1
+    by_owner = await client.post("/users/delete", json={"user": "ann"}, headers=mail)
+    assert by_owner.json()["deleted"]["sessions"] == 1
     assert (await client.get(session, headers=mail)).status_code == 404

@@ -40,7 +40,9 @@ def traced_by(server: TraceServer, limits: QueueLimits | None = None, **more: An
     """Spans of the block are traced; at the end all were sent, or given up."""
     options = {"weave_project": "team/mail", "wandb_api_key": server.key, "wandb_base_url": server.url} | more
     settings = settings_for(Path("unused"), None, **options)
-    deliveries = [Delivery(each, Redactor([SECRET]), limits or QueueLimits()) for each in destinations(settings)]
+    deliveries = [
+        Delivery(destination, Redactor([SECRET]), limits or QueueLimits()) for destination in destinations(settings)
+    ]
     recorded = RecordedTracing(make_provider(), deliveries)
     try:
         with tracing(recorded.tracer):
@@ -152,8 +154,8 @@ def test_a_full_queue_takes_no_more_but_what_holds_the_tree_together() -> None:
         weave.status = 200
         asyncio.run(until(lambda: len(weave.spans()) == 19))
     assert names(weave) == sorted(["iteration", *(f"execute_tool tool{number}" for number in range(18))])
-    [told] = [entry for entry in logs if entry["event"] == "some traces never reached W&B Weave"]
-    assert told["lost"] == 42
+    [warning] = [entry for entry in logs if entry["event"] == "some traces never reached W&B Weave"]
+    assert warning["lost"] == 42
 
 
 def test_the_queue_is_bounded_in_size() -> None:
@@ -205,8 +207,8 @@ def test_a_server_that_hangs_holds_nobody_up_at_the_end(monkeypatch: pytest.Monk
         assert weave.spans() == {}
         weave.released.set()
         asyncio.run(until(lambda: not any(thread.is_alive() for thread in threads() - before if thread.daemon)))
-    [told] = [entry for entry in logs if entry["event"] == "some traces never reached W&B Weave"]
-    assert (told["lost"], told["still_sending"]) == (250, True)
+    [warning] = [entry for entry in logs if entry["event"] == "some traces never reached W&B Weave"]
+    assert (warning["lost"], warning["still_sending"]) == (250, True)
 
 
 def test_no_thread_is_left_when_tracing_is_closed() -> None:

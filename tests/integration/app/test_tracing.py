@@ -53,9 +53,9 @@ async def talkative(request: Mapping[str, Any]) -> Reply:
     """Searches first, and says every secret it can think of; then answers, half of the time right."""
     if not any(message["role"] == "tool" for message in request["messages"]):
         return tool_call("search_inbox", keywords=["kickoff", OPENAI, f"api_key={KEY}", "Bearer canary-in-a-header"])
-    place = parse_address(address_of(request))
-    assert place
-    world = make_world(*place)
+    world_key = parse_address(address_of(request))
+    assert world_key
+    world = make_world(*world_key)
     right = request["seed"] / 2**53 < 0.5
     answer = world.answer if right else f"no idea, {OPENAI}"
     return tool_call("return_final_answer", answer=answer, sources=[world.source_id])
@@ -77,8 +77,8 @@ async def learn(settings: Any, **more: Any) -> tuple[Any, list[Any]]:
         listed = await client.get(f"/runs/{run['run_id']}/trajectories", params={"limit": 200})
         trajectories = listed.raise_for_status().json()["items"]
         task = trajectories[0]["scenario"]["task"]
-        asked = await client.post("/ask", json={"run_id": run["run_id"], **task})
-    return run, [*trajectories, asked.raise_for_status().json()]
+        answer = await client.post("/ask", json={"run_id": run["run_id"], **task})
+    return run, [*trajectories, answer.raise_for_status().json()]
 
 
 AGENT = "invoke_agent email_search"
@@ -86,9 +86,11 @@ AGENT = "invoke_agent email_search"
 
 def a_rollout(where: tuple[str, ...], count: int) -> Counter[tuple[str, ...]]:
     """What `count` rollouts there open."""
-    each = (*where, AGENT)
+    agent_path = (*where, AGENT)
     tools = ("execute_tool search_inbox", "execute_tool return_final_answer")
-    return Counter({each: count, (*each, "chat"): 2 * count} | {(*each, tool): count for tool in tools})
+    return Counter(
+        {agent_path: count, (*agent_path, "chat"): 2 * count} | {(*agent_path, tool): count for tool in tools}
+    )
 
 
 async def test_a_run_is_one_tree_without_a_secret(data_dir: Path, database_url: str) -> None:
@@ -96,15 +98,15 @@ async def test_a_run_is_one_tree_without_a_secret(data_dir: Path, database_url: 
         run, trajectories = await learn(traced(weave, data_dir, database_url))
     assert run["status"] == "completed"
     spans = weave.spans()
-    said = [str(span.inputs) for span in spans.values() if span.name in ("execute_tool search_inbox", "chat")]
-    assert sum("kickoff" in inputs for inputs in said) > 30
-    assert all("[redacted]" in inputs for inputs in said if "kickoff" in inputs)
+    texts = [str(span.inputs) for span in spans.values() if span.name in ("execute_tool search_inbox", "chat")]
+    assert sum("kickoff" in inputs for inputs in texts) > 30
+    assert all("[redacted]" in inputs for inputs in texts if "kickoff" in inputs)
     for secret in (KEY, OPENAI, "canary", database_url):
         assert secret not in weave.received
-    root, asked = sorted((span for span in spans.values() if span.parent_id is None), key=lambda span: span.started_ns)
+    root, ask = sorted((span for span in spans.values() if span.parent_id is None), key=lambda span: span.started_ns)
     top, base, once = ("learn_loop",), ("learn_loop", "baseline"), ("learn_loop", "iteration")
     ahead = (*top, "rollouts ahead")
-    made, judged = (*ahead, "rollouts"), (*ahead, "verdicts")
+    rollout_path, judged = (*ahead, "rollouts"), (*ahead, "verdicts")
     counted = Counter(path(span, spans) for span in spans.values())
     trained = counted.pop((*once, "train"))
     assert 1 <= trained <= 2
@@ -112,16 +114,16 @@ async def test_a_run_is_one_tree_without_a_secret(data_dir: Path, database_url: 
     # two scenarios.
     assert counted == (
         Counter({top: 1, (*top, "drive"): 1, base: 1, once: 2})
-        + Counter({ahead: 2, made: 2, judged: 2, (*judged, "judge"): 4})
+        + Counter({ahead: 2, rollout_path: 2, judged: 2, (*judged, "judge"): 4})
         + Counter({(*base, "evaluate"): 4, (*base, "evaluate", "judge"): 8})
         + Counter({(*once, "evaluate"): 6, (*once, "evaluate", "judge"): 12})
-        + a_rollout(made, 12)
+        + a_rollout(rollout_path, 12)
         + a_rollout((*base, "evaluate"), 8)
         + a_rollout((*once, "evaluate"), 12)
         + Counter({("ask",): 1})
         + a_rollout(("ask",), 1)
     )
-    assert [span.name for span in (root, asked)] == ["learn_loop", "ask"]
+    assert [span.name for span in (root, ask)] == ["learn_loop", "ask"]
     assert root.trace_id == ULID.from_str(run["run_id"]).hex
     assert root.inputs["run_id"] == run["run_id"]
     assert root.inputs["environment"]["name"] == "email_search"
@@ -150,19 +152,19 @@ async def test_a_run_is_one_tree_without_a_secret(data_dir: Path, database_url: 
     train = next(span for span in spans.values() if span.name == "train")
     assert train.output["metrics"] == {"loss": 0.5}
     judge = next(span for span in spans.values() if span.name == "judge")
-    assert {each["id"] for each in judge.output} == set(judge.inputs["attempts"])
+    assert {verdict["id"] for verdict in judge.output} == set(judge.inputs["attempts"])
     tool = next(span for span in spans.values() if span.name == "execute_tool search_inbox")
     assert tool.inputs["keywords"][0] == "kickoff"
     assert tool.attributes["output.value"] == tool.attributes["gen_ai.tool.call.result"]
 
 
 async def test_workers_that_take_a_run_over_from_each_other_build_one_tree(data_dir: Path, database_url: str) -> None:
-    asked, stuck, moves = itertools.count(1), asyncio.Event(), asyncio.Event()
+    request_numbers, stuck, moves = itertools.count(1), asyncio.Event(), asyncio.Event()
 
     async def slow(request: Mapping[str, Any]) -> Reply:
         """The baseline takes 16 requests; the first iteration gets stuck in the middle of its rollouts, which have
         begun beside the saving of the baseline."""
-        if next(asked) > 20:
+        if next(request_numbers) > 20:
             stuck.set()
             await moves.wait()
         return await talkative(request)
@@ -239,7 +241,7 @@ async def test_a_request_is_a_span_without_what_was_sent(
             key = {"authorization": f"Bearer {OPERATOR}"}
             accepted = await client.post("/learn-loop", headers=key | {"traceparent": caller}, json={"iterations": 1})
             run_id = accepted.json()["run_id"]
-            shown = await client.get(f"/runs/{run_id}", headers=key)
+            reply = await client.get(f"/runs/{run_id}", headers=key)
             await client.get(f"/runs/{SENT}", params={"x": SENT}, headers=key | {"cookie": SENT, "x-any": SENT})
             await client.get("/runs", headers={"authorization": f"Bearer {SENT}"})
             await client.request("PROPFIND", f"/{SENT}")
@@ -256,7 +258,7 @@ async def test_a_request_is_a_span_without_what_was_sent(
     assert named["GET"].attributes["http.response.status_code"] == 401
     about = {span.attributes.get("learnloop.run_id") for span in spans if span.name == "GET /runs/{run_id}"}
     assert about == {run_id, None}  # None: there was no such run
-    assert shown.headers["x-request-id"] in {span.attributes["learnloop.request_id"] for span in spans}
+    assert reply.headers["x-request-id"] in {span.attributes["learnloop.request_id"] for span in spans}
     for secret in (OPERATOR, SENT, "ls_"):
         assert secret not in collector.received
     assert "learnloop-of-the-team" in collector.received
@@ -276,7 +278,7 @@ async def test_the_sampler_of_the_environment_counts_for_requests_and_not_for_ru
 
 def figures(run: Any) -> Any:
     """What does not depend on the clock."""
-    iterations = [{**each, "timing": None, "created_at": None} for each in run["iterations"]]
+    iterations = [{**iteration, "timing": None, "created_at": None} for iteration in run["iterations"]]
     return run["status"], run["error"], run["best_checkpoint"], run["tokens"], run["evaluations"], iterations
 
 
@@ -307,17 +309,17 @@ async def test_a_run_does_not_mind_trouble_with_weave(
         if trouble == "hangs":
             weave.hanging.set()
         run, _ = await learn(traced(weave, data_dir, database_url, **options), **SHORT)
-        asked = len(weave.requests)
+        request_count = len(weave.requests)
     assert figures(run) == figures(untraced_runs[0])
     assert run["status"] == "completed"
     assert weave.spans() == {}
-    assert (asked > 0) == (trouble != "absent")
-    told = {entry["event"]: entry for entry in logs if entry["log_level"] == "warning"}
+    assert (request_count > 0) == (trouble != "absent")
+    warnings = {entry["event"]: entry for entry in logs if entry["log_level"] == "warning"}
     # Rollouts to train on, to evaluate before and after in two modes, and the ask: with 5 spans each, and what they are
     # part of.
-    assert told["some traces never reached W&B Weave"]["lost"] >= 5 * (2 + 4 + 4 + 1) + 10
+    assert warnings["some traces never reached W&B Weave"]["lost"] >= 5 * (2 + 4 + 4 + 1) + 10
     if trouble != "hangs":
-        assert "traces do not reach W&B Weave, runs go on without it" in told
+        assert "traces do not reach W&B Weave, runs go on without it" in warnings
     assert not any(secret in str(logs) for secret in (KEY, OPENAI, "d" * 40))
 
 

@@ -78,10 +78,10 @@ def test_arts_local_backend_takes_what_we_send_it() -> None:
     assert spec.origin is not None
     source = (Path(spec.origin).parent / "local" / "backend.py").read_text()
     [train] = [
-        each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.AsyncFunctionDef) and each.name == "train"
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.AsyncFunctionDef) and node.name == "train"
     ]
-    taken = {argument.arg for argument in train.args.kwonlyargs}
-    assert set(as_sent(dict.fromkeys(LOCAL - {"loss"}) | {"loss": "ppo"}, AS_LOSS_FN)) <= taken
+    parameters = {argument.arg for argument in train.args.kwonlyargs}
+    assert set(as_sent(dict.fromkeys(LOCAL - {"loss"}) | {"loss": "ppo"}, AS_LOSS_FN)) <= parameters
 
 
 async def test_a_run_trains_with_its_options(data_dir: Path, database_url: str) -> None:
@@ -113,8 +113,8 @@ async def test_a_run_trains_with_its_options(data_dir: Path, database_url: str) 
                 f"/runs/{run_id}/fork", json={"train_options": {"loss": "cispo", "epsilon": None}, "iterations": 1}
             )
             forked = await run_with(client, fork.raise_for_status().json()["run_id"], "completed", "failed")
-            left = {name: value for name, value in chosen.items() if name != "epsilon"} | {"loss": "cispo"}
-            assert forked["request"]["train_options"] == left
+            remaining = {name: value for name, value in chosen.items() if name != "epsilon"} | {"loss": "cispo"}
+            assert forked["request"]["train_options"] == remaining
 
 
 async def test_what_a_backend_does_not_take_is_refused_by_name(

@@ -81,10 +81,10 @@ async def test_another_project_finds_nothing(stage: ModelStage) -> None:
         job = (await submit(http, model["id"], [group])).json()
         await events(http, job["id"])
 
-        async def refusal(method: str, path: str, known: str, absent: str, **more: Any) -> None:
-            replies = [await other.request(method, path.format(id), **more) for id in (known, absent)]
+        async def refusal(method: str, path: str, existing: str, absent: str, **more: Any) -> None:
+            replies = [await other.request(method, path.format(id), **more) for id in (existing, absent)]
             assert [reply.status_code for reply in replies] == [404, 404], path
-            assert replies[0].text.replace(known, absent) == replies[1].text
+            assert replies[0].text.replace(existing, absent) == replies[1].text
 
         ids, jobs = (model["id"], "model-none"), (job["id"], "job-none")
         for path in ("/preview/models/{}", "/preview/models/{}/checkpoints"):
@@ -112,7 +112,7 @@ async def test_another_project_finds_nothing(stage: ModelStage) -> None:
             assert refused.status_code == status, refused.text
             assert set(refused.json()["error"]) == {"message", "type", "param", "code"}
         assert (await other.get("/preview/models")).json()["data"] == []
-        assert model["id"] in {each["id"] for each in (await everybody.get("/preview/models")).json()["data"]}
+        assert model["id"] in {listed["id"] for listed in (await everybody.get("/preview/models")).json()["data"]}
         assert (await everybody.get(f"/preview/training-jobs/{job['id']}")).json()["model_id"] == model["id"]
         # An id is never part of a path on the engine as it is.
         for id in ("..", "%2e%2e", "a%3fb", "x" * 65, "a%2fb", "%00"):
@@ -122,12 +122,12 @@ async def test_another_project_finds_nothing(stage: ModelStage) -> None:
 
 async def test_a_body_is_about_one_model_and_says_so_first(stage: ModelStage) -> None:
     async with _client(stage) as http, engine_http(stage.engine) as engine:
-        mine = await create_model(http, "mine", project="mail")
+        own_model = await create_model(http, "mine", project="mail")
         theirs = await create_model(engine, "other", project="market")
         group = '"trajectory_groups": []'
         for body, param in (
-            (f'{{"model_id": "{mine["id"]}", {group}, "model_id": "{theirs["id"]}"}}', "model_id"),
-            (f'{{{group}, "model_id": "{mine["id"]}"}}', "model_id"),
+            (f'{{"model_id": "{own_model["id"]}", {group}, "model_id": "{theirs["id"]}"}}', "model_id"),
+            (f'{{{group}, "model_id": "{own_model["id"]}"}}', "model_id"),
             ('{"model_id": 3}', "model_id"),
             ("[]", "model_id"),
             ("", "model_id"),
@@ -167,8 +167,10 @@ async def test_a_model_of_a_live_run_is_left_alone(stage: ModelStage) -> None:
         assert (await http.get(path)).json()["step"] == 2
 
         promoted = await create_model(http, "shown", project="mail")
-        shown = Promotion(project="mail", name="live", backend="embedded", model_name="shown", step=0, actor="a test")
-        await Promotions(stage.service.database).promote(shown)
+        promotion = Promotion(
+            project="mail", name="live", backend="embedded", model_name="shown", step=0, actor="a test"
+        )
+        await Promotions(stage.service.database).promote(promotion)
         await conflict(await http.delete(f"/preview/models/{promoted['id']}"), "promoted as mail/live")
 
 

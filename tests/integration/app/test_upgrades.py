@@ -51,7 +51,7 @@ def _config(connection: Connection | None = None) -> Config:
     return config
 
 
-REVISIONS = sorted(each.revision for each in ScriptDirectory.from_config(_config()).walk_revisions())
+REVISIONS = sorted(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
 
 
 def _upgrade(connection: Connection, revision: str) -> None:
@@ -121,8 +121,8 @@ def _check_all_kept(before: Rows, after: Rows) -> None:
     for table, rows in before.items():
         assert len(after[table]) == len(rows), table
         for row in rows:
-            kept = {name: value for name, value in row.items() if name not in _DROPPED.get(table, ())}
-            assert any(kept.items() <= new.items() for new in after[table]), (table, row)
+            columns = {name: value for name, value in row.items() if name not in _DROPPED.get(table, ())}
+            assert any(columns.items() <= new.items() for new in after[table]), (table, row)
 
 
 @pytest.mark.long
@@ -149,17 +149,17 @@ async def test_todays_service_goes_on_where_the_old_one_was(old: AsyncEngine, da
             for run_id, end in ends.items():
                 run = await run_with(client, run_id, "completed", "failed", "cancelled")
                 assert (run["status"], run["error"]) == (end, None)
-                done = 1 if end == "cancelled" else 4
-                assert [point["iteration"] for point in run["iterations"]] == list(range(done))
+                iteration_count = 1 if end == "cancelled" else 4
+                assert [point["iteration"] for point in run["iterations"]] == list(range(iteration_count))
             listed = (await client.get("/runs", params={"limit": 200})).json()["items"]
             assert {run["run_id"] for run in listed} == set(runs)
             whole = (await client.get(f"/trajectories/trajectory-{_id('1C')}-1")).json()
             assert whole["messages"][1]["content"] == "7, naïvely"
             await until(lambda: len(frontend.received) >= (1 if "webhook_endpoint" not in before else 2))
         assert {"type": "iteration.completed", "run_id": _id("1C")} in frontend.bodies()
-    kept = await _rows(old)
+    after = await _rows(old)
     for table in ("iteration", "checkpoint", "event"):
-        keys = Counter((row["run_id"], row.get("iteration"), row.get("step"), row.get("seq")) for row in kept[table])
+        keys = Counter((row["run_id"], row.get("iteration"), row.get("step"), row.get("seq")) for row in after[table])
         assert set(keys.values()) == {1}, table
 
 
@@ -178,9 +178,9 @@ async def test_old_journals_documents_and_keys_are_still_read(old: AsyncEngine, 
     await migrate(old)
     database = make_database(old)
     journal = StoredJournal(database, Lease(Run, _id("3R"), 4, "gone:3"), asyncio.get_running_loop(), lambda: None)
-    kept = await journal.kept(1)
-    assert kept.keys() == {"rollout/train/0", "train.intent"}
-    rollout = load_rollout(Scenario("train:1", "train", {}, {}), kept["rollout/train/0"])
+    entries = await journal.kept(1)
+    assert entries.keys() == {"rollout/train/0", "train.intent"}
+    rollout = load_rollout(Scenario("train:1", "train", {}, {}), entries["rollout/train/0"])
     reply: Any = rollout.trajectory.messages_and_choices[1]
     assert (rollout.id, reply.logprobs.content[0].logprob) == ("kept-rollout", -0.5)
     async with database() as tx:
@@ -212,7 +212,7 @@ async def test_an_old_worker_refuses_a_new_schema_and_says_so(empty_database_url
         cwd="/",
         stderr=asyncio.subprocess.PIPE,
     )
-    _, said = await worker.communicate()
+    _, errors = await worker.communicate()
     assert worker.returncode == 1
-    assert b"newer" in said.splitlines()[-1]
-    assert b"Traceback" not in said
+    assert b"newer" in errors.splitlines()[-1]
+    assert b"Traceback" not in errors

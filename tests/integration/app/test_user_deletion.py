@@ -27,23 +27,23 @@ _VOLATILE = {"created_at", "received_at", "begun_at", "opened_at", "seq", "prune
 
 async def _contents(database: Database) -> Mapping[str, Any]:
     """All rows of all tables, without what differs between two runs of the same test."""
-    found = {}
+    contents = {}
     async with database() as tx:
         for table in Base.metadata.sorted_tables:
             columns = [column for column in table.columns if column.name not in _VOLATILE]
-            found[table.name] = sorted(map(repr, await tx.execute(select(*columns))))
-    return found
+            contents[table.name] = sorted(map(repr, await tx.execute(select(*columns))))
+    return contents
 
 
 async def _mentions(database: Database, word: str) -> list[str]:
     """Names of the tables with a row that contains the word."""
     async with database() as tx:
-        found = []
+        names = []
         for table in Base.metadata.sorted_tables:
             query = text(f'SELECT count(*) FROM "{table.name}" t WHERE t::text LIKE :word')
             if (await tx.execute(query, {"word": f"%{word}%"})).scalar_one():
-                found.append(table.name)
-    return found
+                names.append(table.name)
+    return names
 
 
 async def _delete(client: httpx.AsyncClient, user: str, **more: Any) -> Any:
@@ -78,8 +78,8 @@ async def test_nothing_is_left_of_a_user(data_dir: Path, database_url: str, data
         assert (set(again["deleted"].values()), again["trained_checkpoints"]) == ({0}, [])
     assert await _mentions(database, "alice") == []
     assert await _mentions(database, hash_of("alice")) == []
-    found = await _contents(database)
-    assert {name: rows for name, rows in found.items() if rows != expected[name]} == {}
+    after = await _contents(database)
+    assert {name: rows for name, rows in after.items() if rows != expected[name]} == {}
 
 
 async def test_demonstrations_from_rollouts_go_with_the_user(
@@ -87,9 +87,9 @@ async def test_demonstrations_from_rollouts_go_with_the_user(
 ) -> None:
     await everything(database, "alice", "bob")
     async with database.begin() as tx:
-        asked = cast(literal('[{"role": "user", "content": "Why?"}]'), JSONB)
-        said = func.jsonb_build_array(func.jsonb_build_object("role", "assistant", "content", Trajectory.scenario_id))
-        values = {"messages": asked.op("||")(said), "reward": 1.0}
+        question = cast(literal('[{"role": "user", "content": "Why?"}]'), JSONB)
+        answer = func.jsonb_build_array(func.jsonb_build_object("role", "assistant", "content", Trajectory.scenario_id))
+        values = {"messages": question.op("||")(answer), "reward": 1.0}
         await tx.execute(update(Trajectory).where(Trajectory.run_id == "nightly").values(values))
     async with served(settings_for(data_dir, database_url, secret_key=SECRET), ScriptedLoop()) as client:
 
@@ -103,8 +103,8 @@ async def test_demonstrations_from_rollouts_go_with_the_user(
         assert gone["deleted"].get("demonstrations", 0) == 0
         gone = await _delete(client, "alice")
         assert (gone["deleted"]["demonstrations"], gone["remaining"]) == (1, [])
-        [left] = (await client.get(stored["links"]["self"])).json()["demonstrations"]
-        assert left["messages"][-1]["content"] == "session.bob"
+        [demonstration] = (await client.get(stored["links"]["self"])).json()["demonstrations"]
+        assert demonstration["messages"][-1]["content"] == "session.bob"
         assert (await client.get("/demonstrations")).json()["items"][0]["count"] == 1
     assert await _mentions(database, "alice") == []
     assert await _mentions(database, hash_of("alice")) == []

@@ -88,7 +88,7 @@ async def test_a_run_with_one_evaluation_is_too_early_to_judge(data_dir: Path, d
 async def test_the_difference_is_stored_with_the_evaluation(
     data_dir: Path, database_url: str, database: Database
 ) -> None:
-    """So the verdict outlives the rollouts, which can be deleted because of their age."""
+    """The verdict outlives the rollouts, which can be deleted because of their age."""
     async with served(settings_for(data_dir, database_url), ScriptedLoop(held_out={0: BEFORE, 2: BETTER})) as client:
         await _finished(client)
     async with database() as tx:

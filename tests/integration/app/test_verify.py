@@ -33,12 +33,12 @@ async def _verify(client: Any, run: Any) -> Any:
 async def test_a_run_is_what_its_trajectories_say(ended_runs: EndedRuns, data_dir: Path) -> None:
     async with ended_runs.copy(data_dir, **SALES) as ended:
         client, run = ended.client, ended.run
-        found = await _verify(client, run)
-        assert (found["ok"], found["differences"]) == (True, [])
+        verification = await _verify(client, run)
+        assert (verification["ok"], verification["differences"]) == (True, [])
         # Baseline: 6 validation and 6 test rollouts; each iteration 8 rollouts, 6 validation, at the end 6 test ones.
-        assert (found["iterations"], found["trajectories"]) == (3, 12 + 14 + 20 + 3)
-        assert found["node_scores"] == 3 * 4
-        assert found["figures"] > 4 * found["trajectories"]
+        assert (verification["iterations"], verification["trajectories"]) == (3, 12 + 14 + 20 + 3)
+        assert verification["node_scores"] == 3 * 4
+        assert verification["figures"] > 4 * verification["trajectories"]
 
 
 async def test_whatever_was_changed_is_found(ended_runs: EndedRuns, data_dir: Path) -> None:
@@ -61,19 +61,21 @@ async def test_whatever_was_changed_is_found(ended_runs: EndedRuns, data_dir: Pa
             "UPDATE evaluation SET difference = jsonb_set(difference, '{low}', '0.01') "
             "WHERE iteration = 2 AND split = 'validation' AND mode = 'sampled'",
         )
-        found = await _verify(client, run)
-        assert found["ok"] is False
-        told = {(each["iteration"], each["what"]): each for each in found["differences"]}
-        assert told.keys() == {
+        verification = await _verify(client, run)
+        assert verification["ok"] is False
+        differences = {
+            (difference["iteration"], difference["what"]): difference for difference in verification["differences"]
+        }
+        assert differences.keys() == {
             (1, "reward"),
             (1, "reward_median"),
             (2, "test greedy success"),
             (2, "validation sampled difference"),
             (2, "node score of fact-lists"),
         }
-        assert told[1, "reward"]["stored"] - told[1, "reward"]["recomputed"] < 3e-16
-        assert told[1, "reward"]["trajectory_id"]
-        assert told[2, "node score of fact-lists"]["stored"] == 0.5
+        assert differences[1, "reward"]["stored"] - differences[1, "reward"]["recomputed"] < 3e-16
+        assert differences[1, "reward"]["trajectory_id"]
+        assert differences[2, "node score of fact-lists"]["stored"] == 0.5
 
 
 async def test_an_outcome_that_was_changed_moves_everything_that_rests_on_it(
@@ -86,7 +88,9 @@ async def test_an_outcome_that_was_changed_moves_everything_that_rests_on_it(
             ended.database_url,
             f"UPDATE trajectory SET outcome = jsonb_set(outcome, '{{finish}}', '\"malformed\"') WHERE id = ({one})",
         )
-        changed = {(each["iteration"], each["what"]) for each in (await _verify(client, run))["differences"]}
+        changed = {
+            (difference["iteration"], difference["what"]) for difference in (await _verify(client, run))["differences"]
+        }
         assert {(1, "reward"), (1, "reward_parts"), (1, "advantage"), (1, "reward_mean"), (1, "malformed")} <= changed
         assert any(what.startswith("node score of") for _, what in changed)
         assert all(iteration > 0 for iteration, _ in changed)
@@ -110,8 +114,8 @@ async def test_an_environment_that_does_not_learn_is_checked_too(data_dir: Path,
         settings = settings_for(data_dir, database_url)
         async with served(settings, learn_loop, ScriptedBackend(chat.url)) as client:  # type: ignore[arg-type]
             run = await completed(client, **{name: SALES[name] for name in ("iterations", "evaluation")})
-            found = await _verify(client, run)
-            assert (found["ok"], found["differences"], found["node_scores"]) == (True, [], 0)
+            verification = await _verify(client, run)
+            assert (verification["ok"], verification["differences"], verification["node_scores"]) == (True, [], 0)
             assert (await client.get("/runs/none/verify")).status_code == 404
 
 
@@ -131,7 +135,7 @@ async def test_the_command_says_what_differs(ended_runs: EndedRuns, data_dir: Pa
         assert bad.exit_code == 1
         assert "reward_mean" in bad.output
         document = json.loads((await command("--json")).stdout)
-        assert [each["what"] for each in document["differences"]] == ["reward_mean"]
+        assert [difference["what"] for difference in document["differences"]] == ["reward_mean"]
 
 
 async def test_verifications_take_turns_apart_from_other_requests(
@@ -166,9 +170,9 @@ async def test_verifications_take_turns_apart_from_other_requests(
             path = f"/runs/{runs[project]}/verify"
             return asyncio.create_task(service.client.get(path, headers=headers[project]))
 
-        asked = [ask("many") for _ in range(WAITING + 3)]
-        await until(lambda: sum(each.done() for each in asked) == 2)
-        refused = [each.result() for each in asked if each.done()]
+        tasks = [ask("many") for _ in range(WAITING + 3)]
+        await until(lambda: sum(task.done() for task in tasks) == 2)
+        refused = [task.result() for task in tasks if task.done()]
         assert {response.status_code for response in refused} == {429}
         assert all(int(response.headers["retry-after"]) >= 1 for response in refused)
         other = ask("one")
@@ -176,5 +180,5 @@ async def test_verifications_take_turns_apart_from_other_requests(
         await until(lambda: "one" in arrived)
         go_on.set()
         assert (await other).status_code == 200
-        assert [(await each).status_code for each in asked].count(200) == WAITING + 1
+        assert [(await task).status_code for task in tasks].count(200) == WAITING + 1
     assert begun.index("one") <= 2

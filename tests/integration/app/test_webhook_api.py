@@ -43,34 +43,36 @@ async def _created(client: httpx.AsyncClient, **body: Any) -> Any:
 
 async def test_an_endpoint_from_its_making_to_its_end(data_dir: Path, database_url: str) -> None:
     async with _service(data_dir, database_url) as (client, _):
-        made = await _created(client, events=["run.completed"])
-        secret = made.pop("secret")
+        endpoint = await _created(client, events=["run.completed"])
+        secret = endpoint.pop("secret")
         assert secret.startswith("whsec_")
-        assert (made["project"], made["run_id"], made["events"]) == ("learnloop", None, ["run.completed"])
-        assert (made["enabled"], made["signed"]) == (True, True)
-        assert (await client.get(f"/webhooks/{made['id']}")).json() == made
-        assert (await client.get("/webhooks")).json() == {"items": [made], "next_cursor": None}
-        changed = await client.patch(f"/webhooks/{made['id']}", json={"url": f"{URL}2", "events": [], "enabled": False})
-        shown = changed.json()
-        assert (shown["url"], shown["events"], shown["enabled"]) == (f"{URL}2", [], False)
-        assert shown["disabled_reason"] == "disabled by request"
-        on = (await client.patch(f"/webhooks/{made['id']}", json={"enabled": True})).json()
+        assert (endpoint["project"], endpoint["run_id"], endpoint["events"]) == ("learnloop", None, ["run.completed"])
+        assert (endpoint["enabled"], endpoint["signed"]) == (True, True)
+        assert (await client.get(f"/webhooks/{endpoint['id']}")).json() == endpoint
+        assert (await client.get("/webhooks")).json() == {"items": [endpoint], "next_cursor": None}
+        changed = await client.patch(
+            f"/webhooks/{endpoint['id']}", json={"url": f"{URL}2", "events": [], "enabled": False}
+        )
+        updated = changed.json()
+        assert (updated["url"], updated["events"], updated["enabled"]) == (f"{URL}2", [], False)
+        assert updated["disabled_reason"] == "disabled by request"
+        on = (await client.patch(f"/webhooks/{endpoint['id']}", json={"enabled": True})).json()
         assert (on["enabled"], on["disabled_reason"], on["url"]) == (True, None, f"{URL}2")
-        rotated = (await client.post(f"/webhooks/{made['id']}/rotate-secret", json={"overlap_hours": 1})).json()
+        rotated = (await client.post(f"/webhooks/{endpoint['id']}/rotate-secret", json={"overlap_hours": 1})).json()
         assert rotated["secret"] not in ("", secret)
         assert rotated["previous_secret_until"] is not None
-        assert (await client.post(f"/webhooks/{made['id']}/rotate-secret")).status_code == 200
-        removed = await client.delete(f"/webhooks/{made['id']}")
-        assert (removed.status_code, removed.json()["id"]) == (200, made["id"])
-        assert (await client.get(f"/webhooks/{made['id']}")).status_code == 404
+        assert (await client.post(f"/webhooks/{endpoint['id']}/rotate-secret")).status_code == 200
+        removed = await client.delete(f"/webhooks/{endpoint['id']}")
+        assert (removed.status_code, removed.json()["id"]) == (200, endpoint["id"])
+        assert (await client.get(f"/webhooks/{endpoint['id']}")).status_code == 404
 
 
 async def test_secrets_are_shown_once_and_stored_unreadable(data_dir: Path, database_url: str) -> None:
     async with _service(data_dir, database_url) as (client, _):
-        made = await _created(client)
-        rotated = (await client.post(f"/webhooks/{made['id']}/rotate-secret")).json()
-        canaries = [answer["secret"].removeprefix("whsec_") for answer in (made, rotated)]
-        answers = [await client.get(path) for path in ("/webhooks", f"/webhooks/{made['id']}")]
+        endpoint = await _created(client)
+        rotated = (await client.post(f"/webhooks/{endpoint['id']}/rotate-secret")).json()
+        canaries = [answer["secret"].removeprefix("whsec_") for answer in (endpoint, rotated)]
+        answers = [await client.get(path) for path in ("/webhooks", f"/webhooks/{endpoint['id']}")]
         async with await psycopg.AsyncConnection.connect(database_url) as connection:
             rows = await (await connection.execute("SELECT * FROM webhook_endpoint")).fetchall()
         dump = repr(rows) + "".join(answer.text for answer in answers)
@@ -98,9 +100,9 @@ async def test_what_cannot_be_an_endpoint(
         response = await client.post("/webhooks", json=body)
         assert response.status_code == 422
         assert response.json()["errors"][0]["loc"] == loc
-        made = await _created(client)
+        endpoint = await _created(client)
         if body["url"] != URL:
-            assert (await client.patch(f"/webhooks/{made['id']}", json=body)).status_code == 422
+            assert (await client.patch(f"/webhooks/{endpoint['id']}", json=body)).status_code == 422
 
 
 async def test_private_addresses_are_refused_unless_the_operator_admits_them(data_dir: Path, database_url: str) -> None:
@@ -111,7 +113,7 @@ async def test_private_addresses_are_refused_unless_the_operator_admits_them(dat
 
 async def test_what_is_not_there(data_dir: Path, database_url: str) -> None:
     async with _service(data_dir, database_url) as (client, here):
-        made, run_id = await _created(client), await here.run("elsewhere")
+        endpoint, run_id = await _created(client), await here.run("elsewhere")
         for method, path, body in [
             ("GET", "/webhooks/none", None),
             ("PATCH", "/webhooks/none", {}),
@@ -120,8 +122,8 @@ async def test_what_is_not_there(data_dir: Path, database_url: str) -> None:
             ("POST", "/webhooks/none/test", None),
             ("GET", "/webhooks/none/deliveries", None),
             ("POST", "/webhooks/none/replay", {"run_id": run_id}),
-            ("POST", f"/webhooks/{made['id']}/replay", {"run_id": "none"}),
-            ("POST", f"/webhooks/{made['id']}/replay", {"run_id": run_id}),
+            ("POST", f"/webhooks/{endpoint['id']}/replay", {"run_id": "none"}),
+            ("POST", f"/webhooks/{endpoint['id']}/replay", {"run_id": run_id}),
             ("GET", "/webhooks/deliveries/none", None),
             ("POST", "/webhooks/deliveries/none/redeliver", None),
             ("POST", "/webhooks", {"url": URL, "run_id": "none"}),
@@ -132,23 +134,23 @@ async def test_what_is_not_there(data_dir: Path, database_url: str) -> None:
 
 async def test_a_test_message_is_sent_at_once_and_signed(data_dir: Path, database_url: str) -> None:
     async with _service(data_dir, database_url) as (client, _), faulty_receiver(lambda n: ["200 OK", "302 X"][n]) as it:
-        made = await _created(client, url=it.url)
-        good = (await client.post(f"/webhooks/{made['id']}/test")).json()
+        endpoint = await _created(client, url=it.url)
+        good = (await client.post(f"/webhooks/{endpoint['id']}/test")).json()
         assert (good["delivered"], good["status"], good["error"]) == (True, 200, None)
-        Webhook(made["secret"]).verify(it.arrivals[0].raw, it.arrivals[0].headers)
+        Webhook(endpoint["secret"]).verify(it.arrivals[0].raw, it.arrivals[0].headers)
         assert it.arrivals[0].body["type"] == "webhook.test"
-        bad = (await client.post(f"/webhooks/{made['id']}/test")).json()
+        bad = (await client.post(f"/webhooks/{endpoint['id']}/test")).json()
         assert (bad["delivered"], bad["status"], bad["error"]) == (False, 302, "the receiver answered 302")
 
 
 async def test_deliveries_are_listed_shown_and_sent_again(data_dir: Path, database_url: str) -> None:
     async with _service(data_dir, database_url) as (client, here):
-        made, run_id = await _created(client), await here.run("learnloop")
+        endpoint, run_id = await _created(client), await here.run("learnloop")
         for _ in range(3):
             await here.event(run_id)
         first, *_ = rows = await here.deliveries()
         await _settle(here, {rows[0].id: "failed", rows[1].id: "delivered"})
-        path = f"/webhooks/{made['id']}/deliveries"
+        path = f"/webhooks/{endpoint['id']}/deliveries"
         page = (await client.get(path, params={"limit": 2})).json()
         assert [item["event_seq"] for item in page["items"]] == [3, 2]
         rest = (await client.get(path, params={"limit": 2, "cursor": page["next_cursor"]})).json()
@@ -157,12 +159,14 @@ async def test_deliveries_are_listed_shown_and_sent_again(data_dir: Path, databa
         assert [item["id"] for item in failed] == [first.id]
         whole = (await client.get(f"/webhooks/deliveries/{first.id}")).json()
         assert (whole["body"], whole["event_type"]) == (first.body, "phase.completed")
-        assert [each["number"] for each in whole["tries"]] == [each.number for each in await here.attempts(first.id)]
+        assert [attempt["number"] for attempt in whole["tries"]] == [
+            attempt.number for attempt in await here.attempts(first.id)
+        ]
         again = await client.post(f"/webhooks/deliveries/{first.id}/redeliver")
         assert (again.status_code, again.json()["state"], again.json()["attempts"]) == (202, "pending", 0)
-        await client.patch(f"/webhooks/{made['id']}", json={"enabled": False})
+        await client.patch(f"/webhooks/{endpoint['id']}", json={"enabled": False})
         assert (await client.post(f"/webhooks/deliveries/{first.id}/redeliver")).status_code == 409
-        await client.delete(f"/webhooks/{made['id']}")
+        await client.delete(f"/webhooks/{endpoint['id']}")
         assert (await client.post(f"/webhooks/deliveries/{first.id}/redeliver")).status_code == 409
 
 
@@ -179,16 +183,16 @@ async def test_a_replay_sends_old_events_again_and_unknown_ones_for_the_first_ti
         run_id = await here.run("learnloop")
         for kind in (EventType.RUN_STARTED, EventType.PHASE_COMPLETED):
             await here.event(run_id, kind)
-        made = await _created(client, url=it.url, events=["run.started", "run.completed"])
+        endpoint = await _created(client, url=it.url, events=["run.started", "run.completed"])
         await here.event(run_id, EventType.RUN_COMPLETED)
-        [known] = await here.deliveries()
-        await _settle(here, {known.id: "delivered"})
-        answer = await client.post(f"/webhooks/{made['id']}/replay", json={"run_id": run_id})
+        [delivery] = await here.deliveries()
+        await _settle(here, {delivery.id: "delivered"})
+        answer = await client.post(f"/webhooks/{endpoint['id']}/replay", json={"run_id": run_id})
         assert (answer.status_code, answer.json()) == (202, {"queued": 2, "next_after_seq": None})
         rows = await here.deliveries()
         assert sorted((row.event_seq, row.state) for row in rows) == [(1, "pending"), (3, "pending")]
-        assert known.id in {row.id for row in rows}
-        later = await client.post(f"/webhooks/{made['id']}/replay", json={"run_id": run_id, "after_seq": 3})
+        assert delivery.id in {row.id for row in rows}
+        later = await client.post(f"/webhooks/{endpoint['id']}/replay", json={"run_id": run_id, "after_seq": 3})
         assert later.json()["queued"] == 0
 
 
@@ -200,8 +204,8 @@ async def test_a_long_replay_goes_on_where_it_stopped(
         run_id = await here.run("learnloop")
         for _ in range(3):
             await here.event(run_id)
-        made = await _created(client)
-        path, body = f"/webhooks/{made['id']}/replay", {"run_id": run_id}
+        endpoint = await _created(client)
+        path, body = f"/webhooks/{endpoint['id']}/replay", {"run_id": run_id}
         first = (await client.post(path, json=body)).json()
         assert first == {"queued": 2, "next_after_seq": 2}
         second = (await client.post(path, json=body | {"after_seq": 2})).json()
@@ -215,11 +219,11 @@ async def test_a_runs_own_endpoints_are_made_with_it(data_dir: Path, database_ur
         hooks = [RunWebhook(url=URL), RunWebhook(url=f"{URL}2", events=[EventType.RUN_FAILED])]
         await here.endpoints.check(hooks)
         async with here.database.begin() as tx:
-            made = await here.endpoints.attach(tx, run_id, "learnloop", hooks)
-        assert [new.row.url for new in made] == [URL, f"{URL}2"]
-        assert len({new.secret for new in made}) == 2
+            attached = await here.endpoints.attach(tx, run_id, "learnloop", hooks)
+        assert [new.row.url for new in attached] == [URL, f"{URL}2"]
+        assert len({new.secret for new in attached}) == 2
         listed = (await client.get("/webhooks", params={"run_id": run_id})).json()["items"]
-        assert sorted(item["id"] for item in listed) == sorted(new.row.id for new in made)
+        assert sorted(item["id"] for item in listed) == sorted(new.row.id for new in attached)
         of_run = await _created(client, run_id=run_id)
         assert (of_run["run_id"], of_run["project"]) == (run_id, "learnloop")
 
@@ -234,9 +238,9 @@ async def test_the_operators_endpoint_follows_the_settings_and_nobody_else(data_
             await keep_frontend_endpoint(here.database, settings.frontend_url, settings.frontend_webhook_secret, box)
             return (await client.get(f"/webhooks/{FRONTEND_ID}")).json()
 
-        shown = await started_with(frontend_url=it.url)
-        assert (shown["url"], shown["events"], shown["signed"]) == (it.url, ["iteration.completed"], False)
-        assert (shown["project"], shown["enabled"]) == (None, True)
+        endpoint = await started_with(frontend_url=it.url)
+        assert (endpoint["url"], endpoint["events"], endpoint["signed"]) == (it.url, ["iteration.completed"], False)
+        assert (endpoint["project"], endpoint["enabled"]) == (None, True)
         assert (await started_with(frontend_url=it.url, frontend_webhook_secret=secret))["signed"] is True
         for method, path, body in [
             ("PATCH", "", {"url": URL}),

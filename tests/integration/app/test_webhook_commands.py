@@ -36,30 +36,30 @@ async def test_the_commands_do_what_the_api_does(
             return json.loads(result.stdout)
 
         assert (await ran("list")).stdout == "no webhooks\n"
-        made = await answer("add", it.url, "--event", "run.started", "--event", "phase.completed", "--json")
-        assert made["events"] == ["run.started", "phase.completed"]
-        assert (await ran("test", made["id"])).stdout.startswith("delivered (")
-        failed = await ran("test", made["id"])
+        webhook = await answer("add", it.url, "--event", "run.started", "--event", "phase.completed", "--json")
+        assert webhook["events"] == ["run.started", "phase.completed"]
+        assert (await ran("test", webhook["id"])).stdout.startswith("delivered (")
+        failed = await ran("test", webhook["id"])
         assert (failed.exit_code, failed.stdout.split(" (")[0]) == (1, "the receiver answered 500")
         run_id = await here.run("learnloop")
         await here.event(run_id)
-        [row] = await answer("deliveries", made["id"], "--json")
+        [row] = await answer("deliveries", webhook["id"], "--json")
         assert (await answer("delivery", row["id"]))["body"] == (await here.deliveries())[0].body
         for arguments in [
             ("redeliver", row["id"]),
-            ("replay", made["id"], run_id),
+            ("replay", webhook["id"], run_id),
             ("list",),
-            ("deliveries", made["id"]),
-            ("rotate-secret", made["id"], "--overlap-hours", "0"),
-            ("disable", made["id"]),
-            ("enable", made["id"]),
-            ("remove", made["id"]),
+            ("deliveries", webhook["id"]),
+            ("rotate-secret", webhook["id"], "--overlap-hours", "0"),
+            ("disable", webhook["id"]),
+            ("enable", webhook["id"]),
+            ("remove", webhook["id"]),
         ]:
             result = await ran(*arguments)
             assert result.exit_code == 0, result.output
-            assert made["secret"] not in result.stdout
+            assert webhook["secret"] not in result.stdout
             if arguments[0] in ("list", "deliveries"):
                 assert max(map(len, result.stdout.splitlines())) <= 80
-        refused = await ran("remove", made["id"])
+        refused = await ran("remove", webhook["id"])
         assert refused.exit_code == 1
-        assert f"There is no webhook '{made['id']}'" in refused.stderr
+        assert f"There is no webhook '{webhook['id']}'" in refused.stderr

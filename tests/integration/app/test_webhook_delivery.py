@@ -39,24 +39,24 @@ async def test_every_event_arrives_in_order_whatever_fails(database_url: str) ->
     async with stage(database_url) as here, faulty_receiver(_faults(SEED)) as receiver:
         endpoint = await here.endpoint(receiver.url)
         runs = [await here.run() for _ in range(5)]
-        told = {(run_id, await here.event(run_id, number=number)) for number in range(16) for run_id in runs}
+        events = {(run_id, await here.event(run_id, number=number)) for number in range(16) for run_id in runs}
         options: dict[str, Any] = {"timeout_s": 0.5, "visibility_timeout_s": 1.5, "retry_delays_s": (0.01,) * 40}
         here.dispatcher(**options)
         for _ in range(6):
             victim = here.dispatcher(**options)
-            seen = receiver.requests
-            await until(lambda: receiver.requests >= seen + 8 or not victim._sending)  # noqa: B023
+            requests_before = receiver.requests
+            await until(lambda: receiver.requests >= requests_before + 8 or not victim._sending)  # noqa: B023
             await victim.close(grace_s=0)
         rows = await here.settled(60)
         assert {row.state for row in rows} == {"delivered"}, SEED
-        assert {(row.run_id, row.event_seq) for row in rows} == told
+        assert {(row.run_id, row.event_seq) for row in rows} == events
         assert {arrival.id for arrival in receiver.accepted()} == {row.id for row in rows}, SEED
         bodies = {row.id: row.body.encode() for row in rows}
         assert all(arrival.raw == bodies[arrival.id] for arrival in receiver.arrivals)
         for arrival in receiver.arrivals:
             Webhook(endpoint.secret).verify(arrival.raw, arrival.headers)
         first: dict[str, list[int]] = defaultdict(list)
-        for body in (each.body for each in receiver.accepted()):
+        for body in (receipt.body for receipt in receiver.accepted()):
             if body["seq"] not in first[body["run_id"]]:
                 first[body["run_id"]].append(body["seq"])
         assert all(seqs == sorted(seqs) for seqs in first.values()), SEED
@@ -92,7 +92,7 @@ async def test_receivers_that_hang_hold_up_nobody_else(database_url: str) -> Non
         async def waiting() -> set[str | None]:
             return {row.endpoint_id for row in await here.deliveries() if row.state == "pending"}
 
-        await answered(waiting, lambda found: found == hanging, 60)
+        await answered(waiting, lambda endpoint_ids: endpoint_ids == hanging, 60)
         assert len(well.arrivals) == 100
         assert dead.hanging == 6  # two for each endpoint, not all five runs' firsts
 
@@ -123,18 +123,18 @@ async def test_the_table_of_retries_to_its_end_and_a_dead_letter_that_comes_back
         dispatcher.wake()
         [row] = await here.settled()
         assert (row.state, row.attempts) == ("delivered", 1)
-        assert [each.number for each in await here.attempts(row.id)] == list(range(1, 12))
+        assert [attempt.number for attempt in await here.attempts(row.id)] == list(range(1, 12))
         assert len({(arrival.id, arrival.raw) for arrival in it.arrivals}) == 1
         assert len(it.arrivals) == 11
 
 
 async def _noted(here: Stage, id: str, number: int) -> None:
-    """Until that attempt's outcome is saved."""
+    """Waits until that attempt's outcome is saved."""
 
     async def numbers() -> list[int]:
-        return [each.number for each in await here.attempts(id) if each.seconds is not None]
+        return [attempt.number for attempt in await here.attempts(id) if attempt.seconds is not None]
 
-    await answered(numbers, lambda found: number in found)
+    await answered(numbers, lambda listed: number in listed)
 
 
 async def test_a_receiver_that_asks_for_time_gets_it(database_url: str) -> None:
@@ -158,8 +158,8 @@ async def test_a_receiver_that_is_gone_is_not_asked_again(database_url: str) -> 
         rows = await here.settled()
         assert {row.state for row in rows} == {"failed"}
         assert it.requests <= 2  # the firsts of both runs may be on their way at once
-        shown = await here.shown(endpoint.row.id)
-        assert shown.disabled_reason == "the receiver answered 410: it wants no more"
+        disabled = await here.shown(endpoint.row.id)
+        assert disabled.disabled_reason == "the receiver answered 410: it wants no more"
         await here.event(first)
         assert len(await here.deliveries()) == 3
 
@@ -175,8 +175,8 @@ async def test_a_dispatcher_that_dies_leaves_a_trace_and_the_message_is_sent_aga
         assert (begun.seconds, begun.status, begun.error) == (None, None, None)
         here.dispatcher()
         [row] = await here.settled()
-        begun, done = await here.attempts()
-        assert (row.state, begun.seconds, done.number, done.status) == ("delivered", None, 2, 200)
+        begun, repeated = await here.attempts()
+        assert (row.state, begun.seconds, repeated.number, repeated.status) == ("delivered", None, 2, 200)
 
 
 async def test_a_message_that_kills_its_sender_is_given_up(database_url: str) -> None:
@@ -304,9 +304,9 @@ async def test_the_timestamp_is_the_attempts_own(database_url: str) -> None:
         await here.settled()
         first, second = (int(arrival.headers["webhook-timestamp"]) for arrival in it.arrivals)
         assert second > first
-        attempts = [(each.started_at.timestamp(), each.seconds or 0.0) for each in await here.attempts()]
-        for sent, (started, seconds) in zip((first, second), attempts, strict=True):
-            assert int(started) <= sent <= started + seconds + 1
+        attempts = [(attempt.started_at.timestamp(), attempt.seconds or 0.0) for attempt in await here.attempts()]
+        for sent_at, (started, seconds) in zip((first, second), attempts, strict=True):
+            assert int(started) <= sent_at <= started + seconds + 1
 
 
 async def test_an_endpoint_that_leads_inside_is_refused_when_it_is_sent_to(database_url: str) -> None:

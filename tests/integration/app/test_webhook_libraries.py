@@ -47,11 +47,11 @@ def _by_python(messages: Sequence[Message]) -> list[bool]:
 
 
 def _by_npm(directory: Path, messages: Sequence[Message]) -> list[bool]:
-    asked = json.dumps([asdict(message) for message in messages])
+    document = json.dumps([asdict(message) for message in messages])
     script = shutil.copy(_SCRIPT, directory)  # node looks for packages beside it
-    done = subprocess.run(["node", script], input=asked, capture_output=True, text=True, timeout=60, check=True)
-    found: list[bool] = json.loads(done.stdout)
-    return found
+    completed = subprocess.run(["node", script], input=document, capture_output=True, text=True, timeout=60, check=True)
+    verdicts: list[bool] = json.loads(completed.stdout)
+    return verdicts
 
 
 @pytest.fixture(scope="module")

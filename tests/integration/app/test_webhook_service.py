@@ -24,14 +24,14 @@ async def test_users_and_the_operator_hear_of_what_happens(data_dir: Path, datab
             allowed_private_hosts="127.0.0.0/8",
         )
         async with served(settings, ScriptedLoop()) as client, stage(database_url) as here:
-            made = (await client.post("/webhooks", json={"url": users.url})).json()
+            endpoint = (await client.post("/webhooks", json={"url": users.url})).json()
             run_id = await here.run("learnloop")
             for kind in (EventType.RUN_STARTED, EventType.ITERATION_COMPLETED):
                 await here.event(run_id, kind)
             await until(lambda: len(users.arrivals) == 2 and len(operators.arrivals) == 1)
-        assert [each.body["type"] for each in users.arrivals] == ["run.started", "iteration.completed"]
+        assert [arrival.body["type"] for arrival in users.arrivals] == ["run.started", "iteration.completed"]
         assert operators.arrivals[0].body["type"] == "iteration.completed"
-        Webhook(made["secret"]).verify(users.arrivals[1].raw, users.arrivals[1].headers)
+        Webhook(endpoint["secret"]).verify(users.arrivals[1].raw, users.arrivals[1].headers)
         Webhook(secret).verify(operators.arrivals[0].raw, operators.arrivals[0].headers)
 
 
@@ -46,7 +46,9 @@ async def test_an_admission_that_is_taken_back_holds_for_what_is_sent_later(data
 
             async def errors() -> list[str | None]:
                 whole = (await client.get(f"/webhooks/deliveries/{row.id}")).json()
-                return [each["error"] for each in whole["tries"]]
+                return [attempt["error"] for attempt in whole["tries"]]
 
-            await answered(errors, lambda found: found == ["the host '127.0.0.1' has an address that is not public"])
+            await answered(
+                errors, lambda messages: messages == ["the host '127.0.0.1' has an address that is not public"]
+            )
         assert users.requests == 0

@@ -18,8 +18,8 @@ async def turns(here: Stage) -> list[tuple[int | None, str, bool]]:
     """Number, state and turn of each delivery, in the order of events."""
     row = WebhookDelivery
     async with here.database() as tx:
-        found = await tx.execute(select(row.event_seq, row.state, row.is_next).order_by(row.event_seq))
-        return [(seq, state, is_next) for seq, state, is_next in found]
+        selected = await tx.execute(select(row.event_seq, row.state, row.is_next).order_by(row.event_seq))
+        return [(seq, state, is_next) for seq, state, is_next in selected]
 
 
 async def test_a_project_whose_receivers_hang_leaves_slots_for_the_others(database_url: str) -> None:

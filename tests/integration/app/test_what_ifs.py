@@ -46,16 +46,16 @@ async def _run(client: httpx.AsyncClient, **more: Any) -> str:
 
 async def _rollouts(client: httpx.AsyncClient, run_id: str, turns: int = 1, **query: Any) -> list[Any]:
     """Trajectories of at least that many turns."""
-    found = await client.get(f"/runs/{run_id}/trajectories", params={"limit": 200} | query)
-    return [each for each in found.raise_for_status().json()["items"] if each["turns"] >= turns]
+    response = await client.get(f"/runs/{run_id}/trajectories", params={"limit": 200} | query)
+    return [rollout for rollout in response.raise_for_status().json()["items"] if rollout["turns"] >= turns]
 
 
 async def _what_if(client: httpx.AsyncClient, trajectory_id: str, **request: Any) -> Any:
     posted = await client.post(f"/trajectories/{trajectory_id}/what-if", json=request)
     assert posted.status_code == 202, posted.text
-    found = await ended(client, posted.json()["evaluation_id"])
-    assert (found["status"], found["error"]) == ("completed", None)
-    return found
+    evaluation = await ended(client, posted.json()["evaluation_id"])
+    assert (evaluation["status"], evaluation["error"]) == ("completed", None)
+    return evaluation
 
 
 async def _continuations(client: httpx.AsyncClient, what_if: Any) -> list[Any]:
@@ -83,10 +83,10 @@ async def test_with_its_own_seed_every_kind_of_rollout_is_made_again(
         for kind in kinds:
             original = (await _rollouts(client, run_id, turns=2, **kind))[-1]
             turn = original["turns"]
-            found = await _what_if(client, original["id"], turn=turn, seed="own")
-            report = found["report"]["what_if"]
+            evaluation = await _what_if(client, original["id"], turn=turn, seed="own")
+            report = evaluation["report"]["what_if"]
             assert (report["prefix"], report["edited"]) == ("exact", False)
-            [again] = await _continuations(client, found)
+            [again] = await _continuations(client, evaluation)
             assert (again["kind"], again["run_id"]) == ("what_if", None)
             same = ("outcome", "score", "reward", "success", "turns", "step", "mode", "scenario_id")
             assert {name: again[name] for name in same} == {name: original[name] for name in same}
@@ -95,7 +95,7 @@ async def test_with_its_own_seed_every_kind_of_rollout_is_made_again(
             assert again["completion_tokens"] < original["completion_tokens"]  # only what was sampled anew is paid for
             [continued] = report["continuations"]
             assert (continued["turn"], continued["count"]) == (turn, 1)
-            assert [each["is_original"] for each in continued["next"]] == [True]
+            assert [next_step["is_original"] for next_step in continued["next"]] == [True]
 
 
 async def test_a_tool_result_is_edited_and_two_checkpoints_go_on(
@@ -108,42 +108,46 @@ async def test_a_tool_result_is_edited_and_two_checkpoints_go_on(
         call = messages[2]["tool_calls"][0]["id"]
         models = [{"model": "learnloop/tiny", "label": "base"}, {"model": f"{run_id}@2", "label": "trained"}]
         edit = {"tool_result": call, "content": "No emails."}
-        found = await _what_if(client, original["id"], turn=2, samples=3, edit=edit, models=models)
-        assert (found["total"], found["done"]) == (6, 6)
-        rows = await _continuations(client, found)
+        evaluation = await _what_if(client, original["id"], turn=2, samples=3, edit=edit, models=models)
+        assert (evaluation["total"], evaluation["done"]) == (6, 6)
+        rows = await _continuations(client, evaluation)
         for row in rows:
-            shown = await _messages(client, row["id"])
-            assert shown[:3] == messages[:3]
-            assert shown[3] == {**messages[3], "content": "No emails."}
-        report = found["report"]
-        assert [each["label"] for each in report["models"]] == ["base", "trained"]
+            conversation = await _messages(client, row["id"])
+            assert conversation[:3] == messages[:3]
+            assert conversation[3] == {**messages[3], "content": "No emails."}
+        report = evaluation["report"]
+        assert [model["label"] for model in report["models"]] == ["base", "trained"]
         assert report["what_if"]["edited"]
-        assert [(each["label"], each["count"]) for each in report["what_if"]["continuations"]] == [
+        assert [
+            (continuation["label"], continuation["count"]) for continuation in report["what_if"]["continuations"]
+        ] == [
             ("base", 3),
             ("trained", 3),
         ]
-        assert sum(each["count"] for each in report["what_if"]["continuations"][0]["next"]) == 3
+        assert sum(next_step["count"] for next_step in report["what_if"]["continuations"][0]["next"]) == 3
         listed = (await client.get(f"/trajectories/{original['id']}/what-ifs")).json()["items"]
-        assert [(each["evaluation_id"], each["edited"], each["turns"]) for each in listed] == [
-            (found["evaluation_id"], True, [2])
+        assert [(summary["evaluation_id"], summary["edited"], summary["turns"]) for summary in listed] == [
+            (evaluation["evaluation_id"], True, [2])
         ]
         assert (await client.get("/evaluations")).json()["items"] == []
         values = (await client.get(f"/trajectories/{original['id']}/turn-values")).json()
         assert values["values"] == []  # what was edited says nothing of the rollout's own turns
 
         # a continuation is continued, from its text and with its edit
-        longest = max(rows, key=lambda each: each["turns"])
+        longest = max(rows, key=lambda rollout: rollout["turns"])
         again = await _what_if(client, longest["id"], turn=longest["turns"], samples=1, edit={"append": "Be quick."})
         assert again["report"]["what_if"]["prefix"] == "rendered"
         [row] = await _continuations(client, again)
-        shown = await _messages(client, row["id"])
-        assert shown[:4] == [*messages[:3], {**messages[3], "content": "No emails."}]
-        added = [place for place, each in enumerate(shown) if each == {"role": "user", "content": "Be quick."}]
+        conversation = await _messages(client, row["id"])
+        assert conversation[:4] == [*messages[:3], {**messages[3], "content": "No emails."}]
+        added = [
+            index for index, message in enumerate(conversation) if message == {"role": "user", "content": "Be quick."}
+        ]
         assert len(added) == 1
         more = await _what_if(client, row["id"], turn=row["turns"], samples=1)
         [row] = await _continuations(client, more)
-        assert (await _messages(client, row["id"]))[: added[0] + 1] == shown[: added[0] + 1]
-        assert (await client.delete(f"/evaluations/{found['evaluation_id']}")).status_code == 200
+        assert (await _messages(client, row["id"]))[: added[0] + 1] == conversation[: added[0] + 1]
+        assert (await client.delete(f"/evaluations/{evaluation['evaluation_id']}")).status_code == 200
         assert (await client.get(f"/evaluations/{again['evaluation_id']}")).status_code == 404
         assert (await client.get(f"/evaluations/{more['evaluation_id']}")).status_code == 404
         assert (await client.get(f"/trajectories/{rows[0]['id']}")).status_code == 404
@@ -152,17 +156,17 @@ async def test_a_tool_result_is_edited_and_two_checkpoints_go_on(
 async def test_a_search_tells_the_values_of_turns(data_dir: Path, database_url: str, engine: EngineProcess) -> None:
     async with _service(data_dir, database_url, engine) as client:
         run_id = await _run(client)
-        original = max(await _rollouts(client, run_id), key=lambda each: each["turns"])
+        original = max(await _rollouts(client, run_id), key=lambda rollout: rollout["turns"])
         path = f"/trajectories/{original['id']}/turn-values"
         assert "nothing was continued" in (await client.get(path)).json()["text"]
         await _what_if(client, original["id"], search="all", samples=2)
         values = (await client.get(path)).json()
-        assert [(each["turn"], each["count"]) for each in values["values"]] == [
+        assert [(turn_value["turn"], turn_value["count"]) for turn_value in values["values"]] == [
             (turn, 2) for turn in range(1, original["turns"] + 1)
         ]
-        assert [each["turn"] for each in values["credits"]] == list(range(1, original["turns"] + 1))
-        found = await _what_if(client, original["id"], search="bisect", samples=3)
-        assert found["done"] <= found["total"]
+        assert [credit["turn"] for credit in values["credits"]] == list(range(1, original["turns"] + 1))
+        evaluation = await _what_if(client, original["id"], search="bisect", samples=3)
+        assert evaluation["done"] <= evaluation["total"]
         more = (await client.get(path)).json()["values"]
         assert more[0]["count"] == 5  # of both
 

@@ -59,9 +59,9 @@ async def _worker(data_dir: Path, **environment: str) -> AsyncIterator[asyncio.s
         await process.communicate()
 
 
-async def _until(client: httpx.AsyncClient, run_id: str, wanted: Callable[[Any], bool]) -> Any:
+async def _until(client: httpx.AsyncClient, run_id: str, is_wanted: Callable[[Any], bool]) -> Any:
     """The run once it is as wanted. A worker's first run imports ART, which takes a busy machine long."""
-    return await run_once(client, run_id, wanted, timeout_s=600)
+    return await run_once(client, run_id, is_wanted, timeout_s=600)
 
 
 async def _check_metrics(port: int, engine: str) -> None:
@@ -147,7 +147,7 @@ async def test_workers_drive_a_run_one_after_the_other(
     assert (run["status"], run["error"]) == ("completed", None)
     assert [point["iteration"] for point in run["iterations"]] == list(range(9))
     started = [event["data"] for event in events if event["type"] == "run.started"]
-    assert [each["epoch"] for each in started] == [1, 2]
+    assert [payload["epoch"] for payload in started] == [1, 2]
     assert started[0]["worker"] != started[1]["worker"]
     assert [event["type"] for event in events].count("run.released") == 1
     _check_traces(collector.spans(COLLECTOR), run_id)
@@ -156,6 +156,6 @@ async def test_workers_drive_a_run_one_after_the_other(
 async def test_a_worker_without_a_database_says_so(data_dir: Path) -> None:
     async with _worker(data_dir, **NO_ENGINE) as process:
         assert process.stderr is not None
-        said = (await process.stderr.read()).decode()
+        errors = (await process.stderr.read()).decode()
         assert await process.wait() == 1
-    assert "a worker needs DATABASE_URL" in said
+    assert "a worker needs DATABASE_URL" in errors

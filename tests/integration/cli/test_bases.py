@@ -29,7 +29,7 @@ def test_a_model_is_added_listed_and_removed(learnloop: Learnloop, tmp_path: Pat
 
 
 def test_bad_names_and_sources_are_refused_in_one_line(learnloop: Learnloop, tmp_path: Path) -> None:
-    for arguments, said in (
+    for arguments, message in (
         (("add", "../up", "."), "is no name for a base model"),
         (("add", "other"), "say where the model lies"),
         (("add", "mine", str(tmp_path)), "neither a config.json nor exactly one GGUF file"),
@@ -37,7 +37,7 @@ def test_bad_names_and_sources_are_refused_in_one_line(learnloop: Learnloop, tmp
     ):
         ran = learnloop("bases", *arguments, "--data-dir", str(tmp_path / "data"))
         assert (ran.exit_code, ran.stdout) == (1, "")
-        assert said in ran.stderr
+        assert message in ran.stderr
     assert list((tmp_path / "data").glob("bases/*")) == []
 
 
@@ -89,8 +89,8 @@ def test_a_hub_that_does_not_give_it_is_one_sentence_and_leaves_nothing(
     hub.gated.add("Some/Model-1B")
     assert "accept them at" in refused()
     monkeypatch.setenv("HF_TOKEN", "hf_of_someone_else")
-    assert "set HF_TOKEN to a token of that account" in (said := refused())
-    assert "hf_of_someone_else" not in said
+    assert "set HF_TOKEN to a token of that account" in (message := refused())
+    assert "hf_of_someone_else" not in message
     monkeypatch.delenv("HF_TOKEN")
     hub.gated.clear()
     hub.cut_off.add("model.safetensors")
@@ -104,7 +104,7 @@ def test_a_hub_that_does_not_give_it_is_one_sentence_and_leaves_nothing(
 
 
 def _severities(base: dict[str, Any]) -> dict[str, str]:
-    return {each["name"]: each["severity"] for each in base["report"]["findings"]}
+    return {finding["name"]: finding["severity"] for finding in base["report"]["findings"]}
 
 
 @pytest.mark.long
@@ -122,7 +122,9 @@ def test_what_is_added_is_examined_mended_and_asked_for_calls(learnloop: Learnlo
         **dict.fromkeys(("stop tokens added", "marks"), "note"),
         "calls": "warning",
     }
-    assert [each["calls"] + each["malformed"] + each["no_call"] for each in counted["report"]["probe"]] == [2] * 3
+    assert [counts["calls"] + counts["malformed"] + counts["no_call"] for counts in counted["report"]["probe"]] == [
+        2
+    ] * 3
     assert (counted["tool_format"], counted["fault"]) == (None, None)
     assert "warning: calls" in learnloop("bases", "list", *where).stdout
     [again] = learnloop("bases", "check", "mine", "--prompts", "0", *where, "--json").json
@@ -140,7 +142,7 @@ def test_a_configured_base_is_examined_where_it_is(
     monkeypatch.setenv("LEARNLOOP_ENGINE_BASE_MODELS", f"good={good},bad={bad}")
     where = ("--prompts", "0", "--data-dir", str(tmp_path / "data"))
     ran = learnloop("bases", "check", "good", *where, "--json")
-    assert (ran.exit_code, [each["name"] for each in ran.json]) == (0, ["good"])
+    assert (ran.exit_code, [examined["name"] for examined in ran.json]) == (0, ["good"])
     assert _severities(ran.json[0])["marks"] == "warning"
     assert sorted((path.name, path.stat().st_mtime_ns) for path in good.iterdir()) == before
     both = learnloop("bases", "check", *where)

@@ -23,14 +23,14 @@ def _document(environment: str, seed: int, sampled: float) -> dict[str, Any]:
 @pytest.mark.parametrize(("rises", "reached"), [((0.125, 0.375), True), ((0.125, 0.25), False)])
 def test_the_goal_of_the_sales_agent_is_for_sampled_success(rises: tuple[float, float], reached: bool) -> None:
     documents = [_document("sales_email", seed, rise) for seed, rise in enumerate(rises)]
-    found = summary(documents)
-    assert found["seeds"] == [0, 1]
-    assert found["sampled"]["rises"] == list(rises)
-    assert (found["sampled"]["goal"], found["sampled"]["reached"]) == (0.25, reached)
-    assert "greedy" not in found
+    figures = summary(documents)
+    assert figures["seeds"] == [0, 1]
+    assert figures["sampled"]["rises"] == list(rises)
+    assert (figures["sampled"]["goal"], figures["sampled"]["reached"]) == (0.25, reached)
+    assert "greedy" not in figures
 
 
 def test_the_email_agent_has_a_goal_for_both_modes() -> None:
-    found = summary([_document("email_search", 0, 0.5)])
-    assert [found[mode]["reached"] for mode in ("sampled", "greedy")] == [True, False]
-    assert found["sampled"]["spread"] == 0.0
+    figures = summary([_document("email_search", 0, 0.5)])
+    assert [figures[mode]["reached"] for mode in ("sampled", "greedy")] == [True, False]
+    assert figures["sampled"]["spread"] == 0.0

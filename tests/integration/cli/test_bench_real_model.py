@@ -24,21 +24,21 @@ def test_each_arm_answers_the_test_questions(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(held_out, "PROMISING", 0.0)
     settings = with_given(Settings(), {**CHECK, "iterations": 2})
     what = Measurement(tmp_path / "data", TINY_NAME, settings, "cpu", 1, tmp_path / "read", share=2.0)
-    found = {each["arm"]: each for each in measure(what, Workers.named("1"), ARMS, [0], lambda _: None)}
-    assert {arm: each.get("error") for arm, each in found.items()} == dict.fromkeys(ARMS)
-    for arm, each in found.items():
-        assert {mode: each["held_out"][mode]["rollouts"] for mode in MODES} == {"greedy": 3, "sampled": 3}
+    by_arm = {measured["arm"]: measured for measured in measure(what, Workers.named("1"), ARMS, [0], lambda _: None)}
+    assert {arm: measured.get("error") for arm, measured in by_arm.items()} == dict.fromkeys(ARMS)
+    for arm, measured in by_arm.items():
+        assert {mode: measured["held_out"][mode]["rollouts"] for mode in MODES} == {"greedy": 3, "sampled": 3}
         text = (tmp_path / "read" / f"{arm}-0.md").read_text()
         assert text.count("\n## ") == 2
-    assert found[PROMPTED]["training"] is None
-    assert [row["iteration"] for row in found[WARM_START]["training"]["iterations"]] == [0, 1]
-    assert found[WARM_START]["training"]["k3"] is None
+    assert by_arm[PROMPTED]["training"] is None
+    assert [row["iteration"] for row in by_arm[WARM_START]["training"]["iterations"]] == [0, 1]
+    assert by_arm[WARM_START]["training"]["k3"] is None
     for arm in (GRPO, GRPO_ONLY):
-        rows = found[arm]["training"]["iterations"]
+        rows = by_arm[arm]["training"]["iterations"]
         saved = [row["saved_s"] for row in rows if row["success"] is not None]
         assert (len(saved), saved) == (2, sorted(saved))
-        assert [each["saved_s"] for each in found[arm]["time_to_share"]] == saved
-    assert table(list(found.values()), ARMS).row_count == len(ARMS) * len(MODES)
+        assert [time_row["saved_s"] for time_row in by_arm[arm]["time_to_share"]] == saved
+    assert table(list(by_arm.values()), ARMS).row_count == len(ARMS) * len(MODES)
 
 
 def test_workers_are_named_as_the_engine_starts_them() -> None:
@@ -60,8 +60,8 @@ def test_what_is_not_given_is_left_to_the_service() -> None:
 
 
 def test_what_is_given_reaches_the_service() -> None:
-    given = {"inbox": "mail@1", "iterations": 45, "groups": 16, "learning_rate": 1e-4, "max_completion_tokens": 128}
-    settings = with_given(Settings(), {**given, "rollouts": None})
+    options = {"inbox": "mail@1", "iterations": 45, "groups": 16, "learning_rate": 1e-4, "max_completion_tokens": 128}
+    settings = with_given(Settings(), {**options, "rollouts": None})
     request = LearnLoopRequest.model_validate(learn_loop(GRPO_ONLY, "other", settings, 0, staleness=1))
     assert (request.iterations, request.groups_per_iteration, request.learning_rate) == (45, 16, 1e-4)
     assert request.environment.config == {"inbox": "mail@1"}
@@ -73,8 +73,8 @@ def test_what_is_given_reaches_the_service() -> None:
 
 def test_the_k3_estimate_is_that_of_the_last_iterations_and_the_highest() -> None:
     rows: list[dict[str, Any]] = [{"k3": value} for value in (None, 0.5, 0.1, 0.1, 0.1, 0.1, 0.1)]
-    found = k3(rows)
-    assert (found["last"], found["highest"], found["iterations"]) == (pytest.approx(0.1), 0.5, 6)
+    estimate = k3(rows)
+    assert (estimate["last"], estimate["highest"], estimate["iterations"]) == (pytest.approx(0.1), 0.5, 6)
     assert k3([{"k3": None}]) is None
 
 
@@ -82,13 +82,13 @@ def test_shares_are_those_of_the_rollouts() -> None:
     answered = {"outcome": {"turns": 3, "finish": "answered"}}
     prose = {"outcome": {"turns": 0, "finish": "malformed"}}
     no_such_tool = {"outcome": {"turns": 1, "finish": "malformed"}}
-    found = figures_of(_reported(0.5), [answered, prose, no_such_tool, answered])
-    assert (found["called_a_tool"], found["malformed"]) == (0.75, 0.5)
+    figures = figures_of(_reported(0.5), [answered, prose, no_such_tool, answered])
+    assert (figures["called_a_tool"], figures["malformed"]) == (0.75, 0.5)
 
 
 def test_seeds_are_summed_up_in_a_row_of_their_own() -> None:
     outcomes = [{"outcome": {"turns": 1, "finish": "answered"}}]
-    found = [
+    results = [
         {
             "arm": arm,
             "seed": seed,
@@ -98,8 +98,8 @@ def test_seeds_are_summed_up_in_a_row_of_their_own() -> None:
         for arm in ARMS
         for seed, success in enumerate((0.25, 0.75))
     ]
-    shown = table(found, ARMS)
-    successes = list(shown.columns[3].cells)
+    printed_table = table(results, ARMS)
+    successes = list(printed_table.columns[3].cells)
     assert successes[:3] == ["25.0% [20.0%, 30.0%]", "75.0% [70.0%, 80.0%]", "50.0% +- 35.4%"]
     assert len(successes) == 3 * len(ARMS) * len(MODES)
 
@@ -128,6 +128,6 @@ def test_a_transcript_has_the_question_the_calls_and_the_verdict() -> None:
 
 
 def _reported(success: float) -> dict[str, Any]:
-    """As a report has a model."""
+    """A model's part of a report."""
     interval = {"mean": success, "low": success - 0.05, "high": success + 0.05}
     return {"success": interval, "reward": interval, "turns": interval, "difference": {}, "errors": {}, "rollouts": 1}

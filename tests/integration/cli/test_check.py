@@ -30,7 +30,7 @@ def test_what_is_known_of_the_sales_agent(learnloop: Learnloop, small: list[str]
     """Its success asks for names and citations, not for an email that says something; docs/environments.md says so."""
     ran = learnloop("check", "environment", "sales_email", "--json", *small)
     assert (ran.exit_code, ran.json["broken"]) == (1, True)
-    [failed] = [each for each in ran.json["findings"] if each["state"] == "failed"]
+    [failed] = [finding for finding in ran.json["findings"] if finding["state"] == "failed"]
     assert failed["name"] == "cheating"
     assert failed["said"].startswith("the agent that calls get_relevant_context with every id solves 100%")
 
@@ -63,10 +63,10 @@ def test_what_an_environment_lacks_is_found(
     monkeypatch.setenv("LEARNLOOP_ENVIRONMENT_COMMANDS", "false")
     monkeypatch.setenv("LEARNLOOP_ENVIRONMENT_HOSTS", "127.0.0.1")
     monkeypatch.setenv("LEARNLOOP_ALLOWED_PRIVATE_HOSTS", "127.0.0.0/8")
-    config, found = ELSEWHERE[name]
+    config, expected = ELSEWHERE[name]
     ran = learnloop("check", "environment", name, "--config", json.dumps(config), "--json", *small)
     assert ran.exit_code in (0, 1), ran.stderr
-    assert [each["name"] for each in ran.json["findings"] if each["state"] != "ok"] == [found]
+    assert [finding["name"] for finding in ran.json["findings"] if finding["state"] != "ok"] == [expected]
 
 
 @pytest.mark.parametrize(

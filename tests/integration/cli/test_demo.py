@@ -30,8 +30,8 @@ def test_the_report_fits_80_columns_and_a_pipe(service: ScriptedService) -> None
     assert "\x1b" not in report
     assert max(map(len, report.splitlines())) <= 100
     assert "+50" in report
-    said = " ".join(report.split())
-    assert "Learned: held-out success rose from 25% to 75%, +50 points" in said
+    text = " ".join(report.split())
+    assert "Learned: held-out success rose from 25% to 75%, +50 points" in text
     assert report.count("wrong") == report.count("right") == 3
     assert "/trajectories/trajectory-1" in report
     assert report.endswith("\n  demo/report.html\n")
@@ -49,6 +49,6 @@ def test_an_environment_without_a_demo_is_introduced_by_its_name() -> None:
 
 
 def test_the_length_of_a_demo_is_the_environments(learnloop: Learnloop) -> None:
-    shown = " ".join(learnloop("demo", "--help").stdout.replace("│", " ").split())
-    assert "[default: depends on the environment]" in shown
+    help_text = " ".join(learnloop("demo", "--help").stdout.replace("│", " ").split())
+    assert "[default: depends on the environment]" in help_text
     assert all(demo_job(name).iterations >= 1 for name in ("email_search", "chess"))

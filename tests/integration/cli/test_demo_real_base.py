@@ -34,12 +34,12 @@ def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_gpu")
 def test_without_a_gpu_it_says_what_it_needs_and_does_nothing(learnloop: Learnloop, base: Path, tmp_path: Path) -> None:
     ran = learnloop("demo", "--base-model", str(base), "--data-dir", str(tmp_path / "demo"))
-    said = " ".join(ran.stderr.split())
+    text = " ".join(ran.stderr.split())
     assert ran.exit_code == 1
-    assert "no GPU was found" in said
-    assert "GB of memory" in said
-    assert "million parameters, all weights trained" in said
-    assert "--device cpu" in said
+    assert "no GPU was found" in text
+    assert "GB of memory" in text
+    assert "million parameters, all weights trained" in text
+    assert "--device cpu" in text
     assert not (tmp_path / "demo").exists()
 
 
@@ -67,8 +67,8 @@ def test_what_cannot_be_is_refused_in_one_line(learnloop: Learnloop, base: Path,
 
 def test_the_request_asks_all_test_questions_and_leaves_other_settings_to_the_service() -> None:
     real = RealBase("other", OwnData("demo-mail@1", 60, 14), {})
-    given = {"environment": {"name": "email_search"}, "iterations": None, "seed": 3}
-    request = LearnLoopRequest.model_validate(real.request(given))
+    options = {"environment": {"name": "email_search"}, "iterations": None, "seed": 3}
+    request = LearnLoopRequest.model_validate(real.request(options))
     assert request.model_fields_set == {"environment", "model", "seed", "evaluation"}
     assert request.evaluation.model_dump(exclude_unset=True) == {"test_scenarios": 14}
     assert request.environment.config == {"inbox": "demo-mail@1"}
@@ -76,22 +76,22 @@ def test_the_request_asks_all_test_questions_and_leaves_other_settings_to_the_se
 
 
 def test_changed_files_are_another_base_model(base: Path, tmp_path: Path) -> None:
-    found = find_base(str(base), tmp_path / "demo", tmp_path / "usual")
-    assert found.name.startswith("some-base-")
-    shutil.copytree(base, place_of_added(tmp_path / "demo", found.name))
+    model = find_base(str(base), tmp_path / "demo", tmp_path / "usual")
+    assert model.name.startswith("some-base-")
+    shutil.copytree(base, place_of_added(tmp_path / "demo", model.name))
     assert find_base(str(base), tmp_path / "demo", tmp_path / "usual").is_added
-    assert find_base(found.name, tmp_path / "demo", tmp_path / "usual").is_added
+    assert find_base(model.name, tmp_path / "demo", tmp_path / "usual").is_added
     (base / "config.json").write_text((base / "config.json").read_text() + "\n")
     changed = find_base(str(base), tmp_path / "demo", tmp_path / "usual")
-    assert (changed.is_added, changed.name == found.name) == (False, False)
+    assert (changed.is_added, changed.name == model.name) == (False, False)
 
 
 def test_names_are_those_of_the_usual_data_directory_and_of_the_hub(base: Path, tmp_path: Path) -> None:
     shutil.copytree(base, place_of_added(tmp_path / "usual", "mine"))
-    found = find_base("mine", tmp_path / "demo", tmp_path / "usual")
-    assert (found.source, found.is_added) == (place_of_added(tmp_path / "usual", "mine"), False)
-    found = find_base("Some/Model-1B", tmp_path / "demo", tmp_path / "usual")
-    assert (found.hub_id, found.name, found.source) == ("Some/Model-1B", "some-model-1b", None)
+    model = find_base("mine", tmp_path / "demo", tmp_path / "usual")
+    assert (model.source, model.is_added) == (place_of_added(tmp_path / "usual", "mine"), False)
+    model = find_base("Some/Model-1B", tmp_path / "demo", tmp_path / "usual")
+    assert (model.hub_id, model.name, model.source) == ("Some/Model-1B", "some-model-1b", None)
 
 
 @pytest.mark.long
@@ -105,9 +105,9 @@ def test_a_model_of_the_hub_is_downloaded_and_added(
         add_found(find_base("some/model-1b", settings.data_dir, tmp_path / "usual"), settings)
         assert base_model_fault(place_of_added(settings.data_dir, "some-model-1b")) is None
         assert not any("README.md" in request for request in hub.requests)
-        asked = len(hub.requests)
-        found = find_base("some/model-1b", settings.data_dir, tmp_path / "usual")
-        add_found(found, settings)
-        assert (found.is_added, len(hub.requests)) == (True, asked)
+        request_count = len(hub.requests)
+        model = find_base("some/model-1b", settings.data_dir, tmp_path / "usual")
+        add_found(model, settings)
+        assert (model.is_added, len(hub.requests)) == (True, request_count)
         with pytest.raises(Failure, match="has no model some/other"):
             add_found(find_base("some/other", settings.data_dir, tmp_path / "usual"), settings)

@@ -59,19 +59,19 @@ def _fates(seed: int) -> list[list[str]]:
 async def test_the_market_simulator_answers_the_emails_that_were_shown(shown: Shown) -> None:
     first = (await shown.feedback("simulate", "--seed", "4", "--json")).json
     assert first["source"] == "market simulator"
-    assert [each["trajectory_id"] for each in first["emails"]] == shown.written
-    assert [each["outcome"] for each in first["emails"]] == [fate[-1] for fate in _fates(4)]
+    assert [email_row["trajectory_id"] for email_row in first["emails"]] == shown.written
+    assert [email_row["outcome"] for email_row in first["emails"]] == [fate[-1] for fate in _fates(4)]
     assert (first["accepted"], first["rejected"]) == (sum(map(len, _fates(4))), [])
-    kept = (await shown.feedback("list", "--json")).json
-    assert {each["source"] for each in kept} == {"simulator"}
+    events = (await shown.feedback("list", "--json")).json
+    assert {event["source"] for event in events} == {"simulator"}
     for id, fate in zip(shown.written, _fates(4), strict=True):
-        assert {each["type"] for each in kept if each["trajectory_id"] == id} == set(fate)
+        assert {event["type"] for event in events if event["trajectory_id"] == id} == set(fate)
 
 
 async def test_to_simulate_twice_adds_nothing(shown: Shown) -> None:
-    sent = (await shown.feedback("simulate", "--json")).json["accepted"]
+    accepted_count = (await shown.feedback("simulate", "--json")).json["accepted"]
     again = (await shown.feedback("simulate", "--json")).json
-    assert (again["accepted"], again["duplicates"]) == (0, sent)
+    assert (again["accepted"], again["duplicates"]) == (0, accepted_count)
 
 
 async def test_invented_figures_are_titled_so_in_80_columns(shown: Shown) -> None:
@@ -102,8 +102,8 @@ async def test_feedback_on_a_session(shown: Shown) -> None:
         return await asyncio.to_thread(shown.learnloop, "feedback", *arguments)
 
     assert (await ran("list", *on)).stdout == "no feedback\n"
-    sent = ("send", "thumbs_down", *on, "--comment", "The wrong [bold]invoice.", "--event-id", "ticket-7")
-    assert [(await ran(*sent)).stdout for _ in range(2)] == ["stored\n", "already known\n"]
+    send_arguments = ("send", "thumbs_down", *on, "--comment", "The wrong [bold]invoice.", "--event-id", "ticket-7")
+    assert [(await ran(*send_arguments)).stdout for _ in range(2)] == ["stored\n", "already known\n"]
     assert re.search(r"thumbs_down +1\.00 +- +The wrong \[bold\]invoice\.", (await ran("list", *on)).stdout)
     assert "give either RUN_ID or --session" in (await ran("list", shown.run_id, *on)).stderr
     assert "comment is only allowed for" in (await ran("send", "sent", *on, "--comment", "Why?")).stderr

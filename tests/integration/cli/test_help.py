@@ -42,7 +42,7 @@ def test_the_help_has_the_commands_in_five_panels(learnloop: Learnloop) -> None:
 
 
 def test_a_command_keeps_its_old_name_which_is_not_listed(learnloop: Learnloop) -> None:
-    shown = learnloop("promotions", "--help").stdout
-    assert "Take a promoted name away" in shown
-    assert learnloop("deployments", "--help").stdout.splitlines()[2:] == shown.splitlines()[2:]
+    help_text = learnloop("promotions", "--help").stdout
+    assert "Take a promoted name away" in help_text
+    assert learnloop("deployments", "--help").stdout.splitlines()[2:] == help_text.splitlines()[2:]
     assert "deployments" not in learnloop("--help").stdout

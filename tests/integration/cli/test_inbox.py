@@ -10,15 +10,15 @@ from tests.integration.cli.conftest import Learnloop
 
 
 def test_a_made_inbox_can_be_learned_from(learnloop: Learnloop, tmp_path: Path) -> None:
-    made = learnloop("inbox", "make", "acme", "--worlds", "12", "--data-dir", str(tmp_path), "--json").json
-    assert made["questions"] == 12
-    assert learnloop("inbox", "stats", "acme", "--data-dir", str(tmp_path), "--json").json["emails"] == made["emails"]
+    inbox = learnloop("inbox", "make", "acme", "--worlds", "12", "--data-dir", str(tmp_path), "--json").json
+    assert inbox["questions"] == 12
+    assert learnloop("inbox", "stats", "acme", "--data-dir", str(tmp_path), "--json").json["emails"] == inbox["emails"]
     environment = build({"inbox": "acme"}, tmp_path)
     (scenario,) = environment.scenarios("train", 1, seed=0)
     assert environment.scenarios("validation", 1, seed=0)
     assert environment.scenarios("test", 1, seed=0)
     environment.close()
-    rows = [json.loads(line) for line in Path(made["questions_path"]).read_text().splitlines()]
+    rows = [json.loads(line) for line in Path(inbox["questions_path"]).read_text().splitlines()]
     assert scenario.task["question"] in [row["question"] for row in rows]
 
 
@@ -65,8 +65,8 @@ def test_a_bad_setting_is_said(learnloop: Learnloop, monkeypatch: pytest.MonkeyP
 
 
 def test_the_sources_of_questions_are_checked(learnloop: Learnloop, tmp_path: Path) -> None:
-    made = learnloop("inbox", "make", "acme", "--worlds", "1", "--data-dir", str(tmp_path), "--json").json
-    questions = Path(made["questions_path"])
+    inbox = learnloop("inbox", "make", "acme", "--worlds", "1", "--data-dir", str(tmp_path), "--json").json
+    questions = Path(inbox["questions_path"])
     row = json.loads(questions.read_text())
     assert (
         sum(learnloop("inbox", "stats", "acme", "--data-dir", str(tmp_path), "--json").json["questions"].values()) == 1

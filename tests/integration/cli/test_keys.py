@@ -45,33 +45,34 @@ async def test_keys_from_the_first_to_its_revocation(
 
         monkeypatch.setenv("LEARNLOOP_API_KEY", operator)
         arguments = ("keys", "create", "--name", "ci", "--project", "mail", "--scope", "read", "--expires-days", "3")
-        made = (await asyncio.to_thread(learnloop, *arguments, "--url", url, "--json")).json
-        assert (made["project"], made["scopes"]) == ("mail", ["read"])
-        mail = bearer(made["key"])
+        created = (await asyncio.to_thread(learnloop, *arguments, "--url", url, "--json")).json
+        assert (created["project"], created["scopes"]) == ("mail", ["read"])
+        mail = bearer(created["key"])
         assert (await service.client.get("/runs", headers=mail)).status_code == 200
 
-        ended = await asyncio.to_thread(learnloop, "keys", "revoke", made["id"], "--url", url)
-        assert ended.stdout == f"key {made['id']} (ci) is revoked\n"
+        ended = await asyncio.to_thread(learnloop, "keys", "revoke", created["id"], "--url", url)
+        assert ended.stdout == f"key {created['id']} (ci) is revoked\n"
         listed = await asyncio.to_thread(learnloop, "keys", "list", "--url", url)
         assert "revoked" in listed.stdout
-        assert made["key"][:11] in listed.stdout
-        assert made["key"] not in listed.stdout
+        assert created["key"][:11] in listed.stdout
+        assert created["key"] not in listed.stdout
 
         monkeypatch.setenv("LEARNLOOP_API_KEY", OPERATOR_KEY)
         names = [
-            each["name"] for each in (await asyncio.to_thread(learnloop, "keys", "list", "--url", url, "--json")).json
+            key_row["name"]
+            for key_row in (await asyncio.to_thread(learnloop, "keys", "list", "--url", url, "--json")).json
         ]
         assert names == ["ci", "first"]
 
 
 def test_the_first_key_of_an_embedded_database(data_dir: Path) -> None:
-    made = _bootstrap(data_dir, "--json")
-    assert made.returncode == 0, made.stderr
-    key = json.loads(made.stdout)
+    created = _bootstrap(data_dir, "--json")
+    assert created.returncode == 0, created.stderr
+    key = json.loads(created.stdout)
     assert (key["project"], key["scopes"]) == ("*", ["operator", "read", "write"])
-    held = DataDirectory(data_dir)
+    directory = DataDirectory(data_dir)
     running = _bootstrap(data_dir)
-    held.release()
+    directory.release()
     assert running.returncode == 1
     assert "LEARNLOOP_OPERATOR_KEY" in running.stderr
 

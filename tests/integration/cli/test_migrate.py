@@ -35,8 +35,10 @@ def test_an_empty_database_gets_the_schema_and_a_second_call_changes_nothing(
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", empty)
     for _ in range(2):
-        done = learnloop("migrate")
-        assert (done.exit_code, done.stdout) == (0, "the database has the schema of this version\n"), done.stderr
+        migrated = learnloop("migrate")
+        assert (migrated.exit_code, migrated.stdout) == (0, "the database has the schema of this version\n"), (
+            migrated.stderr
+        )
     with psycopg.connect(empty) as connection:
         assert connection.execute("SELECT count(*) FROM run").fetchone() == (0,)
 
@@ -66,7 +68,7 @@ def test_a_database_that_is_down_is_named_with_what_to_do(
     monkeypatch.setenv("DATABASE_URL", "postgresql://somebody@127.0.0.1:9/learnloop")
     refused = learnloop("migrate")
     assert refused.exit_code == 1
-    (line,) = [each for each in refused.stderr.splitlines() if each.startswith("learnloop:")]
+    (line,) = [text_line for text_line in refused.stderr.splitlines() if text_line.startswith("learnloop:")]
     assert "127.0.0.1" in line
     assert "Connection refused; start it, or correct DATABASE_URL" in line
     assert "Errno" not in line

@@ -81,18 +81,18 @@ def command(folder: Path) -> list[str]:
     return [(folder.parent / "python").read_text(), "main.py"]
 
 
-async def done(folder: Path, *scripts: Sequence[Reply]) -> tuple[list[dict[str, Any]], set[str], str]:
+async def worked_through(folder: Path, *scripts: Sequence[Reply]) -> tuple[list[dict[str, Any]], set[str], str]:
     """Have one process do a task for each script: what the model says, the last reply for ever. Returns the outcomes,
     the hosts that it looked up or connected to, and what it wrote to stderr."""
-    guard, seen = folder.parent / "guard", folder.parent / "seen"
+    guard, hosts_file = folder.parent / "guard", folder.parent / "seen"
     guard.mkdir(exist_ok=True)
     (guard / "sitecustomize.py").write_text(GUARD)
     tasks = [{**TASK, "question": f"{number}. {TASK['question']}"} for number in range(len(scripts))]
 
-    async def say(asked: Mapping[str, Any]) -> Reply:
-        [question] = [message["content"] for message in asked["messages"] if message["role"] == "user"][:1]
+    async def say(request: Mapping[str, Any]) -> Reply:
+        [question] = [message["content"] for message in request["messages"] if message["role"] == "user"][:1]
         script = scripts[int(question.partition(".")[0])]
-        turn: int = sum(message["role"] == "assistant" for message in asked["messages"])
+        turn: int = sum(message["role"] == "assistant" for message in request["messages"])
         return script[min(turn, len(script) - 1)]
 
     async with scripted_chat(say) as chat:
@@ -100,18 +100,22 @@ async def done(folder: Path, *scripts: Sequence[Reply]) -> tuple[list[dict[str, 
         process = await asyncio.create_subprocess_exec(
             *command(folder), cwd=folder,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(guard), "SEEN": str(seen)},
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(guard), "SEEN": str(hosts_file)},
         )  # fmt: skip
         lines = [json.dumps({**variables, "LEARNLOOP_TASK": json.dumps(task)}) for task in tasks]
         stdout, stderr = await process.communicate("".join(f"{line}\n" for line in lines).encode())
-    assert {asked["model"] for asked in chat.requests} <= {"office@0"}
-    return [json.loads(each) for each in stdout.splitlines()], set(seen.read_text().split()), stderr.decode()
+    assert {request["model"] for request in chat.requests} <= {"office@0"}
+    return (
+        [json.loads(outcome) for outcome in stdout.splitlines()],
+        set(hosts_file.read_text().split()),
+        stderr.decode(),
+    )
 
 
 async def test_an_agent_does_its_tasks_and_reaches_no_other_host(folder: Path) -> None:
     """What a bad model says is a reward of 0 and no failure, and a task has nothing of the one before."""
-    outcomes, hosts, stderr = await done(folder, GOOD, *BAD, GOOD)
-    rewards = [pytest.approx(sum(each["parts"].values())) for each in outcomes]
+    outcomes, hosts, stderr = await worked_through(folder, GOOD, *BAD, GOOD)
+    rewards = [pytest.approx(sum(outcome["parts"].values())) for outcome in outcomes]
     assert rewards == [1.0, *[0.0] * len(BAD), 1.0], stderr
     assert hosts == {"127.0.0.1"}
 
@@ -122,7 +126,7 @@ async def test_a_bug_of_the_agent_is_no_reward(folder: Path) -> None:
         mail.read_text().replace("def begin() -> None:", "def begin() -> None:\n    raise KeyError('mine')")
     )
     (folder.parent / "seen").touch()
-    outcomes, _, stderr = await done(folder, GOOD)
+    outcomes, _, stderr = await worked_through(folder, GOOD)
     assert outcomes == []
     assert last_line(stderr) == "KeyError: 'mine'"
 
@@ -154,7 +158,7 @@ def test_a_new_agent_is_trained_on_the_tiny_base(folder: Path, tiny: Service) ->
     assert (run["status"], run["progress"]["failures"]) == ("completed", None), run["error"]
     rows = list(tiny.trajectories(run["run_id"], kind="train"))
     assert len(rows) == 4
-    assert all(each["turns"] > 0 and 0 <= each["reward"] <= 1 for each in rows)
+    assert all(row["turns"] > 0 and 0 <= row["reward"] <= 1 for row in rows)
 
 
 @pytest.mark.parametrize("folder", [Sdk.OPENAI_AGENTS], indirect=True)
@@ -162,7 +166,7 @@ async def test_the_agents_sdk_sends_traces_unless_they_are_switched_off(folder: 
     """Without the template's line the test of hosts fails."""
     agent = folder / "agent.py"
     agent.write_text(agent.read_text().replace("set_tracing_disabled(True)", ""))
-    _, hosts, _ = await done(folder, GOOD)
+    _, hosts, _ = await worked_through(folder, GOOD)
     assert hosts == {"127.0.0.1", "api.openai.com"}
 
 
@@ -175,7 +179,7 @@ def test_the_folder_has_thirty_tasks_that_its_inbox_answers(learnloop: Learnloop
     environment = build(request["environment"]["config"], tmp_path)
     mails = {mail["id"]: mail for mail in json.loads(written["inbox.json"])}
     for split, count in COUNTS.items():
-        tasks = [each.task for each in environment.scenarios(split, count, seed=0)]
+        tasks = [scenario.task for scenario in environment.scenarios(split, count, seed=0)]
         assert len({task["question"] for task in tasks}) == count
         for task in tasks:
             assert task["answer"] in mails[task["source"]]["body"]

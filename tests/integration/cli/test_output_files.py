@@ -19,16 +19,16 @@ _FILES_BY_ARGUMENT = {"new environment", "new backend", "new agent", "data tasks
 
 
 def _commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    for each, found in getattr(command, "commands", {}).items():
-        yield f"{name}{each}", found
-        yield from _commands(found, f"{name}{each} ")
+    for part, subcommand in getattr(command, "commands", {}).items():
+        yield f"{name}{part}", subcommand
+        yield from _commands(subcommand, f"{name}{part} ")
 
 
 def test_every_command_that_prints_a_result_has_it() -> None:
     lacking = {
         name
         for name, command in _commands(typer.main.get_command(app))
-        if not hasattr(command, "commands") and not any("--output" in each.opts for each in command.params)
+        if not hasattr(command, "commands") and not any("--output" in parameter.opts for parameter in command.params)
     }
     assert lacking == _MESSAGES_ONLY | _PROCESSES | _FILES_BY_ARGUMENT
 

@@ -25,13 +25,13 @@ async def _pipeline(step: str, document: Any, directory: Path, client: httpx.Asy
     arguments = ["pipeline", step, "--config", str(file), "--url", str(client.base_url), "--data-dir", str(directory)]
     result = await asyncio.to_thread(CliRunner().invoke, app, [*arguments, "--json"])
     # The service's log is in between: here it is in this process.
-    found = result.stdout[result.stdout.index("[\n") :] if "[\n" in result.stdout else "[]"
-    return Ran(result.exit_code, found, result.stderr)
+    printed = result.stdout[result.stdout.index("[\n") :] if "[\n" in result.stdout else "[]"
+    return Ran(result.exit_code, printed, result.stderr)
 
 
 def _skipped(ran: Ran) -> dict[str, bool]:
     assert ran.exit_code == 0, ran.stderr
-    return {each["step"]: each["skipped"] for each in ran.json}
+    return {step_result["step"]: step_result["skipped"] for step_result in ran.json}
 
 
 async def _runs(client: httpx.AsyncClient) -> list[Any]:
@@ -47,14 +47,16 @@ async def test_each_step_is_done_once_and_again_when_its_inputs_change(
         assert (early.exit_code, "`learnloop pipeline train` comes first" in early.stderr) == (1, True)
         first = await _pipeline("all", PIPELINE, tmp_path, client)
         assert _skipped(first) == {"train": False, "eval": False}
-        trained, evaluated = (each["result"] for each in first.json)
+        trained, evaluated = (step_result["result"] for step_result in first.json)
         [run] = await _runs(client)
         assert (trained["run_id"], trained["step"]) == (run["run_id"], run["best_checkpoint"]["step"])
-        assert [each["model"] for each in evaluated["models"]] == ["base", "trained"]
+        assert [model["model"] for model in evaluated["models"]] == ["base", "trained"]
 
         again = await _pipeline("all", PIPELINE, tmp_path, client)
         assert _skipped(again) == {"train": True, "eval": True}
-        assert [each["result"] for each in again.json] == [each["result"] for each in first.json]
+        assert [step_result["result"] for step_result in again.json] == [
+            step_result["result"] for step_result in first.json
+        ]
         changed = await _pipeline("eval", PIPELINE | {"eval": {"scenarios": 1}}, tmp_path, client)
         assert _skipped(changed) == {"eval": False}
         assert len(await _runs(client)) == 1
@@ -66,9 +68,9 @@ async def test_an_interrupted_training_is_followed_and_not_started_twice(
     async with sales_service(data_dir, database_url) as client:
         first = await _pipeline("train", PIPELINE, tmp_path, client)
         history = tmp_path / "pipelines" / "sales.json"
-        known = json.loads(history.read_text())
-        for left in ({"train": known["train"] | {"result": None}}, {}):  # after it began; after its reply was lost
-            history.write_text(json.dumps(left))
+        steps = json.loads(history.read_text())
+        for remaining in ({"train": steps["train"] | {"result": None}}, {}):  # after it began; after its reply was lost
+            history.write_text(json.dumps(remaining))
             again = await _pipeline("train", PIPELINE, tmp_path, client)
             assert again.exit_code == 0
             assert again.json[0]["result"] == first.json[0]["result"]

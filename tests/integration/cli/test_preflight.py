@@ -30,7 +30,7 @@ def _state(ran: Ran) -> dict[str, str]:
     return {check["name"]: check["state"] for check in ran.json}
 
 
-def _found(ran: Ran, name: str) -> str:
+def _finding(ran: Ran, name: str) -> str:
     return next(f"{check['found']} {check['remedy']}" for check in ran.json if check["name"] == name)
 
 
@@ -60,17 +60,17 @@ def test_a_run_that_does_not_fit_on_the_disk_is_named_with_the_number(
     monkeypatch.setenv("LEARNLOOP_ENGINE_BASE_MODELS", f"half={base}")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10**12))
     whole = ("preflight", "--no-trial", "--data-dir", str(tmp_path / "new"), "--json", "--set", "model.base_model=half")
-    for free, kept, state in (
+    for free, checkpoint_options, state in (
         (60e9, (), "ok"),
         (60e9, ("--set", "checkpoints.keep_last=100"), "failed"),
         (20e9, (), "failed"),
     ):
         monkeypatch.setattr("shutil.disk_usage", lambda _, free=free: SimpleNamespace(free=int(free)))
-        ran = learnloop(*whole, *kept)
+        ran = learnloop(*whole, *checkpoint_options)
         assert _state(ran)["disk"] == state, ran.stdout
-        assert f"{free / 1e9:.1f} GB free" in _found(ran, "disk")
-        count = 47 if kept else 11
-        assert f"{count} checkpoints of 2.00 GB and 12.00 GB of optimizer state" in _found(ran, "disk")
+        assert f"{free / 1e9:.1f} GB free" in _finding(ran, "disk")
+        count = 47 if checkpoint_options else 11
+        assert f"{count} checkpoints of 2.00 GB and 12.00 GB of optimizer state" in _finding(ran, "disk")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_what_is_missing_is_named_with_what_helps(
         monkeypatch.setenv(variable, value)
     ran = learnloop("preflight", "--no-trial", "--set", settings, "--json")
     assert (ran.exit_code, _state(ran)[name]) == (1, "failed")
-    assert said in _found(ran, name)
+    assert said in _finding(ran, name)
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,11 @@ def test_the_base_model_is_compared_with_the_memory(
     monkeypatch.setenv("LEARNLOOP_ENGINE_BASE_MODELS", f"mine={base}")
     ran = learnloop("preflight", "--no-trial", "--set", "model.base_model=mine", "--json")
     assert _state(ran)["memory"] == state, ran.stdout
-    assert trained in _found(ran, "base model")
-    assert ("model.tuning.mode=lora" in _found(ran, "memory")) is (state == "failed" and trained == "all weights")
+    assert trained in _finding(ran, "base model")
+    assert ("model.tuning.mode=lora" in _finding(ran, "memory")) is (state == "failed" and trained == "all weights")
     (base / "tokenizer.json").unlink()
     broken = learnloop("preflight", "--no-trial", "--set", "model.base_model=mine", "--json")
-    assert "tokenizer" in _found(broken, "base model")
+    assert "tokenizer" in _finding(broken, "base model")
 
 
 def test_a_lora_that_the_run_asks_for_needs_less_memory(
@@ -135,11 +135,11 @@ def test_a_lora_that_the_run_asks_for_needs_less_memory(
 ) -> None:
     base = _base_model(tmp_path / "base", 100_000_000)
     monkeypatch.setenv("LEARNLOOP_ENGINE_BASE_MODELS", f"mine={base}")
-    asked = ("preflight", "--no-trial", "--set", "model.base_model=mine", "--json")
-    whole, lora = learnloop(*asked), learnloop(*asked, "--set", "model.tuning.mode=lora")
-    assert "about 4.7 GB needed (1.6 to train, 1.6 to sample, 1.5 for the rest)" in _found(whole, "memory")
-    assert "a LoRA trained" in _found(lora, "base model")
-    assert "about 3.5 GB needed (0.4 to train, 1.6 to sample, 1.5 for the rest)" in _found(lora, "memory")
+    arguments = ("preflight", "--no-trial", "--set", "model.base_model=mine", "--json")
+    whole, lora = learnloop(*arguments), learnloop(*arguments, "--set", "model.tuning.mode=lora")
+    assert "about 4.7 GB needed (1.6 to train, 1.6 to sample, 1.5 for the rest)" in _finding(whole, "memory")
+    assert "a LoRA trained" in _finding(lora, "base model")
+    assert "about 3.5 GB needed (0.4 to train, 1.6 to sample, 1.5 for the rest)" in _finding(lora, "memory")
 
 
 def test_a_bad_request_is_refused_with_all_its_faults(learnloop: Learnloop) -> None:
@@ -169,9 +169,9 @@ async def test_the_trial_is_a_real_iteration_and_leaves_nothing(
         assert ran.exit_code == 0, ran.stdout + ran.stderr
         state = _state(ran)
         assert state.keys() == {"rollouts", "training", "judging", "expected time"}
-        assert "8 rollouts, 0 failed" in _found(ran, "rollouts")
-        assert "for 718 rollouts" in _found(ran, "expected time")
+        assert "8 rollouts, 0 failed" in _finding(ran, "rollouts")
+        assert "for 718 rollouts" in _finding(ran, "expected time")
         assert (await client.get("/runs")).json()["items"] == []
-        assert "demonstrations" not in _found(ran, "expected time")
+        assert "demonstrations" not in _finding(ran, "expected time")
         refused = await _tried(str(client.base_url), SALES | {"judge": {"name": "nobody"}}, tmp_path)
         assert (refused.exit_code, _state(refused)) == (1, {"trial": "failed"})

@@ -22,11 +22,11 @@ def _example() -> dict[str, str]:
 
 def _variables() -> set[str]:
     """Every environment variable that the service and its backends read."""
-    own = {
+    settings_variables = {
         name.upper() if field.validation_alias else f"LEARNLOOP_{name.upper()}"
         for name, field in Settings.model_fields.items()
     }
-    return own | registry.variables()
+    return settings_variables | registry.variables()
 
 
 def test_the_env_example_has_every_setting_and_nothing_else() -> None:
@@ -67,5 +67,5 @@ def test_the_image_has_every_package() -> None:
     assert links == {name: Path("../..") / name for name in ("app", "environment", "judges", "training")}
     packages = {"alembic", "configs", "learnloop", "src", *links}
     copied = set(re.findall(r"^COPY (\w+) \./\1$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
-    sent = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines()}
-    assert packages <= copied & sent
+    in_context = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines()}
+    assert packages <= copied & in_context

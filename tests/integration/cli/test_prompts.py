@@ -44,8 +44,8 @@ async def test_prompts_are_uploaded_from_files_shown_and_compared(
                 ["mine", "2", "3"],
                 ["mine", "1", "1"],
             ]
-            shown = await run("prompts", "show", "mine@2", "--json")
-            assert shown.json["parts"] == {
+            displayed = await run("prompts", "show", "mine@2", "--json")
+            assert displayed.json["parts"] == {
                 "file:AGENTS.md": "Build it first.",
                 "system": "Be careful.\nBe kind.\n",
                 "tool:read_email": "Open a mail.",

@@ -21,10 +21,10 @@ def sections() -> dict[str, str]:
 
 @pytest.mark.parametrize("command", sections())
 def test_a_section_has_what_the_help_shows(command: str) -> None:
-    shown = CliRunner().invoke(app, [*command.split(), "--help"]).output
-    names = _names(shown, r"(?!Options|Arguments)[^\n]*?", r"│ ([a-z][\w-]*) ")
+    help_text = CliRunner().invoke(app, [*command.split(), "--help"]).output
+    names = _names(help_text, r"(?!Options|Arguments)[^\n]*?", r"│ ([a-z][\w-]*) ")
     assert {f"{command} {name}".strip() for name in names} <= set(sections())
-    options = _names(shown, "Options", r"│ \*?\s*(--[a-z][\w-]*)") - {"--help"}
+    options = _names(help_text, "Options", r"│ \*?\s*(--[a-z][\w-]*)") - {"--help"}
     assert {option for option in options if option not in sections()[command]} == set()
 
 

@@ -45,7 +45,7 @@ def test_other_commands_name_runs_alike(learnloop: Learnloop, service: ScriptedS
     at = ("--url", service.url)
     assert learnloop("ask", "When?", "--run", named, *at).exit_code == 0
     assert learnloop("ask", "When?", "--model", f"{named}@3", *at).exit_code == 1  # a base model answers nothing
-    assert [each.get("run_id") or each["model"] for each in service.asks] == [RUN_ID, f"{RUN_ID}@3"]
+    assert [ask.get("run_id") or ask["model"] for ask in service.asks] == [RUN_ID, f"{RUN_ID}@3"]
     learnloop("eval", "--run", named, "--model", f"{named}@2", "--model", "learnloop/tiny", *at)
     assert service.evaluations == [
         {"run_id": RUN_ID, "models": [{"model": f"{RUN_ID}@2"}, {"model": "learnloop/tiny"}]}

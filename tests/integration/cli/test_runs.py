@@ -39,9 +39,9 @@ def test_list_show_and_watch_say_whether_the_run_learned(learnloop: Learnloop, s
 
 def test_show_gives_before_and_after(learnloop: Learnloop, service: ScriptedService) -> None:
     service.reads = service.iterations
-    shown = learnloop("runs", "show", RUN_ID, "--url", service.url).stdout
-    assert re.search(r"success, sampled +25% +75%", shown)
-    assert "3 of 3 in 20 s" in shown
+    printed = learnloop("runs", "show", RUN_ID, "--url", service.url).stdout
+    assert re.search(r"success, sampled +25% +75%", printed)
+    assert "3 of 3 in 20 s" in printed
 
 
 def test_watch_prints_a_line_an_iteration_on_stderr(learnloop: Learnloop, service: ScriptedService) -> None:
@@ -82,10 +82,10 @@ def test_plot_of_another_kind_or_to_an_impossible_place_is_refused(
     learnloop: Learnloop, service: ScriptedService, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    for out, said in (("run.pdf", "ends neither with .svg nor with .png"), ("file/run.svg", "cannot write")):
+    for out, message in (("run.pdf", "ends neither with .svg nor with .png"), ("file/run.svg", "cannot write")):
         ran = learnloop("runs", "plot", RUN_ID, "-o", str(tmp_path / out), "--url", service.url)
         assert ran.exit_code == 1
-        assert said in ran.stderr
+        assert message in ran.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
 
 
@@ -105,22 +105,22 @@ def test_a_trajectory_is_shown_with_its_calls_and_its_verdict(learnloop: Learnlo
     assert "(5,000 characters; --full shows all)" in ran.stdout
     full = learnloop("trajectories", "show", TRAJECTORY.id, "--full", "--url", service.url).stdout
     assert "y" * 5_000 in full
-    shown = learnloop("trajectories", "show", TRAJECTORY.id, "--json", "--url", service.url).json
-    assert shown["messages"] == TRAJECTORY.messages
-    assert shown["advantage"] == -0.5
+    document = learnloop("trajectories", "show", TRAJECTORY.id, "--json", "--url", service.url).json
+    assert document["messages"] == TRAJECTORY.messages
+    assert document["advantage"] == -0.5
 
 
 def test_what_an_agent_wrote_is_not_obeyed_by_the_terminal(
     learnloop: Learnloop, service: ScriptedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hostile, honest = "said \x1b]0;owned\x07\x9b2J\u202etxt", ScriptedService.run
-    said = {"error": hostile, "warnings": [hostile], "wait_reason": hostile}
-    monkeypatch.setattr(ScriptedService, "run", lambda self: honest(self).model_copy(update=said))
+    details = {"error": hostile, "warnings": [hostile], "wait_reason": hostile}
+    monkeypatch.setattr(ScriptedService, "run", lambda self: honest(self).model_copy(update=details))
     for arguments in (("show", RUN_ID), ("watch", RUN_ID), ("show", hostile), ("list", "--status", hostile)):
         ran = learnloop("runs", *arguments, "--url", service.url)
         assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(ran.stdout + ran.stderr), arguments
-    shown = learnloop("runs", "show", RUN_ID, "--url", service.url)
-    assert "said ?]0;owned" in shown.stdout
+    printed = learnloop("runs", "show", RUN_ID, "--url", service.url)
+    assert "said ?]0;owned" in printed.stdout
     document = learnloop("runs", "show", RUN_ID, "--json", "--url", service.url)
     assert document.json["error"] == hostile
     assert not {"\x1b", "\x9b", "\u202e"} & set(document.stdout)

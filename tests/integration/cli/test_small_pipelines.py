@@ -21,14 +21,14 @@ _COMMAND = re.compile(r"^    learnloop (pipeline all (?:.*\\\n)*.*)$", re.MULTIL
 def commands() -> dict[str, list[str]]:
     """The arguments of each documented command, by the name of its pipeline."""
     text = (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8").partition("## In small")[2]
-    found = [shlex.split(command.replace("\\\n", " ")) for command in _COMMAND.findall(text)]
-    return {Path(words[words.index("--config") + 1]).stem: words for words in found}
+    word_lists = [shlex.split(command.replace("\\\n", " ")) for command in _COMMAND.findall(text)]
+    return {Path(words[words.index("--config") + 1]).stem: words for words in word_lists}
 
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_a_small_pipeline_needs_no_data_gpu_or_key(name: str) -> None:
     words = commands()[name]
-    settings = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
+    settings = [words[number + 1] for number, word in enumerate(words) if word == "--set"]
     small = LoadedPipeline(ROOT / words[words.index("--config") + 1], parse_settings(settings))
     train = small.section("train") or {}
     assert small.section("data") is None
@@ -42,8 +42,8 @@ def test_a_small_pipeline_needs_no_data_gpu_or_key(name: str) -> None:
 def test_a_small_pipeline_improves(tmp_path: Path) -> None:
     """Three iterations instead of the documented fourteen show as much on the test questions."""
     evaluation = ("every=3", "scenarios=4", "test_scenarios=0")
-    quick = ("train.iterations=3", *(f"train.evaluation.{each}" for each in evaluation), "eval.scenarios=24")
-    settings = [part for each in quick for part in ("--set", each)]
+    quick = ("train.iterations=3", *(f"train.evaluation.{setting}" for setting in evaluation), "eval.scenarios=24")
+    settings = [part for setting in quick for part in ("--set", setting)]
     arguments = [*commands()["art_rl"], *settings, "--json", "--data-dir", str(tmp_path)]
     code = "from learnloop_service.app.cli.main import main; main()"
     ran = subprocess.run(
@@ -51,7 +51,7 @@ def test_a_small_pipeline_improves(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=1_200, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
-    results = {each["step"]: each["result"] for each in json.loads(ran.stdout)}
+    results = {step_result["step"]: step_result["result"] for step_result in json.loads(ran.stdout)}
     assert list(results) == ["train", "eval", "promote"]
     base, trained = results["eval"]["models"]
     assert (base["model"], trained["model"]) == ("base", "trained")
