@@ -55,13 +55,14 @@ test: $(INSTALLED) ## all tests but the long ones
 test-all: $(INSTALLED) ## all tests
 	$(RUN_TESTS) $(ARGS)
 
-check: $(INSTALLED) ## lint, formatting, imports, dependencies, long functions, types, the OpenAPI file, the dashboard, the formatting of JavaScript, and the documentation's length and links
+check: $(INSTALLED) ## lint, formatting, imports, dependencies, long functions, names, types, the OpenAPI file, the dashboard, the formatting of JavaScript, and the documentation's length and links
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/deptry app environment judges learnloop training
 	@for project in $(wildcard plugins/*/pyproject.toml); do (cd $$(dirname $$project) && ../../$(BIN)/deptry learnloop_*) || exit; done
 	$(BIN)/python -m scripts.check_functions
+	$(BIN)/python -m scripts.check_names
 	$(BIN)/python -m scripts.check_openapi
 	$(BIN)/python -m scripts.check_dashboard
 	$(BIN)/python -m scripts.check_javascript

@@ -108,8 +108,8 @@ async def test_a_listed_model_is_asked_at_its_private_address_with_its_own_key(
         [error] = refused.json()["errors"]
         assert error["loc"] == ["body", "judges", 0, "config"]
         assert error["msg"] == (
-            "correctness needs a language model: Unknown model 'openai/b'. Available: openai/judge, second. The operator "
-            "lists models in LEARNLOOP_MODELS."
+            "correctness needs a language model: Unknown model 'openai/b'. Available: openai/judge, second. "
+            "The operator lists models in LEARNLOOP_MODELS."
         )
 
 
