@@ -72,7 +72,10 @@ export function ImportFile({ done }) {
     titles = { "": "none" },
   ) => html`<label class="field"><span>${title}</span>
     <select onChange=${(/** @type {any} */ event) => look(file, { ...options, [key]: event.target.value })}>
-      ${choices.map((name) => html`<option value=${name} selected=${name === chosen}>${label(titles[name] ?? name, 60)}</option>`)}
+      ${choices.map(
+        (name) => html`<option value=${name} selected=${name === chosen}>${label(titles[name] ?? name, 60)}
+          </option>`,
+      )}
       </select></label>`;
   const questions = found?.questions;
   const isStored = found?.tasks?.version || found?.demonstrations?.version;
@@ -100,7 +103,8 @@ export function ImportFile({ done }) {
 
 /** Leads to a run on the stored tasks. @param {{tasks: NonNullable<Imported["tasks"]>}} props */
 const StartOn = ({ tasks: { environment, name, judge } }) =>
-  html`<a class="button primary" href=${href(["start"], { environment, scenarios: name, judge })}>Start a run on them</a>`;
+  html`<a class="button primary" href=${href(["start"], { environment, scenarios: name, judge })}>
+    Start a run on them</a>`;
 
 /** @param {{made: Imported}} props */
 function Result({ made }) {
