@@ -6,6 +6,7 @@ import re
 from typing import Annotated, Any
 
 from fastapi import Query
+from pydantic import AwareDatetime
 
 from learnloop_service.app.api import presentation
 from learnloop_service.app.api.dependencies import NO_NUL, CurrentCaller, CurrentQueries, CurrentService, Limit
@@ -48,6 +49,9 @@ async def list_runs(
     settings_hash: Annotated[
         str | None, Query(pattern="^[0-9a-f]{32}$", description="Only runs with these settings. Default: all")
     ] = None,
+    since: Annotated[
+        AwareDatetime | None, Query(description="Only runs that were requested at this time or later. Default: all")
+    ] = None,
     sort: Annotated[
         SortBy, Query(description="What to sort by. `gain` is the latest held-out success minus the first one")
     ] = SortBy.CREATED,
@@ -65,7 +69,7 @@ async def list_runs(
     limit: Limit = 50,
 ) -> Page[RunListed]:
     """List runs, newest first or sorted by their figures."""
-    filters = RunFilters(caller.project, status, search, tag, starred, settings_hash)
+    filters = RunFilters(caller.project, status, search, tag, starred, settings_hash, since)
     order = Order(sort, ascending)
     after = None if cursor is None else _page_end(cursor, order)
     rows = await RunList(service.database).page(filters, order, after, limit + 1, fold=fold)

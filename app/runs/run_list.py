@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -70,6 +71,8 @@ class RunFilters:
     tag: str | None = None
     starred: bool | None = None
     settings_hash: str | None = None
+    since: datetime | None = None
+    """When they were requested at the earliest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +205,8 @@ def _same(filters: RunFilters, hashes: Sequence[str]) -> Select[Any, Any]:
     verdicts = [func.count().filter(headlines.STATE.in_([state])) for state in VerdictState]
     statuses = [func.count().filter(Run.status == status) for status in RunStatus]
     starred = func.count().filter(Run.starred)
-    figures = (func.count(), func.avg(headlines.FIRST), *means, *spread, *verdicts, *statuses, starred)
+    counts = (*verdicts, *statuses, starred)
+    figures = (func.count(), func.avg(headlines.FIRST), *means, func.sum(COST), *spread, *counts)
     query = _matching(select(Run.settings_hash, *figures), filters, SortBy.GAIN)
     return query.where(Run.settings_hash.in_(hashes)).group_by(Run.settings_hash)
 
@@ -213,6 +217,7 @@ def _figures(row: Sequence[Any]) -> SameSettingsOut:
         runs=next(rest),
         first=next(rest),
         means={by: next(rest) for by in _NUMBERS},
+        cost_usd=next(rest),
         gain_sd=next(rest),
         gain_low=next(rest),
         gain_high=next(rest),
@@ -232,6 +237,8 @@ def _matching(query: Select[Any, Any], filters: RunFilters, by: SortBy) -> Selec
         query = query.where(or_(*matches))
     if filters.tag is not None:
         query = query.where(Run.tags.contains([filters.tag]))
+    if filters.since is not None:
+        query = query.where(Run.created_at >= filters.since)
     exact = (
         (Run.model_project, filters.project),
         (Run.status, filters.status),

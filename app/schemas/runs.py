@@ -423,6 +423,8 @@ class SameSettingsOut(ResponseModel):
     """Mean success of their baselines, from 0 to 1."""
     means: dict[str, float | None]
     """Mean values by what runs can be sorted by, such as `gain`, in percentage points, and `tokens`."""
+    cost_usd: float | None = None
+    """What all of them have cost so far in US dollars."""
     gain_sd: float | None
     """Standard deviation of the gain between the runs, in percentage points; null if fewer than two have one."""
     gain_low: float | None

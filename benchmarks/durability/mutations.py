@@ -132,7 +132,7 @@ MUTATIONS = (
     _one(
         "poisonous work is given up",
         _CLAIMS,
-        "if found.claims < MAX_CLAIMS or self._lost_it(found):",
+        "if row.claims < MAX_CLAIMS or self._lost_it(row):",
         "if True:",
         f"{_LEASES}::test_work_that_ends_its_workers",
     ),
@@ -195,8 +195,8 @@ MUTATIONS = (
     _one(
         "RETURNING instead of a count",
         "app/worker/journal_store.py",
-        "new = (await tx.execute(_WRITE, mine | entries)).all()",
-        "new = await tx.execute(_WRITE, mine | entries) and [(row[0], row[1]) for row in rows]",
+        "new = (await tx.execute(_WRITE, lease_fields | entries)).all()",
+        "new = await tx.execute(_WRITE, lease_fields | entries) and [(row[0], row[1]) for row in rows]",
         f"{_LEASES}::test_an_entry_is_kept_once",
     ),
     _one(
@@ -251,8 +251,8 @@ MUTATIONS = (
     _one(
         "a tenant trains its own models",
         "app/model_registry/trainable.py",
-        'if found is None or not self.caller.sees(found["project"]):',
-        "if found is None:",
+        'if description is None or not self.caller.sees(description["project"]):',
+        "if description is None:",
         f"{_PROTOCOL}::test_another_project_finds_nothing",
     ),
     _one(

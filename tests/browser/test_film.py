@@ -25,7 +25,7 @@ async def test_scenarios_are_watched_through_the_checkpoints(visit: Visit, data_
     async with served(settings_for(data_dir, database_url), ScriptedLoop(held_out=HELD_OUT)) as client:
         body = {"iterations": 2, "model": {"name": "watched"}}
         run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
-        await run_with(client, run_id, "completed")
+        run = await run_with(client, run_id, "completed")
         await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}")
         await visit.link("Watch them").click()
         await visit.settled()
@@ -40,6 +40,10 @@ async def test_scenarios_are_watched_through_the_checkpoints(visit: Visit, data_
         assert cells == ["0 of 1 right", "0 of 1 right", "1 of 1 right"]
         await _follow_the_keys(visit, order)
         await _play(visit)
+        right = HELD_OUT[run["best_checkpoint"]["step"]]
+        wrong = [name for name in questions if not right[int(name[len("what ")])]]
+        await visit.button(f"Still wrong {len(wrong)}").click()
+        await expect(table.locator('th[scope="row"] a')).to_have_text(wrong)
         await visit.button("Got worse 1").click()
         await expect(table.locator('th[scope="row"] a')).to_have_text("what 4?")
         await expect(page).to_have_url(re.compile("trend=got_worse"))

@@ -174,6 +174,11 @@ async def _import_questions(visit: Visit) -> None:
     await expect(left_out.get_by_role("row").filter(has_text="it has no answer")).to_contain_text("8")
     await expect(left_out.get_by_role("row").filter(has_text="a quote is opened")).to_contain_text("9")
     await expect(page.get_by_role("row").filter(has_text="answers").filter(has_text="lampen-mehr")).to_be_visible()
+    await visit.link("Start a run on them").click()
+    await expect(page.get_by_label("Environment", exact=True)).to_have_value("answers")
+    await expect(page.get_by_label("Scenarios", exact=True)).to_have_value("lampen-mehr")
+    await expect(page.get_by_label("Judge", exact=True)).to_have_value("reference")
+    await expect(page.get_by_label("End when little is left to learn")).to_have_value("false")  # its default
 
 
 async def _learn_from_them(visit: Visit, client: httpx.AsyncClient) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,25 @@ async def test_columns_that_do_not_fit_are_named_and_the_most_important_ones_sta
     await page.set_viewport_size({"width": 2400, "height": 900})
     await expect(reward).to_have_count(1)
     await expect(page.get_by_text("Left out for want of room")).to_have_count(0)
+
+
+async def test_the_table_says_what_the_runs_of_a_period_have_cost(visit: Visit, base: str, database_url: str) -> None:
+    async with opened_database(database_url) as database, database.begin() as tx:
+        for number, run in enumerate((await tx.execute(select(Run).order_by(Run.id))).scalars()):
+            spent = {"iteration": 0, "phase": "rollout", "seconds": 1.0, "prompt_tokens": 1, "completion_tokens": 1}
+            tx.add(LedgerEntry(run_id=run.id, usd=0.25, wasted=False, **spent))
+            run.created_at = datetime.now(UTC) - timedelta(days=number)
+    page = visit.page
+    await visit.open(base)
+    await expect(visit.text("6 runs, $1.50 in all")).to_be_visible()
+    await page.get_by_label("Requested").select_option("last week")
+    await expect(page).to_have_url(f"{base}/?days=7")
+    await page.get_by_label("Requested").select_option("last day")
+    await expect(visit.text("1 run, $0.25 in all")).to_be_visible()
+    await expect(page.locator(".run")).to_have_count(1)
+    await page.reload()
+    await expect(page.get_by_label("Requested")).to_have_value("1")
+    await expect(visit.text("1 run, $0.25 in all")).to_be_visible()
 
 
 async def test_seeds_are_starred_and_compared_as_a_whole(visit: Visit, base: str) -> None:

@@ -39,7 +39,8 @@ def _gpu(device: torch.device) -> DeviceFigures:
 
 
 def _cpu() -> DeviceFigures:
-    name = f"CPU, {torch.get_num_threads()} threads, {platform.machine()}"
+    threads = torch.get_num_threads()
+    name = f"CPU, {threads} thread{'' if threads == 1 else 's'}, {platform.machine()}"
     if not _STATM.exists():
         return DeviceFigures(name, None, None)
     page = os.sysconf("SC_PAGE_SIZE")

@@ -1345,6 +1345,7 @@ export interface SameSettingsOut {
   "runs": number;
   "first": number | null;
   "means": Record<string, number | null>;
+  "cost_usd": number | null;
   "gain_sd": number | null;
   "gain_low": number | null;
   "gain_high": number | null;

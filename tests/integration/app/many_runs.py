@@ -11,7 +11,7 @@ from learnloop_service.training.statistics.difference import difference
 from tests.fakes.stored_request import stored_request
 from tests.opened_database import opened_database
 
-_NOW = datetime(2026, 1, 2, tzinfo=UTC)
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
 SCENARIOS = 24
 _SHAPE = {
     "groups_per_iteration": 2,
@@ -43,8 +43,8 @@ def _run(name: str, seed: int, number: int) -> dict[str, Any]:
         "iterations_total": 3,
         "next_iteration": 1 + number % 3,
         "prompt_tokens": 1000 * number,
-        "started_at": _NOW,
-        "finished_at": None if name == "flat" else _NOW + timedelta(seconds=number),
+        "started_at": NOW,
+        "finished_at": None if name == "flat" else NOW + timedelta(seconds=number),
     }
 
 

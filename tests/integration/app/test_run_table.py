@@ -2,17 +2,21 @@
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import insert, update
 
+from learnloop_service.app.db.tables import LedgerEntry, Run
 from learnloop_service.app.runs.run_list import SortBy
 from tests.fakes.scripted_learning import ScriptedLoop
-from tests.integration.app.many_runs import SCENARIOS, insert_runs
+from tests.integration.app.many_runs import NOW, SCENARIOS, insert_runs
 from tests.integration.app.served import served, settings_for
+from tests.opened_database import opened_database
 
 
 @dataclass
@@ -94,6 +98,27 @@ async def test_runs_that_differ_in_their_seed_are_one_entry(table: Table) -> Non
     # Filters come first: the others of its settings are not counted.
     [entry] = await table.items(search="steep-1", fold=True)
     assert entry["same_settings"] is None
+
+
+async def test_a_list_is_limited_to_a_period_and_says_what_seeds_cost_together(table: Table, database_url: str) -> None:
+    runs = await table.items()
+    costs = {"steep-0": 0.25, "steep-1": 0.5, "flat-3": 2.0}
+    spent = {"iteration": 0, "phase": "rollout", "seconds": 1.0, "prompt_tokens": 1, "completion_tokens": 1}
+    ids = {run["model"]["name"]: run["run_id"] for run in runs}
+    async with opened_database(database_url) as database, database.begin() as tx:
+        ledger = [spent | {"run_id": ids[name], "usd": usd, "wasted": False} for name, usd in costs.items()]
+        await tx.execute(insert(LedgerEntry), ledger)
+        await tx.execute(update(Run).where(Run.id == ids["steep-0"]).values(created_at=NOW))
+    folded = {run["model"]["name"]: run for run in await table.items(fold=True)}
+    assert folded["steep-2"]["same_settings"]["cost_usd"] == 0.75  # one of the three has cost nothing yet
+    since = (NOW + timedelta(seconds=1)).isoformat()
+    assert set(_names(await table.items(since=since))) == set(ids) - {"steep-0"}
+    later = {run["model"]["name"]: run for run in await table.items(fold=True, since=since)}
+    assert later["steep-2"]["same_settings"]["runs"] == 2
+    assert later["steep-2"]["same_settings"]["cost_usd"] == 0.5
+    assert len(await table.items(since=NOW.isoformat())) == len(runs)
+    naive = await table.client.get("/runs", params={"since": "2026-01-02T00:00:00"})
+    assert naive.status_code == 422
 
 
 async def test_a_run_is_named_tagged_annotated_and_starred(table: Table) -> None:

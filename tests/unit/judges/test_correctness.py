@@ -196,7 +196,7 @@ def test_a_bad_config_is_refused(config: dict[str, Any], message: str) -> None:
 
 
 def test_it_needs_a_model() -> None:
-    with pytest.raises(ValueError, match="correctness: there is no model to ask"):
+    with pytest.raises(ValueError, match="correctness needs a language model: there is no model to ask"):
         build({}, JudgeServices())
     with pytest.raises(UnknownJudge):
         build({"fallback": "nobody"}, SERVICES)

@@ -4,6 +4,7 @@ import { useState } from "../vendor/hooks.js";
 import { all, get, path, remove } from "../api.js";
 import { compact, counted, moment, whole } from "../format.js";
 import { Action } from "../parts/action.js";
+import { marked } from "../parts/field.js";
 import { html } from "../parts/html.js";
 import { ImportFile } from "../parts/imports.js";
 import { HOW_MADE, MakeQuestions, questionsAbout, questionsOf, scenariosFor } from "../parts/questions.js";
@@ -185,7 +186,7 @@ export function Data() {
     <${Loaded} state=${graphs}>${(/** @type {Graphs | null} */ found) =>
       found &&
       html`<section class="card"><h2>${found.title}s</h2>
-      <p class="muted">For ${label(found.environment)}. ${label(found.description, 600)}</p>
+      <p class="muted">For ${label(found.environment)}. ${marked(label(found.description, 600))}</p>
       ${listed(`${found.title}s`, found.items, graphColumns, (each) => each.sha256, "None yet.")}</section>`}<//>`;
 }
 

@@ -41,6 +41,19 @@ const _TRENDS = [
   { trend: "never", title: "Never right" },
 ];
 
+/** In the address, the scenarios that the best checkpoint does not always answer right. */
+const _FAILING = "failing";
+
+/**
+ * Whether a rollout of the best checkpoint, or of the last one if the best is not among them, was wrong.
+ * @param {Run} run @param {Film} film @param {Scenario} scenario
+ */
+function isFailing({ best_checkpoint: best }, { checkpoints }, { right, rollouts }) {
+  const index = checkpoints.findLastIndex((checkpoint) => checkpoint.step === best?.step);
+  const at = index === -1 ? checkpoints.length - 1 : index;
+  return right[at] < rollouts[at];
+}
+
 /** @param {import("./run.js").PartProps} props */
 export function HeldOut({ run, query }) {
   const kind = kindOf(run, query);
@@ -70,7 +83,9 @@ export function HeldOut({ run, query }) {
  */
 function viewOf(run, kind, film, query) {
   const trend = query.get("trend");
-  const shown = film.scenarios.filter((each) => !trend || each.trend === trend);
+  const shown = film.scenarios.filter(
+    (scenario) => !trend || (trend === _FAILING ? isFailing(run, film, scenario) : scenario.trend === trend),
+  );
   const named = shown.find((each) => each.scenario_id === query.get("scenario"));
   const last = film.checkpoints.length - 1;
   const at = film.checkpoints.findIndex((each) => String(each.step) === query.get("step"));
@@ -173,6 +188,7 @@ function filmTitle({ film, kind }) {
 /** Shows one trend only. @param {View} view */
 function Trends(view) {
   const counts = Map.groupBy(view.film.scenarios, (each) => each.trend);
+  const failing = view.film.scenarios.filter((scenario) => isFailing(view.run, view.film, scenario)).length;
   const shows = (/** @type {string | null} */ trend) => show(view, { trend, scenario: undefined });
   return html`<div class="switch" role="group" aria-label="Scenarios to show">
     <button aria-pressed=${!view.trend} onClick=${() => shows(null)}>All ${whole(view.film.scenarios.length)}</button>
@@ -180,9 +196,11 @@ function Trends(view) {
       .filter(({ trend }) => counts.has(trend) || trend === view.trend)
       .map(
         ({ trend, title }) =>
-          html`<button key=${trend} aria-pressed=${view.trend === trend}
-            onClick=${() => shows(trend)}>${title} ${whole(counts.get(trend)?.length ?? 0)}</button>`,
+          html`<button key=${trend} aria-pressed=${view.trend === trend} onClick=${() => shows(trend)}>${title}${" "}
+            ${whole(counts.get(trend)?.length ?? 0)}</button>`,
       )}
+    <button aria-pressed=${view.trend === _FAILING} onClick=${() => shows(_FAILING)}
+      title="Scenarios with a wrong rollout of the best checkpoint">Still wrong ${whole(failing)}</button>
   </div>`;
 }
 

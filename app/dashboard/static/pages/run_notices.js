@@ -2,7 +2,7 @@
 
 import { useState } from "../vendor/hooks.js";
 import { get, path, post } from "../api.js";
-import { counted, whole } from "../format.js";
+import { counted, inWords, whole } from "../format.js";
 import { Action } from "../parts/action.js";
 import { html } from "../parts/html.js";
 import { readiness } from "../parts/service_state.js";
@@ -20,7 +20,7 @@ export function Notices({ data, run }) {
   const shortage = run.status === "paused" ? data.shortage.value : undefined;
   const service = readiness.value;
   return html`
-    ${(run.diagnosis || run.verdict.causes.length > 0) && html`<${Causes} run=${run} />`}
+    ${(run.diagnosis || run.verdict.causes.length > 0 || isUnexplained(run)) && html`<${Causes} run=${run} />`}
     ${run.ended_early && html`<section class="notice"><p>${run.ended_early}</p></section>`}
     ${
       run.error &&
@@ -74,6 +74,21 @@ function FailedRollouts({ run, failures: { iteration, failed, finished, first } 
       has no reward, neither good nor bad.</p></section>`;
 }
 
+/** Whether a run has ended without having learned. @param {Run} run */
+const isUnexplained = ({ status, verdict }) =>
+  ENDED.has(status) && (verdict.state === "no_change_shown" || verdict.state === "got_worse");
+
+/** Says that no cause was found, and which ones could not be looked for. @param {{diagnosis: RunDiagnosis}} props */
+const NoCause = ({ diagnosis: { not_examined: unexamined } }) => html`<div class="causes muted small">
+  <p>No likely cause was found.${unexamined.length > 0 && " Not examined:"}</p>
+  ${
+    unexamined.length > 0 &&
+    html`<ul>${unexamined.map(
+      ({ cause, reason }) => html`<li>${inWords(cause)}: <${Text} value=${reason} limit=${300} /></li>`,
+    )}</ul>`
+  }
+</div>`;
+
 /** Why it does not learn, each cause with the fork that repairs it. @param {{run: Run}} props */
 function Causes({ run }) {
   const state = useLoaded(
@@ -82,7 +97,7 @@ function Causes({ run }) {
   );
   const found = /** @type {RunDiagnosis | undefined} */ (state.data);
   const active = found?.diagnoses.filter((each) => each.state === "active") ?? [];
-  if (active.length === 0) return null;
+  if (active.length === 0) return found && isUnexplained(run) && html`<${NoCause} diagnosis=${found} />`;
   const first = run.verdict.state === "learned" ? "Noticed" : "Likely cause";
   return html`<ul class="causes" aria-label="Causes">
     ${active.map(

@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { get } from "../api.js";
-import { counted } from "../format.js";
+import { counted, dollars } from "../format.js";
 import { html } from "../parts/html.js";
 import { Menu } from "../parts/menu.js";
 import { Empty, Failed, Loading } from "../parts/states.js";
@@ -11,23 +11,28 @@ import { go, href, refine } from "../router.js";
 import { may } from "../session.js";
 import { COLUMNS, columnsOf, DIFFERING, pathsOf, settingsIn, shownColumns, titleOf } from "./run_columns.js";
 
+/** Since when runs were requested, by the number of days in the address. */
+const _PERIODS = [
+  { days: "", title: "any time" },
+  { days: "1", title: "last day" },
+  { days: "7", title: "last week" },
+];
+const _DAY_MS = 86_400_000;
 const _STATUSES = ["queued", "running", "paused", "completed", "failed", "cancelled"];
 const _EVERY_MS = 4000;
 const _COMPARED = 6;
 const _PAGE = 50;
 const _MOST = 200;
 const _APART = "apart";
+const _QUERY = /** @type {const} */ (["search", "status", "tag", "days", "starred", "sort", "ascending", "seeds"]);
 
 /** @typedef {import("./run_columns.js").Run} Run */
-/**
- * @typedef {{search: string, status: string, tag: string, starred: string, sort: string, ascending: string,
- *   seeds: string}} Asked
- */
+/** @typedef {typeof _QUERY[number]} QueryName */
+/** @typedef {Record<QueryName, string>} Asked */
 
 /** What the address asks for. @param {URLSearchParams} query @returns {Asked} */
 function asked(query) {
-  const names = /** @type {(keyof Asked)[]} */ (["search", "status", "tag", "starred", "sort", "ascending", "seeds"]);
-  return /** @type {Asked} */ (Object.fromEntries(names.map((name) => [name, query.get(name) ?? ""])));
+  return /** @type {Asked} */ (Object.fromEntries(_QUERY.map((name) => [name, query.get(name) ?? ""])));
 }
 
 /** @param {{query: URLSearchParams}} props */
@@ -102,6 +107,10 @@ function Filters({ query, wanted, runs, shown, children }) {
       <input class="short" list="run-tags" value=${wanted.tag} placeholder="all" autocomplete="off"
         onChange=${(/** @type {any} */ event) => ask(query, { tag: event.target.value.trim() })} />
       <datalist id="run-tags">${tags.map((tag) => html`<option value=${tag}></option>`)}</datalist></label>
+    <label class="field"><span>Requested</span>
+      <select value=${wanted.days} onChange=${(/** @type {any} */ event) => ask(query, { days: event.target.value })}>
+        ${_PERIODS.map(({ days, title }) => html`<option value=${days}>${title}</option>`)}
+      </select></label>
     <button aria-pressed=${isStarred}
       onClick=${() => ask(query, { starred: isStarred ? "" : "true" })}>★ Starred</button>
     <button aria-pressed=${!isApart} title="Runs that differ only in their seed as one row"
@@ -148,7 +157,7 @@ function Columns({ query, runs, shown }) {
  * @param {Asked} wanted
  * @param {Set<string>} unfolded
  */
-function useRuns({ search, status, tag, starred, sort, ascending, seeds }, unfolded) {
+function useRuns({ search, status, tag, days, starred, sort, ascending, seeds }, unfolded) {
   const [state, setState] = useState(
     /** @type {{runs?: Run[], isWhole?: boolean, error?: Error, asked?: string}} */ ({}),
   );
@@ -156,18 +165,19 @@ function useRuns({ search, status, tag, starred, sort, ascending, seeds }, unfol
   const reload = useRef(async () => {});
   const filters = { search: search.trim(), status, tag, starred, curve: 32, settings: "true" };
   const order = { sort, ascending, fold: seeds === _APART ? "" : "true" };
-  const asked = JSON.stringify([filters, order]);
+  const asked = JSON.stringify([filters, order, days]);
   useEffect(() => setMost(_PAGE), [asked]);
   useEffect(() => {
     const controller = new AbortController();
     reload.current = async () => {
       try {
-        const { runs, isWhole } = await readRuns({ ...filters, ...order }, most, controller.signal);
+        const period = { ...filters, since: sinceOf(days) };
+        const { runs, isWhole } = await readRuns({ ...period, ...order }, most, controller.signal);
         const members = await Promise.all(
           runs
             .filter((run) => run.same_settings && unfolded.has(run.settings_hash))
             .map((run) =>
-              get("runs", { ...filters, settings_hash: run.settings_hash, limit: _MOST }, controller.signal),
+              get("runs", { ...period, settings_hash: run.settings_hash, limit: _MOST }, controller.signal),
             ),
         );
         const found = new Map(members.map(({ items }) => [items[0]?.settings_hash, items]));
@@ -189,6 +199,9 @@ function useRuns({ search, status, tag, starred, sort, ascending, seeds }, unfol
   const isLoading = state.asked !== asked && !state.error;
   return { ...state, isLoading, more: () => setMost(most + _PAGE), reload: () => reload.current() };
 }
+
+/** The time that lies a number of days ago; empty without a number. @param {string} days */
+const sinceOf = (days) => (Number(days) > 0 ? new Date(Date.now() - Number(days) * _DAY_MS).toISOString() : "");
 
 /**
  * The first runs of a list.
@@ -213,7 +226,7 @@ async function readRuns(query, most, aborted) {
 function Body({ list: { runs, isWhole, isLoading, error, more }, columns, query, wanted }) {
   if (!runs || (runs.length === 0 && isLoading))
     return error ? html`<${Failed} error=${error} />` : html`<${Loading} rows=${6} />`;
-  const isFiltered = Boolean(wanted.status || wanted.search || wanted.tag || wanted.starred);
+  const isFiltered = Boolean(wanted.status || wanted.search || wanted.tag || wanted.days || wanted.starred);
   if (runs.length === 0)
     return isFiltered ? html`<${Empty} title="No run fits these filters" />` : html`<${Welcome} />`;
   const sorted = columns.find((column) => column.by === wanted.sort);
@@ -228,7 +241,21 @@ function Body({ list: { runs, isWhole, isLoading, error, more }, columns, query,
     <${Table} caption="Runs" class="runs" columns=${columns} rows=${runs} order=${order} sort=${sort}
       keyOf=${(/** @type {Run} */ run) => run.run_id + (run.same_settings ? "+" : "")}
       toneOf=${(/** @type {Run} */ run) => (run.same_settings ? "run several" : run.isMember ? "run member" : "run")} />
+    ${isWhole && html`<${Sum} runs=${runs} />`}
     ${!isWhole && html`<p class="more"><button onClick=${more}>Show more runs</button></p>`}`;
+}
+
+/** What all listed runs have cost. @param {{runs: Run[]}} props */
+function Sum({ runs }) {
+  const entries = runs.filter((run) => !run.isMember);
+  const costs = entries
+    .map((run) => (run.same_settings ? run.same_settings.cost_usd : run.cost_usd))
+    .filter((cost) => cost !== null);
+  const count = entries.reduce((sum, run) => sum + (run.same_settings?.runs ?? 1), 0);
+  const total = costs.reduce((sum, cost) => sum + cost, 0);
+  return (
+    costs.length > 0 && html`<p class="sum">${counted(count, "run")}, <strong>${dollars(total)}</strong> in all</p>`
+  );
 }
 
 function Welcome() {

@@ -51,7 +51,7 @@ export function Start({ query }) {
         : "Every setting has a default that works here. The run starts in the background; its page shows it learn."
     }</p>
     <${Loaded} state=${state} rows=${8}>
-      ${(/** @type {Choices} */ choices) => html`<${Form} choices=${choices} />`}
+      ${(/** @type {Choices} */ choices) => html`<${Form} choices=${choices} query=${query} />`}
     <//>`;
 }
 
@@ -83,18 +83,19 @@ async function load(fork, aborted) {
  */
 /** @typedef {import("../api_types").DocumentOut} DocumentOut */
 
-/** @param {{choices: Choices}} props */
-function Form({ choices }) {
+/** @param {{choices: Choices, query: URLSearchParams}} props `query` can name what the form is filled in with */
+function Form({ choices, query }) {
   const { parent } = choices;
-  const before = parent ? forkable(parent) : {};
+  const scenarios = query.get("scenarios") ?? "";
+  const before = parent ? forkable(parent) : { [_SCENARIOS.name]: scenarios };
   const [values, setValues] = useState(before);
   const [task, setTask] = useState(
     /** @type {Task} */ ({
-      environment: parent?.environment ?? "email_search",
+      environment: parent?.environment ?? query.get("environment") ?? "email_search",
       inbox: "",
-      scenarios: "",
+      scenarios,
       documents: {},
-      judge: "",
+      judge: query.get("judge") ?? "",
       checkpoint: String(parent?.best_checkpoint?.step ?? ""),
     }),
   );

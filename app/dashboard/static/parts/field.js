@@ -14,9 +14,10 @@ export function Field({ field, value, set, faults }) {
     return place === name || place.startsWith(`${name}.`);
   });
   const id = `field-${name.replaceAll(".", "-")}`;
+  const isOffered = choices?.includes(String(standard)) ?? false;
   const given = {
     id,
-    value,
+    value: value === "" && isOffered ? String(standard) : value,
     "aria-invalid": wrong.length > 0,
     "aria-describedby": `${id}-help`,
     onInput: (/** @type {any} */ event) => set(event.currentTarget.value),
@@ -28,16 +29,14 @@ export function Field({ field, value, set, faults }) {
       choices
         ? html`<select ...${given}>
           ${
-            !choices.includes(String(standard)) &&
+            !isOffered &&
             value !== undefined &&
             (standard !== undefined || value === "") &&
             html`<option value="">${label(fallback, 60)}</option>`
           }
           ${choices.map(
-            (each) =>
-              html`<option value=${each} selected=${
-                each === value || (value === "" && each === String(standard))
-              }>${label(each, 60)}</option>`,
+            (each) => html`<option value=${each} selected=${each === given.value}>${label(each, 60)}
+            </option>`,
           )}
         </select>`
         : html`<input ...${given} type="text" inputmode=${type === "string" ? "text" : "decimal"} autocomplete="off"
@@ -49,4 +48,4 @@ export function Field({ field, value, set, faults }) {
 }
 
 /** A description from the API, with names in backticks shown as code. @param {string} text */
-const marked = (text) => text.split("`").map((part, index) => (index % 2 ? html`<code>${part}</code>` : part));
+export const marked = (text) => text.split("`").map((part, index) => (index % 2 ? html`<code>${part}</code>` : part));

@@ -3,6 +3,7 @@
 import { useState } from "../vendor/hooks.js";
 import { request, url } from "../api.js";
 import { counted, whole } from "../format.js";
+import { href } from "../router.js";
 import { Action } from "./action.js";
 import { html } from "./html.js";
 import { Table } from "./table.js";
@@ -20,6 +21,7 @@ const _LEFT_OUT = [
     cell: (/** @type {LeftOut} */ each) => each.lines.join(", ") + (each.count > each.lines.length ? ", …" : ""),
   },
 ];
+const _HEADER = { true: "names the columns", false: "is data" };
 const _PARTS = { question: "Column of the questions", answer: "Column of the answers", facts: "Column of the facts" };
 
 /** Choose or drop a file, look at what it would become, and import it. @param {{done: () => void}} props */
@@ -60,12 +62,23 @@ export function ImportFile({ done }) {
     <input type=${type} step="any" value=${options[key] ?? ""}
       onChange=${(/** @type {any} */ event) => look(file, { ...options, [key]: event.target.value })} />
       <span class="help">${help}</span></label>`;
-  /** @param {string} key @param {string} title @param {string[]} choices @param {string} chosen */
-  const choice = (key, title, choices, chosen) => html`<label class="field"><span>${title}</span>
+  /**
+   * @param {string} key @param {string} title @param {string[]} choices @param {string} chosen
+   * @param {Record<string, string>} [titles] of the choices
+   */
+  const choice = (
+    key,
+    title,
+    choices,
+    chosen,
+    titles = { "": "none" },
+  ) => html`<label class="field"><span>${title}</span>
     <select onChange=${(/** @type {any} */ event) => look(file, { ...options, [key]: event.target.value })}>
-      ${["", ...choices].map(
-        (each) => html`<option value=${each} selected=${each === chosen}>${label(each || "none", 60)}</option>`,
-      )}</select></label>`;
+      ${choices.map(
+        (name) => html`<option value=${name} selected=${name === chosen}>${label(titles[name] ?? name, 60)}
+          </option>`,
+      )}
+      </select></label>`;
   const questions = found?.questions;
   const isStored = found?.tasks?.version || found?.demonstrations?.version;
   return html`<label class="field upload" onDragOver=${(/** @type {DragEvent} */ event) => event.preventDefault()}
@@ -78,9 +91,9 @@ export function ImportFile({ done }) {
     ${
       questions &&
       html`<div class="filters">${Object.entries(_PARTS).map(([part, title]) =>
-        choice(part, title, questions.columns, /** @type {any} */ (questions)[part] ?? ""),
+        choice(part, title, ["", ...questions.columns], /** @type {any} */ (questions)[part] ?? ""),
       )}
-      ${choice("header", "The first row", ["true", "false"], options.header ?? "true")}
+      ${choice("header", "The first row", Object.keys(_HEADER), options.header ?? "true", _HEADER)}
       ${option("encoding", "Encoding", "text", "Such as gb18030; empty: by the content.")}</div>`
     }
     ${
@@ -91,8 +104,14 @@ export function ImportFile({ done }) {
     }
     ${error && html`<p class="wrong" role="alert">${label(error.message, 400)}</p>`}
     ${found && !error && html`<${Result} made=${found} />`}
-    ${found && !error && !isStored && html`<${Action} label="Import" act=${act} />`}`;
+    ${found && !error && !isStored && html`<${Action} label="Import" act=${act} />`}
+    ${found?.tasks?.version && html`<p><${StartOn} tasks=${found.tasks} /></p>`}`;
 }
+
+/** Leads to a run on the stored tasks. @param {{tasks: NonNullable<Imported["tasks"]>}} props */
+const StartOn = ({ tasks: { environment, name, judge } }) =>
+  html`<a class="button primary" href=${href(["start"], { environment, scenarios: name, judge })}>
+    Start a run on them</a>`;
 
 /** @param {{made: Imported}} props */
 function Result({ made }) {
