@@ -112,10 +112,10 @@ class Opening:
     texts: Mapping[str, str] = field(default_factory=dict)
 
 
-def opening(episode: Episode, prompt: Prompt | None) -> Opening:
-    """Return how a rollout of the episode begins with the prompt. Raises InvalidPrompt for a part or a placeholder that
-    the episode does not have."""
-    messages, tools = episode.messages(), list(episode.tools)
+def opening(episode: Episode, prompt: Prompt | None, messages: list[dict[str, Json]] | None = None) -> Opening:
+    """Return how a rollout of the episode begins with the prompt. `messages` are the episode's own, where they are
+    known. Raises InvalidPrompt for a part or a placeholder that the episode does not have."""
+    messages, tools = episode.messages() if messages is None else messages, list(episode.tools)
     if prompt is None:
         return _opening(messages, tools, {})
     fields = episode.fields() if isinstance(episode, EpisodeWithFields) else {}

@@ -17,6 +17,7 @@ PAGES = [
     *sorted((ROOT / "plugins").glob("*/README.md")),
 ]
 ILLUSTRATIONS = {
+    "parts:": "a prompt; tests/integration/cli/test_prompts.py uploads one",
     "Learned: held-out success rose": "output of a demo of minutes",
     "Turn 1 decided it:": "output of a what-if of minutes",
     "the rollout itself failed after": "output of the same what-if",

@@ -57,7 +57,7 @@ async def test_a_run_over_an_own_agent(visit: Visit, data_dir: Path, database_ur
         await expect(page.get_by_role("group").get_by_text("finds 0 sessions")).to_be_visible()
         assert await visit.inaccessible() == []
         await page.get_by_label("Reward below").fill("0.5")
-        await _says(page, "Judge", "needs a judge model")
+        await _says(page, "Judge", "needs a language model")
         await page.get_by_label("Judge", exact=True).select_option("reported")
         await page.get_by_role("button", name="Start the run").click()
         warnings = page.locator(".notice.warn").filter(has_text="about the request")

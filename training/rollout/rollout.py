@@ -185,7 +185,8 @@ class _Attempt:
 
     async def _begin(self, prompt: Prompt | None) -> None:
         """Put the opening messages and the tools into the trajectory. Raises InvalidPrompt."""
-        self.opening = await off_loop(self.episode, opening, self.episode, prompt)
+        messages = await off_loop(self.episode, self.episode.messages)
+        self.opening = await off_loop(self.episode, opening, self.episode, prompt, messages)
         self.trajectory.messages_and_choices = [*self.opening.messages]  # type: ignore[list-item]
         self.trajectory.tools = self.opening.tools  # type: ignore[assignment]
 

@@ -32,8 +32,9 @@ from tests.integration.app.release_stage import running_release
 from tests.integration.app.scheduled import RUN
 from tests.integration.app.served import run_with
 
-_HASHES = {"/graphs/{sha256}", "/scenarios/{sha256}", "/demonstrations/{sha256}"}
+_HASHES = {"/graphs/{sha256}", "/scenarios/{sha256}", "/demonstrations/{sha256}", "/prompts/{sha256}"}
 """Paths whose id is the hash of a content."""
+PROMPT = {"parts": {"system": "Be careful."}}
 SCENARIOS = {
     "environment": "sales_email",
     "scenarios": [{"prospect": f"Person {n}", "company": "Zolem Works", "start": "job-quotes"} for n in range(5)],
@@ -78,6 +79,7 @@ async def tenants(data_dir: Path, database_url: str) -> AsyncIterator[Tenants]:
             "/inboxes/{name}": f"inbox-{ULID()}",
             "/scenarios/{sha256}": await _stored(service, key.key, "/scenarios", SCENARIOS),
             "/demonstrations/{sha256}": await _demonstrated(service, key.key),
+            "/prompts/{sha256}": await _stored(service, key.key, "/prompts?name=careful", PROMPT),
         }
         hook = {"id": ids["/webhooks/{id}"], "project": "mail", "url": "https://mail.example/hook", "events": []}
         delivery = {"run_id": run_id, "endpoint_id": hook["id"], "url": hook["url"], "body": "{}", "state": "delivered"}
