@@ -39,46 +39,34 @@ class InvalidPrompt(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The parts of a prompt by name, and the texts of an unchanged agent that they stand for, by the same names."""
+    """The texts of a prompt by part."""
 
     parts: Mapping[str, str]
-    replaces: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Json]:
         """Return the prompt as it is stored and sent."""
-        return {"parts": dict(self.parts), "replaces": dict(self.replaces)}
+        return {"parts": dict(self.parts)}
 
     @property
     def size(self) -> int:
         """Bytes of its texts together, in UTF-8."""
-        return sum(len(text.encode()) for text in (*self.parts.values(), *self.replaces.values()))
-
-    @property
-    def placeholders(self) -> frozenset[str]:
-        """Names of the fields that its texts use."""
-        return frozenset(
-            match[2] for text in self.parts.values() for match in _PLACEHOLDER.finditer(text) if match[2] is not None
-        )
+        return sum(len(text.encode()) for text in self.parts.values())
 
 
 def read_prompt(value: Json) -> Prompt:
-    """Read a prompt from `{"parts": {NAME: TEXT}, "replaces": {NAME: TEXT}}`. Raises InvalidPrompt."""
+    """Read a prompt from `{"parts": {NAME: TEXT}}`. Raises InvalidPrompt."""
     if not isinstance(value, dict) or not isinstance(value.get("parts"), dict):
         raise InvalidPrompt(None, 'expected an object such as {"parts": {"system": "You are ..."}}')
-    if unknown := sorted(set(value) - {"parts", "replaces"}):
-        raise InvalidPrompt(None, f"there is no field {unknown[0]!r}; the fields are parts and replaces")
-    parts, replaces = value["parts"], value.get("replaces") or {}
+    if unknown := sorted(set(value) - {"parts"}):
+        raise InvalidPrompt(None, f"there is no field {unknown[0]!r}; the only one is parts")
+    parts = value["parts"]
     if not parts:
         raise InvalidPrompt(None, "there are no parts")
     if len(parts) > MAX_PARTS:
         raise InvalidPrompt(None, f"there are {len(parts)} parts, of at most {MAX_PARTS}")
-    if not isinstance(replaces, dict):
-        raise InvalidPrompt(None, "replaces: expected an object from names of parts to texts")
-    for name, text in (*parts.items(), *replaces.items()):
+    for name, text in parts.items():
         _check_part(name, text)
-    if orphans := sorted(set(replaces) - set(parts)):
-        raise InvalidPrompt(orphans[0], "replaces has a text for it, and parts has none")
-    prompt = Prompt(parts, replaces)
+    prompt = Prompt(parts)
     if prompt.size > MAX_BYTES:
         raise InvalidPrompt(None, f"its texts have {prompt.size:,} bytes together, of at most {MAX_BYTES:,}")
     return prompt
@@ -192,10 +180,17 @@ def _text(message: Mapping[str, Json]) -> str:
 def undelivered(texts: Mapping[str, str], messages: Iterable[Mapping[str, Json]], tools: Iterable[Json]) -> list[str]:
     """Return the parts whose texts are not in a rollout's first request to its model: those of tools in its tools, and
     all others in its messages."""
-    said = "\n".join(_text(message) for message in messages)
+    text_of_messages = "\n".join(_text(message) for message in messages)
     described = set[str]()
     for tool in tools:
         function = tool.get("function") or {}
         properties = (function.get("parameters") or {}).get("properties") or {}
-        described |= {str(function.get("description")), *(str(each.get("description")) for each in properties.values())}
-    return [name for name, text in texts.items() if not (text in described if name.startswith(TOOL) else text in said)]
+        described |= {
+            str(function.get("description")),
+            *(str(schema.get("description")) for schema in properties.values()),
+        }
+    return [
+        name
+        for name, text in texts.items()
+        if not (text in described if name.startswith(TOOL) else text in text_of_messages)
+    ]

@@ -70,7 +70,7 @@ async def get_prompt(database: CurrentDatabase, caller: CurrentCaller, sha256: H
     except UnknownDocument as error:
         raise NotFound(str(error)) from error
     assert prompt is not None  # there is a reference
-    return PromptStored(prompt=PromptTexts(parts=dict(prompt.parts), replaces=dict(prompt.replaces)))
+    return PromptStored(prompt=PromptTexts(parts=dict(prompt.parts)))
 
 
 @router.delete("/prompts/{sha256}")

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 
 from learnloop_service.app.schemas.base import RequestBody, ResponseModel
 from learnloop_service.environment.json_type import Json
@@ -30,8 +30,6 @@ class PromptToStore(RequestBody):
     part that is missing stays as the environment has it. `{original}` stands for the environment's own text, and an
     environment can have further placeholders: `{inbox_address}`, `{query_date}` and `{max_turns}` in `email_search`.
     `{{name}}` stands for `{name}` itself."""
-    replaces: dict[str, str] = Field(default_factory=dict)
-    """Fixed texts of an agent, by the part that replaces them. Default: none."""
 
 
 class PromptOut(ResponseModel):
@@ -58,8 +56,6 @@ class PromptTexts(ResponseModel):
 
     parts: dict[str, str]
     """The texts by part."""
-    replaces: dict[str, str]
-    """Texts of an agent that nobody can change, by the part that stands for them."""
 
 
 class PromptStored(ResponseModel):

@@ -52,8 +52,8 @@ def record(trajectory: "Trajectory", calls: Sequence[AnsweredCall], prompt: Mapp
     The earliest sequence becomes the trajectory's conversation, the others its additional histories. Without calls the
     trajectory keeps its opening messages.
     """
-    if prompt and calls:
-        trajectory.metrics[UNDELIVERED_PARTS] = len(undelivered(prompt, calls[0].messages, calls[0].tools))
+    if calls:
+        note_delivery(trajectory, prompt or {}, calls[0].messages, calls[0].tools)
     history_type = import_art("art.trajectories").History
     for number, conversation in enumerate(conversations(calls)):
         history: Trajectory | History = trajectory
@@ -63,6 +63,15 @@ def record(trajectory: "Trajectory", calls: Sequence[AnsweredCall], prompt: Mapp
         # Set after construction, because ART's validation would parse replies as plain messages.
         history.messages_and_choices = conversation.messages_and_choices
         history.tools = conversation.tools
+
+
+def note_delivery(
+    trajectory: "Trajectory", prompt: Mapping[str, str], messages: Sequence[Mapping[str, Json]], tools: Sequence[Json]
+) -> None:
+    """Count the parts of a rollout's prompt that its first request is without. A prompt that does not reach the model
+    must not look as if it did not help."""
+    if prompt:
+        trajectory.metrics[UNDELIVERED_PARTS] = len(undelivered(prompt, messages, tools))
 
 
 def conversations(calls: Sequence[AnsweredCall]) -> list[TrainingSequence]:

@@ -37,6 +37,7 @@ from learnloop_service.training.rollout.chat import Chat, message_of
 from learnloop_service.training.rollout.environment_calls import lasting_timeout, off_loop, watched
 from learnloop_service.training.rollout.episode_tools import call_tool, full_context, out_of_turns
 from learnloop_service.training.rollout.fork import Fork, ForkReached, NoModel, ReplayDiffers, ReplayedCalls
+from learnloop_service.training.rollout.histories import note_delivery
 from learnloop_service.training.rollout.model_calls import ModelCalls, Sampling
 from learnloop_service.training.types import FailureKind, Rollout, RolloutFailure
 
@@ -241,6 +242,7 @@ class _Attempt:
             if is_open_now:
                 await self._begin(self._prompt)
             if agent is None:
+                note_delivery(self.trajectory, self.opening.texts, self.opening.messages, self.opening.tools or ())
                 await _play(self.episode, self.trajectory, calls, self._fork)
             else:
                 await own_loop.play(agent, self.episode, self.opening, self.trajectory, calls)

@@ -58,8 +58,8 @@ class GateVerdict:
 def verdict(differences: Sequence[float], rule: GateRule, done: int, most: int) -> GateVerdict:
     """Return the verdict after `done` of `most` tasks. `differences`, in [-1, 1], are those of the tasks that both have
     a figure for, in their order."""
-    won, lost = sum(each > 0 for each in differences), sum(each < 0 for each in differences)
-    log_wealth = log_mean([sum(log1p(bet * each) for each in differences) for bet in BETS])
+    won, lost = sum(difference > 0 for difference in differences), sum(difference < 0 for difference in differences)
+    log_wealth = log_mean([sum(log1p(bet * difference) for difference in differences) for bet in BETS])
     decision = GateDecision.CONTINUE
     if log_wealth >= -log((1 - rule.exact) * rule.error):
         decision = GateDecision.BETTER

@@ -75,7 +75,7 @@ async def test_prompts_are_versioned_by_name_and_found_by_hash(data_dir: Path, d
         listed = (await client.get("/prompts", params={"name": "hinted"})).json()["items"]
         assert [prompt["version"] for prompt in listed] == [2, 1]
         whole = (await client.get(first["links"]["self"])).json()
-        assert whole == {"prompt": {**HINTED, "replaces": {}}}
+        assert whole == {"prompt": HINTED}
         deleted = (await client.delete(f"/prompts/{second['sha256']}")).json()
         assert deleted["names"] == ["hinted@2"]
         assert (await client.get(f"/prompts/{second['sha256']}")).status_code == 404
@@ -232,3 +232,11 @@ async def test_prompts_of_one_project_are_not_found_by_another(data_dir: Path, d
         assert (await service.client.get(path, headers=theirs)).status_code == 404
         assert (await service.client.delete(path, headers=theirs)).status_code == 404
         assert (await service.client.get("/prompts", headers=theirs)).json()["items"] == []
+
+
+async def test_a_part_that_nobody_reads_is_unreachable(data_dir: Path, database_url: str) -> None:
+    async with scripted_chat(says_yes) as chat, service(data_dir, database_url, chat) as client:
+        await store(client, {"parts": {"skill:refunds": "Pay them back."}}, "unread")
+        evaluation = await evaluated(client, models=[{"prompt": "unread"}], scenarios=4)
+        assert evaluation["status"] == "failed"
+        assert "its prompt is unreachable: 4 of 4 rollouts" in evaluation["report"]["models"][0]["error"]

@@ -88,7 +88,6 @@ def test_an_environment_without_a_system_message_gets_one() -> None:
         ({"parts": {"system": "a" * 32_769}}, None, "32,769 bytes"),
         ({"parts": {"system": "é" * 16_385}}, None, "32,770 bytes"),
         ({"parts": {f"skill:{number}": "a" for number in range(65)}}, None, "65 parts"),
-        ({"parts": {"system": "a"}, "replaces": {"skill:x": "a"}}, "skill:x", "parts has none"),
         ({"parts": {"system": "a"}, "tone": "b"}, None, "'tone'"),
         ({"part": {"system": "a"}}, None, "expected an object"),
         ("You are helpful", None, "expected an object"),
