@@ -57,6 +57,7 @@ def report_of(request: StoredEvaluation, rows: Sequence[Any], costs: Sequence[fl
         )
     return {
         "scenarios": request.scenarios,
+        "split": request.split,
         "samples": request.samples,
         "compared": {name: comparison["count"] if comparison else 0 for name, comparison in compared.items()},
         "method": {"name": _METHOD, "draws": DRAWS, "level": LEVEL},

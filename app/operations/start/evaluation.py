@@ -44,7 +44,7 @@ from learnloop_service.app.runs.stored_prompts import check_fits, pinned_prompt,
 from learnloop_service.app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
 from learnloop_service.app.schemas.run_request import EnvironmentChoice
 from learnloop_service.app.settings import Settings
-from learnloop_service.environment.base import Synthetic
+from learnloop_service.environment.base import Split, Synthetic
 from learnloop_service.environment.scenario_order import different
 from learnloop_service.judges.base import Judge, JudgeServices, Models, UnknownModel
 from learnloop_service.training.backends.registry import engine_backend, is_on_engine
@@ -77,11 +77,12 @@ class Basis:
     max_completion_tokens: int
 
     @classmethod
-    def of_run(cls, run: Run) -> "Basis":
-        """Return what an evaluation takes over from a run."""
+    def of_run(cls, run: Run, split: Split = "test") -> "Basis":
+        """Return what an evaluation takes over from a run. Its seed draws the run's own scenarios of the split."""
         request, config = run.stored_request, run.stored_request.config
         limits = (config.max_turns, config.max_completion_tokens)
-        return cls(request.environment, request.judge, request.agent, config.held_out_seed, *limits)
+        seed = config.seed if split == "train" else config.held_out_seed
+        return cls(request.environment, request.judge, request.agent, seed, *limits)
 
     @classmethod
     def of_evaluation(cls, evaluation: StoredEvaluation) -> "Basis":
@@ -120,7 +121,7 @@ class EvaluationStarter:
         """
         run = await self._run(request, caller)
         project = caller.project or (run.model_project if run else self.resources.settings.art_project)
-        basis = Basis.of_run(run) if run else None
+        basis = Basis.of_run(run, request.split) if run else None
         if not request.models:
             assert run is not None
             base = ModelToEvaluate(model=run.base_model, label="base")
