@@ -29,7 +29,7 @@ FEWEST_VALIDATION_TASKS = 8
 class ImitationChoice(RequestPart):
     """Where the demonstrations of imitation come from."""
 
-    sources: list[Literal["oracle", "own"]] = Field(default_factory=lambda: ["oracle", "own"], max_length=2)
+    sources: list[Literal["oracle", "own"]] = Field(default=["oracle", "own"], max_length=2)
     """`oracle`: the environment shows how its tasks are done. `own`: the agent's best rollouts of the pilot. The first
     one that there is, is used."""
 

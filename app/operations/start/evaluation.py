@@ -148,26 +148,19 @@ class EvaluationStarter:
 
         Raises InvalidRequest, NotFound, Conflict or Unavailable.
         """
-        noted = built or NotedModels(ListedModels(self.resources.settings))
-        models = [await self._resolve_model(index, model, caller, noted) for index, model in enumerate(request.models)]
-        labelled = _require_unique_labels(
-            [await self._prompted(index, request, contestant, project) for index, (contestant, _) in enumerate(models)]
-        )
-        stored = await self._stored(request, basis, project, labelled, None if built else noted)
-        noted.check_budget(request.budget.max_usd if request.budget else None)
-        evaluation = kind.model_validate({**dict(stored), **fields})
+        evaluation, engine, warnings = await self.prepared(request, caller, basis, project, kind, built, **fields)
         job = EvaluationJob(
             id=id,
             project=project,
             status=EvaluationStatus.QUEUED,
             request=evaluation.stored(),
-            engine=_one_engine([engine for _, engine in models]),
+            engine=engine,
             total=evaluation.slots,
             done=0,
             judge={},
             **evaluation.listed_by,
         )
-        started = StartedEvaluation(job, noted.warnings)
+        started = StartedEvaluation(job, warnings)
         async with self.resources.database.begin() as tx:
             tx.add(job)
             await tx.flush()
@@ -177,6 +170,30 @@ class EvaluationStarter:
             await save_reply(tx, started)
         self.wake_worker()
         return started
+
+    async def prepared(
+        self,
+        request: EvaluationRequest,
+        caller: Caller,
+        basis: Basis | None,
+        project: str,
+        kind: type[Evaluation] = Comparison,
+        built: NotedModels | None = None,
+        **fields: Any,
+    ) -> tuple[Evaluation, str | None, Sequence[str]]:
+        """Return an evaluation as `queue` would store it, the engine that has its models, and warnings.
+
+        Raises InvalidRequest, NotFound, Conflict or Unavailable.
+        """
+        noted = built or NotedModels(ListedModels(self.resources.settings))
+        models = [await self._resolve_model(index, model, caller, noted) for index, model in enumerate(request.models)]
+        labelled = _require_unique_labels(
+            [await self._prompted(index, request, contestant, project) for index, (contestant, _) in enumerate(models)]
+        )
+        stored = await self._stored(request, basis, project, labelled, None if built else noted)
+        noted.check_budget(request.budget.max_usd if request.budget else None)
+        evaluation = kind.model_validate({**dict(stored), **fields})
+        return evaluation, _one_engine([engine for _, engine in models]), noted.warnings
 
     async def _run(self, request: EvaluationRequest, caller: Caller) -> Run | None:
         if request.run_id is None:
