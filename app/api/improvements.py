@@ -68,9 +68,9 @@ async def list_improvements(store: Store, caller: CurrentCaller, paging: ById) -
 
 
 @router.get("/{id}")
-async def get_improvement(store: Store, id: ImprovementId) -> ImprovementOut:
+async def get_improvement(service: CurrentService, id: ImprovementId) -> ImprovementOut:
     """Get an improvement with everything that it tried."""
-    return await whole(store, await store.read(id))
+    return await whole(service, id)
 
 
 @router.delete("/{id}")
@@ -85,17 +85,21 @@ async def delete_improvement(store: Store, id: ImprovementId) -> ImprovementBrie
 
 @router.post("/{id}/continue", status_code=202)
 async def continue_improvement(
-    store: Store, actions: CurrentActions, caller: CurrentCaller, id: ImprovementId, request: ContinueImprovement
+    service: CurrentService,
+    actions: CurrentActions,
+    caller: CurrentCaller,
+    id: ImprovementId,
+    request: ContinueImprovement,
 ) -> ImprovementOut:
     """Go on with an improvement that has ended, with another target or budget."""
     changes = request.model_dump(mode="json", exclude_none=True)
     await actions.resume_ended(id, caller.actor, changes)
-    return await whole(store, await store.read(id))
+    return await whole(service, id)
 
 
 @router.post("/{id}/{action}", status_code=202)
 async def act_on_improvement(
-    store: Store,
+    service: CurrentService,
     actions: CurrentActions,
     caller: CurrentCaller,
     id: ImprovementId,
@@ -107,4 +111,4 @@ async def act_on_improvement(
     `cancel`: it ends, and its evaluation or run is cancelled.
     """
     await getattr(actions, action)(id, caller.actor)
-    return await whole(store, await store.read(id))
+    return await whole(service, id)

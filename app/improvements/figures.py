@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
+from learnloop_service.app.schemas.improvements import CandidateOut, EvidenceOut, ImprovementOut
+from learnloop_service.app.schemas.intervals import IntervalOut
 from learnloop_service.training.statistics.bootstrap import Interval
 
 
@@ -85,6 +87,9 @@ class ImprovementFigures:
     """How often test tasks were looked at, the last time included."""
     reason: str | None = None
     """Why it failed."""
+    minutes: float | None = None
+    """What all of it took, with the pilot and the test tasks; None for the sum over the candidates."""
+    usd: float | None = None
     pilot: PilotFigures | None = None
     pattern: LargestPattern | None = None
     environment: str | None = None
@@ -111,3 +116,50 @@ class ImprovementFigures:
     def is_tested(self) -> bool:
         """Whether there are test figures of the agent as it is and of the champion of each rung."""
         return all(candidate.test is not None for candidate in (self.candidates[0], *self.accepted))
+
+
+def figures_of(shown: ImprovementOut) -> ImprovementFigures:
+    """Return the figures of an improvement as the API shows it."""
+    pilot, pattern, request = shown.pilot, shown.pattern, shown.request
+    return ImprovementFigures(
+        status=shown.status,
+        candidates=[_candidate(candidate) for candidate in shown.tried],
+        target=shown.target,
+        validation_tasks=request["validation"],
+        test_tasks=request["test"],
+        test_looks=max(1, shown.test_looks),
+        reason=shown.reason,
+        minutes=shown.price.minutes,
+        usd=shown.price.usd,
+        pilot=None if pilot is None else PilotFigures(**pilot.model_dump(exclude={"evaluation_id"})),
+        pattern=None if pattern is None else LargestPattern(**pattern.model_dump()),
+        smallest_gain=shown.smallest_gain,
+    )
+
+
+def _candidate(shown: CandidateOut) -> CandidateFigures:
+    prompt, answer = shown.prompt, shown.answer
+    names = {Rung.MODEL: shown.model}
+    if prompt is not None:
+        names[Rung.PROMPT] = prompt.sha256[:12] if prompt.name is None else f"{prompt.name}@{prompt.version}"
+    return CandidateFigures(
+        rung=shown.rung,
+        state=shown.state,
+        name=names.get(shown.rung, ""),
+        reason=shown.reason,
+        validation=_interval(shown.success),
+        test=_interval(shown.test),
+        screening=_pairs(shown.screening),
+        gate=_pairs(shown.evidence),
+        minutes=shown.price.minutes,
+        usd=shown.price.usd,
+        answer=AnswerPrice() if answer is None else AnswerPrice(answer.tokens, answer.usd),
+    )
+
+
+def _interval(shown: IntervalOut | None) -> Interval | None:
+    return None if shown is None else Interval(shown.mean, shown.low, shown.high)
+
+
+def _pairs(shown: EvidenceOut | None) -> PairedTasks | None:
+    return None if shown is None else PairedTasks(shown.won, shown.lost, shown.tasks)

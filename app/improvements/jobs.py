@@ -105,43 +105,54 @@ class Jobs:
     async def train(
         self, record: Record, candidate: Candidate, save: Save, limits: Mapping[str, Json], demonstrations: Json = None
     ) -> None:
-        """Start the run of a candidate, from the newest accepted candidate that can be trained. `demonstrations` are
-        those that imitation imitates."""
-        improvement, run_id = record.improvement, str(ULID())
-        request = ImprovementRequest.model_validate(improvement.request)
-        fields: dict[str, Any] = {
-            **request.run,
-            "name": f"{improvement.id[-6:]} {candidate.rung}",
-            "environment": request.environment,
-            "agent": request.agent,
-            "judge": request.judge,
-            "prompt": candidate.prompt and candidate.prompt["sha256"],
-            "model": {**request.model.model_dump(), "base_model": candidate.model, "project": improvement.project},
-            "warm_start": None,
-            "seed": request.seed,
-            "max_turns": request.max_turns,
-            "max_completion_tokens": request.max_completion_tokens,
-            "rollout_timeout_s": request.rollout_timeout_s,
-            "budget": _budget(limits),
-            "evaluation": {
-                **request.run.get("evaluation", {}),
-                "scenarios": improvement.request["validation"],
-                "samples": 1,
-                "test_scenarios": 0,
-                "seed": request.held_out_seed,
-            },
-        }
-        imitated = any(row.rung == Rung.IMITATION and row.state == "accepted" for row in record.candidates)
-        if candidate.rung == Rung.GRPO and imitated:
-            fields.setdefault("iterations", improvement.facts["iterations_after_imitation"])
-        if candidate.rung == Rung.IMITATION:
-            fields |= {"iterations": 0, "warm_start": {"demonstrations": demonstrations}}
+        """Start the run of a candidate. `demonstrations` are those that imitation imitates."""
+        run_id, caller = str(ULID()), caller_of(record.improvement)
 
         async def also(tx: AsyncSession, started: Started) -> None:
             await save(tx, run_id)
 
-        caller = caller_of(improvement)
-        await start_run(self.service, run_id, LearnLoopRequest.model_validate(fields), caller.actor, also)
+        request = learn_loop(record, Rung(candidate.rung), candidate.model, _budget(limits), demonstrations)
+        await start_run(self.service, run_id, request, caller.actor, also)
+
+
+def learn_loop(
+    record: Record,
+    rung: Rung,
+    model: str,
+    budget: Mapping[str, Json] | None = None,
+    demonstrations: Json = None,
+) -> LearnLoopRequest:
+    """Return the learn-loop of imitation or GRPO, which starts from that model with the champion's prompt."""
+    improvement, request = record.improvement, ImprovementRequest.model_validate(record.improvement.request)
+    prompt, evaluation = record.champion.prompt, request.run.get("evaluation", {})
+    fields: dict[str, Any] = {
+        **request.run,
+        "name": f"{improvement.id[-6:]} {rung}",
+        "environment": request.environment,
+        "agent": request.agent,
+        "judge": request.judge,
+        "prompt": None if prompt is None else prompt["sha256"],
+        "model": {**request.model.model_dump(), "base_model": model, "project": improvement.project},
+        "warm_start": None,
+        "seed": request.seed,
+        "max_turns": request.max_turns,
+        "max_completion_tokens": request.max_completion_tokens,
+        "rollout_timeout_s": request.rollout_timeout_s,
+        "budget": budget,
+        "evaluation": {
+            **evaluation,
+            "scenarios": improvement.request["validation"],
+            "samples": 1,
+            "test_scenarios": 0,
+            "seed": request.held_out_seed,
+        },
+    }
+    imitated = any(row.rung == Rung.IMITATION and row.state == "accepted" for row in record.candidates)
+    if rung is Rung.GRPO and imitated:
+        fields.setdefault("iterations", improvement.facts["iterations_after_imitation"])
+    if rung is Rung.IMITATION:
+        fields |= {"iterations": 0, "warm_start": {"demonstrations": demonstrations}}
+    return LearnLoopRequest.model_validate(fields)
 
 
 def tested_candidates(record: Record) -> list[Candidate]:

@@ -13,6 +13,7 @@ from learnloop_service.app.improvements.figures import (
 )
 from learnloop_service.app.improvements.summary import whole_price
 from learnloop_service.app.reports.format import NONE, dollars
+from learnloop_service.app.schemas.improvements import ForecastOut
 from learnloop_service.environment.wording import counted
 
 _WIDTH = 16
@@ -70,10 +71,17 @@ def pilot_line(pilot: PilotFigures) -> str:
     return line("pilot", f"on {counted(pilot.tasks, 'training task')}: {', '.join(shares)}")
 
 
+def forecast_line(forecast: ForecastOut) -> str:
+    """Return the line about what a rung will take."""
+    low, high = map(clock, forecast.minutes)
+    gain = f"; {forecast.gain}" if forecast.gain else ""
+    return line("forecast", f"{forecast.rung} {low} to {high} ({forecast.source}{gain})")
+
+
 def price_line(figures: ImprovementFigures) -> str:
     """Return what all of it took, and what answers of the champion will take."""
     later = _answers(figures.champion.answer, figures.candidates[0].answer)
-    minutes, usd = whole_price(figures.candidates)
+    minutes, usd = _in_all(figures)
     times = [price(minutes, None)] if minutes is not None or not usd else []
     return f"Price: {' and '.join([*times, *([dollars(usd)] if usd else [])])} in all.{later}"
 
@@ -104,8 +112,12 @@ def price_table(figures: ImprovementFigures) -> str:
         )
         for candidate in figures.candidates
     ]
-    rows.append(("all", "", "", "", "", price(*whole_price(figures.candidates)), ""))
+    rows.append(("all", "", "", "", "", price(*_in_all(figures)), ""))
     return "\n".join([_row(heads), _row("---" for _ in heads), *map(_row, rows)])
+
+
+def _in_all(figures: ImprovementFigures) -> tuple[float | None, float | None]:
+    return whole_price(figures.candidates) if figures.minutes is None else (figures.minutes, figures.usd)
 
 
 def _row(cells: Iterable[str]) -> str:

@@ -140,7 +140,7 @@ class Settling:
             "groups_differ": fmean(len({row.reward for row in rows if row.reward is not None}) > 1 for rows in groups),
             "inconsistent": fmean(bool(rows[0].success) != bool(rows[-1].success) for rows in groups),
             "tokens": job.report["models"][0]["prompt_tokens"] + job.report["models"][0]["completion_tokens"],
-            "seconds": job.report["models"][0]["seconds_p50"],
+            "seconds": job.driven_s / job.total,
         }
 
     async def _settle_run(self, record: Record, run: Run | None) -> bool:

@@ -7,13 +7,12 @@ from sqlalchemy import func, select
 from learnloop_service.app.db.tables import Candidate
 from learnloop_service.app.domain.improvement_state import CandidateState, Rung
 from learnloop_service.app.improvements.policy import CandidateFacts, PilotFacts, Situation
-from learnloop_service.app.improvements.store import ImprovementStore, Record
+from learnloop_service.app.improvements.prices import forecasts, too_dear
+from learnloop_service.app.improvements.store import Record
 from learnloop_service.app.service import HandlerResources
 
 
-async def situation_of(
-    service: HandlerResources, store: ImprovementStore, record: Record, limits: Mapping[str, float | None]
-) -> Situation:
+async def situation_of(service: HandlerResources, record: Record, limits: Mapping[str, float | None]) -> Situation:
     """Return the situation of an improvement without a job in progress."""
     improvement, request = record.improvement, record.improvement.request
     pilot, final = improvement.pilot, improvement.final
@@ -31,7 +30,7 @@ async def situation_of(
         proposals_open=await _is_open(service, record),
         test_tasks=request["test"],
         tested=final is not None and final["champion"] == improvement.champion,
-        too_dear={},
+        too_dear=too_dear(record, limits, await forecasts(service, record) if limits else {}),
     )
 
 

@@ -119,20 +119,12 @@ class ImprovementStore:
 
     async def outcomes(self, candidate: Candidate) -> Outcomes:
         """Return what a candidate did on validation tasks, in its evaluation or in that of its run."""
-        if candidate.run_id is not None and candidate.iteration is not None:
-            return (await self.of_run(candidate.run_id))[candidate.iteration]
-        model = 1 if candidate.number else 0
-        where = (Trajectory.evaluation_id == candidate.gate_id, func.split_part(Trajectory.slot, "/", 1) == str(model))
-        return (await self._outcomes(*where)).get(None, _NOTHING)
+        by_iteration = await self._outcomes(*validation_rollouts(candidate))
+        return by_iteration.get(candidate.iteration, _NOTHING)
 
     async def of_run(self, run_id: str) -> Mapping[int | None, Outcomes]:
         """Return what the checkpoints of a run did on its validation tasks, by iteration."""
-        return await self._outcomes(
-            Trajectory.run_id == run_id,
-            Trajectory.kind == "evaluation",
-            Trajectory.split == "validation",
-            Trajectory.mode == "greedy",
-        )
+        return await self._outcomes(Trajectory.run_id == run_id, *_OF_RUN)
 
     async def _outcomes(self, *where: ColumnElement[bool]) -> Mapping[int | None, Outcomes]:
         by_scenario = (
@@ -194,6 +186,14 @@ class ImprovementStore:
         return used
 
 
+def validation_rollouts(candidate: Candidate) -> Sequence[ColumnElement[bool]]:
+    """Return the conditions that a measured candidate's rollouts of validation tasks meet."""
+    if candidate.run_id is not None:
+        return Trajectory.run_id == candidate.run_id, Trajectory.iteration == candidate.iteration, *_OF_RUN
+    model = "1" if candidate.number else "0"
+    return Trajectory.evaluation_id == candidate.gate_id, func.split_part(Trajectory.slot, "/", 1) == model
+
+
 async def change(tx: AsyncSession, improvement: Improvement, **values: Any) -> None:
     """Change an improvement's row in the caller's transaction. Raises Taken if it was changed since it was read."""
     changed = (
@@ -219,6 +219,11 @@ def _used_by(job: EvaluationJob, tokens: int) -> Used:
     return Used(job.driven_s / 60, tokens, sum(priced) if priced else None)
 
 
+_OF_RUN = (
+    Trajectory.kind == "evaluation",
+    Trajectory.split == "validation",
+    Trajectory.mode == "greedy",
+)
 _NOTHING = Outcomes({}, 0.0, 0.0, None)
 _PROPOSED = exists().where(Candidate.improvement_id == Improvement.id, Candidate.state == CandidateState.PROPOSED)
 _SETTLED = EvaluationJob.status.in_(sorted(EVALUATION_ENDED | {EvaluationStatus.PAUSED}))

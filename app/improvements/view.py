@@ -1,22 +1,36 @@
 """An improvement as the API shows it, from its rows and from what its evaluations and runs used."""
 
+import asyncio
 from collections.abc import Mapping
 
+from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Candidate, Improvement
-from learnloop_service.app.domain.improvement_state import LIVE, ImprovementStatus
+from learnloop_service.app.domain.improvement_state import LIVE, ImprovementStatus, Rung
+from learnloop_service.app.errors import NotFound
 from learnloop_service.app.improvements.budget import evaluations_of, total
-from learnloop_service.app.improvements.store import ImprovementStore, Record, Used
+from learnloop_service.app.improvements.figures import figures_of
+from learnloop_service.app.improvements.forecast import Forecast
+from learnloop_service.app.improvements.jobs import label_of
+from learnloop_service.app.improvements.prices import forecasts
+from learnloop_service.app.improvements.store import ImprovementStore, Record, Used, validation_rollouts
+from learnloop_service.app.improvements.summary import sentence
+from learnloop_service.app.operations.failure_map import failure_map
+from learnloop_service.app.operations.failure_sides import FailureSide
+from learnloop_service.app.resources import Resources
 from learnloop_service.app.schemas.improvements import (
     AnswerPriceOut,
     CandidateOut,
     EvidenceOut,
+    ForecastOut,
     ImprovementBrief,
     ImprovementOut,
+    PatternOut,
     PilotOut,
     PriceOut,
 )
 from learnloop_service.app.schemas.intervals import IntervalOut
 from learnloop_service.environment.json_type import Json
+from learnloop_service.training.statistics.power import power
 
 
 def brief(improvement: Improvement, candidates: int) -> ImprovementBrief:
@@ -24,19 +38,25 @@ def brief(improvement: Improvement, candidates: int) -> ImprovementBrief:
     return ImprovementBrief.model_validate(_brief(improvement, candidates))
 
 
-async def whole(store: ImprovementStore, record: Record) -> ImprovementOut:
-    """Return an improvement with its candidates."""
+async def whole(service: Resources, id: str) -> ImprovementOut:
+    """Return an improvement with its candidates. Raises NotFound."""
+    database, store = service.database, ImprovementStore(service.database)
+    record = await store.read(id)
+    shows = await asyncio.to_thread(power, record.improvement.request["validation"])
     improvement, pilot = record.improvement, record.improvement.pilot
     used = await store.used(record.candidates, evaluations_of(record))
+    expected = await forecasts(service, record) if improvement.status in LIVE else {}
     tested = improvement.final or {"success": {}, "evaluation_ids": []}
-    return ImprovementOut.model_validate(
+    shown = ImprovementOut.model_validate(
         _brief(improvement, len(record.candidates))
         | {
             "request": improvement.request,
             "tried": [_candidate(row, tested["success"].get(str(row.number)), used) for row in record.candidates],
             "pilot": None if pilot is None else PilotOut.model_validate(pilot),
-            "can_show": [],
-            "forecast": [],
+            "can_show": [text for text in (shows.sentence, shows.warning) if text is not None],
+            "smallest_gain": shows.gain,
+            "pattern": None if record.champion.figures is None else await _largest_pattern(database, record),
+            "forecast": [_forecast(rung, price) for rung, price in expected.items()],
             "price": _price(total(used)),
             "confirmed": _confirmed(improvement),
             "test_looks": len(tested["evaluation_ids"]),
@@ -44,6 +64,29 @@ async def whole(store: ImprovementStore, record: Record) -> ImprovementOut:
             "waits_until": improvement.waits_until,
             "sentence": None,
         }
+    )
+    if improvement.status not in LIVE:
+        shown.sentence = sentence(figures_of(shown))
+    return shown
+
+
+async def _largest_pattern(database: Database, record: Record) -> PatternOut | None:
+    """Return the largest pattern of the champion's failures on validation tasks; None if it has none."""
+    environment = record.improvement.request["environment"]["name"]
+    conditions = validation_rollouts(record.champion)
+    side = FailureSide(label_of(record.champion), "its validation tasks", environment, conditions)
+    try:
+        failures = await failure_map(database, side, None)
+    except NotFound:  # its rollouts were deleted because of their age
+        return None
+    if not failures.patterns:
+        return None
+    [largest, *_] = failures.patterns
+    return PatternOut(
+        sentence=largest.sentence,
+        tasks=largest.now.tasks,
+        failures=failures.now.tasks - failures.now.solved.tasks,
+        rollouts=[rollout.trajectory_id for rollout in largest.rollouts],
     )
 
 
@@ -73,6 +116,10 @@ def _candidate(row: Candidate, test: Json, used: Mapping[str, Used]) -> Candidat
         price=_price(total({id: used[id] for id in jobs if id in used})),
         answer=None if figures is None else AnswerPriceOut.model_validate(figures),
     )
+
+
+def _forecast(rung: Rung, price: Forecast) -> ForecastOut:
+    return ForecastOut(rung=rung, minutes=price.minutes, usd=price.usd, source=price.source, gain=price.gain)
 
 
 def _price(used: Used) -> PriceOut:

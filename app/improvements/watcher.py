@@ -23,6 +23,7 @@ from learnloop_service.app.improvements import policy
 from learnloop_service.app.improvements.budget import remaining
 from learnloop_service.app.improvements.demonstrations import demonstrations_of
 from learnloop_service.app.improvements.jobs import Jobs, Save, caller_of
+from learnloop_service.app.improvements.prices import trainable
 from learnloop_service.app.improvements.settling import Settling
 from learnloop_service.app.improvements.situation import situation_of
 from learnloop_service.app.improvements.store import ImprovementStore, Record, Taken, change, change_candidate
@@ -75,7 +76,7 @@ class ImprovementWatcher:
         if any(limit is not None and limit <= 0 for limit in limits.values()):
             await self._end(record, ImprovementStatus.BUDGET)
             return False
-        move = policy.next_move(await situation_of(self.service, self.store, record, limits))
+        move = policy.next_move(await situation_of(self.service, record, limits))
         try:
             return await self._make(record, move, limits)
         except (Taken, Unavailable, *DATABASE_DOWN):
@@ -135,8 +136,7 @@ class ImprovementWatcher:
         """Add a candidate with the champion's prompt: a listed model, or a model to train from the newest accepted
         candidate that can be trained."""
         listed = rung is Rung.MODEL
-        trained = [row for row in record.candidates if row.state == CandidateState.ACCEPTED and not row.listed][-1]
-        model = record.improvement.request["models"][index] if listed else trained.model
+        model = record.improvement.request["models"][index] if listed else trainable(record).model
         await self._new(record, rung, CandidateState.PROPOSED, None, model=model, listed=listed)
 
     async def _skip(self, record: Record, rung: Rung, reason: str, number: int | None) -> None:
