@@ -139,7 +139,7 @@ def figures_of(shown: ImprovementOut) -> ImprovementFigures:
 
 def _candidate(shown: CandidateOut) -> CandidateFigures:
     prompt, answer = shown.prompt, shown.answer
-    names = {Rung.MODEL: shown.model}
+    names = {Rung.MODEL: "" if shown.state is CandidateState.SKIPPED else shown.model}
     if prompt is not None:
         names[Rung.PROMPT] = prompt.sha256[:12] if prompt.name is None else f"{prompt.name}@{prompt.version}"
     return CandidateFigures(

@@ -31,8 +31,11 @@ _IN_PROGRESS = {
 
 def label(candidate: CandidateFigures) -> str:
     """Return what a candidate is called, such as `prompt careful`."""
-    rung = "GRPO" if candidate.rung is Rung.GRPO else candidate.rung.replace("_", " ")
-    return f"{rung} {candidate.name}".strip()
+    return f"{_called(candidate.rung)} {candidate.name}".strip()
+
+
+def _called(rung: Rung) -> str:
+    return "GRPO" if rung is Rung.GRPO else rung.replace("_", " ")
 
 
 def candidate_line(candidate: CandidateFigures, target: float | None = None) -> str:
@@ -75,7 +78,7 @@ def forecast_line(forecast: ForecastOut) -> str:
     """Return the line about what a rung will take."""
     low, high = map(clock, forecast.minutes)
     gain = f"; {forecast.gain}" if forecast.gain else ""
-    return line("forecast", f"{forecast.rung} {low} to {high} ({forecast.source}{gain})")
+    return line("forecast", f"{_called(forecast.rung)} {low} to {high} ({forecast.source}{gain})")
 
 
 def price_line(figures: ImprovementFigures) -> str:
