@@ -66,8 +66,7 @@ ENDS: dict[str, tuple[ImprovementFigures, str]] = {
     ),
     "as it is": (
         improvement(REACHED, as_it_is(HIGH, HIGH_TEST)),
-        "The agent reaches 93% as it is; nothing was needed. "
-        "(152 test tasks that no decision has used; target 90%.)",
+        "The agent reaches 93% as it is; nothing was needed. (152 test tasks that no decision has used; target 90%.)",
     ),
     "not confirmed": (
         improvement(REACHED, START, accepted(Rung.PROMPT, HIGH, MIDDLE_TEST, 1.0)),
