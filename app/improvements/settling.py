@@ -18,6 +18,7 @@ from learnloop_service.app.improvements.jobs import caller_of, tested_candidates
 from learnloop_service.app.improvements.policy import passed
 from learnloop_service.app.improvements.store import (
     NO_JOB,
+    SETTLED,
     ImprovementStore,
     Outcomes,
     Record,
@@ -50,6 +51,8 @@ class Settling:
         job = await self.store.evaluation(improvement.job_id)
         if job is None:
             return await self._lost(record, f"evaluation {improvement.job_id} was deleted")
+        if job.status not in SETTLED:  # another process started it since the improvement was due
+            return False
         if job.status == EvaluationStatus.PAUSED:
             return await self._stopped(record, job.shortage is not None, f"Evaluation {job.id} is paused")
         errors = models_without_figures(job.report) if job.report is not None else {}

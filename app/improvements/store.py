@@ -19,6 +19,8 @@ MAX_CANDIDATES = 500
 """Maximum number of candidates of an improvement."""
 NO_JOB: Mapping[str, None] = {"job_kind": None, "job_id": None, "job_for": None}
 """Values of an improvement between two jobs."""
+SETTLED = EVALUATION_ENDED | {EvaluationStatus.PAUSED}
+"""Statuses of an evaluation in which there is something to decide."""
 _SUCCESS = func.avg(
     case(
         (and_(Trajectory.reward.is_(None), Trajectory.error.is_(None)), None),
@@ -226,7 +228,6 @@ _OF_RUN = (
 )
 _NOTHING = Outcomes({}, 0.0, 0.0, None)
 _PROPOSED = exists().where(Candidate.improvement_id == Improvement.id, Candidate.state == CandidateState.PROPOSED)
-_SETTLED = EvaluationJob.status.in_(sorted(EVALUATION_ENDED | {EvaluationStatus.PAUSED}))
 _DUE = (
     select(Improvement.id)
     .where(
@@ -240,7 +241,7 @@ _DUE = (
             and_(
                 Improvement.job_kind == "evaluation",
                 or_(
-                    exists().where(EvaluationJob.id == Improvement.job_id, _SETTLED),
+                    exists().where(EvaluationJob.id == Improvement.job_id, EvaluationJob.status.in_(sorted(SETTLED))),
                     ~exists().where(EvaluationJob.id == Improvement.job_id),
                 ),
             ),

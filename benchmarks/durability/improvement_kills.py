@@ -34,7 +34,8 @@ from learnloop_service.app.improvements.summary import sentence
 from learnloop_service.app.schemas.improvements import ImprovementOut, PriceOut
 from learnloop_service.environment.json_type import Json
 
-_AGENT = "everything.0"
+_AGENT = "everything.4"
+"""It has a prompt that is accepted, one that the gate refuses, and some that do not pass their screening."""
 _SERVICES = 2
 _CALL_S = 10.0
 _SAME = ("number", "rung", "state", "author", "reason", "error_share", "screening", "evidence", "success", "test")

@@ -47,7 +47,7 @@ WORLDS = {
     "grpo": World(0.10, 0.0, 0.0, 0.45, 0.92, "grpo"),
     "prompt-then-grpo": World(0.20, 0.7, 0.50, 0.50, 0.92, "grpo"),
     "nothing": World(0.02, 0.0, 0.0, 0.03, 0.03, None),
-    "everything": World(0.05, 0.5, 0.40, 0.70, 0.92, "grpo"),
+    "everything": World(0.05, 0.5, 0.36, 0.62, 0.97, "grpo"),
 }
 """Those of the simulation that the gate was designed with, and one in which every kind of change helps."""
 
