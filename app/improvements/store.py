@@ -81,11 +81,18 @@ class ImprovementStore:
         self._database = database
 
     async def read(self, id: str) -> Record:
-        """Return an improvement with its candidates."""
+        """Return an improvement with its candidates, by one statement: what a process reads with two can be of before
+        and of after another one's move."""
+        with_candidates = (
+            select(Improvement, Candidate)
+            .join(Candidate, Candidate.improvement_id == Improvement.id)
+            .where(Improvement.id == id)
+            .order_by(Candidate.number)
+        )
         async with self._database() as tx:
-            improvement = existing(await tx.get(Improvement, id), "improvement", id)
-            of_it = select(Candidate).where(Candidate.improvement_id == id).order_by(Candidate.number)
-            return Record(improvement, (await tx.execute(of_it)).scalars().all())
+            rows = (await tx.execute(with_candidates)).tuples().all()
+        improvement = existing(rows[0][0] if rows else None, "improvement", id)
+        return Record(improvement, [candidate for _, candidate in rows])
 
     async def listed(self, *, project: str | None, before: str | None, limit: int) -> Sequence[tuple[Improvement, int]]:
         """Return improvements of a project or of all with their numbers of candidates, newest first."""
