@@ -1138,6 +1138,7 @@ export interface RemedyOut {
 
 export interface ReportOut {
   "scenarios": number;
+  "split": "train" | "validation" | "test" | null;
   "samples": number;
   "compared": Record<string, number>;
   "method": MethodOut;
