@@ -1,5 +1,6 @@
 """A promoted name means a checkpoint and its prompt: in questions, sessions, `/v1` and releases."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from tests.integration.app.keyed import bearer
 from tests.integration.app.model_stage import CALLER, ModelStage
 from tests.integration.app.release_traffic import QUESTION, release_of, user_of
 from tests.integration.app.release_traffic import stage as stage
+from tests.integration.cli.conftest import Learnloop
+from tests.integration.cli.conftest import learnloop as learnloop
 
 KIND, SHORT = {"parts": {"system": "Be kind. {original}"}}, {"parts": {"system": "Be short."}}
 SEARCH = {"name": "search", "description": "Search by one word.", "parameters": {"type": "object", "properties": {}}}
@@ -179,3 +182,36 @@ async def test_users_of_a_release_meet_the_prompt_of_their_arm(stage: ModelStage
     async with stage.service.database() as tx:
         promotion = await tx.get_one(Promotion, 1)
     assert promotion.prompt_missed_at is not None
+
+
+async def test_promoted_prompts_in_the_terminal(
+    stage: ModelStage, learnloop: Learnloop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _stored(stage, KIND, "kind")
+    monkeypatch.setenv("LEARNLOOP_API_KEY", await stage.key())
+    monkeypatch.setenv("COLUMNS", "200")
+    url = str(stage.service.client.base_url)
+
+    async def command(*arguments: str) -> Any:
+        ran = await asyncio.to_thread(learnloop, *arguments, "--url", url)
+        assert ran.exit_code == 0, ran.stderr
+        return ran
+
+    promoting = ("models", "promote", CALLER, "--step", "1", "--as", "live")
+    assert (await command(*promoting)).stdout == f"mail/live is now {CALLER}@1\n"
+    promoted = await command(*promoting, "--prompt", "kind@1")
+    assert promoted.stdout == f"mail/live is now {CALLER}@1 with kind@1\n"
+    assert "never evaluated with the prompt kind@1" in promoted.stderr
+    assert f"{CALLER}@1 with kind@1  by key:" in (await command("models", "history", "mail/live")).stdout
+    assert f"{CALLER}@1 with kind@1" in (await command("promotions", "list")).stdout
+    assert "a request came without it" not in (await command("promotions", "describe", "mail/live")).stdout
+    await _deliveries(stage, "/v1", _requests("Be cruel."))
+    assert "a request came without it at 2" in (await command("deployments", "describe", "mail/live")).stdout
+
+    started = (await command("releases", "start", "mail/live", "--prompt", "-", "--skip-trial")).stdout
+    assert f"of {CALLER}@1 for mail/live" in started
+    shown = (await command("releases", "show", started.split()[1])).stdout
+    assert f"{CALLER}@1 with kind@1" in shown
+    assert f"{CALLER}@1 has a share of" in (await command("promotions", "describe", "mail/live")).stdout
+    base = await command("models", "promote", "mail/new", "--base", "tiny", "--as", "base", "--prompt", "kind")
+    assert base.stdout == "mail/base is now mail/new@0 with kind@1\n"
