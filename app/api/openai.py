@@ -67,14 +67,20 @@ async def chat_completions(
     model = await models.resolve(caller, _model_of(body), users.of_openai(body))
     if model.exposure is not None:
         return await _observed(models, model, model.exposure, gateway, request, ChatAsked(body))
-    return await proxy.chat(request, await models.endpoint(model), body)
+    reply = await proxy.chat(request, await models.endpoint(model), body)
+    return await gateway.prompts.told(reply, model, body)
 
 
 @asked_by_agents(
     router, "/responses", response_in_session, responses=RESPONSE, openapi_extra=described_body(ResponseRequest)
 )
 async def create_response(
-    models: CurrentModels, caller: CurrentCaller, proxy: CurrentProxy, users: CurrentUsers, request: Request
+    models: CurrentModels,
+    caller: CurrentCaller,
+    proxy: CurrentProxy,
+    gateway: CurrentGateway,
+    users: CurrentUsers,
+    request: Request,
 ) -> Response:
     """Create a response with a model of the engine, streamed or not. It is one turn of the model.
 
@@ -95,8 +101,9 @@ async def create_response(
         return await proxy.forward(request, endpoint, "/responses", headers=whose, json=content)
 
     if model.exposure is None:
-        return await forwarded()
-    return _of_release(await observed_response(models.database, model.exposure, forwarded), model.exposure)
+        return await gateway.prompts.told(await forwarded(), model, body)
+    reply = _of_release(await observed_response(models.database, model.exposure, forwarded), model.exposure)
+    return await gateway.prompts.told(reply, model, body)
 
 
 @asked_by_agents(
@@ -115,7 +122,7 @@ async def create_message(
     if model.exposure is not None:
         return await _observed(models, model, model.exposure, gateway, request, gateway_request)
     exchange = UnrecordedExchange(gateway.upstream, await models.endpoint(model), gateway_request.chat_body)
-    return await begun(exchange, request, gateway_request)
+    return await gateway.prompts.told(await begun(exchange, request, gateway_request), model, gateway_request.chat_body)
 
 
 @router.post(
@@ -174,9 +181,8 @@ async def _observed(
     async with failure_recorded(models.database, exposure):
         endpoint = await models.endpoint(model)
     exchange = UnrecordedExchange(gateway.upstream, endpoint, gateway_request.chat_body)
-    return _of_release(
-        await begun(ObservedExchange(exchange, models.database, exposure), request, gateway_request), exposure
-    )
+    reply = await begun(ObservedExchange(exchange, models.database, exposure), request, gateway_request)
+    return await gateway.prompts.told(_of_release(reply, exposure), model, gateway_request.chat_body)
 
 
 def _of_release(reply: Response, exposure: Exposure) -> Response:

@@ -77,7 +77,8 @@ async def get_prompt(database: CurrentDatabase, caller: CurrentCaller, sha256: H
 async def delete_prompt(database: CurrentDatabase, caller: CurrentCaller, sha256: Hash) -> PromptsDeleted:
     """Delete a stored prompt of the caller's project, and all its names.
 
-    Returns the names. A prompt that a run or an evaluation has cannot be deleted: `used_by` of the error names it.
+    Returns the names. A prompt that a run, an evaluation, a promotion or a release has cannot be deleted: `used_by` of
+    the error names it.
     """
     versions = await removal.delete_documents(database, caller.namespace, "prompt", sha256)
     return PromptsDeleted(sha256=sha256, names=[f"{version.name}@{version.version}" for version in versions])

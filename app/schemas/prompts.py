@@ -1,10 +1,13 @@
 """Bodies of the requests and responses about prompts."""
 
 from datetime import datetime
+from typing import Self
 
 from pydantic import ConfigDict
 
-from learnloop_service.app.schemas.base import RequestBody, ResponseModel
+from learnloop_service.app.domain.stored_request import PromptReference
+from learnloop_service.app.schemas.base import RequestBody, RequestPart, ResponseModel
+from learnloop_service.app.schemas.run_request import PromptName
 from learnloop_service.environment.json_type import Json
 
 
@@ -65,8 +68,16 @@ class PromptStored(ResponseModel):
     """Its texts."""
 
 
+class PromptChoice(RequestPart):
+    """The prompt that a checkpoint is served with."""
+
+    prompt: PromptName | None = None
+    """A stored prompt: `NAME`, `NAME@VERSION` or its SHA-256. Default: the one that the name had with this checkpoint
+    last, else that of the run which trained it. Null: the environment's own texts."""
+
+
 class PromptUsed(ResponseModel):
-    """The prompt that rollouts were made with."""
+    """The prompt that a model is used with."""
 
     sha256: str
     """Hash of its canonical JSON."""
@@ -74,6 +85,11 @@ class PromptUsed(ResponseModel):
     """Its name; null if it was given by its hash and has none."""
     version: int | None
     """Its version under that name."""
+
+    @classmethod
+    def of_reference(cls, reference: PromptReference | None) -> Self | None:
+        """Return the prompt as responses show it."""
+        return None if reference is None else cls.of(reference)
 
 
 class PromptsDeleted(ResponseModel):

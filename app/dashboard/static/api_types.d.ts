@@ -6,6 +6,7 @@ export interface AgentSessionAccess {
   "api_key": string;
   "attempt": number;
   "expires_at": string;
+  "prompt": SessionPrompt | null;
 }
 
 export interface AgentSessionCallOut {
@@ -37,6 +38,7 @@ export interface AgentSessionOut {
   "model": string;
   "checkpoint": string;
   "step": number | null;
+  "prompt": PromptUsed | null;
   "backend": string;
   "attempt": number;
   "calls": number;
@@ -77,6 +79,7 @@ export interface ArmFigure {
 export interface ArmOut {
   "arm": Arm;
   "checkpoint": string;
+  "prompt": PromptUsed | null;
   "backend": string;
   "run_id": string | null;
   "iteration": number | null;
@@ -969,12 +972,15 @@ export interface PromotionOut {
   "name": string;
   "model": string;
   "step": number;
+  "prompt": PromptUsed | null;
+  "prompt_missed_at": string | null;
   "backend": string;
   "actor": string;
   "evidence": Record<string, any> | null;
   "created_at": string;
   "withdrawn_at": string | null;
   "release": ReleaseBrief | null;
+  "warnings": (string)[];
 }
 
 export interface PromptUsed {
@@ -1053,7 +1059,9 @@ export interface ReleaseAccepted {
   "reason": ReleaseReason | null;
   "summary": string;
   "candidate": string;
+  "candidate_prompt": PromptUsed | null;
   "stable": string;
+  "stable_prompt": PromptUsed | null;
   "share": number;
   "stage": number;
   "stages": number;
@@ -1074,7 +1082,9 @@ export interface ReleaseBrief {
   "reason": ReleaseReason | null;
   "summary": string;
   "candidate": string;
+  "candidate_prompt": PromptUsed | null;
   "stable": string;
+  "stable_prompt": PromptUsed | null;
   "share": number;
   "stage": number;
   "stages": number;
@@ -1103,7 +1113,9 @@ export interface ReleaseOut {
   "reason": ReleaseReason | null;
   "summary": string;
   "candidate": string;
+  "candidate_prompt": PromptUsed | null;
   "stable": string;
+  "stable_prompt": PromptUsed | null;
   "share": number;
   "stage": number;
   "stages": number;
@@ -1442,6 +1454,13 @@ export interface SessionOut {
   "project": string;
   "scopes": (Scope)[];
   "expires_at": string | null;
+}
+
+export interface SessionPrompt {
+  "sha256": string;
+  "name": string | null;
+  "version": number | null;
+  "parts": Record<string, string>;
 }
 
 export interface SettingGroup {

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -225,15 +225,15 @@ class EvaluationStarter:
             step=resolved.step,
             backend=backend,
             spec=spec,
-            prompt=run.stored_request.prompt if run is not None else None,
+            prompt=resolved.prompt,
         )
         return contestant, run.engine if run is not None and spec is None else None
 
     async def _prompted(
         self, index: int, request: EvaluationRequest, contestant: Contestant, project: str
     ) -> Contestant:
-        """Return the model with the prompt that was asked for; without one, it keeps that of its run. Raises
-        InvalidRequest."""
+        """Return the model with the prompt that was asked for; without one, it keeps that of its promoted name or
+        run. Raises InvalidRequest."""
         model = request.models[index]
         if "prompt" not in model.model_fields_set:
             return contestant
@@ -252,7 +252,7 @@ class EvaluationStarter:
         if not steps:
             return model
         name = name.at(max(steps))
-        return ResolvedModel(str(name), name.step, model.run)
+        return replace(model, name=str(name), step=name.step)
 
     async def _check_checkpoint(self, index: int, model: ResolvedModel) -> None:
         """Check that a model which no run has trained is on the engine. Raises InvalidRequest."""
