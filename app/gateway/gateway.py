@@ -32,6 +32,7 @@ from learnloop_service.app.errors import NotFound
 from learnloop_service.app.gateway import responses
 from learnloop_service.app.gateway.chunks import AnotherReply, Assembly, Chunk, chunks_of
 from learnloop_service.app.gateway.known_replies import KnownReplies
+from learnloop_service.app.gateway.session_prompts import SessionPrompts
 from learnloop_service.app.gateway.upstream import ServerAway, Upstream
 from learnloop_service.app.model_registry.resolver import ModelResolver, ResolvedModel, base_models
 from learnloop_service.app.releases.exposures import AnswerObservation, failure_recorded, record
@@ -40,6 +41,7 @@ from learnloop_service.app.resources import Resources
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.backends.base import Endpoint
 from learnloop_service.training.backends.registry import is_on_engine
+from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.protocol.malformed_calls import is_malformed
 from learnloop_service.training.protocol.responses.items import Item
 from learnloop_service.training.protocol.responses.parameters import hint_warnings
@@ -68,6 +70,8 @@ class KnownSession:
     seed: int
     warnings: set[str]
     """Warnings that the session is known to have."""
+    prompt: Prompt | None
+    """The prompt that replaces texts of its requests; None without one, or if the agent brings it itself."""
     turn: int | None = None
     """Last turn that this process handled; None if it has handled none."""
     exposure: Exposure | None = None
@@ -104,6 +108,7 @@ class SessionGateway:
         self._models = models
         self.upstream = upstream
         self._replies = KnownReplies(database)
+        self._prompts = SessionPrompts(database)
         self._known: OrderedDict[str, KnownSession] = OrderedDict()
         self._endpoints: dict[tuple[str, str, int | None], tuple[Endpoint, float]] = {}
         """Endpoints of checkpoints on other backends, and when each expires (monotonic clock)."""
@@ -121,7 +126,7 @@ class SessionGateway:
         """Begin an exchange, which the caller must finish. The session keeps each of the `warnings` once, and those
         about hints in the body. Raises BadRequestBody, NotFound and the errors of SessionCalls.begin."""
         session = await self._session(asker.session_id)
-        request = canonical(body, session.sampling)
+        request = canonical(body, session.sampling, session.prompt)
         await self._warn(session, [*warnings, *_ignored_hints(session, body, request)])
         seeds, early = seeds_of_call(session.seed, request, 0), None
         if session.turn is not None and seeds.turn == session.turn + 1:
@@ -157,6 +162,7 @@ class SessionGateway:
             None if row.sampling is None else Sampling(**row.sampling),
             row.seed,
             set(row.warnings),
+            await self._prompts.of(row),
             exposure=None if release is None else _exposure(row, release),
         )
         self._known[id] = session
@@ -175,7 +181,7 @@ class SessionGateway:
         SessionRestarted and the errors of Upstream."""
         session = await self._session(asker.session_id)
         await self.calls.require_open(asker)
-        request = canonical(body, session.sampling)
+        request = canonical(body, session.sampling, session.prompt)
 
         async def ask() -> int:
             return await self.upstream.count_tokens(*await self._request_body(session, request))
