@@ -59,6 +59,7 @@ class FixedAgent:
 
     async def __call__(self, document: Mapping[str, Json]) -> tuple[int, Json]:
         question, session = document["task"]["question"], document["session"]
+        assert "prompt" not in document, "who brings its own texts gets no others"
         path, body = self.body(f"{self.prompt}\nThe customer asks for {question}", question)
         headers = {"authorization": f"Bearer {session['api_key']}"}
         async with httpx.AsyncClient(

@@ -83,6 +83,12 @@ def test_equal_names_of_tools_are_ambiguous() -> None:
         assert replaced(*asked(None, *tools), prompt).missing == ("tool:a.b",)
 
 
+def test_an_agent_without_a_system_message_lacks_the_part() -> None:
+    prompt = Prompt({"system": "new", "tool:x": "new"}, {"system": "old", "tool:x": "old"})
+    changed = replaced(*asked(None, tool("x", "very old")), prompt)
+    assert changed == (*asked(None)[:1], [tool("x", "very new")], ("system",))
+
+
 @pytest.mark.parametrize("junk", [{}, {"function": None}, {"function": {"name": 3, "parameters": {"properties": [1]}}}])
 def test_malformed_tools_are_left_alone(junk: Any) -> None:
     prompt = Prompt({"system": "new", "tool:x": "new"}, {"system": DESK, "tool:x": "old"})
