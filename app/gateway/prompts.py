@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from http import HTTPStatus
@@ -20,7 +20,9 @@ from learnloop_service.app.runs.documents import UnknownDocument
 from learnloop_service.app.runs.stored_prompts import read_stored
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.prompt import Prompt, is_in
+from learnloop_service.training.protocol.chat_reader import read_messages
 from learnloop_service.training.protocol.model_name import ModelName
+from learnloop_service.training.replacing import replaced
 
 PROMPT_HEADER = "Learnloop-Prompt"
 """Header of replies of a model with a prompt: the beginning of its hash, and what became of it."""
@@ -41,18 +43,50 @@ class ServedPrompts:
         """When a name's prompt was last noted as missing, by this process's clock."""
 
     async def delivery(
-        self, reference: PromptReference | None, body: Mapping[str, Json], promoted_as: str | None
+        self,
+        reference: PromptReference | None,
+        body: Mapping[str, Json],
+        promoted_as: str | None,
+        missing: Sequence[str] | None = None,
     ) -> Delivery | None:
         """Return what became of the prompt in a request's body, count it, and note on the promoted name that it is
-        missing. None without a prompt."""
+        missing. `missing` are the parts whose texts were not there to be replaced; None if nothing was to be. None
+        without a prompt."""
         prompt = None if reference is None else await self._read(reference)
         if prompt is None or reference is None:
             return None
-        delivery: Delivery = "applied" if is_in(prompt, _messages(body), _list(body.get("tools"))) else "not-used"
+        if missing is not None:
+            delivery: Delivery = "not-found" if missing else "applied"
+        else:
+            delivery = "applied" if is_in(prompt, _messages(body), _list(body.get("tools"))) else "not-used"
         PROMPT_REPLIES.labels(delivery).inc()
         if delivery != "applied" and promoted_as is not None:
             await self._note(promoted_as, reference)
         return delivery
+
+    async def put_in(self, model: ResolvedModel, body: dict[str, Json]) -> tuple[dict[str, Json], Delivery | None]:
+        """Return the body of a chat completion for a model outside of sessions, with its prompt in place of the texts
+        that this replaces, and what became of the prompt."""
+        prompt = None if model.prompt is None else await self._read(model.prompt)
+        messages, tools, missing = body.get("messages"), _list(body.get("tools")), None
+        if prompt is not None and prompt.replaces and isinstance(messages, list):
+            with suppress(ValueError):  # what is wrong with the messages is said by whoever reads them next
+                read, described, missing = replaced(read_messages(messages), tools, prompt)
+                body = {**body, "messages": [*read], **({"tools": [*described]} if tools else {})}
+        return body, await self.delivery(model.prompt, body, model.promoted_as, missing)
+
+    async def put_in_response(
+        self, model: ResolvedModel, body: dict[str, Json]
+    ) -> tuple[dict[str, Json], Delivery | None]:
+        """Do the same with the body of a request of the Responses API, whose instructions are the system message."""
+        instructions, tools = body.get("instructions"), _list(body.get("tools"))
+        messages = [{"role": "system", "content": instructions}] if isinstance(instructions, str) else []
+        described = [{"type": "function", "function": tool} for tool in tools]
+        chat, delivery = await self.put_in(model, {"messages": messages or _messages(body), "tools": described})
+        if not messages or (chat["messages"][0]["content"] == instructions and chat["tools"] == described):
+            return body, delivery
+        told = {"tools": [tool["function"] for tool in chat["tools"]]} if tools else {}
+        return {**body, "instructions": chat["messages"][0]["content"], **told}, delivery
 
     async def _read(self, reference: PromptReference) -> Prompt | None:
         if (known := self._known.get(reference.sha256)) is not None:
@@ -77,12 +111,12 @@ class ServedPrompts:
         async with self._database.begin() as tx:
             await tx.execute(noting.values(prompt_missed_at=func.clock_timestamp()))
 
-    async def told(self, reply: Response, model: ResolvedModel, body: Mapping[str, Json]) -> Response:
-        """Return the reply of a model to a request outside of sessions, with the header if the model has a prompt."""
-        if reply.status_code < HTTPStatus.BAD_REQUEST and (prompt := model.prompt) is not None:
-            delivery = await self.delivery(prompt, body, model.promoted_as)
-            reply.headers.update({} if delivery is None else prompt_header(prompt, delivery))
-        return reply
+
+def with_prompt(reply: Response, model: ResolvedModel, delivery: Delivery | None) -> Response:
+    """Return the reply of a model, with the header if the model has a prompt."""
+    if reply.status_code < HTTPStatus.BAD_REQUEST and model.prompt is not None and delivery is not None:
+        reply.headers.update(prompt_header(model.prompt, delivery))
+    return reply
 
 
 def prompt_header(reference: PromptReference, delivery: Delivery) -> dict[str, str]:

@@ -37,7 +37,7 @@ from learnloop_service.app.operations.named import (
 )
 from learnloop_service.app.operations.start.run_plan import judge_with_defaults
 from learnloop_service.app.resources import Resources
-from learnloop_service.app.runs.configuration import model_spec
+from learnloop_service.app.runs.configuration import is_replaced, model_spec
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.store import RunStore
 from learnloop_service.app.runs.stored_prompts import check_fits, pinned_prompt, read_stored
@@ -320,7 +320,8 @@ class EvaluationStarter:
                 prompt = await read_stored(database, project, contestant.prompt)
                 if prompt is not None and drawn:
                     where = ("body", "models", index, "prompt")
-                    await asyncio.to_thread(check_fits, environment, drawn[0], prompt, where)
+                    replaces = is_replaced(choice)
+                    await asyncio.to_thread(check_fits, environment, drawn[0], prompt, where, replaces=replaces)
         return environment.default_judge, request.scenarios if synthetic else len(different(drawn))
 
 

@@ -57,7 +57,7 @@ async def test_prompts_are_versioned_by_name_and_found_by_hash(data_dir: Path, d
         listed = (await client.get("/prompts", params={"name": "hinted"})).json()["items"]
         assert [prompt["version"] for prompt in listed] == [2, 1]
         whole = (await client.get(first["links"]["self"])).json()
-        assert whole == {"prompt": HINTED}
+        assert whole == {"prompt": HINTED | {"replaces": {}}}
         deleted = (await client.delete(f"/prompts/{second['sha256']}")).json()
         assert deleted["names"] == ["hinted@2"]
         assert (await client.get(f"/prompts/{second['sha256']}")).status_code == 404
