@@ -1,18 +1,23 @@
 """Inboxes and named sets of scenarios, in versions."""
 
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Path, Query
 
 from learnloop_service.app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentSettings
 from learnloop_service.app.api.documents import Hash
-from learnloop_service.app.api.pages import ById
+from learnloop_service.app.api.pages import ById, Paging, Shown
 from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.datasets import removal, rows
+from learnloop_service.app.datasets.rows import NewVersion
 from learnloop_service.app.datasets.store import DatasetStore
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import DatasetVersion
 from learnloop_service.app.domain.names import DATASET_PATTERN
+from learnloop_service.app.runs import documents
+from learnloop_service.app.runs.documents import NewDocument
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.datasets import (
     InboxesDeleted,
@@ -41,8 +46,7 @@ async def list_inboxes(
     database: WithPrepared, caller: CurrentCaller, paging: ById, name: NamedOnly = None
 ) -> Page[InboxOut]:
     """List the versions of inboxes that were uploaded or prepared, newest first."""
-    versions = await rows.listed(database, caller.project, "inbox", name, paging.cursor, paging.limit)
-    return paging.page(versions, _inbox, lambda row: row.id)
+    return await page_of_versions(database, caller, paging, "inbox", name, _inbox)
 
 
 @router.delete("/inboxes/{name}")
@@ -72,8 +76,7 @@ async def delete_scenarios(database: CurrentDatabase, caller: CurrentCaller, sha
     Returns the names. Scenarios that a run or evaluation still needs cannot be deleted: `used_by` of the error names
     them.
     """
-    deleted = await removal.delete_documents(database, caller.namespace, "scenarios", sha256)
-    return ScenariosDeleted(sha256=sha256, names=[f"{row.name}@{row.version}" for row in deleted])
+    return ScenariosDeleted(**await delete_document(database, caller, "scenarios", sha256))
 
 
 @router.get("/scenarios")
@@ -81,8 +84,52 @@ async def list_scenarios(
     database: WithPrepared, caller: CurrentCaller, paging: ById, name: NamedOnly = None
 ) -> Page[ScenarioSetOut]:
     """List the versions of named sets of scenarios, newest first. Scenarios stored without a name are not listed."""
-    versions = await rows.listed(database, caller.project, "scenarios", name, paging.cursor, paging.limit)
-    return paging.page(versions, scenario_set, lambda row: row.id)
+    return await page_of_versions(database, caller, paging, "scenarios", name, scenario_set)
+
+
+async def store_version(
+    database: Database,
+    new: NewDocument,
+    kind: Literal["demonstrations", "prompt"],
+    name: str,
+    origin: Mapping[str, Any],
+    users: Mapping[str, str] | None = None,
+) -> DatasetVersion:
+    """Store a document under a name. `users` has the hash of the user by id, where it was made from what users
+    asked."""
+    sha256, count = str(new.reference["sha256"]), int(new.reference["count"])
+    version = NewVersion(new.project, kind, name, sha256, count, environment="", origin=origin)
+    async with database.begin() as tx:
+        await documents.save_of_users(tx, new, users or {})
+        return await rows.add(tx, version)
+
+
+async def page_of_versions(
+    database: Database,
+    caller: Caller,
+    paging: Paging,
+    kind: rows.Kind,
+    name: str | None,
+    show: Callable[[DatasetVersion], Shown],
+) -> Page[Shown]:
+    """Return a page of the versions of stored data that the caller can use, newest first."""
+    versions = await rows.listed(database, caller.project, kind, name, paging.cursor, paging.limit)
+    return paging.page(versions, show, lambda row: row.id)
+
+
+async def delete_document(
+    database: Database, caller: Caller, kind: Literal["scenarios", "demonstrations", "prompt"], sha256: str
+) -> dict[str, Any]:
+    """Delete a document of the caller's project with all its names, and return its hash and those."""
+    deleted = await removal.delete_documents(database, caller.namespace, kind, sha256)
+    return {"sha256": sha256, "names": [f"{row.name}@{row.version}" for row in deleted]}
+
+
+def document_fields(row: DatasetVersion) -> dict[str, Any]:
+    """Return the fields that every version of a stored document has."""
+    path = "prompts" if row.kind == "prompt" else row.kind
+    fields = {"count": row.size, "origin": row.origin, "created_at": row.created_at}
+    return {**common_fields(row), **fields, "links": {"self": f"/{path}/{row.sha256}"}}
 
 
 def common_fields(row: DatasetVersion) -> dict[str, Any]:
@@ -96,12 +143,4 @@ def _inbox(row: DatasetVersion) -> InboxOut:
 
 def scenario_set(row: DatasetVersion) -> ScenarioSetOut:
     """Return a version of a set of scenarios as the API shows it."""
-    return ScenarioSetOut(
-        **common_fields(row),
-        count=row.size,
-        environment=row.environment,
-        inbox_sha256=row.inbox_sha256,
-        origin=row.origin,
-        created_at=row.created_at,
-        links={"self": f"/scenarios/{row.sha256}"},
-    )
+    return ScenarioSetOut(**document_fields(row), environment=row.environment, inbox_sha256=row.inbox_sha256)

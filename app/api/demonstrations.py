@@ -1,13 +1,18 @@
 """Demonstrations: versioned conversations that runs imitate before reinforcement learning."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Query, Request
 from fastapi.responses import StreamingResponse
 
-from learnloop_service.app.api.datasets import NamedOnly
+from learnloop_service.app.api.datasets import (
+    NamedOnly,
+    delete_document,
+    document_fields,
+    page_of_versions,
+    store_version,
+)
 from learnloop_service.app.api.dependencies import (
     CurrentCaller,
     CurrentDatabase,
@@ -21,10 +26,7 @@ from learnloop_service.app.api.documents import Hash, stored
 from learnloop_service.app.api.pages import ById
 from learnloop_service.app.api.raw_bodies import file_body
 from learnloop_service.app.api.routers import keyed_router
-from learnloop_service.app.datasets import removal, rows
 from learnloop_service.app.datasets.demonstrations import BadDemonstrations, read_demonstrations
-from learnloop_service.app.datasets.rows import NewVersion
-from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import DatasetVersion
 from learnloop_service.app.domain.names import DATASET_PATTERN
 from learnloop_service.app.errors import InvalidRequest
@@ -67,7 +69,8 @@ async def store_demonstrations(
         new = await asyncio.to_thread(_document, caller.namespace, body)
     except BadDemonstrations as error:
         raise InvalidRequest(("body",), str(error)) from error
-    return _demonstrations(await _stored(database, new, name, {"source": "api", "bytes": len(body)}))
+    origin = {"source": "api", "bytes": len(body)}
+    return _demonstrations(await store_version(database, new, "demonstrations", name, origin))
 
 
 @router.post("/runs/{run_id}/demonstrations", status_code=201)
@@ -93,7 +96,7 @@ async def store_best_rollouts(
     )
     new = await asyncio.to_thread(documents.document, caller.namespace, "demonstrations", best.demonstrations)
     origin = {"source": "run", "run_id": run_id, **selection.model_dump(exclude={"name"}, exclude_none=True)}
-    row = await _stored(database, new, selection.name, origin, best.users)
+    row = await store_version(database, new, "demonstrations", selection.name, origin, best.users)
     return BestRolloutsStored(
         **_demonstrations(row).model_dump(),
         rollouts=candidates,
@@ -101,17 +104,6 @@ async def store_best_rollouts(
         scenarios=len(best.rollouts),
         unfit=best.unfit,
     )
-
-
-async def _stored(
-    database: Database, new: NewDocument, name: str, origin: Mapping[str, Any], users: Mapping[str, str] | None = None
-) -> DatasetVersion:
-    """Store the demonstrations. `users` has the hash of the user by id, for those made from what users asked."""
-    sha256, count = str(new.reference["sha256"]), int(new.reference["count"])
-    version = NewVersion(new.project, "demonstrations", name, sha256, count, environment="", origin=origin)
-    async with database.begin() as tx:
-        await documents.save_of_users(tx, new, users or {})
-        return await rows.add(tx, version)
 
 
 def _document(project: str, body: bytes) -> NewDocument:
@@ -124,8 +116,7 @@ async def list_demonstrations(
     database: CurrentDatabase, caller: CurrentCaller, paging: ById, name: NamedOnly = None
 ) -> Page[DemonstrationsOut]:
     """List the versions of stored demonstrations, newest first."""
-    versions = await rows.listed(database, caller.project, "demonstrations", name, paging.cursor, paging.limit)
-    return paging.page(versions, _demonstrations, lambda row: row.id)
+    return await page_of_versions(database, caller, paging, "demonstrations", name, _demonstrations)
 
 
 @router.get("/demonstrations/{sha256}")
@@ -144,17 +135,8 @@ async def delete_demonstrations(
 
     Returns the names. Demonstrations that a run still needs cannot be deleted: `used_by` of the error names it.
     """
-    deleted = await removal.delete_documents(database, caller.namespace, "demonstrations", sha256)
-    return DemonstrationsDeleted(sha256=sha256, names=[f"{row.name}@{row.version}" for row in deleted])
+    return DemonstrationsDeleted(**await delete_document(database, caller, "demonstrations", sha256))
 
 
 def _demonstrations(row: DatasetVersion) -> DemonstrationsOut:
-    return DemonstrationsOut(
-        name=row.name,
-        version=row.version,
-        sha256=row.sha256,
-        count=row.size,
-        origin=row.origin,
-        created_at=row.created_at,
-        links={"self": f"/demonstrations/{row.sha256}"},
-    )
+    return DemonstrationsOut(**document_fields(row))

@@ -4,18 +4,21 @@ from typing import Annotated
 
 from fastapi import Query
 
-from learnloop_service.app.api.datasets import NamedOnly
+from learnloop_service.app.api.datasets import (
+    NamedOnly,
+    delete_document,
+    document_fields,
+    page_of_versions,
+    store_version,
+)
 from learnloop_service.app.api.dependencies import CurrentCaller, CurrentDatabase
 from learnloop_service.app.api.documents import Hash
 from learnloop_service.app.api.pages import ById
 from learnloop_service.app.api.routers import keyed_router
-from learnloop_service.app.datasets import removal, rows
-from learnloop_service.app.datasets.rows import NewVersion
 from learnloop_service.app.db.tables import DatasetVersion
 from learnloop_service.app.domain.names import DATASET_PATTERN
 from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.errors import InvalidRequest, NotFound
-from learnloop_service.app.runs import documents
 from learnloop_service.app.runs.documents import UnknownDocument
 from learnloop_service.app.runs.stored_prompts import prompt_document, read_stored
 from learnloop_service.app.schemas.base import Page
@@ -45,12 +48,7 @@ async def store_prompt(
         where = ("body",) if error.part is None else ("body", "parts", error.part)
         raise InvalidRequest(where, error.why) from error
     new = prompt_document(caller.namespace, read)
-    sha256, count = str(new.reference["sha256"]), int(new.reference["count"])
-    version = NewVersion(new.project, "prompt", name, sha256, count, environment="", origin={"author": caller.actor})
-    async with database.begin() as tx:
-        await documents.save(tx, [new])
-        row = await rows.add(tx, version)
-    return _prompt_out(row)
+    return _prompt_out(await store_version(database, new, "prompt", name, {"author": caller.actor}))
 
 
 @router.get("/prompts")
@@ -58,8 +56,7 @@ async def list_prompts(
     database: CurrentDatabase, caller: CurrentCaller, paging: ById, name: NamedOnly = None
 ) -> Page[PromptOut]:
     """List the versions of stored prompts, newest first."""
-    versions = await rows.listed(database, caller.project, "prompt", name, paging.cursor, paging.limit)
-    return paging.page(versions, _prompt_out, lambda row: row.id)
+    return await page_of_versions(database, caller, paging, "prompt", name, _prompt_out)
 
 
 @router.get("/prompts/{sha256}")
@@ -79,17 +76,8 @@ async def delete_prompt(database: CurrentDatabase, caller: CurrentCaller, sha256
 
     Returns the names. A prompt that a run or an evaluation has cannot be deleted: `used_by` of the error names it.
     """
-    versions = await removal.delete_documents(database, caller.namespace, "prompt", sha256)
-    return PromptsDeleted(sha256=sha256, names=[f"{version.name}@{version.version}" for version in versions])
+    return PromptsDeleted(**await delete_document(database, caller, "prompt", sha256))
 
 
 def _prompt_out(row: DatasetVersion) -> PromptOut:
-    return PromptOut(
-        name=row.name,
-        version=row.version,
-        sha256=row.sha256,
-        count=row.size,
-        origin=row.origin,
-        created_at=row.created_at,
-        links={"self": f"/prompts/{row.sha256}"},
-    )
+    return PromptOut(**document_fields(row))

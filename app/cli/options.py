@@ -47,6 +47,8 @@ def own_url(purpose: str) -> Any:
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print a single JSON document to stdout.")]
+OfName = Annotated[str | None, typer.Option(help="Only versions of this name. \\[default: all]")]
+OnlyVersion = Annotated[int | None, typer.Option(min=1, help="Only this version. \\[default: all]")]
 EndRelease = Annotated[
     bool, typer.Option("--end-release", help="End a live release of the name, which otherwise prevents this.")
 ]
