@@ -56,6 +56,7 @@ USED = (
     "NodeScores",
     "Outcomes",
     "PromotionOut",
+    "PromptOut",
     "Readiness",
     "RejudgingAccepted",
     "RunComparison",

@@ -1,13 +1,13 @@
 """Inboxes and named sets of scenarios, in versions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Path, Query
 
 from learnloop_service.app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentSettings
 from learnloop_service.app.api.documents import Hash
-from learnloop_service.app.api.pages import ById, Paging, Shown
+from learnloop_service.app.api.pages import ById
 from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.datasets import removal, rows
@@ -46,7 +46,8 @@ async def list_inboxes(
     database: WithPrepared, caller: CurrentCaller, paging: ById, name: NamedOnly = None
 ) -> Page[InboxOut]:
     """List the versions of inboxes that were uploaded or prepared, newest first."""
-    return await page_of_versions(database, caller, paging, "inbox", name, _inbox)
+    versions = await rows.listed(database, caller.project, "inbox", name, paging.cursor, paging.limit)
+    return paging.page(versions, _inbox, lambda row: row.id)
 
 
 @router.delete("/inboxes/{name}")
@@ -84,7 +85,8 @@ async def list_scenarios(
     database: WithPrepared, caller: CurrentCaller, paging: ById, name: NamedOnly = None
 ) -> Page[ScenarioSetOut]:
     """List the versions of named sets of scenarios, newest first. Scenarios stored without a name are not listed."""
-    return await page_of_versions(database, caller, paging, "scenarios", name, scenario_set)
+    versions = await rows.listed(database, caller.project, "scenarios", name, paging.cursor, paging.limit)
+    return paging.page(versions, scenario_set, lambda row: row.id)
 
 
 async def store_version(
@@ -102,19 +104,6 @@ async def store_version(
     async with database.begin() as tx:
         await documents.save_of_users(tx, new, users or {})
         return await rows.add(tx, version)
-
-
-async def page_of_versions(
-    database: Database,
-    caller: Caller,
-    paging: Paging,
-    kind: rows.Kind,
-    name: str | None,
-    show: Callable[[DatasetVersion], Shown],
-) -> Page[Shown]:
-    """Return a page of the versions of stored data that the caller can use, newest first."""
-    versions = await rows.listed(database, caller.project, kind, name, paging.cursor, paging.limit)
-    return paging.page(versions, show, lambda row: row.id)
 
 
 async def delete_document(

@@ -10,7 +10,6 @@ from learnloop_service.app.api.datasets import (
     NamedOnly,
     delete_document,
     document_fields,
-    page_of_versions,
     store_version,
 )
 from learnloop_service.app.api.dependencies import (
@@ -26,6 +25,7 @@ from learnloop_service.app.api.documents import Hash, stored
 from learnloop_service.app.api.pages import ById
 from learnloop_service.app.api.raw_bodies import file_body
 from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.datasets import rows
 from learnloop_service.app.datasets.demonstrations import BadDemonstrations, read_demonstrations
 from learnloop_service.app.db.tables import DatasetVersion
 from learnloop_service.app.domain.names import DATASET_PATTERN
@@ -116,7 +116,8 @@ async def list_demonstrations(
     database: CurrentDatabase, caller: CurrentCaller, paging: ById, name: NamedOnly = None
 ) -> Page[DemonstrationsOut]:
     """List the versions of stored demonstrations, newest first."""
-    return await page_of_versions(database, caller, paging, "demonstrations", name, _demonstrations)
+    versions = await rows.listed(database, caller.project, "demonstrations", name, paging.cursor, paging.limit)
+    return paging.page(versions, _demonstrations, lambda row: row.id)
 
 
 @router.get("/demonstrations/{sha256}")

@@ -8,13 +8,14 @@ from learnloop_service.app.api.datasets import (
     NamedOnly,
     delete_document,
     document_fields,
-    page_of_versions,
     store_version,
 )
 from learnloop_service.app.api.dependencies import CurrentCaller, CurrentDatabase
 from learnloop_service.app.api.documents import Hash
 from learnloop_service.app.api.pages import ById
 from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.datasets import removal, rows
+from learnloop_service.app.datasets.removal import Users
 from learnloop_service.app.db.tables import DatasetVersion
 from learnloop_service.app.domain.names import DATASET_PATTERN
 from learnloop_service.app.domain.stored_request import PromptReference
@@ -48,7 +49,8 @@ async def store_prompt(
         where = ("body",) if error.part is None else ("body", "parts", error.part)
         raise InvalidRequest(where, error.why) from error
     new = prompt_document(caller.namespace, read)
-    return _prompt_out(await store_version(database, new, "prompt", name, {"author": caller.actor}))
+    row = await store_version(database, new, "prompt", name, {"author": caller.actor})
+    return _prompt_out(row, await removal.users_of_prompts(database, caller.project, [row.sha256]))
 
 
 @router.get("/prompts")
@@ -56,7 +58,9 @@ async def list_prompts(
     database: CurrentDatabase, caller: CurrentCaller, paging: ById, name: NamedOnly = None
 ) -> Page[PromptOut]:
     """List the versions of stored prompts, newest first."""
-    return await page_of_versions(database, caller, paging, "prompt", name, _prompt_out)
+    versions = await rows.listed(database, caller.project, "prompt", name, paging.cursor, paging.limit)
+    users = await removal.users_of_prompts(database, caller.project, [row.sha256 for row in versions])
+    return paging.page(versions, lambda row: _prompt_out(row, users), lambda row: row.id)
 
 
 @router.get("/prompts/{sha256}")
@@ -79,5 +83,5 @@ async def delete_prompt(database: CurrentDatabase, caller: CurrentCaller, sha256
     return PromptsDeleted(**await delete_document(database, caller, "prompt", sha256))
 
 
-def _prompt_out(row: DatasetVersion) -> PromptOut:
-    return PromptOut(**document_fields(row))
+def _prompt_out(row: DatasetVersion, users: Users) -> PromptOut:
+    return PromptOut(**document_fields(row), used_by=users[row.sha256])

@@ -45,6 +45,8 @@ class PromptOut(ResponseModel):
     """Number of its parts."""
     origin: dict[str, Json]
     """Where it is from: `author` is who stored it."""
+    used_by: dict[str, list[str]]
+    """Ids of the caller's `runs` and `evaluations` that have it, oldest first."""
     created_at: datetime
     """When it was stored."""
     links: dict[str, str]

@@ -977,6 +977,17 @@ export interface PromotionOut {
   "release": ReleaseBrief | null;
 }
 
+export interface PromptOut {
+  "name": string;
+  "version": number;
+  "sha256": string;
+  "count": number;
+  "origin": Record<string, any>;
+  "used_by": Record<string, (string)[]>;
+  "created_at": string;
+  "links": Record<string, string>;
+}
+
 export interface PromptUsed {
   "sha256": string;
   "name": string | null;

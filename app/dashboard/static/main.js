@@ -38,6 +38,7 @@ const _PLACES = [
     "Manage",
     [
       ["Data", ["data"]],
+      ["Prompts", ["prompts"]],
       ["Webhooks", ["webhooks"]],
       ["Keys", ["keys"]],
       ["Settings", ["settings"]],

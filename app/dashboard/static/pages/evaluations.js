@@ -6,6 +6,7 @@ import { ago, compact, counted, duration, inWords, number, percent, signed } fro
 import { Action } from "../parts/action.js";
 import { EvaluationHead, ranged, Share, useEvaluation } from "../parts/evaluation.js";
 import { html } from "../parts/html.js";
+import { PromptLink } from "../parts/prompt.js";
 import { nameOf } from "../parts/run_name.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Status } from "../parts/status.js";
@@ -131,6 +132,8 @@ function Report({ report }) {
       by: "label",
       cell: (/** @type {Model} */ each) =>
         html`<strong>${label(each.label)}</strong><br /><span class="muted">${label(each.model)}</span>${
+          each.prompt && html`<br />prompt <${PromptLink} prompt=${each.prompt} />`
+        }${
           each.error &&
           html`<br /><span class="bad-ink">No figures: <${Text} value=${each.error} limit=${400} /></span>`
         }`,

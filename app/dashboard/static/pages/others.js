@@ -10,6 +10,7 @@ import { EvaluationPage, Evaluations } from "./evaluations.js";
 import { GroupPage } from "./group.js";
 import { Keys } from "./keys.js";
 import { ModelPage, Models } from "./models.js";
+import { PromptPage, Prompts } from "./prompts.js";
 import { RejudgingPage } from "./rejudging.js";
 import { ReleasePage } from "./release.js";
 import { SchedulePage } from "./schedule.js";
@@ -62,6 +63,9 @@ export function pageOf({ names, query }) {
       return shown("Keys", () => html`<${Keys} />`, "keys");
     case "settings":
       return shown("Settings", () => html`<${SettingsPage} />`, "settings");
+    case "prompts":
+      if (id) return shown("Prompt", () => html`<${PromptPage} sha256=${id} query=${query} />`, `prompts/${id}`);
+      return shown("Prompts", () => html`<${Prompts} />`, "prompts");
     case "data":
       if (part) return shown("Data", () => html`<${DocumentPage} kind=${id} sha256=${part} />`, `data/${part}`);
       return shown("Data", () => html`<${Data} />`, "data");
