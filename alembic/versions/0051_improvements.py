@@ -28,6 +28,7 @@ def upgrade() -> None:
         sa.Column("project", sa.Text(), nullable=False),
         sa.Column("status", sa.Text(), nullable=False),
         sa.Column("request", JSONB(), nullable=False),
+        sa.Column("facts", JSONB(), nullable=False),
         sa.Column("actor", sa.Text(), nullable=False),
         sa.Column("version", sa.Integer(), server_default="0", nullable=False),
         sa.Column("champion", sa.Integer(), server_default="0", nullable=False),

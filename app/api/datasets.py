@@ -1,6 +1,5 @@
 """Inboxes and named sets of scenarios, in versions."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Path, Query
@@ -11,13 +10,10 @@ from learnloop_service.app.api.pages import ById
 from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.datasets import removal, rows
-from learnloop_service.app.datasets.rows import NewVersion
 from learnloop_service.app.datasets.store import DatasetStore
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import DatasetVersion
 from learnloop_service.app.domain.names import DATASET_PATTERN
-from learnloop_service.app.runs import documents
-from learnloop_service.app.runs.documents import NewDocument
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.datasets import (
     InboxesDeleted,
@@ -87,23 +83,6 @@ async def list_scenarios(
     """List the versions of named sets of scenarios, newest first. Scenarios stored without a name are not listed."""
     versions = await rows.listed(database, caller.project, "scenarios", name, paging.cursor, paging.limit)
     return paging.page(versions, scenario_set, lambda row: row.id)
-
-
-async def store_version(
-    database: Database,
-    new: NewDocument,
-    kind: Literal["demonstrations", "prompt"],
-    name: str,
-    origin: Mapping[str, Any],
-    users: Mapping[str, str] | None = None,
-) -> DatasetVersion:
-    """Store a document under a name. `users` has the hash of the user by id, where it was made from what users
-    asked."""
-    sha256, count = str(new.reference["sha256"]), int(new.reference["count"])
-    version = NewVersion(new.project, kind, name, sha256, count, environment="", origin=origin)
-    async with database.begin() as tx:
-        await documents.save_of_users(tx, new, users or {})
-        return await rows.add(tx, version)
 
 
 async def delete_document(

@@ -8,7 +8,6 @@ from learnloop_service.app.api.datasets import (
     NamedOnly,
     delete_document,
     document_fields,
-    store_version,
 )
 from learnloop_service.app.api.dependencies import CurrentCaller, CurrentDatabase
 from learnloop_service.app.api.documents import Hash
@@ -20,7 +19,7 @@ from learnloop_service.app.db.tables import DatasetVersion
 from learnloop_service.app.domain.names import DATASET_PATTERN
 from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.errors import InvalidRequest, NotFound
-from learnloop_service.app.runs.documents import UnknownDocument
+from learnloop_service.app.runs.documents import UnknownDocument, save_version
 from learnloop_service.app.runs.stored_prompts import prompt_document, read_stored
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.prompts import PromptOut, PromptsDeleted, PromptStored, PromptTexts, PromptToStore
@@ -49,7 +48,7 @@ async def store_prompt(
         where = ("body",) if error.part is None else ("body", "parts", error.part)
         raise InvalidRequest(where, error.why) from error
     new = prompt_document(caller.namespace, read)
-    row = await store_version(database, new, "prompt", name, {"author": caller.actor})
+    row = await save_version(database, new, "prompt", name, {"author": caller.actor})
     return _prompt_out(row, await removal.users_of_prompts(database, caller.project, [row.sha256]))
 
 

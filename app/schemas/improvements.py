@@ -29,7 +29,7 @@ FEWEST_VALIDATION_TASKS = 8
 class ImitationChoice(RequestPart):
     """Where the demonstrations of imitation come from."""
 
-    sources: list[Literal["oracle", "own"]] = Field(default_factory=lambda: ["oracle", "own"], max_length=2)
+    sources: list[Literal["oracle", "own"]] = Field(default=["oracle", "own"], max_length=2)
     """`oracle`: the environment shows how its tasks are done. `own`: the agent's best rollouts of the pilot. The first
     one that there is, is used."""
 
@@ -228,6 +228,19 @@ class PilotOut(ResponseModel):
     """Share of tasks on which two attempts differ in success, which makes small gains harder to show."""
 
 
+class PatternOut(ResponseModel):
+    """The largest pattern of failures, in numbers of validation tasks."""
+
+    sentence: str
+    """The pattern in words."""
+    tasks: int
+    """Tasks that have it."""
+    failures: int
+    """Tasks that fail by any pattern."""
+    rollouts: list[str]
+    """Ids of some of its rollouts."""
+
+
 class ForecastOut(ResponseModel):
     """What a kind of change is expected to take, before it is paid for."""
 
@@ -281,6 +294,10 @@ class ImprovementOut(ImprovementBrief):
     """The pilot; null before it was made."""
     can_show: list[str]
     """What the validation tasks can show, in sentences."""
+    smallest_gain: float | None
+    """Gain in success that they show with 80% probability; null if there is none."""
+    pattern: PatternOut | None
+    """The largest pattern of the failures that remain; null without failures, and before the champion was measured."""
     forecast: list[ForecastOut]
     """What the kinds of change that were not tried yet are expected to take."""
     price: PriceOut

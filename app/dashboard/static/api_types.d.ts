@@ -1149,6 +1149,7 @@ export interface RemedyOut {
 
 export interface ReportOut {
   "scenarios": number;
+  "split": "train" | "validation" | "test" | null;
   "samples": number;
   "compared": Record<string, number>;
   "method": MethodOut;

@@ -31,6 +31,8 @@ class Improvement(Base):
     status: Mapped[str] = mapped_column(Text)
     request: Mapped[dict[str, Json]]
     """The accepted request, with numbers of tasks filled in."""
+    facts: Mapped[dict[str, Json]]
+    """What the service found out when it was accepted; see app/improvements/start.py."""
     actor: Mapped[str]
     """Who asked for it."""
     version: Mapped[int] = mapped_column(default=0, server_default="0")
