@@ -41,6 +41,8 @@ USED = (
     "FilmOut",
     "FinishedRollouts",
     "GraphListed",
+    "ImprovementBrief",
+    "ImprovementOut",
     "InboxOut",
     "IterationOut",
     "JudgeCallOut",

@@ -23,6 +23,7 @@ const _PLACES = [
       ["Runs", []],
       ["Start a run", ["start"]],
       ["Evaluations", ["evaluations"]],
+      ["Improvements", ["improvements"]],
       ["Schedules", ["schedules"]],
     ],
   ],

@@ -8,6 +8,7 @@ import { Compare } from "./compare.js";
 import { Data, DocumentPage } from "./data.js";
 import { EvaluationPage, Evaluations } from "./evaluations.js";
 import { GroupPage } from "./group.js";
+import { ImprovementPage, Improvements } from "./improvements.js";
 import { Keys } from "./keys.js";
 import { ModelPage, Models } from "./models.js";
 import { PromptPage, Prompts } from "./prompts.js";
@@ -50,6 +51,9 @@ export function pageOf({ names, query }) {
     case "evaluations":
       if (id) return shown(`Evaluation ${id}`, () => html`<${EvaluationPage} id=${id} />`, `evaluations/${id}`);
       return shown("Evaluations", () => html`<${Evaluations} />`, "evaluations");
+    case "improvements":
+      if (id) return shown("Improvement", () => html`<${ImprovementPage} id=${id} />`, `improvements/${id}`);
+      return shown("Improvements", () => html`<${Improvements} />`, "improvements");
     case "schedules":
       if (id) return shown("Schedule", () => html`<${SchedulePage} id=${id} />`, `schedules/${id}`);
       return shown("Schedules", () => html`<${Schedules} />`, "schedules");

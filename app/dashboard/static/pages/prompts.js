@@ -1,11 +1,11 @@
 // Stored prompts: the list of their versions, and one with its parts and what differs from another.
 
-import { all, get, path, remove } from "../api.js";
+import { all, path, remove } from "../api.js";
 import { counted, moment, whole } from "../format.js";
 import { Action } from "../parts/action.js";
 import { html } from "../parts/html.js";
 import { PromptLink } from "../parts/prompt.js";
-import { PromptParts } from "../parts/prompt_parts.js";
+import { PromptParts, partsOf } from "../parts/prompt_parts.js";
 import { idEnd } from "../parts/run_name.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Table } from "../parts/table.js";
@@ -87,10 +87,6 @@ function Whole({ sha256, found, chosen }) {
 
 /** @param {Prompt} prompt */
 const nameOf = ({ name, version }) => `${name}@${version}`;
-
-/** The texts of a prompt by part; none for `-`. @param {string} sha256 @param {AbortSignal} aborted */
-const partsOf = async (sha256, aborted) =>
-  sha256 === "-" ? {} : (await get(path`prompts/${sha256}`, {}, aborted)).prompt.parts;
 
 /** @param {{prompt: Prompt}} props */
 function Origin({ prompt: { origin, created_at: at, used_by: by } }) {

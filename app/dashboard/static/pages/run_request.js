@@ -13,7 +13,7 @@ const _MOST_KEPT = 40;
  * A run's request as it was sent: without what the service found out about its demonstrations.
  * @param {Record<string, any>} stored
  */
-function sent(stored) {
+export function sent(stored) {
   const { first_scenario: _first, ...more } = stored;
   const request = { ...more, ...(more.prompt && { prompt: more.prompt.sha256 }) };
   if (!request.warm_start) return request;

@@ -1,9 +1,14 @@
 // The parts of a prompt, with what differs from another one's.
 
+import { get, path } from "../api.js";
 import { html } from "./html.js";
 import { label, Text, visible } from "./text.js";
 
 /** @typedef {{before: string[], after: string[], isSame: boolean}} Block lines or words of two texts */
+
+/** The texts of a prompt by part; none for `-`. @param {string} sha256 @param {AbortSignal} aborted */
+export const partsOf = async (sha256, aborted) =>
+  sha256 === "-" ? {} : (await get(path`prompts/${sha256}`, {}, aborted)).prompt.parts;
 
 /** Largest product of two lengths that are compared item by item. */
 const _MOST = 4_000_000;
