@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 
-from learnloop_service.app.datasets import rows
-from learnloop_service.app.datasets.rows import NewVersion
 from learnloop_service.app.db.tables import Candidate
 from learnloop_service.app.domain.improvement_state import CandidateState, Rung
 from learnloop_service.app.domain.stored_request import Choice, PromptReference
@@ -17,7 +15,7 @@ from learnloop_service.app.improvements.material import EarlierCandidate, materi
 from learnloop_service.app.improvements.store import ImprovementStore, Record
 from learnloop_service.app.improvements.tasks import ImprovementTasks
 from learnloop_service.app.operations.named import built_environment
-from learnloop_service.app.runs import documents
+from learnloop_service.app.runs.documents import save_version
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.stored_prompts import prompt_document, read_stored
 from learnloop_service.app.schemas.improvements import ImprovementRequest
@@ -61,14 +59,10 @@ class Proposals:
                 raise InvalidRequest((*_PARTS, *([error.part] if error.part else [])), error.why) from error
             quotations = await asyncio.to_thread(replace(tasks, rollouts=rollouts).checked, prompt, _PARTS)
         new = prompt_document(record.improvement.project, prompt)
-        sha256, count = str(new.reference["sha256"]), int(new.reference["count"])
-        actions.require_room(record, sha256)
+        actions.require_room(record, str(new.reference["sha256"]))
         parent = None if record.champion.prompt is None else record.champion.prompt["sha256"]
         origin = {"author": actor, "improvement": id, "why": why, "parent": parent}
-        version = NewVersion(new.project, "prompt", _name(record), sha256, count, environment="", origin=origin)
-        async with self.service.database.begin() as tx:
-            await documents.save(tx, [new])
-            row = await rows.add(tx, version)
+        row = await save_version(self.service.database, new, "prompt", _name(record), origin)
         reference = PromptReference(sha256=row.sha256, name=row.name, version=row.version)
         return await actions.propose(record, actor, reference.model_dump(), why, quotes=bool(quotations))
 

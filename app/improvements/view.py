@@ -21,12 +21,12 @@ from learnloop_service.app.schemas.improvements import (
     AnswerPriceOut,
     CandidateOut,
     EvidenceOut,
-    ForecastOut,
     ImprovementBrief,
     ImprovementOut,
     PatternOut,
     PilotOut,
     PriceOut,
+    RungForecastOut,
 )
 from learnloop_service.app.schemas.intervals import IntervalOut
 from learnloop_service.environment.json_type import Json
@@ -118,8 +118,8 @@ def _candidate(row: Candidate, test: Json, used: Mapping[str, Used]) -> Candidat
     )
 
 
-def _forecast(rung: Rung, price: Forecast) -> ForecastOut:
-    return ForecastOut(rung=rung, minutes=price.minutes, usd=price.usd, source=price.source, gain=price.gain)
+def _forecast(rung: Rung, price: Forecast) -> RungForecastOut:
+    return RungForecastOut(rung=rung, minutes=price.minutes, usd=price.usd, source=price.source, gain=price.gain)
 
 
 def _price(used: Used) -> PriceOut:

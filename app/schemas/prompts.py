@@ -50,8 +50,10 @@ class PromptOut(ResponseModel):
     count: int
     """Number of its parts."""
     origin: dict[str, Json]
-    """Where it is from: `author` is who stored it, `parent` the prompt that it was made from, and `found_in` the
-    evaluation or run in whose requests it was found."""
+    """Where it is from: `author` is who stored it, `parent` the prompt that it was made from, `improvement` what it was
+    proposed for, and `found_in` the evaluation or run in whose requests it was found."""
+    used_by: dict[str, list[str]]
+    """Ids of the caller's `runs` and `evaluations` that have it, oldest first."""
     created_at: datetime
     """When it was stored."""
     links: dict[str, str]

@@ -69,6 +69,12 @@ export interface AgentSessionOutcome {
 
 export type AgentSessionState = "open" | "ended" | "expired";
 
+export interface AnswerPriceOut {
+  "tokens": number | null;
+  "seconds": number | null;
+  "usd": number | null;
+}
+
 export type Arm = "stable" | "candidate";
 
 export interface ArmFigure {
@@ -162,6 +168,32 @@ export interface BestCheckpoint {
   "success": number | null;
   "interval": (number)[] | null;
 }
+
+export interface CandidateOut {
+  "number": number;
+  "rung": Rung;
+  "state": CandidateState;
+  "reason": string | null;
+  "author": string;
+  "why": string;
+  "model": string;
+  "prompt": PromptUsed | null;
+  "only_by_person": boolean;
+  "success": IntervalOut | null;
+  "test": IntervalOut | null;
+  "screening": EvidenceOut | null;
+  "evidence": EvidenceOut | null;
+  "error_share": number | null;
+  "price": PriceOut;
+  "answer": AnswerPriceOut | null;
+  "run_id": string | null;
+  "screening_id": string | null;
+  "gate_id": string | null;
+  "created_at": string;
+  "decided_at": string | null;
+}
+
+export type CandidateState = "proposed" | "screening" | "measuring" | "training" | "accepted" | "refused" | "unreachable" | "skipped" | "failed";
 
 export type Cause = "infrastructure_failures" | "agent_errors" | "sampler_is_not_trainer" | "weights_unchanged" | "unusual_learning_rate" | "policy_collapsed" | "nothing_varies" | "stale_policy" | "parser_drift" | "truncated_replies" | "out_of_turns" | "malformed_replies" | "environment_flaky" | "tool_errors" | "judge_silent" | "judge_constant" | "judge_disagrees" | "duplicate_scenarios" | "too_hard" | "too_easy" | "reward_hacked" | "part_dominates" | "stale_rollouts" | "entropy_collapse" | "steps_shortened" | "steps_too_small" | "few_groups_decide" | "length_growth" | "overfits" | "forgets" | "unexplained";
 
@@ -470,6 +502,12 @@ export interface EventOut {
   "data": Record<string, any>;
 }
 
+export interface EvidenceOut {
+  "won": number;
+  "lost": number;
+  "tasks": number;
+}
+
 export interface ExpectedCost {
   "usd": number | null;
   "low": number | null;
@@ -679,6 +717,49 @@ export interface ImportedTasks {
   "test": number;
   "judge": string;
 }
+
+export interface ImprovementBrief {
+  "id": string;
+  "project": string;
+  "status": ImprovementStatus;
+  "reason": string | null;
+  "environment": string;
+  "target": number | null;
+  "champion": number;
+  "candidates": number;
+  "actor": string;
+  "created_at": string;
+  "finished_at": string | null;
+}
+
+export interface ImprovementOut {
+  "id": string;
+  "project": string;
+  "status": ImprovementStatus;
+  "reason": string | null;
+  "environment": string;
+  "target": number | null;
+  "champion": number;
+  "candidates": number;
+  "actor": string;
+  "created_at": string;
+  "finished_at": string | null;
+  "request": Record<string, any>;
+  "tried": (CandidateOut)[];
+  "pilot": PilotOut | null;
+  "can_show": (string)[];
+  "smallest_gain": number | null;
+  "pattern": PatternOut | null;
+  "forecast": (RungForecastOut)[];
+  "price": PriceOut;
+  "confirmed": boolean | null;
+  "test_looks": number;
+  "job": string | null;
+  "waits_until": string | null;
+  "sentence": string | null;
+}
+
+export type ImprovementStatus = "running" | "paused" | "reached" | "best_so_far" | "budget" | "nothing_helps" | "cancelled" | "failed";
 
 export interface InboxOut {
   "name": string;
@@ -958,6 +1039,29 @@ export interface PartMeans {
   "means": (number | null)[];
 }
 
+export interface PatternOut {
+  "sentence": string;
+  "tasks": number;
+  "failures": number;
+  "rollouts": (string)[];
+}
+
+export interface PilotOut {
+  "evaluation_id": string;
+  "tasks": number;
+  "samples": number;
+  "success": number;
+  "solved_once": number;
+  "groups_differ": number;
+  "inconsistent": number;
+}
+
+export interface PriceOut {
+  "minutes": number;
+  "tokens": number;
+  "usd": number | null;
+}
+
 export interface Progress {
   "iterations_done": number;
   "iterations_total": number;
@@ -981,6 +1085,17 @@ export interface PromotionOut {
   "withdrawn_at": string | null;
   "release": ReleaseBrief | null;
   "warnings": (string)[];
+}
+
+export interface PromptOut {
+  "name": string;
+  "version": number;
+  "sha256": string;
+  "count": number;
+  "origin": Record<string, any>;
+  "used_by": Record<string, (string)[]>;
+  "created_at": string;
+  "links": Record<string, string>;
 }
 
 export interface PromptUsed {
@@ -1352,6 +1467,16 @@ export interface RunWebhookCreated {
   "id": string;
   "url": string;
   "secret": string;
+}
+
+export type Rung = "as_it_is" | "prompt" | "model" | "imitation" | "grpo";
+
+export interface RungForecastOut {
+  "rung": Rung;
+  "minutes": [number, number];
+  "usd": [number, number] | null;
+  "source": string;
+  "gain": string | null;
 }
 
 export interface SameSettingsOut {
