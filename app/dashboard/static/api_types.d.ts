@@ -592,13 +592,6 @@ export interface FinishedRollouts {
   "items": (FinishedRollout)[];
 }
 
-export interface ForecastOut {
-  "units_a_day": number;
-  "enrolled_a_week": number;
-  "days": (number | null)[];
-  "note": string;
-}
-
 export interface GateOut {
   "decision": "better" | "not_better";
   "error": number;
@@ -787,6 +780,7 @@ export interface KeyCreated {
   "name": string;
   "prefix": string;
   "scopes": (Scope)[];
+  "improvement_id": string | null;
   "created_at": string;
   "expires_at": string | null;
   "revoked_at": string | null;
@@ -800,6 +794,7 @@ export interface KeyOut {
   "name": string;
   "prefix": string;
   "scopes": (Scope)[];
+  "improvement_id": string | null;
   "created_at": string;
   "expires_at": string | null;
   "revoked_at": string | null;
@@ -1063,7 +1058,7 @@ export interface ReleaseAccepted {
   "created_at": string;
   "started_at": string | null;
   "ended_at": string | null;
-  "forecast": ForecastOut;
+  "forecast": app__schemas__releases__ForecastOut;
   "warnings": (string)[];
 }
 
@@ -1122,7 +1117,7 @@ export interface ReleaseOut {
   "stage_since": string | null;
   "next": string | null;
   "quality": string;
-  "forecast": ForecastOut;
+  "forecast": app__schemas__releases__ForecastOut;
   "salt": string | null;
 }
 
@@ -1413,7 +1408,7 @@ export interface ScheduleRunOut {
   "release_id": string | null;
 }
 
-export type Scope = "read" | "write" | "operator";
+export type Scope = "read" | "write" | "operator" | "propose";
 
 export interface ScoredTurn {
   "turn": number;
@@ -1671,4 +1666,11 @@ export interface WhatIfReport {
   "edited": boolean;
   "original": OriginalRollout;
   "continuations": (Continued)[];
+}
+
+export interface app__schemas__releases__ForecastOut {
+  "units_a_day": number;
+  "enrolled_a_week": number;
+  "days": (number | null)[];
+  "note": string;
 }
