@@ -633,13 +633,6 @@ export interface FinishedRollouts {
   "items": (FinishedRollout)[];
 }
 
-export interface ForecastOut {
-  "units_a_day": number;
-  "enrolled_a_week": number;
-  "days": (number | null)[];
-  "note": string;
-}
-
 export interface GateOut {
   "decision": "better" | "not_better";
   "error": number;
@@ -871,6 +864,7 @@ export interface KeyCreated {
   "name": string;
   "prefix": string;
   "scopes": (Scope)[];
+  "improvement_id": string | null;
   "created_at": string;
   "expires_at": string | null;
   "revoked_at": string | null;
@@ -884,6 +878,7 @@ export interface KeyOut {
   "name": string;
   "prefix": string;
   "scopes": (Scope)[];
+  "improvement_id": string | null;
   "created_at": string;
   "expires_at": string | null;
   "revoked_at": string | null;
@@ -1186,7 +1181,7 @@ export interface ReleaseAccepted {
   "created_at": string;
   "started_at": string | null;
   "ended_at": string | null;
-  "forecast": ForecastOut;
+  "forecast": app__schemas__releases__ForecastOut;
   "warnings": (string)[];
 }
 
@@ -1249,7 +1244,7 @@ export interface ReleaseOut {
   "stage_since": string | null;
   "next": string | null;
   "quality": string;
-  "forecast": ForecastOut;
+  "forecast": app__schemas__releases__ForecastOut;
   "salt": string | null;
 }
 
@@ -1550,7 +1545,7 @@ export interface ScheduleRunOut {
   "release_id": string | null;
 }
 
-export type Scope = "read" | "write" | "operator";
+export type Scope = "read" | "write" | "operator" | "propose";
 
 export interface ScoredTurn {
   "turn": number;
@@ -1815,4 +1810,11 @@ export interface WhatIfReport {
   "edited": boolean;
   "original": OriginalRollout;
   "continuations": (Continued)[];
+}
+
+export interface app__schemas__releases__ForecastOut {
+  "units_a_day": number;
+  "enrolled_a_week": number;
+  "days": (number | null)[];
+  "note": string;
 }
