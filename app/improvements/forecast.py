@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, case, func, literal, select
 
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import LedgerEntry, Run
@@ -21,11 +21,12 @@ from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted
 from learnloop_service.training.phases import Phase
 
-_SPREAD, _MOST_SPREAD, _SPREAD_OF_A_GUESS = 1.4, 3**0.5, 2.0
-"""Factors by which a price can be below and above what is expected: measured, at most so, and without earlier runs."""
-_TRAINED_TO_EVALUATED = 2.0
-"""How much longer a rollout takes that is trained on, without earlier runs: 1.6 to 2.4 times with the tiny base on two
-cores, and with 1.5B to 14B parameters on one GPU (benchmarks/README.md)."""
+_JUST_MEASURED, _EARLIER, _GUESSED = 1.4, 3**0.5, 2.0
+"""Factors by which a price can be below and above what is expected: by rollouts of the same agent a moment ago, by
+earlier runs, when the machine had other work, and without any."""
+_TRAINED_TO_EVALUATED = 1.5
+"""How much longer a rollout takes that is trained on, without earlier runs. With the tiny base on two cores it was 1.1
+to 1.4 times, although training itself takes as long as the rollouts: runs make more of them at the same time."""
 _IMITATED_TO_EVALUATED = 1.0
 """How much longer than a rollout it takes to train on a demonstration once, without earlier runs."""
 _RUNS = 10
@@ -78,8 +79,7 @@ class Forecast:
     gain: str | None = None
 
     def __str__(self) -> str:
-        low, high = map(clock, self.minutes)
-        return f"{low} to {high} ({self.source}{f'; {self.gain}' if self.gain else ''})"
+        return " to ".join(map(clock, self.minutes))
 
 
 def work_of(request: Mapping[str, Json], iterations: int) -> Work:
@@ -91,7 +91,7 @@ def work_of(request: Mapping[str, Json], iterations: int) -> Work:
 def evaluation(rollouts: int, price: RolloutPrice, price_per_hour: float | None = None) -> Forecast:
     """Return what an evaluation takes. `price_per_hour` is that of the machine."""
     source = "by the seconds that its rollouts took before"
-    return _forecast([rollouts * price.seconds], _SPREAD, source, rollouts, price, price_per_hour)
+    return _forecast(rollouts * price.seconds, _JUST_MEASURED, source, rollouts, price, price_per_hour)
 
 
 def training(
@@ -109,10 +109,10 @@ def training(
     if not alike:
         seconds = work.evaluated + _TRAINED_TO_EVALUATED * work.trained + _IMITATED_TO_EVALUATED * work.imitated
         source = "by the pilot's rollouts, without an earlier run on this base"
-        return _forecast([seconds * price.seconds], _SPREAD_OF_A_GUESS, source, rollouts, price, price_per_hour, gain)
-    totals = [_seconds(work, price, run) for run in alike]
+        return _forecast(seconds * price.seconds, _GUESSED, source, rollouts, price, price_per_hour, gain)
+    seconds = median(_seconds(work, price, run) for run in alike)
     source = f"by {counted(len(alike), 'earlier run')} on this base"
-    return _forecast(totals, _SPREAD, source, rollouts, price, price_per_hour, gain)
+    return _forecast(seconds, _EARLIER, source, rollouts, price, price_per_hour, gain)
 
 
 def known_gain(rung: Rung, runs: Sequence[EarlierRun], environment: str) -> str | None:
@@ -129,7 +129,13 @@ def known_gain(rung: Rung, runs: Sequence[EarlierRun], environment: str) -> str 
 
 
 async def earlier_runs(database: Database, project: str, backend: str, base_model: str) -> list[EarlierRun]:
-    """Return the newest completed runs of a project on that base, newest first."""
+    """Return the newest completed runs of a project that began with that base or a checkpoint of such a run, newest
+    first."""
+    began_with = case((Run.base_model == base_model, base_model), else_=func.split_part(Run.base_model, "@", 1))
+    same = (Run.model_project == project, Run.backend == backend)
+    bases = select(literal(base_model).label("name")).cte(recursive=True)
+    trained = select(Run.model_project + "/" + Run.model_name).join(bases, began_with == bases.c.name).where(*same)
+    bases = bases.union(trained)
     row = LedgerEntry
     supervised = func.coalesce(Run.request[("warm_start", "iterations")].as_integer(), 0)
     held_out = (row.phase == Phase.EVALUATE) | (row.iteration == 0)
@@ -141,7 +147,6 @@ async def earlier_runs(database: Database, project: str, backend: str, base_mode
         "trained": func.sum(tokens).filter(row.phase == Phase.ROLLOUT, row.iteration > supervised),
         "imitated_s": func.sum(row.seconds).filter(~held_out, row.iteration <= supervised),
     }
-    same = (Run.model_project == project, Run.backend == backend, Run.base_model == base_model)
     query = (
         select(
             *(Run.environment, Run.best_success, Run.request),
@@ -149,7 +154,7 @@ async def earlier_runs(database: Database, project: str, backend: str, base_mode
             *(column.label(name) for name, column in sums.items()),
         )
         .join(row, row.run_id == Run.id)
-        .where(Run.status == RunStatus.COMPLETED, *same)
+        .where(Run.status == RunStatus.COMPLETED, *same, began_with.in_(select(bases.c.name)))
         .group_by(Run.id)
         .order_by(Run.id.desc())
         .limit(_RUNS)
@@ -190,7 +195,7 @@ def _seconds(work: Work, price: RolloutPrice, run: EarlierRun) -> float:
 
 
 def _forecast(
-    totals: Sequence[float],
+    seconds: float,
     spread: float,
     source: str,
     rollouts: int,
@@ -198,13 +203,13 @@ def _forecast(
     price_per_hour: float | None,
     gain: str | None = None,
 ) -> Forecast:
-    """Return the range around the median of several totals in seconds, which contains them if they differ little."""
-    middle = median(totals)
-    if middle:
-        spread = max(spread, min(_MOST_SPREAD, max(max(totals) / middle, middle / min(totals))))
-    low, high = middle / spread, middle * spread
+    """Return the range around what is expected: a factor `spread` to each side."""
     usd = None
     if price.usd is not None or price_per_hour is not None:
-        calls, hourly = rollouts * (price.usd or 0.0), (price_per_hour or 0.0) / 3600
-        usd = (calls / spread + low * hourly, calls * spread + high * hourly)
-    return Forecast((low / 60, high / 60), usd, source, gain)
+        usd = rollouts * (price.usd or 0.0) + seconds * (price_per_hour or 0.0) / 3600
+    return Forecast(
+        minutes=(seconds / 60 / spread, seconds / 60 * spread),
+        usd=None if usd is None else (usd / spread, usd * spread),
+        source=source,
+        gain=gain,
+    )
