@@ -45,7 +45,7 @@ class RolloutPrice:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class TrainingWork:
     """Rollouts that are only evaluated, rollouts that are trained on, and trainings on one demonstration."""
 
     evaluated: int
@@ -70,7 +70,7 @@ class EarlierRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class RungForecast:
     """A range of minutes and dollars, what it is from, and what is known of the gain."""
 
     minutes: tuple[float, float]
@@ -82,13 +82,13 @@ class Forecast:
         return " to ".join(map(clock, self.minutes))
 
 
-def work_of(request: Mapping[str, Json], iterations: int) -> Work:
+def work_of(request: Mapping[str, Json], iterations: int) -> TrainingWork:
     """Return the work of a run with this whole request and this number of iterations of GRPO."""
     rollouts = expected_rollouts(request, iterations)
-    return Work(rollouts.baseline + rollouts.evaluations, rollouts.training, _demonstrations(request))
+    return TrainingWork(rollouts.baseline + rollouts.evaluations, rollouts.training, _demonstrations(request))
 
 
-def evaluation(rollouts: int, price: RolloutPrice, price_per_hour: float | None = None) -> Forecast:
+def evaluation(rollouts: int, price: RolloutPrice, price_per_hour: float | None = None) -> RungForecast:
     """Return what an evaluation takes. `price_per_hour` is that of the machine."""
     source = "by the seconds that its rollouts took before"
     return _forecast(rollouts * price.seconds, _JUST_MEASURED, source, rollouts, price, price_per_hour)
@@ -96,12 +96,12 @@ def evaluation(rollouts: int, price: RolloutPrice, price_per_hour: float | None 
 
 def training(
     rung: Rung,
-    work: Work,
+    work: TrainingWork,
     price: RolloutPrice,
     runs: Sequence[EarlierRun],
     environment: str,
     price_per_hour: float | None = None,
-) -> Forecast:
+) -> RungForecast:
     """Return what a run takes that does this work. `runs` are earlier ones with the same base."""
     alike = [run for run in runs if (run.imitated if rung is Rung.IMITATION else run.trained) is not None]
     rollouts = work.evaluated + work.trained
@@ -186,7 +186,7 @@ def _demonstrations(request: Mapping[str, Json]) -> int:
     return int((source.get("count") or source.get("oracle") or 0) * warm_start["epochs"])
 
 
-def _seconds(work: Work, price: RolloutPrice, run: EarlierRun) -> float:
+def _seconds(work: TrainingWork, price: RolloutPrice, run: EarlierRun) -> float:
     """Return the seconds of the work at the pace of a run; for work that it did not do, at that of the pilot."""
     evaluated = price.seconds if run.evaluated is None else price.tokens * run.evaluated
     trained = _TRAINED_TO_EVALUATED * price.seconds if run.trained is None else price.tokens * run.trained
@@ -202,12 +202,12 @@ def _forecast(
     price: RolloutPrice,
     price_per_hour: float | None,
     gain: str | None = None,
-) -> Forecast:
+) -> RungForecast:
     """Return the range around what is expected: a factor `spread` to each side."""
     usd = None
     if price.usd is not None or price_per_hour is not None:
         usd = rollouts * (price.usd or 0.0) + seconds * (price_per_hour or 0.0) / 3600
-    return Forecast(
+    return RungForecast(
         minutes=(seconds / 60 / spread, seconds / 60 * spread),
         usd=None if usd is None else (usd / spread, usd * spread),
         source=source,

@@ -58,10 +58,10 @@ def nothing_helps(figures: ImprovementFigures) -> str:
             f"{example}. Next: demonstrate these tasks."
         )
     gain = figures.smallest_gain
-    shown = f" A gain of {100 * gain:.0f} points would have been shown with 80% probability." if gain else ""
+    certain = f" A gain of {100 * gain:.0f} points would have been shown with 80% probability." if gain else ""
     return (
         "Nothing helped: gains, if there are any, are below what "
-        f"{counted(figures.validation_tasks, 'validation task')} can show.{shown} {_PRECISE}"
+        f"{counted(figures.validation_tasks, 'validation task')} can show.{certain} {_PRECISE}"
     )
 
 
