@@ -193,7 +193,7 @@ class SessionGateway:
         SessionRestarted and the errors of Upstream."""
         session = await self._session(asker.session_id)
         await self.calls.require_open(asker)
-        request = canonical(body, session.sampling, session.prompt)
+        request = canonical(body, session.sampling, session.replacing)
 
         async def ask() -> int:
             return await self.upstream.count_tokens(*await self._request_body(session, request))

@@ -12,7 +12,7 @@ from learnloop_service.app.errors import Conflict, InvalidRequest
 from learnloop_service.app.improvements.actions import Actions
 from learnloop_service.app.improvements.champion import Champion
 from learnloop_service.app.improvements.material import EarlierCandidate, material, rollout_texts
-from learnloop_service.app.improvements.store import ImprovementStore, Record
+from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore
 from learnloop_service.app.improvements.tasks import ImprovementTasks
 from learnloop_service.app.operations.named import built_environment
 from learnloop_service.app.runs.documents import save_version
@@ -66,7 +66,7 @@ class Proposals:
         reference = PromptReference(sha256=row.sha256, name=row.name, version=row.version)
         return await actions.propose(record, actor, reference.model_dump(), why, quotes=bool(quotations))
 
-    async def _material(self, record: Record, champion: Champion) -> dict[str, Json]:
+    async def _material(self, record: ImprovementRecord, champion: Champion) -> dict[str, Json]:
         pilot = record.improvement.pilot
         if pilot is None:
             raise Conflict("The pilot on training tasks has not ended yet. Its rollouts are the material: retry later.")
@@ -83,7 +83,7 @@ class Proposals:
             earlier=[await self._earlier(record, row) for row in record.candidates if row.rung == Rung.PROMPT],
         )
 
-    async def _earlier(self, record: Record, candidate: Candidate) -> EarlierCandidate:
+    async def _earlier(self, record: ImprovementRecord, candidate: Candidate) -> EarlierCandidate:
         reference = None if candidate.prompt is None else PromptReference.model_validate(candidate.prompt)
         prompt = await read_stored(self.service.database, record.improvement.project, reference)
         training = (candidate.evidence or {}).get("training", {})
@@ -100,7 +100,7 @@ class Proposals:
         )
 
     @asynccontextmanager
-    async def _tasks(self, record: Record) -> AsyncIterator[ImprovementTasks]:
+    async def _tasks(self, record: ImprovementRecord) -> AsyncIterator[ImprovementTasks]:
         """Build the environment, and yield what new prompts are checked against."""
         improvement, reference = record.improvement, record.champion.prompt
         request = ImprovementRequest.model_validate(improvement.request)
@@ -123,7 +123,7 @@ def proposers_reason(candidate: Candidate) -> str | None:
     return candidate.reason
 
 
-def _name(record: Record) -> str:
+def _name(record: ImprovementRecord) -> str:
     """Return the name of proposed prompts: the champion's, or else the environment's."""
     named = record.champion.prompt and record.champion.prompt.get("name")
     return str(named or record.improvement.request["environment"]["name"].replace(".", "-")[:63])

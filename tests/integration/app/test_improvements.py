@@ -24,7 +24,7 @@ LIVE = ("running", "paused")
 async def _service(data_dir: Path, database_url: str) -> AsyncIterator[httpx.AsyncClient]:
     async with scripted_chat(right_when_hinted) as chat:
         settings = settings_for(data_dir, database_url, engine_url=chat.url.removesuffix("/v1"))
-        async with served(settings, learn_loop, ScriptedBackend(chat.url)) as client:
+        async with served(settings, learn_loop, ScriptedBackend(chat.url)) as client:  # type: ignore[arg-type]
             yield client
 
 
