@@ -141,19 +141,18 @@ class EvaluationStarter:
         project: str,
         kind: type[Evaluation],
         built: NotedModels | None = None,
+        recorded: Mapping[int, str] | None = None,
         **fields: Any,
     ) -> StartedEvaluation:
         """Queue an evaluation of that kind. `fields` are the fields that only this kind has, and those with values that
         no request can have. `built` has the models that the judge asked for when it was built; None if it was not yet.
+        `recorded` has, by the numbers of models, earlier evaluations whose rollouts serve again where they hold.
 
         Raises InvalidRequest, NotFound, Conflict or Unavailable.
         """
         noted = built or NotedModels(ListedModels(self.resources.settings))
-        models = [await self._resolve_model(index, model, caller, noted) for index, model in enumerate(request.models)]
-        labelled = _require_unique_labels(
-            [await self._prompted(index, request, contestant, project) for index, (contestant, _) in enumerate(models)]
-        )
-        stored = await self._stored(request, basis, project, labelled, None if built else noted)
+        contestants, engine = await self._contestants(request, caller, noted, project, recorded or {})
+        stored = await self._stored(request, basis, project, contestants, None if built else noted)
         noted.check_budget(request.budget.max_usd if request.budget else None)
         evaluation = kind.model_validate({**dict(stored), **fields})
         job = EvaluationJob(
@@ -161,7 +160,7 @@ class EvaluationStarter:
             project=project,
             status=EvaluationStatus.QUEUED,
             request=evaluation.stored(),
-            engine=_one_engine([engine for _, engine in models]),
+            engine=engine,
             total=evaluation.slots,
             done=0,
             judge={},
@@ -183,6 +182,23 @@ class EvaluationStarter:
             return None
         await require(self.resources.database, caller, RUN, request.run_id)
         return await self.runs.get(request.run_id)
+
+    async def _contestants(
+        self,
+        request: EvaluationRequest,
+        caller: Caller,
+        listed: Models,
+        project: str,
+        recorded: Mapping[int, str],
+    ) -> tuple[tuple[Contestant, ...], str | None]:
+        """Return the models under permanent names, and the engine that has them (None for any or no engine)."""
+        contestants, engines = [], []
+        for index, model in enumerate(request.models):
+            contestant, engine = await self._resolve_model(index, model, caller, listed)
+            contestant = await self._prompted(index, request, contestant, project)
+            contestants.append(contestant.model_copy(update={"recorded": recorded.get(index)}))
+            engines.append(engine)
+        return _require_unique_labels(contestants), _one_engine(engines)
 
     async def _resolve_model(
         self, index: int, model: ModelToEvaluate, caller: Caller, listed: Models
