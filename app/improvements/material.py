@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, func, or_, select
 
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Trajectory
@@ -119,11 +119,11 @@ async def _rows(database: Database, side: FailureSide, ids: Sequence[str]) -> di
     row = Trajectory
     columns = (row.id, row.scenario_id, row.scenario, row.messages, row.additional_histories, row.success)
     query = select(*columns, row.why_no_success, row.score_explanation, row.error)
-    solved = query.where(*side.rollouts, row.success.is_(True)).distinct(row.scenario_id)
+    first = select(func.min(row.seq)).where(*side.rollouts, row.success.is_(True)).group_by(row.scenario_id)
+    solved = first.order_by(row.scenario_id).limit(_SOLVED)
     async with database() as tx:
-        failed = await tx.execute(query.where(row.id.in_(ids)))
-        found = await tx.execute(solved.order_by(row.scenario_id, row.seq).limit(_SOLVED))
-        return {saved.id: saved for saved in (*failed, *found)}
+        rows: Iterable[Any] = await tx.execute(query.where(or_(row.id.in_(ids), row.seq.in_(solved))))
+        return {saved.id: saved for saved in rows}
 
 
 class _Cleaner:

@@ -53,8 +53,8 @@ async def test_keys_from_the_first_to_its_revocation(
 
         async with service.database.begin() as tx:
             tx.add(Improvement(id="01K", project="mail", status="cancelled", request={}, facts={}, actor="a"))
-        arguments = ("keys", "create", "--name", "agent", "--improvement", "01K", "--url", url, "--json")
-        proposer = (await asyncio.to_thread(learnloop, *arguments)).json
+        bound = ("keys", "create", "--name", "agent", "--improvement", "01K", "--url", url, "--json")
+        proposer = (await asyncio.to_thread(learnloop, *bound)).json
         assert (proposer["project"], proposer["scopes"], proposer["improvement_id"]) == ("mail", ["propose"], "01K")
 
         ended = await asyncio.to_thread(learnloop, "keys", "revoke", created["id"], "--url", url)
