@@ -33,7 +33,7 @@ _FIRST, _LAST = 8, 32
 """Number of messages at both ends of a long rollout that are in the material."""
 _WITH_PARTS = 20
 """Number of the newest earlier candidates whose texts are in the material."""
-_READ = 8_000
+_READ = 4_000
 """Number of characters of a text that are searched for secrets and orders before it is cut."""
 
 
