@@ -13,7 +13,7 @@ from learnloop_service.app.improvements.figures import (
 )
 from learnloop_service.app.improvements.summary import whole_price
 from learnloop_service.app.reports.format import NONE, dollars
-from learnloop_service.app.schemas.improvements import ForecastOut
+from learnloop_service.app.schemas.improvements import RungForecastOut
 from learnloop_service.environment.wording import counted
 
 _WIDTH = 16
@@ -74,7 +74,7 @@ def pilot_line(pilot: PilotFigures) -> str:
     return line("pilot", f"on {counted(pilot.tasks, 'training task')}: {', '.join(shares)}")
 
 
-def forecast_line(forecast: ForecastOut) -> str:
+def forecast_line(forecast: RungForecastOut) -> str:
     """Return the line about what a rung will take."""
     low, high = map(clock, forecast.minutes)
     gain = f"; {forecast.gain}" if forecast.gain else ""

@@ -345,10 +345,7 @@ async def test_a_key_for_proposals_opens_one_improvement_and_nothing_else(servic
             ("GET", path)
             for path in (mine, f"{mine}/", f"{mine}/candidates", "/improvements", "/runs", "/keys", "/session")
         ),
-        *(
-            ("GET", f"/improvements/{other}/material")
-            for other in ("other", "foreign", "mine2", "nothing")
-        ),
+        *(("GET", f"/improvements/{other}/material") for other in ("other", "foreign", "mine2", "nothing")),
         *(
             ("POST", path)
             for path in (f"{mine}/cancel", f"{mine}/material", "/improvements/other/candidates", "/learn-loop")
