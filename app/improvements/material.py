@@ -101,6 +101,14 @@ async def material(
     )
 
 
+async def recorded_tools(database: Database, evaluation_id: str) -> list[Json]:
+    """Return the tools of the first rollout of an evaluation that has some, in the form of OpenAI."""
+    row = Trajectory
+    query = select(row.tools).where(row.evaluation_id == evaluation_id, row.tools != []).order_by(row.seq).limit(1)
+    async with database() as tx:
+        return (await tx.execute(query)).scalar_one_or_none() or []
+
+
 def rollout_texts(material: Mapping[str, Json]) -> dict[str, list[str]]:
     """Return the texts of the rollouts in the material by id, which the guard looks for in new prompts."""
     rollouts = [*material["solved"], *(rollout for pattern in material["patterns"] for rollout in pattern["rollouts"])]
