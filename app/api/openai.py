@@ -67,8 +67,10 @@ async def chat_completions(
     model = await models.resolve(caller, _model_of(body), users.of_openai(body))
     if model.exposure is not None:
         return await _observed(models, model, model.exposure, gateway, request, ChatAsked(body))
+    header = await gateway.prompts.header(model, body)
     reply = await proxy.chat(request, await models.endpoint(model), body)
-    return await gateway.prompts.told(reply, model, body)
+    reply.headers.update(header)
+    return reply
 
 
 @asked_by_agents(
@@ -100,10 +102,13 @@ async def create_response(
         content = {**body, "model": endpoint.model}
         return await proxy.forward(request, endpoint, "/responses", headers=whose, json=content)
 
+    header = await gateway.prompts.header(model, body)
     if model.exposure is None:
-        return await gateway.prompts.told(await forwarded(), model, body)
-    reply = _of_release(await observed_response(models.database, model.exposure, forwarded), model.exposure)
-    return await gateway.prompts.told(reply, model, body)
+        reply = await forwarded()
+    else:
+        reply = _of_release(await observed_response(models.database, model.exposure, forwarded), model.exposure)
+    reply.headers.update(header)
+    return reply
 
 
 @asked_by_agents(
@@ -121,8 +126,10 @@ async def create_message(
     model = await models.resolve(caller, _model_of(body), users.of_anthropic(body))
     if model.exposure is not None:
         return await _observed(models, model, model.exposure, gateway, request, gateway_request)
-    exchange = UnrecordedExchange(gateway.upstream, await models.endpoint(model), gateway_request.chat_body)
-    return await gateway.prompts.told(await begun(exchange, request, gateway_request), model, gateway_request.chat_body)
+    chat_body = gateway_request.chat_body
+    header = await gateway.prompts.header(model, chat_body)
+    exchange = UnrecordedExchange(gateway.upstream, await models.endpoint(model), chat_body, header)
+    return await begun(exchange, request, gateway_request)
 
 
 @router.post(
@@ -178,11 +185,14 @@ async def _observed(
     gateway_request: GatewayRequest,
 ) -> Response:
     """Reply to a request that a release counts."""
+    chat_body = gateway_request.chat_body
+    header = await gateway.prompts.header(model, chat_body)
     async with failure_recorded(models.database, exposure):
         endpoint = await models.endpoint(model)
-    exchange = UnrecordedExchange(gateway.upstream, endpoint, gateway_request.chat_body)
-    reply = await begun(ObservedExchange(exchange, models.database, exposure), request, gateway_request)
-    return await gateway.prompts.told(_of_release(reply, exposure), model, gateway_request.chat_body)
+    exchange = UnrecordedExchange(gateway.upstream, endpoint, chat_body, header)
+    return _of_release(
+        await begun(ObservedExchange(exchange, models.database, exposure), request, gateway_request), exposure
+    )
 
 
 def _of_release(reply: Response, exposure: Exposure) -> Response:

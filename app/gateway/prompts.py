@@ -5,16 +5,14 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
-from http import HTTPStatus
 from typing import Any, Literal
 
-from fastapi import Response
 from sqlalchemy import func, or_, update
 
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Promotion
 from learnloop_service.app.domain.stored_request import PromptReference
-from learnloop_service.app.instruments import PROMPT_REPLIES
+from learnloop_service.app.instruments import PROMPT_REQUESTS
 from learnloop_service.app.model_registry.resolver import ResolvedModel
 from learnloop_service.app.runs.documents import UnknownDocument
 from learnloop_service.app.runs.stored_prompts import read_stored
@@ -49,7 +47,7 @@ class ServedPrompts:
         if prompt is None or reference is None:
             return None
         delivery: Delivery = "applied" if is_in(prompt, _messages(body), _list(body.get("tools"))) else "not-used"
-        PROMPT_REPLIES.labels(delivery).inc()
+        PROMPT_REQUESTS.labels(delivery).inc()
         if delivery != "applied" and promoted_as is not None:
             await self._note(promoted_as, reference)
         return delivery
@@ -77,24 +75,22 @@ class ServedPrompts:
         async with self._database.begin() as tx:
             await tx.execute(noting.values(prompt_missed_at=func.clock_timestamp()))
 
-    async def told(self, reply: Response, model: ResolvedModel, body: Mapping[str, Json]) -> Response:
-        """Return the reply of a model to a request outside of sessions, with the header if the model has a prompt."""
-        if reply.status_code < HTTPStatus.BAD_REQUEST and (prompt := model.prompt) is not None:
-            delivery = await self.delivery(prompt, body, model.promoted_as)
-            reply.headers.update({} if delivery is None else prompt_header(prompt, delivery))
-        return reply
+    async def header(self, model: ResolvedModel, body: Mapping[str, Json]) -> Mapping[str, str]:
+        """Return the header of the reply to a request outside of sessions; empty if the model has no prompt."""
+        delivery = await self.delivery(prompt := model.prompt, body, model.promoted_as)
+        return {} if prompt is None or delivery is None else prompt_header(prompt, delivery)
 
 
-def prompt_header(reference: PromptReference, delivery: Delivery) -> dict[str, str]:
+def prompt_header(reference: PromptReference, delivery: Delivery) -> Mapping[str, str]:
     """Return the header that says what became of the prompt."""
     return {PROMPT_HEADER: f"{reference.sha256[:12]}; {delivery}"}
 
 
 def _messages(body: Mapping[str, Json]) -> list[Any]:
     """Return the messages of a body, also of one of the Responses API."""
-    given = body.get("input", body.get("messages"))
-    items = [item for item in _list(given) if isinstance(item, dict)]
-    return [{"content": body.get("instructions")}, {"content": given if isinstance(given, str) else None}, *items]
+    content = body.get("input", body.get("messages"))
+    items = [item for item in _list(content) if isinstance(item, dict)]
+    return [{"content": body.get("instructions")}, {"content": content if isinstance(content, str) else None}, *items]
 
 
 def _list(value: Json) -> list[Json]:
