@@ -1,7 +1,7 @@
 """The prompt that a checkpoint is promoted, released or sampled in a session with.
 
 Revision: 0053
-Revises: 0050
+Revises: 0051
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision: str = "0053"
-down_revision: str | Sequence[str] | None = "0050"
+down_revision: str | Sequence[str] | None = "0051"
 branch_labels: str | Sequence[str] | None = None
 depends_on: str | Sequence[str] | None = None
 

@@ -55,6 +55,8 @@ class Gate(Stored):
     error: float
     exact: float
     look_every: int
+    whole: bool = False
+    """Whether a model that is better does the scenarios that are left, so that its figures are over all of them."""
 
 
 class WhatIf(Stored):

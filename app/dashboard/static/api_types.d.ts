@@ -595,13 +595,6 @@ export interface FinishedRollouts {
   "items": (FinishedRollout)[];
 }
 
-export interface ForecastOut {
-  "units_a_day": number;
-  "enrolled_a_week": number;
-  "days": (number | null)[];
-  "note": string;
-}
-
 export interface GateOut {
   "decision": "better" | "not_better";
   "error": number;
@@ -1071,7 +1064,7 @@ export interface ReleaseAccepted {
   "created_at": string;
   "started_at": string | null;
   "ended_at": string | null;
-  "forecast": ForecastOut;
+  "forecast": app__schemas__releases__ForecastOut;
   "warnings": (string)[];
 }
 
@@ -1134,7 +1127,7 @@ export interface ReleaseOut {
   "stage_since": string | null;
   "next": string | null;
   "quality": string;
-  "forecast": ForecastOut;
+  "forecast": app__schemas__releases__ForecastOut;
   "salt": string | null;
 }
 
@@ -1150,6 +1143,7 @@ export interface RemedyOut {
 
 export interface ReportOut {
   "scenarios": number;
+  "split": "train" | "validation" | "test" | null;
   "samples": number;
   "compared": Record<string, number>;
   "method": MethodOut;
@@ -1689,4 +1683,11 @@ export interface WhatIfReport {
   "edited": boolean;
   "original": OriginalRollout;
   "continuations": (Continued)[];
+}
+
+export interface app__schemas__releases__ForecastOut {
+  "units_a_day": number;
+  "enrolled_a_week": number;
+  "days": (number | null)[];
+  "note": string;
 }

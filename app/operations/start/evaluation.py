@@ -45,7 +45,7 @@ from learnloop_service.app.runs.stored_prompts import check_fits, pinned_prompt,
 from learnloop_service.app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
 from learnloop_service.app.schemas.run_request import EnvironmentChoice
 from learnloop_service.app.settings import Settings
-from learnloop_service.environment.base import Synthetic
+from learnloop_service.environment.base import Split, Synthetic
 from learnloop_service.environment.scenario_order import different
 from learnloop_service.judges.base import Judge, JudgeServices, Models, UnknownModel
 from learnloop_service.training.backends.registry import engine_backend, is_on_engine
@@ -78,11 +78,12 @@ class Basis:
     max_completion_tokens: int
 
     @classmethod
-    def of_run(cls, run: Run) -> "Basis":
-        """Return what an evaluation takes over from a run."""
+    def of_run(cls, run: Run, split: Split = "test") -> "Basis":
+        """Return what an evaluation takes over from a run. Its seed draws the run's own scenarios of the split."""
         request, config = run.stored_request, run.stored_request.config
         limits = (config.max_turns, config.max_completion_tokens)
-        return cls(request.environment, request.judge, request.agent, config.held_out_seed, *limits)
+        seed = config.seed if split == "train" else config.held_out_seed
+        return cls(request.environment, request.judge, request.agent, seed, *limits)
 
     @classmethod
     def of_evaluation(cls, evaluation: StoredEvaluation) -> "Basis":
@@ -121,7 +122,7 @@ class EvaluationStarter:
         """
         run = await self._run(request, caller)
         project = caller.project or (run.model_project if run else self.resources.settings.art_project)
-        basis = Basis.of_run(run) if run else None
+        basis = Basis.of_run(run, request.split) if run else None
         if not request.models:
             assert run is not None
             base = ModelToEvaluate(model=run.base_model, label="base")
@@ -148,26 +149,19 @@ class EvaluationStarter:
 
         Raises InvalidRequest, NotFound, Conflict or Unavailable.
         """
-        noted = built or NotedModels(ListedModels(self.resources.settings))
-        models = [await self._resolve_model(index, model, caller, noted) for index, model in enumerate(request.models)]
-        labelled = _require_unique_labels(
-            [await self._prompted(index, request, contestant, project) for index, (contestant, _) in enumerate(models)]
-        )
-        stored = await self._stored(request, basis, project, labelled, None if built else noted)
-        noted.check_budget(request.budget.max_usd if request.budget else None)
-        evaluation = kind.model_validate({**dict(stored), **fields})
+        evaluation, engine, warnings = await self.prepared(request, caller, basis, project, kind, built, **fields)
         job = EvaluationJob(
             id=id,
             project=project,
             status=EvaluationStatus.QUEUED,
             request=evaluation.stored(),
-            engine=_one_engine([engine for _, engine in models]),
+            engine=engine,
             total=evaluation.slots,
             done=0,
             judge={},
             **evaluation.listed_by,
         )
-        started = StartedEvaluation(job, noted.warnings)
+        started = StartedEvaluation(job, warnings)
         async with self.resources.database.begin() as tx:
             tx.add(job)
             await tx.flush()
@@ -177,6 +171,30 @@ class EvaluationStarter:
             await save_reply(tx, started)
         self.wake_worker()
         return started
+
+    async def prepared(
+        self,
+        request: EvaluationRequest,
+        caller: Caller,
+        basis: Basis | None,
+        project: str,
+        kind: type[Evaluation] = Comparison,
+        built: NotedModels | None = None,
+        **fields: Any,
+    ) -> tuple[Evaluation, str | None, Sequence[str]]:
+        """Return an evaluation as `queue` would store it, the engine that has its models, and warnings.
+
+        Raises InvalidRequest, NotFound, Conflict or Unavailable.
+        """
+        noted = built or NotedModels(ListedModels(self.resources.settings))
+        models = [await self._resolve_model(index, model, caller, noted) for index, model in enumerate(request.models)]
+        labelled = _require_unique_labels(
+            [await self._prompted(index, request, contestant, project) for index, (contestant, _) in enumerate(models)]
+        )
+        stored = await self._stored(request, basis, project, labelled, None if built else noted)
+        noted.check_budget(request.budget.max_usd if request.budget else None)
+        evaluation = kind.model_validate({**dict(stored), **fields})
+        return evaluation, _one_engine([engine for _, engine in models]), noted.warnings
 
     async def _run(self, request: EvaluationRequest, caller: Caller) -> Run | None:
         if request.run_id is None:

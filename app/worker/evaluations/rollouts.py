@@ -228,7 +228,8 @@ class GateWork(ComparisonWork):
     async def report(self) -> dict[str, Json]:
         """Make and judge scenarios until it is decided, and return the report, without a verdict if one of the models
         has no figures."""
-        rule = GateRule(**self.request.gate.model_dump())
+        gate = self.request.gate
+        rule = GateRule(gate.error, gate.exact, gate.look_every)
         decided: GateVerdict | None = None
         async with aclosing(self._looks(rule.look_every)) as looks:
             async for scenario_count, pairs in looks:
@@ -237,6 +238,8 @@ class GateWork(ComparisonWork):
                 decided = verdict(pairs, rule, scenario_count, self.request.scenarios)
                 if decided.decision is not GateDecision.CONTINUE:
                     break
+        if gate.whole and decided is not None and decided.decision is GateDecision.BETTER:
+            await self._scenarios(0, self.request.scenarios, await self._rows())
         assert decided is not None  # a request has scenarios
         return await self._figures(await self._rows()) | {"gate": asdict(decided) | {"error": rule.error}}
 

@@ -1,4 +1,4 @@
-// Evaluations: models compared on the same held-out scenarios, with confidence intervals.
+// Evaluations: models compared on the same scenarios, with confidence intervals.
 
 import { useEffect, useState } from "../vendor/hooks.js";
 import { all, path, post, url } from "../api.js";
@@ -19,7 +19,7 @@ import { Failures } from "./failures.js";
 /** @typedef {import("../api_types").EvaluatedModel} Model */
 /** @typedef {import("../api_types").IntervalOut} Interval */
 
-const _PURPOSE = "An evaluation lets models attempt the same held-out scenarios, and says how sure the difference is.";
+const _PURPOSE = "An evaluation lets models attempt the same scenarios, and says how sure the difference is.";
 
 export function Evaluations() {
   const state = useLoaded((aborted) => all("evaluations", {}, { aborted, most: 400 }), []);
@@ -171,10 +171,11 @@ function Report({ report }) {
           .join(", "),
     },
   ];
-  const { scenarios, method, trial, gate, models } = report;
+  const { scenarios, split, method, trial, gate, models } = report;
+  const tasks = counted(scenarios, split === "train" ? "training scenario" : "scenario");
   const means = `means with ${percent(method.level)} intervals (${label(method.name, 60)})`;
   return html`<section class="card">
-    <h2>Figures <span class="muted">${counted(scenarios, "scenario")}, ${means}</span></h2>
+    <h2>Figures <span class="muted">${tasks}, ${means}</span></h2>
     ${trial && html`<p><strong>The trial: ${trial.decision}</strong> after ${counted(trial.pairs, "scenario")}.</p>`}
     ${
       gate &&

@@ -210,6 +210,7 @@ const judgeAgain = ({ run_id: run, iteration, kind }) =>
 function purpose({ kind, split, mode }) {
   const sampling = mode === "greedy" ? "the likeliest tokens" : "sampled tokens";
   if (kind === "train") return `training, with ${sampling}`;
+  if (kind === "evaluation" && split === "train") return `an evaluation of training scenarios, with ${sampling}`;
   if (kind === "evaluation") return `held-out evaluation on the ${split} split, with ${sampling}`;
   if (kind === "what_if") return `a continuation of another rollout, with ${sampling}`;
   return kind === "showcase" ? "a sample email after an iteration" : "an asked question";
