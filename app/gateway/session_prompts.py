@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import AgentSession, EvaluationJob, Run
 from learnloop_service.app.domain.stored_evaluation import Slot, parse_evaluation
-from learnloop_service.app.domain.stored_request import Choice, PromptReference
+from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.runs.configuration import is_replaced
 from learnloop_service.app.runs.stored_prompts import read_stored
 from learnloop_service.training.prompt import Prompt
@@ -25,26 +25,22 @@ class SessionPrompts:
         """Return the prompt whose texts replace those of the session's requests, if there is one. Raises
         UnknownDocument."""
         reference = await self._reference(session)
-        if reference is None:
-            return None
-        if (prompt := self._known.get(reference.sha256)) is None:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            prompt = await read_stored(self.database, session.project, reference)
-            assert prompt is not None  # there is a reference
-            self._known[reference.sha256] = prompt
+        if reference is None or reference.sha256 in self._known:
+            return None if reference is None else self._known[reference.sha256]
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        prompt = await read_stored(self.database, session.project, reference)
+        assert prompt is not None  # there is a reference
+        self._known[reference.sha256] = prompt
         return prompt
 
     async def _reference(self, session: AgentSession) -> PromptReference | None:
         """Return the prompt of the rollout that the session belongs to, if it replaces texts."""
-        environment: Choice | None = None
-        prompt: PromptReference | None = None
         async with self.database() as tx:
-            if session.run_id is not None and (run := await tx.get(Run, session.run_id)) is not None:
-                environment, prompt = run.stored_request.environment, run.stored_request.prompt
-            elif session.evaluation_id is not None and session.entry is not None:
-                job = await tx.get(EvaluationJob, session.evaluation_id)
-                if job is not None:
-                    stored = parse_evaluation(job.request)
-                    environment, prompt = stored.environment, stored.models[Slot.parse(session.entry).model].prompt
-        return prompt if environment is not None and is_replaced(environment) else None
+            run = None if session.run_id is None else await tx.get(Run, session.run_id)
+            job = None if session.evaluation_id is None else await tx.get(EvaluationJob, session.evaluation_id)
+        if run is not None:
+            return run.stored_request.prompt if is_replaced(run.stored_request.environment) else None
+        if job is None or not is_replaced((stored := parse_evaluation(job.request)).environment):
+            return None
+        return stored.models[Slot.parse(str(session.entry)).model].prompt

@@ -1,8 +1,7 @@
 """Finds the texts that an agent itself brings to its model, in the requests of its sessions."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import or_, select
@@ -15,24 +14,13 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import AgentSession, EvaluationJob, Run, SessionCall
 from learnloop_service.app.domain.stored_evaluation import parse_evaluation
 from learnloop_service.app.errors import InvalidRequest, existing
-from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.replacing import CommonTexts, common_texts
 
 _MOST_REQUESTS = 50
 """Number of different requests that are compared."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentTexts:
-    """The texts of an agent, as a prompt that replaces them by themselves."""
-
-    prompt: Prompt
-    requests: int
-    omitted: Mapping[str, str]
-    """Why a part is not in the prompt, by its name."""
-
-
-async def agent_texts(database: Database, caller: Caller, evaluation: str | None, run: str | None) -> AgentTexts:
+async def agent_texts(database: Database, caller: Caller, evaluation: str | None, run: str | None) -> CommonTexts:
     """Return what the first requests of an evaluation's or a run's sessions have in common. Raises NotFound,
     InvalidRequest."""
     if (evaluation is None) == (run is None):
@@ -51,7 +39,7 @@ async def agent_texts(database: Database, caller: Caller, evaluation: str | None
     if common.prompt is None:
         why = "; ".join(f"{part}: {reason}" for part, reason in common.omitted.items())
         raise InvalidRequest(where, f"The requests have no text in common that a prompt can replace ({why}).")
-    return AgentTexts(common.prompt, len(calls), common.omitted)
+    return common
 
 
 async def _first_calls(database: Database, id: str, where: tuple[str, str]) -> Sequence[Any]:
