@@ -73,7 +73,7 @@ def common_texts(requests: Iterable[tuple[Messages, Sequence[Json]]], days: Iter
     counts = Counter(name for of_request in texts for name in of_request)
     runs, omitted, prompt = dict[str, str](), dict[str, str](), None
     for name in sorted({SYSTEM, *counts}, key=lambda name: (name != SYSTEM, name.count("."), name)):
-        if counts[name] < len(texts):
+        if not 0 < counts[name] == len(texts):
             omitted[name] = f"{counts[name]} of {len(texts)} different requests have it"
         elif not (run := _common_run({of_request[name].text for of_request in texts}, dates)):
             omitted[name] = "its texts have nothing in common that is in each of them once"

@@ -53,8 +53,9 @@ def messages_body(system: str, question: str) -> tuple[str, Json]:
 class FixedAgent:
     """An agent whose prompt is in its code. The first three of its attempts crash after the model's reply."""
 
-    def __init__(self, body: Any = chat_body, prompt: str = DESK) -> None:
-        self.body, self.prompt = body, prompt
+    def __init__(self, body: Any = chat_body, prompt: str = DESK, title: Json = None) -> None:
+        """`title` is a request that it makes before its work."""
+        self.body, self.prompt, self.title = body, prompt, title
         self.crashes = 0
 
     async def __call__(self, document: Mapping[str, Json]) -> tuple[int, Json]:
@@ -65,6 +66,8 @@ class FixedAgent:
         async with httpx.AsyncClient(
             base_url=session["base_url"], headers=headers, timeout=60, trust_env=False
         ) as client:
+            if self.title is not None:
+                (await client.post("/chat/completions", json=self.title)).raise_for_status()
             replied = (await client.post(f"/{path}", json=body | {"model": "any"})).raise_for_status()
         if self.crashes < 3 and document["attempt"] == 1:
             self.crashes += 1
@@ -165,6 +168,20 @@ async def test_an_agent_whose_code_has_changed_is_unreachable(data_dir: Path, da
         plain, new = evaluation["report"]["models"]
         assert plain["error"] is None
         assert "its prompt is unreachable: 4 of 4 rollouts" in new["error"]
+
+
+async def test_a_request_for_a_title_before_the_work_does_not_count(data_dir: Path, database_url: str) -> None:
+    messages = [{"role": "system", "content": "Write a title."}, {"role": "user", "content": "Hello"}]
+    agent = FixedAgent(title={"model": "any", "messages": messages})
+    async with service(data_dir, database_url) as client, runner(agent) as it:
+        plain = await evaluated(client, it.url, None)
+        desk = await found(client, evaluation=plain["evaluation_id"])
+        texts = (await client.get(desk["links"]["self"])).json()["prompt"]["replaces"]
+        assert texts == {"system": DESK, "tool:look": "Look it up."}
+        hinted = {"parts": {"system": HINT}}
+        await client.post("/prompts", params={"name": "desk", "parent": "desk"}, json=hinted)
+        [model] = (await evaluated(client, it.url, "desk"))["report"]["models"]
+        assert (model["error"], model["success"]["mean"]) == (None, 1.0)
 
 
 async def test_a_run_has_replaced_texts(data_dir: Path, database_url: str) -> None:
