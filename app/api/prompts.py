@@ -90,11 +90,11 @@ async def find_prompt(
     the first system message, and of each description of a tool or an argument. The prompt replaces them by themselves.
     One that names it as its parent replaces the same texts, in requests of agents with `"prompt": "replace"`.
     """
-    found = await agent_texts(database, caller, evaluation, run)
-    assert found.prompt is not None  # it is refused otherwise
+    common = await agent_texts(database, caller, evaluation, run)
+    assert common.prompt is not None  # it is refused otherwise
     origin = {"found_in": {"evaluation": evaluation} if run is None else {"run": run}}
-    row = await _added(database, caller, name, found.prompt, origin)
-    return PromptFound(**_prompt_out(row).model_dump(), requests=found.requests, omitted=dict(found.omitted))
+    row = await _added(database, caller, name, common.prompt, origin)
+    return PromptFound(**_prompt_out(row).model_dump(), requests=common.requests, omitted=dict(common.omitted))
 
 
 async def _added(

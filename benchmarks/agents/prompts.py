@@ -78,11 +78,11 @@ class Stage:
         """Store a prompt, and return its version."""
         return self.service.call("POST", "/prompts", params={"name": name, "parent": parent}, json={"parts": parts})
 
-    def found(self, name: str, path: str) -> Mapping[str, str]:
+    def find(self, name: str, path: str) -> Mapping[str, str]:
         """Store the texts in the requests of an evaluation as a prompt, and return them."""
         of_evaluation = {"name": name, "evaluation": path.rpartition("/")[2]}
-        found = self.service.call("POST", "/prompts/found", params=of_evaluation)
-        texts: Mapping[str, str] = self.texts(found["sha256"])["replaces"]
+        stored = self.service.call("POST", "/prompts/found", params=of_evaluation)
+        texts: Mapping[str, str] = self.texts(stored["sha256"])["replaces"]
         return texts
 
     def texts(self, sha256: str) -> Json:
@@ -128,14 +128,14 @@ def with_agent(stage: Stage, agent: str, claim: Any) -> dict[str, Json]:
     with claim():
         plain = stage.started([None], "replace")
         stage.ended(plain)
-        found = stage.found(agent, plain)
+        originals = stage.find(agent, plain)
         parts = dict.fromkeys(("system", _TOOL), f"{{original}} {_HINT}")
         new = stage.stored(agent, parts, parent=f"{agent}@1")["sha256"]
-        changed = {part: f"{found[part]} {_HINT}" for part in parts}
+        changed = {part: f"{originals[part]} {_HINT}" for part in parts}
         path = stage.started(both, "replace")
         stage.ended(path)
         digests = stage.digests(path)
-        figures: dict[str, Json] = {"found": sorted(found), "replaced": stage.arrived(path, new, changed)}
+        figures: dict[str, Json] = {"found": sorted(originals), "replaced": stage.arrived(path, new, changed)}
         figures["same_digests_with_the_original"] = digests["0"] == stage.digests(plain)["0"]
         continued = stage.started(both, "replace")
     with claim():  # another worker continues what the first one leaves
