@@ -5,9 +5,9 @@
 The agents do the mail job over a service with the included base model (a LangGraph graph, the OpenAI Agents SDK, the
 `anthropic` SDK, a Node program, a shell script). Each does the same tasks without a prompt; its texts are then found in
 its requests. With these as the prompt its requests must have the same digests, and a changed prompt must be in each
-rollout's first request: as it is, with streams (SDKs), and while the service is killed with SIGKILL. Agents that read
-their prompt must bring it, and those that ignore it must be unreachable. A run with the found texts must end with the
-weights of a run without a prompt.
+rollout's first request: as it is, with streams (all but the shell script), when another worker continues, and while the
+service is killed with SIGKILL. Agents that read their prompt must bring it, and those that ignore it must be
+unreachable. A run with the found texts must end with the weights of a run without a prompt.
 """
 
 import argparse
@@ -153,7 +153,7 @@ def with_agent(stage: Stage, agent: str, claim: Any) -> dict[str, Json]:
         path = stage.started([f"{agent}-read"], "read")
         stage.ended(path)
         figures["read"] = stage.arrived(path, read, texts)
-    if agent in PYTHON_AGENTS:
+    if agent != "shell":
         with claim(_STREAMS):
             path = stage.started(both, "replace")
             stage.ended(path)
