@@ -33,6 +33,7 @@ from learnloop_service.app.api import (
     film,
     health,
     imports,
+    improvements,
     keys,
     ledger,
     metrics,
@@ -80,6 +81,7 @@ from learnloop_service.app.http.openai_errors import ModelErrors
 from learnloop_service.app.http.protocol import BoundedHttp
 from learnloop_service.app.http.response_headers import ResponseHeaders
 from learnloop_service.app.http.traced_requests import TracedRequests
+from learnloop_service.app.improvements.watcher import improving, watcher_of
 from learnloop_service.app.metrics.page import MetricsPage
 from learnloop_service.app.model_registry.proxy import open_proxy
 from learnloop_service.app.model_registry.trainable import KnownJobs
@@ -129,6 +131,7 @@ _PARTS = (
     promotions,
     releases,
     rejudgings,
+    improvements,
     schedules,
     user_data,
     training,
@@ -211,6 +214,7 @@ async def _opened(
         open_proxy() as state.proxy,
         open_session_gateway(state.service) as state.session_gateway,
         looking(scheduler_of(state.service, state.proxy.http)),
+        improving(watcher_of(state.service)),
     ):
         state.heavy_reads = HeavyReads(state.service.database_engine.url)
         state.stored_texts = StoredTexts(state.heavy_reads)

@@ -9,6 +9,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def counted_scenarios(count: int, split: str | None) -> str:
+    """Return `12 scenarios`, or `12 training scenarios` for those of the split `train`."""
+    return counted(count, "training scenario" if split == "train" else "scenario")
+
+
 def signed(value: float, digits: int = 0) -> str:
     """Return a figure with its sign, such as `+12`. One that is rounded to 0 has no sign."""
     figure = f"{value:+,.{digits}f}"

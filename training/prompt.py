@@ -79,7 +79,10 @@ def read_prompt(value: Json) -> Prompt:
             raise InvalidPrompt(
                 name, "only system and tool:NAME are in requests, so only they are replaced", "replaces"
             )
-    return Prompt(parts, replaces)
+    prompt = Prompt(parts, replaces)
+    if replaces:
+        own_texts(prompt)  # such an agent offers no other placeholders than {original}
+    return prompt
 
 
 def _check_texts(member: str, texts: Mapping[str, Json]) -> None:
@@ -202,6 +205,10 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"
 
 
+def _object(value: Json) -> Mapping[str, Json]:
+    return value if isinstance(value, dict) else {}
+
+
 def _text(message: Mapping[str, Json]) -> str:
     """Return the text of a message, whose content can be a list of parts."""
     content = message.get("content")
@@ -210,20 +217,44 @@ def _text(message: Mapping[str, Json]) -> str:
     return str(content or "")
 
 
+def is_in(prompt: Prompt, messages: Iterable[Mapping[str, Json]], tools: Iterable[Json]) -> bool:
+    """Return whether a request to a model has all parts of the prompt, with any texts for its placeholders."""
+    text_of_messages, described = _texts_of(messages, tools)
+    return all(
+        any(_has(text, part) for text in (described if name.startswith(TOOL) else (text_of_messages,)))
+        for name, part in prompt.parts.items()
+    )
+
+
+def _has(text: str, part: str) -> bool:
+    """Return whether the text has what is between the part's placeholders, in order."""
+    pieces, end = _PLACEHOLDER.sub(lambda match: f"{{{match[1]}}}" if match[1] else "\0", part).split("\0"), 0
+    for piece in map(str.strip, pieces):
+        if (begin := text.find(piece, end)) < 0:
+            return False
+        end = begin + len(piece)
+    return True
+
+
 def undelivered(texts: Mapping[str, str], messages: Iterable[Mapping[str, Json]], tools: Iterable[Json]) -> list[str]:
     """Return the parts whose texts are not in a rollout's first request to its model: those of tools in its tools, and
     all others in its messages."""
-    text_of_messages = "\n".join(_text(message) for message in messages)
-    described = set[str]()
-    for tool in tools:
-        function = tool.get("function") or {}
-        properties = (function.get("parameters") or {}).get("properties") or {}
-        described |= {
-            str(function.get("description")),
-            *(str(schema.get("description")) for schema in properties.values()),
-        }
+    text_of_messages, described = _texts_of(messages, tools)
     return [
         name
         for name, text in texts.items()
         if not (text in described if name.startswith(TOOL) else text in text_of_messages)
     ]
+
+
+def _texts_of(messages: Iterable[Mapping[str, Json]], tools: Iterable[Json]) -> tuple[str, set[str]]:
+    """Return the text of the messages, and the descriptions of the tools and their arguments."""
+    described = set[str]()
+    for tool in tools:
+        function = _object(_object(tool).get("function")) or _object(tool)  # the Responses API has it without a wrapper
+        properties = _object(_object(function.get("parameters")).get("properties"))
+        described |= {
+            str(function.get("description")),
+            *(str(_object(schema).get("description")) for schema in properties.values()),
+        }
+    return "\n".join(_text(message) for message in messages), described

@@ -1,13 +1,16 @@
 """Demonstrations: versioned conversations that runs imitate before reinforcement learning."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Query, Request
 from fastapi.responses import StreamingResponse
 
-from learnloop_service.app.api.datasets import NamedOnly
+from learnloop_service.app.api.datasets import (
+    NamedOnly,
+    delete_document,
+    document_fields,
+)
 from learnloop_service.app.api.dependencies import (
     CurrentCaller,
     CurrentDatabase,
@@ -18,25 +21,33 @@ from learnloop_service.app.api.dependencies import (
     RunId,
 )
 from learnloop_service.app.api.documents import Hash, stored
+from learnloop_service.app.api.evaluations import EvaluationId
+from learnloop_service.app.api.heavy_reads import HeavyReads
 from learnloop_service.app.api.pages import ById
 from learnloop_service.app.api.raw_bodies import file_body
 from learnloop_service.app.api.routers import keyed_router
-from learnloop_service.app.datasets import removal, rows
+from learnloop_service.app.datasets import rows
 from learnloop_service.app.datasets.demonstrations import BadDemonstrations, read_demonstrations
-from learnloop_service.app.datasets.rows import NewVersion
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import DatasetVersion
 from learnloop_service.app.domain.names import DATASET_PATTERN
 from learnloop_service.app.errors import InvalidRequest
-from learnloop_service.app.operations.rejection_sampling import best_rollouts
+from learnloop_service.app.evaluations.store import EvaluationStore
+from learnloop_service.app.operations.rejection_sampling import (
+    RolloutSource,
+    best_rollouts,
+    save_best,
+)
 from learnloop_service.app.runs import documents
-from learnloop_service.app.runs.documents import NewDocument
+from learnloop_service.app.runs.documents import NewDocument, save_version
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.datasets import (
+    BestOfEvaluation,
     BestRollouts,
     BestRolloutsStored,
     DemonstrationsDeleted,
     DemonstrationsOut,
+    RolloutChoice,
 )
 
 router = keyed_router("documents")
@@ -67,7 +78,8 @@ async def store_demonstrations(
         new = await asyncio.to_thread(_document, caller.namespace, body)
     except BadDemonstrations as error:
         raise InvalidRequest(("body",), str(error)) from error
-    return _demonstrations(await _stored(database, new, name, {"source": "api", "bytes": len(body)}))
+    origin = {"source": "api", "bytes": len(body)}
+    return _demonstrations(await save_version(database, new, "demonstrations", name, origin))
 
 
 @router.post("/runs/{run_id}/demonstrations", status_code=201)
@@ -87,13 +99,39 @@ async def store_best_rollouts(
     caller of all projects stores, all projects can use. Those on tasks that were made from what users asked are deleted
     with the user.
     """
-    run, most = await store.get(run_id), settings.max_graph_bytes
+    source = RolloutSource.of_run(await store.get(run_id), selection)
+    return await _best(database, heavy_reads, caller.namespace, source, selection, settings.max_graph_bytes)
+
+
+@router.post("/evaluations/{evaluation_id}/demonstrations", status_code=201)
+async def store_best_of_evaluation(
+    database: CurrentDatabase,
+    heavy_reads: CurrentHeavyReads,
+    settings: CurrentSettings,
+    caller: CurrentCaller,
+    evaluation_id: EvaluationId,
+    selection: BestOfEvaluation,
+) -> BestRolloutsStored:
+    """Store the best rollouts of an evaluation of training scenarios as demonstrations. It must have ended.
+
+    The rest is as for a run.
+    """
+    source = RolloutSource.of_evaluation(await EvaluationStore(database).get(evaluation_id), selection)
+    return await _best(database, heavy_reads, caller.namespace, source, selection, settings.max_graph_bytes)
+
+
+async def _best(
+    database: Database,
+    heavy_reads: HeavyReads,
+    project: str,
+    source: RolloutSource,
+    selection: RolloutChoice,
+    max_bytes: int,
+) -> BestRolloutsStored:
     best, candidates = await heavy_reads.do(
-        caller.namespace, lambda database: best_rollouts(database, run, selection, max_bytes=most)
+        project, lambda database: best_rollouts(database, source, selection, max_bytes)
     )
-    new = await asyncio.to_thread(documents.document, caller.namespace, "demonstrations", best.demonstrations)
-    origin = {"source": "run", "run_id": run_id, **selection.model_dump(exclude={"name"}, exclude_none=True)}
-    row = await _stored(database, new, selection.name, origin, best.users)
+    row = await save_best(database, project, selection.name, source, best)
     return BestRolloutsStored(
         **_demonstrations(row).model_dump(),
         rollouts=candidates,
@@ -101,17 +139,6 @@ async def store_best_rollouts(
         scenarios=len(best.rollouts),
         unfit=best.unfit,
     )
-
-
-async def _stored(
-    database: Database, new: NewDocument, name: str, origin: Mapping[str, Any], users: Mapping[str, str] | None = None
-) -> DatasetVersion:
-    """Store the demonstrations. `users` has the hash of the user by id, for those made from what users asked."""
-    sha256, count = str(new.reference["sha256"]), int(new.reference["count"])
-    version = NewVersion(new.project, "demonstrations", name, sha256, count, environment="", origin=origin)
-    async with database.begin() as tx:
-        await documents.save_of_users(tx, new, users or {})
-        return await rows.add(tx, version)
 
 
 def _document(project: str, body: bytes) -> NewDocument:
@@ -144,17 +171,8 @@ async def delete_demonstrations(
 
     Returns the names. Demonstrations that a run still needs cannot be deleted: `used_by` of the error names it.
     """
-    deleted = await removal.delete_documents(database, caller.namespace, "demonstrations", sha256)
-    return DemonstrationsDeleted(sha256=sha256, names=[f"{row.name}@{row.version}" for row in deleted])
+    return DemonstrationsDeleted(**await delete_document(database, caller, "demonstrations", sha256))
 
 
 def _demonstrations(row: DatasetVersion) -> DemonstrationsOut:
-    return DemonstrationsOut(
-        name=row.name,
-        version=row.version,
-        sha256=row.sha256,
-        count=row.size,
-        origin=row.origin,
-        created_at=row.created_at,
-        links={"self": f"/demonstrations/{row.sha256}"},
-    )
+    return DemonstrationsOut(**document_fields(row))

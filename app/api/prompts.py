@@ -5,22 +5,21 @@ from typing import Annotated
 
 from fastapi import Query
 
-from learnloop_service.app.api.datasets import NamedOnly
+from learnloop_service.app.api.datasets import NamedOnly, delete_document, document_fields
 from learnloop_service.app.api.dependencies import NO_NUL, CurrentCaller, CurrentDatabase, CurrentSettings, RunIdQuery
 from learnloop_service.app.api.documents import Hash
 from learnloop_service.app.api.pages import ById
 from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.datasets import removal, rows
-from learnloop_service.app.datasets.rows import NewVersion
+from learnloop_service.app.datasets.removal import Users
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import DatasetVersion
 from learnloop_service.app.domain.names import DATASET_PATTERN
 from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.errors import InvalidRequest, NotFound
 from learnloop_service.app.operations.agent_texts import agent_texts
-from learnloop_service.app.runs import documents
-from learnloop_service.app.runs.documents import UnknownDocument
+from learnloop_service.app.runs.documents import UnknownDocument, save_version
 from learnloop_service.app.runs.stored_prompts import pinned_prompt, prompt_document, read_stored
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.prompts import (
@@ -62,16 +61,15 @@ async def store_prompt(
     Evaluations, learn-loops and questions name it in `prompt`, as `NAME` (the newest version then) or `NAME@VERSION`.
     Storing the same one under the same name again has no effect.
     """
+    reference = await pinned_prompt(database, settings.data_dir, parent, caller.project, ("query", "parent"))
+    ancestor = await read_stored(database, caller.project, reference)
+    replaces = prompt.replaces or ({} if ancestor is None else dict(ancestor.replaces))
     try:
-        read = read_prompt(prompt.model_dump())
+        read = read_prompt({"parts": prompt.parts, "replaces": replaces})
     except InvalidPrompt as error:
         where = ("body",) if error.part is None else ("body", error.member, error.part)
         raise InvalidRequest(where, error.why) from error
-    reference = await pinned_prompt(database, settings.data_dir, parent, caller.project, ("query", "parent"))
-    if (ancestor := await read_stored(database, caller.project, reference)) is None:
-        return _prompt_out(await _added(database, caller, name, read, {}))
-    read = Prompt(read.parts, read.replaces or ancestor.replaces)
-    return _prompt_out(await _added(database, caller, name, read, {"parent": str(reference)}))
+    return await _added(database, caller, name, read, {} if reference is None else {"parent": str(reference)})
 
 
 @router.post("/prompts/found", status_code=201)
@@ -93,20 +91,17 @@ async def find_prompt(
     common = await agent_texts(database, caller, evaluation, run)
     assert common.prompt is not None  # it is refused otherwise
     origin = {"found_in": {"evaluation": evaluation} if run is None else {"run": run}}
-    row = await _added(database, caller, name, common.prompt, origin)
-    return PromptFound(**_prompt_out(row).model_dump(), requests=common.requests, omitted=dict(common.omitted))
+    stored = await _added(database, caller, name, common.prompt, origin)
+    return PromptFound(**stored.model_dump(), requests=common.requests, omitted=dict(common.omitted))
 
 
 async def _added(
     database: Database, caller: Caller, name: str, prompt: Prompt, origin: Mapping[str, Json]
-) -> DatasetVersion:
+) -> PromptOut:
     """Store the prompt as the newest version of the name, and return that."""
     new = prompt_document(caller.namespace, prompt)
-    sha256, count = str(new.reference["sha256"]), int(new.reference["count"])
-    origin = {"author": caller.actor, **origin}
-    async with database.begin() as tx:
-        await documents.save(tx, [new])
-        return await rows.add(tx, NewVersion(new.project, "prompt", name, sha256, count, environment="", origin=origin))
+    row = await save_version(database, new, "prompt", name, {"author": caller.actor, **origin})
+    return _prompt_out(row, await removal.users_of_prompts(database, caller.project, [row.sha256]))
 
 
 @router.get("/prompts")
@@ -115,7 +110,8 @@ async def list_prompts(
 ) -> Page[PromptOut]:
     """List the versions of stored prompts, newest first."""
     versions = await rows.listed(database, caller.project, "prompt", name, paging.cursor, paging.limit)
-    return paging.page(versions, _prompt_out, lambda row: row.id)
+    users = await removal.users_of_prompts(database, caller.project, [row.sha256 for row in versions])
+    return paging.page(versions, lambda row: _prompt_out(row, users), lambda row: row.id)
 
 
 @router.get("/prompts/{sha256}")
@@ -133,19 +129,11 @@ async def get_prompt(database: CurrentDatabase, caller: CurrentCaller, sha256: H
 async def delete_prompt(database: CurrentDatabase, caller: CurrentCaller, sha256: Hash) -> PromptsDeleted:
     """Delete a stored prompt of the caller's project, and all its names.
 
-    Returns the names. A prompt that a run or an evaluation has cannot be deleted: `used_by` of the error names it.
+    Returns the names. A prompt that a run, an evaluation, a promotion or a release has cannot be deleted: `used_by` of
+    the error names it.
     """
-    versions = await removal.delete_documents(database, caller.namespace, "prompt", sha256)
-    return PromptsDeleted(sha256=sha256, names=[f"{version.name}@{version.version}" for version in versions])
+    return PromptsDeleted(**await delete_document(database, caller, "prompt", sha256))
 
 
-def _prompt_out(row: DatasetVersion) -> PromptOut:
-    return PromptOut(
-        name=row.name,
-        version=row.version,
-        sha256=row.sha256,
-        count=row.size,
-        origin=row.origin,
-        created_at=row.created_at,
-        links={"self": f"/prompts/{row.sha256}"},
-    )
+def _prompt_out(row: DatasetVersion, users: Users) -> PromptOut:
+    return PromptOut(**document_fields(row), used_by=users[row.sha256])

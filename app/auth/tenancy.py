@@ -13,6 +13,7 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import (
     AgentSession,
     EvaluationJob,
+    Improvement,
     Release,
     Run,
     Schedule,
@@ -45,6 +46,7 @@ EVALUATION = Owned("evaluation", EvaluationJob.id, select(EvaluationJob.project)
 AGENT_SESSION = Owned("session", AgentSession.id, select(AgentSession.project))
 RELEASE = Owned("release", Release.id, select(Release.project))
 DELIVERY = Owned("delivery", WebhookDelivery.id, select(WebhookDelivery.project))
+IMPROVEMENT = Owned("improvement", Improvement.id, select(Improvement.project))
 SCHEDULE = Owned("schedule", Schedule.id, select(Schedule.project))
 OWNED: Mapping[str, Owned] = {
     "/runs/": RUN,
@@ -54,6 +56,7 @@ OWNED: Mapping[str, Owned] = {
     "/webhooks/deliveries/": DELIVERY,
     "/webhooks/": WEBHOOK,
     "/sessions/": AGENT_SESSION,
+    "/improvements/": IMPROVEMENT,
     "/schedules/": SCHEDULE,
 }
 """The kind of object that a path's first parameter identifies, by the beginning of the path. The first match counts."""

@@ -5,10 +5,11 @@ from typing import Annotated
 import typer
 
 from learnloop.operations import segment
-from learnloop_service.app.cli.client import HERE, PATIENCE_S, ServiceAt, ServiceRefused
-from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.client import HERE, PATIENCE_S, Service, ServiceAt, ServiceRefused
+from learnloop_service.app.cli.evaluations import EvaluationId
+from learnloop_service.app.cli.options import AsJson, OfName, OnlyVersion
 from learnloop_service.app.cli.run_names import RunId
-from learnloop_service.app.cli.terminal import print_deleted, print_list, print_result
+from learnloop_service.app.cli.terminal import print_deleted, print_result, print_versions
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted
 
@@ -16,6 +17,10 @@ app = typer.Typer(
     no_args_is_help=True, help="Store, list and delete demonstrations: conversations that runs learn from first."
 )
 
+MinReward = Annotated[float, typer.Option(help="Only rollouts with at least this reward.")]
+PerScenario = Annotated[
+    int, typer.Option(min=1, max=1_000, help="Maximum number of rollouts of the same scenario, best first.")
+]
 Name = Annotated[str, typer.Argument(help="Name of the demonstrations: letters, digits, '-' and '_'.")]
 
 
@@ -46,10 +51,8 @@ def upload(
 def from_run(
     name: Name,
     run_id: RunId,
-    min_reward: Annotated[float, typer.Option(help="Only rollouts with at least this reward.")],
-    per_scenario: Annotated[
-        int, typer.Option(min=1, max=1_000, help="Maximum number of rollouts of the same scenario, best first.")
-    ] = 1,
+    min_reward: MinReward,
+    per_scenario: PerScenario = 1,
     rejudging: Annotated[
         str | None, typer.Option(metavar="ID", help="Take the rewards of this rejudging instead of the run's own.")
     ] = None,
@@ -59,7 +62,27 @@ def from_run(
     """Store the best rollouts of a run that has ended (rejection sampling). Held-out scenarios are never used."""
     selection = {"name": name, "min_reward": min_reward, "per_scenario": per_scenario}
     selection |= {} if rejudging is None else {"rejudging": rejudging}
-    stored = service.within(PATIENCE_S).call("POST", f"/runs/{segment(run_id)}/demonstrations", json=selection)
+    _store_best(service, f"/runs/{segment(run_id)}", selection, as_json)
+
+
+@app.command("from-evaluation")
+def from_evaluation(
+    name: Name,
+    evaluation_id: EvaluationId,
+    min_reward: MinReward,
+    per_scenario: PerScenario = 1,
+    model: Annotated[str | None, typer.Option(help="Label of one of its models. \\[default: all of them]")] = None,
+    service: ServiceAt = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Store the best rollouts of an evaluation of training scenarios (`learnloop eval --split train`)."""
+    selection = {"name": name, "min_reward": min_reward, "per_scenario": per_scenario}
+    selection |= {} if model is None else {"model": model}
+    _store_best(service, f"/evaluations/{segment(evaluation_id)}", selection, as_json)
+
+
+def _store_best(service: Service, source: str, selection: Json, as_json: bool) -> None:
+    stored = service.within(PATIENCE_S).call("POST", f"{source}/demonstrations", json=selection)
     summary = (
         f"kept {stored['kept']} of {counted(stored['rollouts'], 'rollout')}, of "
         f"{counted(stored['scenarios'], 'scenario')}; {stored['unfit']} cannot be trained on"
@@ -69,30 +92,24 @@ def from_run(
 
 @app.command("list")
 def list_(
-    name: Annotated[str | None, typer.Option(help="Only versions of this name. \\[default: all]")] = None,
+    name: OfName = None,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """List the versions of stored demonstrations, newest first."""
     nothing = "No demonstrations are stored. Store some: learnloop demonstrations upload NAME FILE"
-    columns = ("name", "version", "conversations", "stored", "sha256")
-    print_list(service.versions("demonstrations", name), as_json, nothing, columns, _row)
+    print_versions(service.versions("demonstrations", name), as_json, nothing, "conversations")
 
 
 @app.command()
 def delete(
     name: Name,
-    version: Annotated[int | None, typer.Option(min=1, help="Only this version. \\[default: all]")] = None,
+    version: OnlyVersion = None,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Delete stored demonstrations, and the other names of the same content. What a run still needs is not deleted."""
     print_deleted(service.delete_versions("demonstrations", name, version), as_json)
-
-
-def _row(stored: Json) -> tuple[str, ...]:
-    version, count = str(stored["version"]), str(stored["count"])
-    return stored["name"], version, count, stored["created_at"][:10], stored["sha256"][:12]
 
 
 def _stored(stored: Json, url: str) -> tuple[str, str]:

@@ -34,7 +34,7 @@ from learnloop_service.app.cli.terminal import (
     whole,
 )
 from learnloop_service.environment.json_type import Json
-from learnloop_service.environment.wording import counted, signed
+from learnloop_service.environment.wording import counted, counted_scenarios, signed
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and control evaluations.")
 
@@ -73,6 +73,7 @@ _Prompt = Annotated[
 ]
 _Scenarios = Annotated[int | None, typer.Option(help="Number of scenarios.")]
 _Samples = Annotated[int | None, typer.Option(help="Rollouts of each scenario per model.")]
+_Split = Annotated[str | None, typer.Option(help="Which scenarios: test, validation or train. \\[default: test]")]
 _Seed = Annotated[int | None, typer.Option(help="Random seed.")]
 _Settings = Annotated[list[str] | None, setting("Any other field, such as judge.name=correctness; repeatable.")]
 _Output = Annotated[
@@ -95,6 +96,7 @@ def evaluate(
     prompt: _Prompt = None,
     scenarios: _Scenarios = None,
     samples: _Samples = None,
+    split: _Split = None,
     seed: _Seed = None,
     settings: _Settings = None,
     output: _Output = None,
@@ -102,11 +104,12 @@ def evaluate(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare models on the same held-out scenarios. Ctrl-C stops watching; the evaluation continues in the service."""
+    """Compare models on the same scenarios. Ctrl-C stops watching; the evaluation continues in the service."""
     flags: dict[str, Json] = {
         "run_id": run,
         "scenarios": scenarios,
         "samples": samples,
+        "split": split,
         "seed": seed,
         "models": _with_prompts(chosen_models(model, prompted), prompt, run),
         "gate": {} if prompt is not None and len(prompt) == 2 else None,
@@ -262,7 +265,10 @@ def _show(evaluation: Json, as_json: bool) -> None:
     if evaluation["status"] == "paused":
         say(evaluation["wait_reason"])
     if report := evaluation["report"]:
-        level, scenarios = percent(report["method"]["level"]), counted(report["scenarios"], "scenario")
+        level, scenarios = (
+            percent(report["method"]["level"]),
+            counted_scenarios(report["scenarios"], report.get("split")),
+        )
         results.print(f"{scenarios}, {level} intervals, differences from the first model")
         results.print(evaluation_table(report))
         if gate := report.get("gate"):

@@ -48,6 +48,7 @@ COMMANDS = {
         "releases": "learnloop_service.app.cli.releases:app",
     },
     "Improve": {
+        "improve": "learnloop_service.app.cli.improve:app",
         "feedback": "learnloop_service.app.cli.feedback:app",
         "demonstrations": "learnloop_service.app.cli.demonstrations:app",
         "prompts": "learnloop_service.app.cli.prompts:app",

@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated
 
 import typer
@@ -10,9 +10,9 @@ import yaml
 
 from learnloop.operations import segment
 from learnloop_service.app.cli.client import HERE, Service, ServiceAt, ServiceRefused
-from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.options import AsJson, OfName, OnlyVersion
 from learnloop_service.app.cli.run_names import run_named
-from learnloop_service.app.cli.terminal import Failure, print_deleted, print_list, print_result
+from learnloop_service.app.cli.terminal import Failure, print_deleted, print_result, print_versions
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted
 
@@ -74,14 +74,13 @@ def find(
 
 @app.command("list")
 def list_(
-    name: Annotated[str | None, typer.Option(help="Only versions of this name. \\[default: all]")] = None,
+    name: OfName = None,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """List the versions of stored prompts, newest first."""
     nothing = "No prompts are stored. Store one: learnloop prompts upload NAME FILE"
-    columns = ("name", "version", "parts", "stored", "sha256")
-    print_list(service.versions("prompts", name), as_json, nothing, columns, _row)
+    print_versions(service.versions("prompts", name), as_json, nothing, "parts")
 
 
 @app.command()
@@ -112,7 +111,7 @@ def show(
 @app.command()
 def delete(
     name: Name,
-    version: Annotated[int | None, typer.Option(min=1, help="Only this version. \\[default: all]")] = None,
+    version: OnlyVersion = None,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
@@ -133,8 +132,9 @@ def read(path: Path) -> dict[str, Json]:
     try:
         if path.is_dir():
             files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
-            return {"parts": {_part(path, file): file.read_text(encoding="utf-8") for file in files}}
-        text = path.read_text(encoding="utf-8")
+            texts = {file.relative_to(path): file.read_text(encoding="utf-8-sig") for file in files}
+            return {"parts": {part_of(file): text for file, text in texts.items()}}
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise Failure(f"{path} cannot be read: {error}") from error
     if path.suffix.lower() not in (".yaml", ".yml", ".json"):
@@ -148,13 +148,12 @@ def read(path: Path) -> dict[str, Json]:
     return value if "parts" in value else {"parts": value}
 
 
-def _part(folder: Path, file: Path) -> str:
+def part_of(file: PurePath) -> str:
     """Return the part that a file of a directory is: `system.txt` is `system`, `tool/search.txt` is `tool:search`, and
     any other is a file of the agent, such as `file:AGENTS.md`."""
-    path = file.relative_to(folder)
-    if path.parts[:-1] == ("tool",):
-        return f"tool:{path.stem}"
-    return "system" if path.parts[:-1] == () and path.stem == "system" else f"file:{path.as_posix()}"
+    if file.parts[:-1] == ("tool",):
+        return f"tool:{file.stem}"
+    return "system" if file.parts[:-1] == () and file.stem == "system" else f"file:{file.as_posix()}"
 
 
 def _texts(service: Service, prompt: str) -> dict[str, dict[str, str]]:
@@ -170,8 +169,3 @@ def _texts(service: Service, prompt: str) -> dict[str, dict[str, str]]:
 
 def _lines(parts: dict[str, str], name: str) -> list[str]:
     return parts.get(name, "").splitlines()
-
-
-def _row(stored: Json) -> tuple[str, ...]:
-    version, count = str(stored["version"]), str(stored["count"])
-    return stored["name"], version, count, stored["created_at"][:10], stored["sha256"][:12]

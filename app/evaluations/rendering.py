@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from learnloop_service.app.evaluations.report import models_without_figures
 from learnloop_service.app.plots import svg as plot
 from learnloop_service.environment.json_type import Json
-from learnloop_service.environment.wording import counted, in_words
+from learnloop_service.environment.wording import counted, counted_scenarios, in_words
 
 _WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 720, 200, 90, 34, 48
 
@@ -40,7 +40,7 @@ def _what(report: Mapping[str, Json]) -> str:
     """Say what the rollouts are of."""
     what_if = report.get("what_if")
     if what_if is None:
-        return counted(report["scenarios"], "scenario")
+        return counted_scenarios(report["scenarios"], report.get("split"))
     turns = ", ".join(str(turn) for turn in sorted({continuation["turn"] for continuation in what_if["continuations"]}))
     return f"Rollout {what_if['trajectory_id']} continued from turn {turns}"
 
@@ -86,7 +86,8 @@ def svg(name: str, report: Mapping[str, Json]) -> str:
     """Plot the success of each model with its interval, from 0 to 100%."""
     models: Sequence[Mapping[str, Json]] = report["models"]
     height = _TOP + _ROW * len(models) + 36
-    title = f"Success on {counted(report['scenarios'], 'scenario')}, {report['method']['level']:.0%} intervals"
+    scenarios = counted_scenarios(report["scenarios"], report.get("split"))
+    title = f"Success on {scenarios}, {report['method']['level']:.0%} intervals"
     ticks = [part for share in range(5) for part in _tick(share / 4, height)]
     rows = [part for number, model in enumerate(models) for part in _line(model, _TOP + _ROW * number + _ROW // 2)]
     return plot.document(_WIDTH, height, f"{name}: success by model", [plot.heading(title), *ticks, *rows])

@@ -57,6 +57,7 @@ def report_of(request: StoredEvaluation, rows: Sequence[Any], costs: Sequence[fl
         )
     return {
         "scenarios": request.scenarios,
+        "split": request.split,
         "samples": request.samples,
         "compared": {name: comparison["count"] if comparison else 0 for name, comparison in compared.items()},
         "method": {"name": _METHOD, "draws": DRAWS, "level": LEVEL},
@@ -97,13 +98,13 @@ def differences(request: StoredEvaluation, rows: Mapping[Slot, Any]) -> list[flo
     """Return the second model's success minus the first's, for each scenario with figures for both, in order."""
     gains = []
     for unit in request.units:
-        first, second = (_unit_figure("success", unit, rows, model) for model in (0, 1))
+        first, second = (unit_figure("success", unit, rows, model) for model in (0, 1))
         if first is not None and second is not None:
             gains.append(second - first)
     return gains
 
 
-def _unit_figure(name: str, unit: Sequence[tuple[int, int]], rows: Mapping[Slot, Any], model: int) -> float | None:
+def unit_figure(name: str, unit: Sequence[tuple[int, int]], rows: Mapping[Slot, Any], model: int) -> float | None:
     """Return the mean over a model's rollouts of a unit."""
     slots = [Slot(model, *pair) for pair in unit]
     return _mean(_figure(name, rows[slot]) for slot in slots if slot in rows)
@@ -116,7 +117,7 @@ def _compared(
     scenarios behind them; None without any. Only `models`, given in order, are compared."""
     table = []
     for unit in request.units:
-        figures = [_unit_figure(name, unit, rows, model) for model in models]
+        figures = [unit_figure(name, unit, rows, model) for model in models]
         if None not in figures:
             table.append(figures)
     if not table or not models:

@@ -25,17 +25,21 @@ class SessionPrompts:
         """Return the prompt whose texts replace those of the session's requests, if there is one. Raises
         UnknownDocument."""
         reference = await self._reference(session)
-        if reference is None or reference.sha256 in self._known:
-            return None if reference is None else self._known[reference.sha256]
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()
-        prompt = await read_stored(self.database, session.project, reference)
-        assert prompt is not None  # there is a reference
-        self._known[reference.sha256] = prompt
-        return prompt
+        if reference is None:
+            return None
+        if (prompt := self._known.get(reference.sha256)) is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            prompt = await read_stored(self.database, session.project, reference)
+            assert prompt is not None  # there is a reference
+            self._known[reference.sha256] = prompt
+        return prompt if prompt.replaces else None
 
     async def _reference(self, session: AgentSession) -> PromptReference | None:
-        """Return the prompt of the rollout that the session belongs to, if it replaces texts."""
+        """Return the prompt whose texts may replace others: that of the session's rollout, if its environment says so;
+        without a rollout, that of the promoted name."""
+        if session.run_id is None and session.evaluation_id is None:
+            return session.prompt
         async with self.database() as tx:
             run = None if session.run_id is None else await tx.get(Run, session.run_id)
             job = None if session.evaluation_id is None else await tx.get(EvaluationJob, session.evaluation_id)

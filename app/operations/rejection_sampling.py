@@ -1,27 +1,30 @@
-"""Rejection sampling: the best rollouts of a run's training scenarios become demonstrations.
+"""Rejection sampling: the best rollouts of training scenarios, of a run or an evaluation, become demonstrations.
 
 A demonstration is a conversation as recorded, with the offered tools. Only what the model sampled in it is learned: a
 reply that the model was shown, as an example or from another conversation of the rollout, gets weight 0.
 """
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
-from sqlalchemy import Row, Select, func, select
+from sqlalchemy import ColumnElement, Row, Select, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
 from learnloop_service.app.datasets.demonstrations import BadDemonstrations, read_demonstrations
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.db.tables import EvaluationJob, RejudgedRollout, Run, Trajectory
-from learnloop_service.app.domain.evaluation_state import EvaluationStatus
-from learnloop_service.app.domain.run_state import TERMINAL
-from learnloop_service.app.errors import Conflict
+from learnloop_service.app.db.tables import DatasetVersion, EvaluationJob, RejudgedRollout, Run, Trajectory
+from learnloop_service.app.domain.evaluation_state import TERMINAL, EvaluationStatus
+from learnloop_service.app.domain.stored_evaluation import parse_evaluation
+from learnloop_service.app.domain.stored_request import Choice
+from learnloop_service.app.errors import Conflict, InvalidRequest
 from learnloop_service.app.operations.import_conversations import IDS
-from learnloop_service.app.runs.documents import reference, users_of
-from learnloop_service.app.schemas.datasets import BestRollouts
+from learnloop_service.app.runs.documents import document, reference, save_version, users_of
+from learnloop_service.app.schemas.datasets import BestOfEvaluation, BestRollouts, RolloutChoice
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.rollout.chat import identity
 
@@ -29,11 +32,72 @@ _AT_ONCE = 50
 """Number of rollouts to read from the database at a time."""
 
 
+@dataclass(frozen=True, slots=True)
+class RolloutSource:
+    """A run or an evaluation that has ended, whose rollouts can become demonstrations."""
+
+    name: str
+    project: str
+    environment: Choice
+    reply_tokens: int
+    """The token limit at which its replies were cut off."""
+    rollouts: Sequence[ColumnElement[bool]]
+    """Conditions that the rollouts to choose from meet."""
+    origin: Mapping[str, Json]
+    rejudging: str | None = None
+    """A rejudging of the run whose rewards count instead of the run's own."""
+
+    @classmethod
+    def of_run(cls, run: Run, selection: BestRollouts) -> Self:
+        """Return a run as a source. Raises Conflict if it has not ended."""
+        _require_ended(f"Run {run.id}", run.status)
+        request, of_run = run.stored_request, (Trajectory.run_id == run.id, Trajectory.kind == "train")
+        return cls(
+            f"run {run.id}",
+            run.model_project,
+            request.environment,
+            request.config.max_completion_tokens,
+            of_run,
+            {"source": "run", "run_id": run.id, **_thresholds(selection)},
+            selection.rejudging,
+        )
+
+    @classmethod
+    def of_evaluation(cls, job: EvaluationJob, selection: BestOfEvaluation) -> Self:
+        """Return an evaluation, or one of its models, as a source. Raises Conflict if it has not ended, and
+        InvalidRequest for a model that it does not have."""
+        _require_ended(f"Evaluation {job.id}", job.status)
+        request, conditions = parse_evaluation(job.request), [Trajectory.evaluation_id == job.id]
+        if selection.model is not None:
+            labels = [model.label for model in request.models]
+            if selection.model not in labels:
+                what = f"There is no model {selection.model!r}; there are: {', '.join(labels)}."
+                raise InvalidRequest(("body", "model"), what)
+            conditions.append(Trajectory.slot.startswith(f"{labels.index(selection.model)}/"))
+        return cls(
+            f"evaluation {job.id}",
+            job.project,
+            request.environment,
+            request.max_completion_tokens,
+            [*conditions, Trajectory.kind == "evaluation"],
+            {"source": "evaluation", "evaluation_id": job.id, **_thresholds(selection)},
+        )
+
+
+def _require_ended(name: str, status: str) -> None:
+    if status not in TERMINAL:
+        raise Conflict(f"{name} is {status}: its rollouts can become demonstrations once it has ended.")
+
+
+def _thresholds(selection: RolloutChoice) -> dict[str, Json]:
+    return selection.model_dump(exclude={"name"}, exclude_none=True)
+
+
 class ChosenRollouts:
     """The best rollouts read so far: the first of each scenario, up to a limit."""
 
     def __init__(self, per_scenario: int, reply_tokens: int, max_bytes: int, users: Mapping[str, str]) -> None:
-        """`reply_tokens` is the token limit at which the run's replies were cut off, and `users` has the hash of the
+        """`reply_tokens` is the token limit at which replies were cut off, and `users` has the hash of the
         user by scenario id, for scenarios that were made from what users asked."""
         self.demonstrations: list[dict[str, Json]] = []
         self.users: dict[str, str] = {}
@@ -80,22 +144,19 @@ class ChosenRollouts:
 
 
 async def best_rollouts(
-    database: Database, run: Run, selection: BestRollouts, max_bytes: int
+    database: Database, source: RolloutSource, selection: RolloutChoice, max_bytes: int
 ) -> tuple[ChosenRollouts, int]:
-    """Return the run's best rollouts, and the number of rollouts that they were chosen from.
+    """Return the best rollouts, and the number of rollouts that they were chosen from.
 
-    Raises Conflict if the run has none, too many, or has not ended.
+    Raises Conflict if there are none, or too many.
     """
-    if run.status not in TERMINAL:
-        raise Conflict(f"Run {run.id} is {run.status}: its rollouts can become demonstrations once it has ended.")
-    request = run.stored_request
-    reward = Trajectory.reward if selection.rejudging is None else RejudgedRollout.reward
+    reward = Trajectory.reward if source.rejudging is None else RejudgedRollout.reward
     async with database() as tx:
-        users = await users_of(tx, run.model_project, reference(request.environment, "scenarios"))
-        chosen = ChosenRollouts(selection.per_scenario, request.config.max_completion_tokens, max_bytes, users)
-        if selection.rejudging is not None:
-            await _require_of(tx, run, selection.rejudging)
-        finished = _finished(run.id, reward, selection.rejudging)
+        users = await users_of(tx, source.project, reference(source.environment, "scenarios"))
+        chosen = ChosenRollouts(selection.per_scenario, source.reply_tokens, max_bytes, users)
+        if source.rejudging is not None:
+            await _require_of(tx, str(source.origin["run_id"]), source.rejudging)
+        finished = _finished(source, reward)
         of_all = finished.subquery()
         figures = select(func.count(), func.max(of_all.c.reward))
         there, highest = (await tx.execute(figures)).one()
@@ -109,24 +170,33 @@ async def best_rollouts(
                 Trajectory.additional_histories,
             )
             .where(reward >= selection.min_reward)
-            .order_by(Trajectory.scenario_id, reward.desc(), Trajectory.seq)
+            # An evaluation saves its rollouts in the order in which they end; their slots do not depend on that.
+            .order_by(Trajectory.scenario_id, reward.desc(), Trajectory.slot, Trajectory.seq)
         )
         result = await tx.stream(best, execution_options={"yield_per": _AT_ONCE})
-        async for rows in result.partitions():
-            chosen.take(rows)
+        async for part in result.partitions():
+            chosen.take(part)
     if not there:
-        raise Conflict(f"Run {run.id} has no finished rollouts of training scenarios.")
+        raise Conflict(f"There are no finished rollouts of training scenarios in {source.name}.")
     if not chosen.demonstrations:
         unfit = f" that can be trained on ({chosen.unfit} cannot)" if chosen.unfit else ""
         raise Conflict(
-            f"Of {there} training rollouts of run {run.id} none{unfit} has a reward of at least "
+            f"Of {there} training rollouts of {source.name} none{unfit} has a reward of at least "
             f"{selection.min_reward:g}; the highest is {highest:.4g}."
         )
     return chosen, there
 
 
-def _finished(run_id: str, reward: InstrumentedAttribute[float | None], rejudging: str | None) -> Select[Any]:
-    """Select the rewards of the run's rewarded rollouts of training scenarios, and never of held-out ones.
+async def save_best(
+    database: Database, project: str, name: str, source: RolloutSource, best: ChosenRollouts
+) -> DatasetVersion:
+    """Store the chosen rollouts of a source under a name, for a project or all of them (`*`)."""
+    new = await asyncio.to_thread(document, project, "demonstrations", best.demonstrations)
+    return await save_version(database, new, "demonstrations", name, source.origin, best.users)
+
+
+def _finished(source: RolloutSource, reward: InstrumentedAttribute[float | None]) -> Select[Any]:
+    """Select the rewards of the rewarded rollouts of training scenarios, and never of held-out ones.
 
     With a rejudging they are those of its first repeat.
     """
@@ -134,25 +204,24 @@ def _finished(run_id: str, reward: InstrumentedAttribute[float | None], rejudgin
         select(reward.label("reward"))
         .select_from(Trajectory)
         .where(
-            Trajectory.run_id == run_id,
-            Trajectory.kind == "train",
+            *source.rollouts,
             Trajectory.split == "train",
             Trajectory.error.is_(None),
             reward.is_not(None),
         )
     )
-    if rejudging is None:
+    if source.rejudging is None:
         return query
     return query.join(RejudgedRollout, RejudgedRollout.trajectory_id == Trajectory.id).where(
-        RejudgedRollout.evaluation_id == rejudging, RejudgedRollout.repeat == 0
+        RejudgedRollout.evaluation_id == source.rejudging, RejudgedRollout.repeat == 0
     )
 
 
-async def _require_of(tx: AsyncSession, run: Run, rejudging: str) -> None:
+async def _require_of(tx: AsyncSession, run_id: str, rejudging: str) -> None:
     """Raise Conflict unless it is a completed rejudging of the run."""
     job = await tx.get(EvaluationJob, rejudging)
-    if job is None or job.run_id != run.id:
-        raise Conflict(f"Run {run.id} has no rejudging {rejudging!r}.")
+    if job is None or job.run_id != run_id:
+        raise Conflict(f"Run {run_id} has no rejudging {rejudging!r}.")
     if job.status != EvaluationStatus.COMPLETED:
         raise Conflict(f"Rejudging {rejudging} is {job.status}: its rewards can be used once it has completed.")
 

@@ -63,13 +63,19 @@ def check_fits(
 ) -> None:
     """Raise InvalidRequest at `where` for a part or a placeholder that the environment does not have; with `replaces`,
     also for a part that replaces no text. Call it in a thread."""
+    try:
+        require_fit(environment, scenario, prompt, replaces=replaces)
+    except InvalidPrompt as error:
+        raise InvalidRequest(where, str(error)) from error
+
+
+def require_fit(environment: Environment, scenario: Scenario, prompt: Prompt, *, replaces: bool = False) -> None:
+    """Raise InvalidPrompt for a part or a placeholder that the environment does not have; with `replaces`, also for a
+    part that replaces no text. Call it in a thread."""
     if replaces and (unknown := [part for part in prompt.parts if part not in prompt.replaces]):
-        raise InvalidRequest(where, _NOTHING_REPLACED.format(unknown[0]))
+        raise InvalidPrompt(None, _NOTHING_REPLACED.format(unknown[0]))
     episode = environment.episode(scenario)
     if isinstance(episode, OpenedEpisode) and not episode.tools:  # they are known once a rollout has opened it
         parts = {name: text for name, text in prompt.parts.items() if not name.startswith(TOOL)}
         prompt = Prompt(parts, prompt.replaces)
-    try:
-        opening(episode, prompt)
-    except InvalidPrompt as error:
-        raise InvalidRequest(where, str(error)) from error
+    opening(episode, prompt)

@@ -86,8 +86,8 @@ class DemonstrationsOut(ResponseModel):
     """Path of the demonstrations, as `self`."""
 
 
-class BestRollouts(RequestBody):
-    """Which rollouts of a run become demonstrations, and under which name."""
+class RolloutChoice(RequestBody):
+    """Which rollouts become demonstrations, and under which name."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "best", "min_reward": 1.0, "per_scenario": 2}]})
 
@@ -97,15 +97,27 @@ class BestRollouts(RequestBody):
     """Least reward of the rollouts that are taken. The environment's description says what a good one is."""
     per_scenario: int = Field(default=1, ge=1, le=1_000)
     """Maximum number of rollouts of the same scenario: those with the highest reward, of equal ones the earliest."""
+
+
+class BestRollouts(RolloutChoice):
+    """Which rollouts of a run become demonstrations, and under which name."""
+
     rejudging: str | None = Field(default=None, min_length=1, max_length=64, pattern=r"^[^\x00]+$")
     """A completed rejudging of the run, whose rewards count instead of the run's own. Default: the run's own."""
 
 
+class BestOfEvaluation(RolloutChoice):
+    """Which rollouts of an evaluation of training scenarios become demonstrations, and under which name."""
+
+    model: str | None = Field(default=None, min_length=1, max_length=300)
+    """Label of the model whose rollouts are taken. Default: those of all its models."""
+
+
 class BestRolloutsStored(DemonstrationsOut):
-    """The demonstrations that rollouts of a run have become."""
+    """The demonstrations that rollouts have become."""
 
     rollouts: int
-    """Finished training rollouts of the run."""
+    """Finished rollouts of training scenarios that they were chosen from."""
     kept: int
     """Rollouts that became demonstrations."""
     scenarios: int

@@ -12,6 +12,7 @@ from learnloop_service.app.schemas.intervals import IntervalOut
 from learnloop_service.app.schemas.prompts import PromptUsed
 from learnloop_service.app.schemas.rejudge_report import RejudgeReport
 from learnloop_service.app.schemas.run_request import AgentChoice, EnvironmentChoice, JudgeChoice, PromptName
+from learnloop_service.app.schemas.trajectories import Split
 from learnloop_service.app.schemas.what_if_report import WhatIfReport
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.types import RunConfig
@@ -35,8 +36,8 @@ class ModelToEvaluate(RequestPart):
     label: str | None = Field(default=None, min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]+$")
     """Its name in the report. Default: the name of the model, and of its prompt if one is given."""
     prompt: PromptName | None = None
-    """A stored prompt: `NAME`, `NAME@VERSION` or its SHA-256. Default: the prompt of the run that trained the model.
-    Null: the environment's own texts."""
+    """A stored prompt: `NAME`, `NAME@VERSION` or its SHA-256. Default: that of the promoted name, else of the run that
+    trained the model. Null: the environment's own texts."""
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -98,8 +99,8 @@ class EvaluationRequest(RequestBody):
     """The judge. Default: that of the run, else the environment's own."""
     agent: AgentChoice | None = None
     """The agent that makes the rollouts, if it is to own its loop. Default: that of the run, else the built-in loop."""
-    split: Literal["validation", "test"] = "test"
-    """Which held-out scenarios."""
+    split: Split = "test"
+    """Which scenarios: held-out ones or, with `train`, those that a run with the same seed draws first to train on."""
     scenarios: int = Field(default=_DEFAULTS.evaluation.test_scenarios, ge=1, le=1_000)
     """Number of scenarios; if there are fewer, each is used once."""
     samples: int = Field(default=1, ge=1, le=32)
@@ -110,7 +111,7 @@ class EvaluationRequest(RequestBody):
     """Decides whether the second of two models is better than the first one, and ends as soon as that is decided.
     Default: none; all scenarios are made."""
     seed: int | None = Field(default=None, ge=0, lt=2**31)
-    """Seed of the scenarios, of sampling and of the intervals. Default: the run's for held-out scenarios, or 0."""
+    """Seed of the scenarios, of sampling and of the intervals. Default: the run's for scenarios of this split, or 0."""
     max_turns: int | None = Field(default=None, ge=1, le=100)
     """Maximum number of turns per rollout. Default: that of the run, else the environment's."""
     max_completion_tokens: int | None = Field(default=None, ge=1, le=32_768)
@@ -229,6 +230,8 @@ class ReportOut(ResponseModel):
 
     scenarios: int
     """Number of scenarios."""
+    split: Split | None = None
+    """Their split; null in reports of earlier versions."""
     samples: int
     """Rollouts of each scenario per model."""
     compared: dict[str, int]

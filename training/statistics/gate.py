@@ -9,7 +9,8 @@ Dixon and Mood, *The Statistical Sign Test*, Journal of the American Statistical
 A candidate that is not ahead after a quarter of the tasks is given up, which can only make acceptance rarer.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import comb, log, log1p
@@ -41,6 +42,15 @@ class GateRule:
     """Share of the error for the sign test. 0 where differences are no signs, because tasks have several rollouts."""
     look_every: int = 8
 
+    @property
+    def accepted_from(self) -> float:
+        """Logarithm of the wealth from which the bets accept a candidate."""
+        return -log((1 - self.exact) * self.error)
+
+    def given_up_from(self, most: int) -> float:
+        """Return the number of tasks, of `most`, from which a candidate that is not ahead is given up."""
+        return max(_FEWEST, most / 4)
+
 
 @dataclass(frozen=True, slots=True)
 class GateVerdict:
@@ -52,23 +62,28 @@ class GateVerdict:
     """Tasks on which the candidate had more success."""
     lost: int
     log_wealth: float
-    """Logarithm of the wealth of the bets; it is accepted by them from log(1 / ((1 - exact) * error))."""
+    """Logarithm of the wealth of the bets; they accept it from `GateRule.accepted_from`."""
 
 
 def verdict(differences: Sequence[float], rule: GateRule, done: int, most: int) -> GateVerdict:
     """Return the verdict after `done` of `most` tasks. `differences`, in [-1, 1], are those of the tasks that both have
     a figure for, in their order."""
     won, lost = sum(difference > 0 for difference in differences), sum(difference < 0 for difference in differences)
-    log_wealth = log_mean([sum(log1p(bet * difference) for difference in differences) for bet in BETS])
+    log_wealth = wealth_of(Counter(differences))
     decision = GateDecision.CONTINUE
-    if log_wealth >= -log((1 - rule.exact) * rule.error):
+    if log_wealth >= rule.accepted_from:
         decision = GateDecision.BETTER
     elif done >= most:
         is_better = rule.exact > 0 and sign_test(won, lost) <= rule.exact * rule.error
         decision = GateDecision.BETTER if is_better else GateDecision.NOT_BETTER
-    elif done >= max(_FEWEST, most / 4) and sum(differences) <= 0:
+    elif done >= rule.given_up_from(most) and sum(differences) <= 0:
         decision = GateDecision.NOT_BETTER
     return GateVerdict(decision, len(differences), won, lost, log_wealth)
+
+
+def wealth_of(counts: Mapping[float, int]) -> float:
+    """Return the logarithm of the wealth after differences that occurred that many times."""
+    return log_mean([sum(count * log1p(bet * value) for value, count in counts.items()) for bet in BETS])
 
 
 def sign_test(won: int, lost: int) -> float:

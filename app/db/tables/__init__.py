@@ -11,6 +11,7 @@ from learnloop_service.app.db.tables.checkpoints import Checkpoint, Promotion
 from learnloop_service.app.db.tables.data import DatasetVersion, Document, InboxPart
 from learnloop_service.app.db.tables.diagnoses import SavedDiagnosis
 from learnloop_service.app.db.tables.evaluations import EvaluationEvent, EvaluationJob, RejudgedRollout
+from learnloop_service.app.db.tables.improvements import Candidate, Improvement
 from learnloop_service.app.db.tables.judging import JudgeCall, JudgeRate, JudgeVerdict
 from learnloop_service.app.db.tables.releases import Release, ReleaseEvent, ReleaseObservation, ReleaseUnit
 from learnloop_service.app.db.tables.runs import (
@@ -34,6 +35,7 @@ __all__ = [
     "AgentSessionKey",
     "ApiKey",
     "Base",
+    "Candidate",
     "Checkpoint",
     "DatasetVersion",
     "Document",
@@ -43,6 +45,7 @@ __all__ = [
     "Event",
     "Feedback",
     "IdempotencyKey",
+    "Improvement",
     "InboxPart",
     "Iteration",
     "Journal",

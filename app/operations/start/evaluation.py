@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -44,7 +44,7 @@ from learnloop_service.app.runs.stored_prompts import check_fits, pinned_prompt,
 from learnloop_service.app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
 from learnloop_service.app.schemas.run_request import EnvironmentChoice
 from learnloop_service.app.settings import Settings
-from learnloop_service.environment.base import Synthetic
+from learnloop_service.environment.base import Split, Synthetic
 from learnloop_service.environment.scenario_order import different
 from learnloop_service.judges.base import Judge, JudgeServices, Models, UnknownModel
 from learnloop_service.training.backends.registry import engine_backend, is_on_engine
@@ -77,11 +77,12 @@ class Basis:
     max_completion_tokens: int
 
     @classmethod
-    def of_run(cls, run: Run) -> "Basis":
-        """Return what an evaluation takes over from a run."""
+    def of_run(cls, run: Run, split: Split = "test") -> "Basis":
+        """Return what an evaluation takes over from a run. Its seed draws the run's own scenarios of the split."""
         request, config = run.stored_request, run.stored_request.config
         limits = (config.max_turns, config.max_completion_tokens)
-        return cls(request.environment, request.judge, request.agent, config.held_out_seed, *limits)
+        seed = config.seed if split == "train" else config.held_out_seed
+        return cls(request.environment, request.judge, request.agent, seed, *limits)
 
     @classmethod
     def of_evaluation(cls, evaluation: StoredEvaluation) -> "Basis":
@@ -120,7 +121,7 @@ class EvaluationStarter:
         """
         run = await self._run(request, caller)
         project = caller.project or (run.model_project if run else self.resources.settings.art_project)
-        basis = Basis.of_run(run) if run else None
+        basis = Basis.of_run(run, request.split) if run else None
         if not request.models:
             assert run is not None
             base = ModelToEvaluate(model=run.base_model, label="base")
@@ -140,33 +141,30 @@ class EvaluationStarter:
         project: str,
         kind: type[Evaluation],
         built: NotedModels | None = None,
+        recorded: Mapping[int, str] | None = None,
         **fields: Any,
     ) -> StartedEvaluation:
         """Queue an evaluation of that kind. `fields` are the fields that only this kind has, and those with values that
         no request can have. `built` has the models that the judge asked for when it was built; None if it was not yet.
+        `recorded` has, by the numbers of models, earlier evaluations whose rollouts serve again where they hold.
 
         Raises InvalidRequest, NotFound, Conflict or Unavailable.
         """
-        noted = built or NotedModels(ListedModels(self.resources.settings))
-        models = [await self._resolve_model(index, model, caller, noted) for index, model in enumerate(request.models)]
-        labelled = _require_unique_labels(
-            [await self._prompted(index, request, contestant, project) for index, (contestant, _) in enumerate(models)]
+        evaluation, engine, warnings = await self.prepared(
+            request, caller, basis, project, kind, built, recorded, **fields
         )
-        stored = await self._stored(request, basis, project, labelled, None if built else noted)
-        noted.check_budget(request.budget.max_usd if request.budget else None)
-        evaluation = kind.model_validate({**dict(stored), **fields})
         job = EvaluationJob(
             id=id,
             project=project,
             status=EvaluationStatus.QUEUED,
             request=evaluation.stored(),
-            engine=_one_engine([engine for _, engine in models]),
+            engine=engine,
             total=evaluation.slots,
             done=0,
             judge={},
             **evaluation.listed_by,
         )
-        started = StartedEvaluation(job, noted.warnings)
+        started = StartedEvaluation(job, warnings)
         async with self.resources.database.begin() as tx:
             tx.add(job)
             await tx.flush()
@@ -177,11 +175,49 @@ class EvaluationStarter:
         self.wake_worker()
         return started
 
+    async def prepared(
+        self,
+        request: EvaluationRequest,
+        caller: Caller,
+        basis: Basis | None,
+        project: str,
+        kind: type[Evaluation] = Comparison,
+        built: NotedModels | None = None,
+        recorded: Mapping[int, str] | None = None,
+        **fields: Any,
+    ) -> tuple[Evaluation, str | None, Sequence[str]]:
+        """Return an evaluation as `queue` would store it, the engine that has its models, and warnings.
+
+        Raises InvalidRequest, NotFound, Conflict or Unavailable.
+        """
+        noted = built or NotedModels(ListedModels(self.resources.settings))
+        contestants, engine = await self._contestants(request, caller, noted, project, recorded or {})
+        stored = await self._stored(request, basis, project, contestants, None if built else noted)
+        noted.check_budget(request.budget.max_usd if request.budget else None)
+        return kind.model_validate({**dict(stored), **fields}), engine, noted.warnings
+
     async def _run(self, request: EvaluationRequest, caller: Caller) -> Run | None:
         if request.run_id is None:
             return None
         await require(self.resources.database, caller, RUN, request.run_id)
         return await self.runs.get(request.run_id)
+
+    async def _contestants(
+        self,
+        request: EvaluationRequest,
+        caller: Caller,
+        listed: Models,
+        project: str,
+        recorded: Mapping[int, str],
+    ) -> tuple[tuple[Contestant, ...], str | None]:
+        """Return the models under permanent names, and the engine that has them (None for any or no engine)."""
+        contestants, engines = [], []
+        for index, model in enumerate(request.models):
+            contestant, engine = await self._resolve_model(index, model, caller, listed)
+            contestant = await self._prompted(index, request, contestant, project)
+            contestants.append(contestant.model_copy(update={"recorded": recorded.get(index)}))
+            engines.append(engine)
+        return _require_unique_labels(contestants), _one_engine(engines)
 
     async def _resolve_model(
         self, index: int, model: ModelToEvaluate, caller: Caller, listed: Models
@@ -207,15 +243,15 @@ class EvaluationStarter:
             step=resolved.step,
             backend=backend,
             spec=spec,
-            prompt=run.stored_request.prompt if run is not None else None,
+            prompt=resolved.prompt,
         )
         return contestant, run.engine if run is not None and spec is None else None
 
     async def _prompted(
         self, index: int, request: EvaluationRequest, contestant: Contestant, project: str
     ) -> Contestant:
-        """Return the model with the prompt that was asked for; without one, it keeps that of its run. Raises
-        InvalidRequest."""
+        """Return the model with the prompt that was asked for; without one, it keeps that of its promoted name or
+        run. Raises InvalidRequest."""
         model = request.models[index]
         if "prompt" not in model.model_fields_set:
             return contestant
@@ -234,7 +270,7 @@ class EvaluationStarter:
         if not steps:
             return model
         name = name.at(max(steps))
-        return ResolvedModel(str(name), name.step, model.run)
+        return replace(model, name=str(name), step=name.step)
 
     async def _check_checkpoint(self, index: int, model: ResolvedModel) -> None:
         """Check that a model which no run has trained is on the engine. Raises InvalidRequest."""

@@ -8,32 +8,18 @@ from typing import Any
 import httpx
 import pytest
 
-from learnloop_service.environment.email_search import synthetic
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.conditions import answered
-from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
+from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
+from tests.integration.app.hinted_prompts import HINT, HINTED, right_when_hinted, store
 from tests.integration.app.keyed import keyed
 from tests.integration.app.served import run_with, served, settings_for
 
-HINT = "Answer with what you read."
-HINTED = {"parts": {"system": f"{{original}} {HINT}", "tool:read_email": "Open a mail. {original}"}}
 AGENTS = "tests.fakes.own_agents"
 TASKS = [{"task": {"question": f"number {number}?"}} for number in range(60)]
 ENDED = ("completed", "failed", "cancelled", "paused")
-
-
-async def right_when_hinted(request: Mapping[str, Json]) -> Reply:
-    """The right answer to whoever has the hint; anybody else gives up."""
-    system = request["messages"][0]["content"]
-    if HINT not in system:
-        return call("return_final_answer", answer="I don't know", sources=[])
-    address = next(word.strip(".,") for word in system.split() if "@inbox.example" in word)
-    world_key = synthetic.parse_address(address)
-    assert world_key is not None
-    right = synthetic.make_world(*world_key).scenario(world_key[0]).reference
-    return call("return_final_answer", answer=right["answer"], sources=right["source_ids"])
 
 
 @asynccontextmanager
@@ -41,10 +27,6 @@ async def service(data_dir: Path, database_url: str, chat: ScriptedChat) -> Asyn
     settings = settings_for(data_dir, database_url, agent_modules="tests.fakes")
     async with served(settings, learn_loop, ScriptedBackend(chat.url)) as client:  # type: ignore[arg-type]
         yield client
-
-
-async def store(client: httpx.AsyncClient, prompt: Json, name: str = "hinted", **more: Any) -> httpx.Response:
-    return await client.post("/prompts", params={"name": name}, json=prompt, **more)
 
 
 async def evaluated(client: httpx.AsyncClient, **request: Any) -> Json:
@@ -111,7 +93,9 @@ async def test_a_prompt_decides_and_its_gate_says_so_early(data_dir: Path, datab
         assert described[True] == f"Open a mail. {described[False]}"
         used = await client.delete(f"/prompts/{stored['sha256']}")
         assert used.status_code == 409
-        assert used.json()["used_by"]["evaluations"] == [evaluation["evaluation_id"]]
+        uses = {"runs": [], "evaluations": [evaluation["evaluation_id"]]}
+        assert used.json()["used_by"] == uses
+        assert [prompt["used_by"] for prompt in (await client.get("/prompts")).json()["items"]] == [uses]
 
 
 async def test_a_run_its_evaluations_and_questions_have_its_prompt(data_dir: Path, database_url: str) -> None:

@@ -1,4 +1,4 @@
-"""The best rollouts of a run become demonstrations, over HTTP, by the command and by the client."""
+"""The best rollouts of a run, or of an evaluation, become demonstrations: over HTTP, by command, by the client."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -7,15 +7,17 @@ from typing import Any
 
 from sqlalchemy import insert
 from typer.testing import CliRunner
+from ulid import ULID
 
 from learnloop import AsyncLearnloop
 from learnloop_service.app.cli.main import app
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.db.tables import Trajectory
+from learnloop_service.app.db.tables import EvaluationJob, Trajectory
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import make_run
 from tests.integration.app.imitating_runs import CALL, RESULT, TOOL, USER
 from tests.integration.app.served import served, settings_for
+from tests.stored_evaluations import COMPARISON
 
 EXAMPLE, CALLS = {"role": "assistant", "content": "for example"}, {"role": "assistant", "tool_calls": [CALL]}
 SYSTEM, SUMMARY = {"role": "system", "content": "Sum up."}, {"role": "assistant", "content": "all of it"}
@@ -122,6 +124,71 @@ async def test_the_best_rollouts_become_demonstrations(data_dir: Path, database_
         assert (refused.status_code, "is queued" in refused.json()["detail"]) == (409, True)
 
 
+def attempt(slot: str, scenario: str, reward: float | None, **more: Any) -> dict[str, Any]:
+    """A rollout of an evaluation, which ends with its slot."""
+    return rollout(slot, scenario, reward, kind="evaluation", slot=slot, iteration=None) | more
+
+
+async def evaluated(database: Database, status: str, attempts: list[dict[str, Any]]) -> str:
+    """An evaluation of training scenarios by the models `base` and `good`; its id."""
+    id = str(ULID())
+    async with database.begin() as tx:
+        request = COMPARISON | {"split": "train"}
+        tx.add(EvaluationJob(id=id, project="learnloop", status=status, request=request, total=len(attempts)))
+        await tx.flush()
+        for row in attempts:  # one by one, because their order is that of `seq`
+            await tx.execute(insert(Trajectory), row | {"evaluation_id": id, "id": f"{id} {row['id']}"})
+    return id
+
+
+async def test_so_do_those_of_an_evaluation_of_training_scenarios(
+    data_dir: Path, database_url: str, database: Database
+) -> None:
+    attempts = [
+        attempt("0/0/1", "one", 0.9),
+        attempt("0/0/0", "one", 0.9),
+        attempt("1/0/0", "one", 1.0),
+        attempt("0/1/0", "two", 0.6),
+        attempt("1/1/0", "two", 0.2),
+        attempt("0/2/0", "three", 1.0, split="validation"),
+        attempt("0/3/0", "three", 1.0, kind="what_if"),
+    ]
+    async with served(settings_for(data_dir, database_url, max_concurrent_runs=0), ScriptedLoop()) as client:
+        id = await evaluated(database, "completed", attempts)
+        selection = {"name": "best", "min_reward": 0.5}
+        url = f"/evaluations/{id}/demonstrations"
+        for model, best in (({"model": "base"}, ["0/0/0", "0/1/0"]), ({}, ["1/0/0", "0/1/0"])):
+            stored = (await client.post(url, json=selection | model)).raise_for_status().json()
+            assert stored["origin"] == {
+                "source": "evaluation",
+                "evaluation_id": id,
+                "min_reward": 0.5,
+                "per_scenario": 1,
+                **model,
+            }
+            assert (stored["rollouts"], stored["kept"]) == (3 if model else 5, 2)
+            demonstrations = (await client.get(stored["links"]["self"])).json()["demonstrations"]
+            assert [demonstration["messages"][-1]["content"] for demonstration in demonstrations] == best
+        command = ["demonstrations", "from-evaluation", "best", id, "--min-reward", "0.5", "--model", "good"]
+        printed = await asyncio.to_thread(CliRunner().invoke, app, [*command, "--url", str(client.base_url)])
+        assert printed.stdout.splitlines()[:2] == [
+            "kept 1 of 2 rollouts, of 1 scenario; 0 cannot be trained on",
+            "stored 1 demonstration as best@3",
+        ]
+        running, held_out = (
+            await evaluated(database, "running", attempts),
+            await evaluated(database, "completed", attempts[5:]),
+        )
+        for other, model, status, words in (
+            (running, {}, 409, f"Evaluation {running} is running: its rollouts can become demonstrations once"),
+            (held_out, {}, 409, f"no finished rollouts of training scenarios in evaluation {held_out}."),
+            (id, {"model": "best"}, 422, "There is no model 'best'; there are: base, good."),
+            ("none", {}, 404, "There is no evaluation 'none'."),
+        ):
+            refused = await client.post(f"/evaluations/{other}/demonstrations", json=selection | model)
+            assert (refused.status_code, words in refused.json()["detail"]) == (status, True), refused.json()
+
+
 async def test_what_gives_no_demonstrations_is_said(data_dir: Path, database_url: str, database: Database) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         run_id = await recorded(database, ROLLOUTS)
@@ -130,7 +197,12 @@ async def test_what_gives_no_demonstrations_is_said(data_dir: Path, database_url
             (run_id, {"min_reward": 1.5}, 409, "Of 7 training rollouts of run "),
             (run_id, {"min_reward": 1.5}, 409, "the highest is 1."),
             (await recorded(database, ROLLOUTS[5:7]), {"min_reward": 1}, 409, "none that can be trained on (2 cannot)"),
-            (await recorded(database, ROLLOUTS[8:11]), {"min_reward": 0}, 409, "has no finished rollouts"),
+            (
+                await recorded(database, ROLLOUTS[8:11]),
+                {"min_reward": 0},
+                409,
+                "There are no finished rollouts of training scenarios in run ",
+            ),
             (run_id, {"min_reward": 0.5, "per_scenario": 0}, 422, "per_scenario"),
             (run_id, {}, 422, "min_reward"),
             (run_id[::-1], {"min_reward": 0}, 404, "There is no run"),

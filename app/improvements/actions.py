@@ -1,0 +1,165 @@
+"""What people do with an improvement: propose a prompt, pause, resume, cancel, continue."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func
+
+from learnloop_service.app.db.tables import Candidate
+from learnloop_service.app.domain.improvement_state import (
+    CONTINUABLE,
+    IN_PROGRESS,
+    LIVE,
+    CandidateState,
+    ImprovementStatus,
+    Rung,
+)
+from learnloop_service.app.errors import Conflict, NotAllowed, TooManyRequests
+from learnloop_service.app.evaluations.store import EvaluationStore
+from learnloop_service.app.improvements.budget import remaining
+from learnloop_service.app.improvements.store import (
+    MAX_CANDIDATES,
+    NO_JOB,
+    ImprovementRecord,
+    ImprovementStore,
+    Taken,
+    change,
+    change_candidate,
+)
+from learnloop_service.app.service import HandlerResources
+from learnloop_service.environment.json_type import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Actions:
+    """Acts on improvements. Methods raise NotFound, and NotAllowed or Conflict if the state does not permit it."""
+
+    service: HandlerResources
+    store: ImprovementStore
+
+    async def pause(self, id: str, actor: str) -> None:
+        """Start nothing more. A run is paused; an evaluation goes on to its end."""
+        record = await self._in(id, {ImprovementStatus.RUNNING}, "pause")
+        await self._change(record, status=ImprovementStatus.PAUSED, reason=f"paused by {actor}")
+        if record.improvement.job_kind == "run":
+            await self._job(record, "pause", actor)
+
+    async def resume(self, id: str, actor: str) -> None:
+        """Go on with a paused improvement, or with one that waits for prompts, without waiting any longer."""
+        record = await self._in(id, {ImprovementStatus.RUNNING, ImprovementStatus.PAUSED}, "resume")
+        paused = record.improvement.status == ImprovementStatus.PAUSED
+        if not paused and record.improvement.waits_until is None:
+            raise NotAllowed("Cannot resume a running improvement", _allowed(record))
+        waits = {} if paused else {"waits_until": func.now()}
+        await self._change(record, status=ImprovementStatus.RUNNING, reason=None, **waits)
+        if paused:
+            await self._job(record, "resume", actor)
+
+    async def cancel(self, id: str, actor: str) -> None:
+        """End the improvement. Its evaluation or run is cancelled, and its candidate is tried anew by `continue`."""
+        record = await self._in(id, LIVE, "cancel")
+        ended = {"status": ImprovementStatus.CANCELLED, "finished_at": func.now(), "reason": f"cancelled by {actor}"}
+        try:
+            async with self.service.database.begin() as tx:
+                await change(tx, record.improvement, **ended, **NO_JOB)
+                for row in record.candidates:
+                    if row.state in IN_PROGRESS:
+                        await change_candidate(tx, row, state=CandidateState.PROPOSED, error_share=None)
+        except Taken:
+            raise _moved() from None
+        await self._job(record, "cancel", actor)
+
+    async def resume_ended(self, id: str, actor: str, changes: Mapping[str, Json]) -> None:
+        """Go on with an improvement that has ended, with another target or budget."""
+        record = await self._in(id, CONTINUABLE, "continue")
+        request = {**record.improvement.request, **changes}
+        values = {"status": ImprovementStatus.RUNNING, "reason": None, "finished_at": None, "request": request}
+        await self._change(record, **values)
+        if record.improvement.job_id is not None:  # it is paused at its limit
+            await self._job(record, "resume", actor, await remaining(self.store, await self.store.read(id), job=True))
+
+    async def propose(
+        self, record: ImprovementRecord, actor: str, prompt: Mapping[str, Json], why: str, *, quotes: bool
+    ) -> int:
+        """Add a stored prompt to try, and return its number. `quotes` says whether it quotes training rollouts."""
+        number = len(record.candidates)
+        candidate = Candidate(
+            improvement_id=record.improvement.id,
+            number=number,
+            rung=Rung.PROMPT,
+            state=CandidateState.PROPOSED,
+            author=actor,
+            why=why,
+            prompt=dict(prompt),
+            model=record.champion.model,
+            listed=record.champion.listed,
+            only_by_person=quotes,
+        )
+        try:
+            async with self.service.database.begin() as tx:
+                await change(tx, record.improvement)
+                tx.add(candidate)
+        except Taken:
+            raise _moved() from None
+        return number
+
+    def require_room(self, record: ImprovementRecord, sha256: str) -> None:
+        """Check that the improvement can try a prompt with that hash. Raises Conflict, NotAllowed, TooManyRequests."""
+        if record.improvement.status not in LIVE:
+            raise NotAllowed(f"No prompt can be proposed: the improvement is {record.improvement.status}", ["continue"])
+        if Rung.PROMPT not in record.improvement.request["rungs"]:
+            raise Conflict("The improvement tries no prompts: its request leaves out the rung prompt.")
+        if len(record.candidates) >= MAX_CANDIDATES:
+            raise TooManyRequests(f"The improvement has {MAX_CANDIDATES} candidates, which is the maximum.")
+        for row in record.candidates:
+            if row.prompt and row.prompt["sha256"] == sha256:
+                raise Conflict(f"This prompt is that of candidate {row.number} already, which is {row.state}.")
+            if row.rung in (Rung.IMITATION, Rung.GRPO) and row.state != CandidateState.SKIPPED:
+                raise Conflict("Training has begun, and weights are trained with the prompt of their champion.")
+
+    async def _in(
+        self, id: str, states: set[ImprovementStatus] | frozenset[ImprovementStatus], verb: str
+    ) -> ImprovementRecord:
+        record = await self.store.read(id)
+        if record.improvement.status not in states:
+            raise NotAllowed(f"Cannot {verb} an improvement that is {record.improvement.status}", _allowed(record))
+        return record
+
+    async def _change(self, record: ImprovementRecord, **values: Any) -> None:
+        try:
+            await self.store.change(record, **values)
+        except Taken:
+            raise _moved() from None
+
+    async def _job(
+        self, record: ImprovementRecord, verb: str, actor: str, limits: Mapping[str, float | None] | None = None
+    ) -> None:
+        """Pause, resume or cancel the evaluation or run in progress. One that has ended meanwhile is left alone."""
+        improvement = record.improvement
+        if improvement.job_id is None:
+            return
+        budget = {} if not limits else {"budget": {name: limit for name, limit in limits.items() if limit is not None}}
+        of_run = improvement.job_kind == "run"
+        jobs: Any = self.service.store if of_run else EvaluationStore(self.service.database)
+        try:
+            await getattr(jobs, verb)(improvement.job_id, actor, **budget)
+        except NotAllowed:
+            return
+        self.service.runner.nudge(improvement.job_id)
+
+
+def _moved() -> Conflict:
+    return Conflict("The improvement moved on at the same moment; retry.")
+
+
+def _allowed(record: ImprovementRecord) -> list[str]:
+    match record.improvement.status:
+        case ImprovementStatus.RUNNING:
+            return ["pause", "cancel", *(["resume"] if record.improvement.waits_until else [])]
+        case ImprovementStatus.PAUSED:
+            return ["resume", "cancel"]
+        case ImprovementStatus.FAILED:
+            return ["delete"]
+        case _:
+            return ["continue", "delete"]

@@ -1,0 +1,215 @@
+"""What evaluations and trainings will take, before they are paid for: a range, and what it is from.
+
+Work is counted in rollouts and demonstrations. What one of them takes is known from earlier runs on the same base, and
+else from the pilot, whose rollouts are those of the same agent on the same machine.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from sqlalchemy import ColumnElement, case, func, literal, select
+
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import LedgerEntry, Run
+from learnloop_service.app.domain.improvement_state import Rung
+from learnloop_service.app.domain.run_state import RunStatus
+from learnloop_service.app.improvements.amounts import clock, percent
+from learnloop_service.app.runs.expected_work import expected_rollouts
+from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
+from learnloop_service.training.phases import Phase
+
+_JUST_MEASURED, _EARLIER, _GUESSED = 1.4, 3**0.5, 2.0
+"""Factors by which a price can be below and above what is expected: by rollouts of the same agent a moment ago, by
+earlier runs, when the machine had other work, and without any."""
+_TRAINED_TO_EVALUATED = 1.5
+"""How much longer a rollout takes that is trained on, without earlier runs. With the tiny base on two cores it was 1.1
+to 1.4 times, although training itself takes as long as the rollouts: runs make more of them at the same time."""
+_IMITATED_TO_EVALUATED = 1.0
+"""How much longer than a rollout it takes to train on a demonstration once, without earlier runs."""
+_RUNS = 10
+"""Number of the newest runs that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutPrice:
+    """What a rollout takes on average, as measured."""
+
+    seconds: float
+    """Seconds of the evaluation divided by its rollouts, many of which were made at the same time."""
+    tokens: float
+    usd: float | None = None
+    """US dollars for models and judges; None if no price is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingWork:
+    """Rollouts that are only evaluated, rollouts that are trained on, and trainings on one demonstration."""
+
+    evaluated: int
+    trained: int = 0
+    imitated: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierRun:
+    """What a completed run took, in seconds; None for work that it did not do."""
+
+    environment: str
+    success: float | None
+    """Success of its best checkpoint on validation tasks."""
+    imitates_only: bool
+    evaluated: float | None = None
+    """Seconds per token."""
+    trained: float | None = None
+    """Seconds per token."""
+    imitated: float | None = None
+    """Seconds per demonstration and epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class RungForecast:
+    """A range of minutes and dollars, what it is from, and what is known of the gain."""
+
+    minutes: tuple[float, float]
+    usd: tuple[float, float] | None
+    source: str
+    gain: str | None = None
+
+    def __str__(self) -> str:
+        return " to ".join(map(clock, self.minutes))
+
+
+def work_of(request: Mapping[str, Json], iterations: int) -> TrainingWork:
+    """Return the work of a run with this whole request and this number of iterations of GRPO."""
+    rollouts = expected_rollouts(request, iterations)
+    return TrainingWork(rollouts.baseline + rollouts.evaluations, rollouts.training, _demonstrations(request))
+
+
+def evaluation(rollouts: int, price: RolloutPrice, price_per_hour: float | None = None) -> RungForecast:
+    """Return what an evaluation takes. `price_per_hour` is that of the machine."""
+    source = "by the seconds that its rollouts took before"
+    return _forecast(rollouts * price.seconds, _JUST_MEASURED, source, rollouts, price, price_per_hour)
+
+
+def training(
+    rung: Rung,
+    work: TrainingWork,
+    price: RolloutPrice,
+    runs: Sequence[EarlierRun],
+    environment: str,
+    price_per_hour: float | None = None,
+) -> RungForecast:
+    """Return what a run takes that does this work. `runs` are earlier ones with the same base."""
+    alike = [run for run in runs if (run.imitated if rung is Rung.IMITATION else run.trained) is not None]
+    rollouts = work.evaluated + work.trained
+    gain = known_gain(rung, runs, environment)
+    if not alike:
+        seconds = work.evaluated + _TRAINED_TO_EVALUATED * work.trained + _IMITATED_TO_EVALUATED * work.imitated
+        source = "by the pilot's rollouts, without an earlier run on this base"
+        return _forecast(seconds * price.seconds, _GUESSED, source, rollouts, price, price_per_hour, gain)
+    seconds = median(_seconds(work, price, run) for run in alike)
+    source = f"by {counted(len(alike), 'earlier run')} on this base"
+    return _forecast(seconds, _EARLIER, source, rollouts, price, price_per_hour, gain)
+
+
+def known_gain(rung: Rung, runs: Sequence[EarlierRun], environment: str) -> str | None:
+    """Return the success that such runs in the same environment reached, in words; None without any."""
+    reached = [
+        run.success
+        for run in runs
+        if run.environment == environment and run.success is not None and run.imitates_only == (rung is Rung.IMITATION)
+    ]
+    if not reached:
+        return None
+    low, high = percent(min(reached)), percent(max(reached))
+    return f"{counted(len(reached), 'run')}: {low if low == high else f'{low[:-1]} to {high}'}"
+
+
+async def earlier_runs(database: Database, project: str, backend: str, base_model: str) -> list[EarlierRun]:
+    """Return the newest completed runs of a project that began with that base or a checkpoint of such a run, newest
+    first."""
+    began_with = case((Run.base_model == base_model, base_model), else_=func.split_part(Run.base_model, "@", 1))
+    same = (Run.model_project == project, Run.backend == backend)
+    bases = select(literal(base_model).label("name")).cte(recursive=True)
+    trained = select(Run.model_project + "/" + Run.model_name).join(bases, began_with == bases.c.name).where(*same)
+    bases = bases.union(trained)
+    row = LedgerEntry
+    supervised = func.coalesce(Run.request[("warm_start", "iterations")].as_integer(), 0)
+    held_out = (row.phase == Phase.EVALUATE) | (row.iteration == 0)
+    tokens = row.prompt_tokens + row.completion_tokens
+    sums: dict[str, ColumnElement[Any]] = {
+        "evaluated_s": func.sum(row.seconds).filter(held_out),
+        "evaluated": func.sum(tokens).filter(held_out),
+        "trained_s": func.sum(row.seconds).filter(~held_out, row.iteration > supervised),
+        "trained": func.sum(tokens).filter(row.phase == Phase.ROLLOUT, row.iteration > supervised),
+        "imitated_s": func.sum(row.seconds).filter(~held_out, row.iteration <= supervised),
+    }
+    query = (
+        select(
+            *(Run.environment, Run.best_success, Run.request),
+            (Run.iterations_total <= supervised).label("imitates_only"),
+            *(column.label(name) for name, column in sums.items()),
+        )
+        .join(row, row.run_id == Run.id)
+        .where(Run.status == RunStatus.COMPLETED, *same, began_with.in_(select(bases.c.name)))
+        .group_by(Run.id)
+        .order_by(Run.id.desc())
+        .limit(_RUNS)
+    )
+    async with database() as tx:
+        return [_earlier_run(run) for run in await tx.execute(query)]
+
+
+def _earlier_run(run: Any) -> EarlierRun:
+    return EarlierRun(
+        environment=run.environment,
+        success=run.best_success,
+        imitates_only=run.imitates_only,
+        evaluated=_rate(run.evaluated_s, run.evaluated),
+        trained=_rate(run.trained_s, run.trained),
+        imitated=_rate(run.imitated_s, _demonstrations(run.request)),
+    )
+
+
+def _rate(seconds: float | None, amount: float | None) -> float | None:
+    return float(seconds) / float(amount) if seconds and amount else None
+
+
+def _demonstrations(request: Mapping[str, Json]) -> int:
+    """Return how often a run with this request trains on a demonstration."""
+    if not (warm_start := request.get("warm_start")):
+        return 0
+    source = warm_start["demonstrations"]
+    return int((source.get("count") or source.get("oracle") or 0) * warm_start["epochs"])
+
+
+def _seconds(work: TrainingWork, price: RolloutPrice, run: EarlierRun) -> float:
+    """Return the seconds of the work at the pace of a run; for work that it did not do, at that of the pilot."""
+    evaluated = price.seconds if run.evaluated is None else price.tokens * run.evaluated
+    trained = _TRAINED_TO_EVALUATED * price.seconds if run.trained is None else price.tokens * run.trained
+    imitated = _IMITATED_TO_EVALUATED * price.seconds if run.imitated is None else run.imitated
+    return work.evaluated * evaluated + work.trained * trained + work.imitated * imitated
+
+
+def _forecast(
+    seconds: float,
+    spread: float,
+    source: str,
+    rollouts: int,
+    price: RolloutPrice,
+    price_per_hour: float | None,
+    gain: str | None = None,
+) -> RungForecast:
+    """Return the range around what is expected: a factor `spread` to each side."""
+    usd = None
+    if price.usd is not None or price_per_hour is not None:
+        usd = rollouts * (price.usd or 0.0) + seconds * (price_per_hour or 0.0) / 3600
+    return RungForecast(
+        minutes=(seconds / 60 / spread, seconds / 60 * spread),
+        usd=None if usd is None else (usd / spread, usd * spread),
+        source=source,
+        gain=gain,
+    )

@@ -1,0 +1,158 @@
+"""An improvement as lines of a terminal, and its prices as a table in Markdown."""
+
+from collections.abc import Iterable
+
+from learnloop_service.app.domain.improvement_state import CandidateState, Rung
+from learnloop_service.app.improvements.amounts import clock, percent, price, with_interval
+from learnloop_service.app.improvements.figures import (
+    AnswerPrice,
+    CandidateFigures,
+    ImprovementFigures,
+    PairedTasks,
+    PilotFigures,
+)
+from learnloop_service.app.improvements.summary import whole_price
+from learnloop_service.app.reports.format import NONE, dollars
+from learnloop_service.app.schemas.improvements import RungForecastOut
+from learnloop_service.environment.wording import counted
+
+_WIDTH = 16
+"""Width of the first column of lines."""
+_ANSWERS = 1_000
+_ALIKE = 0.05
+"""Relative difference between prices of answers up to which they count as equal."""
+_IN_PROGRESS = {
+    CandidateState.PROPOSED: "waits for its turn",
+    CandidateState.SCREENING: "does training tasks",
+    CandidateState.MEASURING: "does validation tasks",
+    CandidateState.TRAINING: "is trained",
+}
+
+
+def label(candidate: CandidateFigures) -> str:
+    """Return what a candidate is called, such as `prompt careful`."""
+    return f"{_called(candidate.rung)} {candidate.name}".strip()
+
+
+def _called(rung: Rung) -> str:
+    return "GRPO" if rung is Rung.GRPO else rung.replace("_", " ")
+
+
+def candidate_line(candidate: CandidateFigures, target: float | None = None) -> str:
+    """Return the line of a candidate: its success, how it was decided and how long it took."""
+    parts = [with_interval(candidate.validation, target)] if candidate.validation else []
+    match candidate.state:
+        case CandidateState.ACCEPTED if candidate.gate:
+            parts.append(f"accepted: {_pairs(candidate.gate)}")
+        case CandidateState.REFUSED if candidate.gate:
+            parts.append(f"not shown to be better: {_pairs(candidate.gate)}")
+        case CandidateState.REFUSED if candidate.screening:
+            parts.append(f"not better on training tasks: {_pairs(candidate.screening)}")
+        case CandidateState.REFUSED | CandidateState.UNREACHABLE | CandidateState.SKIPPED | CandidateState.FAILED:
+            parts.append(f"{candidate.state}{f': {candidate.reason}' if candidate.reason else ''}")
+        case CandidateState.ACCEPTED:
+            pass
+        case state:
+            parts.append(_IN_PROGRESS[state])
+    if candidate.minutes:
+        parts.append(clock(candidate.minutes))
+    return line(label(candidate), "   ".join(parts))
+
+
+def line(name: str, text: str) -> str:
+    """Return a line of two columns."""
+    return f"{name:{_WIDTH}} {text}".rstrip()
+
+
+def pilot_line(pilot: PilotFigures) -> str:
+    """Return the line about the attempts at training tasks."""
+    shares = (
+        f"{percent(pilot.success)} sampled",
+        f"{percent(pilot.solved_once)} of the tasks solved in one of {counted(pilot.samples, 'attempt')}",
+        f"{percent(pilot.groups_differ)} of groups differ",
+    )
+    return line("pilot", f"on {counted(pilot.tasks, 'training task')}: {', '.join(shares)}")
+
+
+def forecast_line(forecast: RungForecastOut) -> str:
+    """Return the line about what a rung will take."""
+    low, high = map(clock, forecast.minutes)
+    gain = f"; {forecast.gain}" if forecast.gain else ""
+    return line("forecast", f"{_called(forecast.rung)} {low} to {high} ({forecast.source}{gain})")
+
+
+def price_line(figures: ImprovementFigures) -> str:
+    """Return what all of it took, and what answers of the champion will take."""
+    later = _answers(figures.champion.answer, figures.candidates[0].answer)
+    minutes, usd = _in_all(figures)
+    times = [price(minutes, None)] if minutes is not None or not usd else []
+    return f"Price: {' and '.join([*times, *([dollars(usd)] if usd else [])])} in all.{later}"
+
+
+def failures_line(figures: ImprovementFigures) -> str | None:
+    """Return the line about the validation tasks that the champion fails; None if that is unknown."""
+    if (pattern := figures.pattern) is None:
+        return None
+    fail = "fails" if pattern.failures == 1 else "fail"
+    return (
+        f"Remaining: {pattern.failures} of {counted(figures.validation_tasks, 'task')} {fail}, "
+        f'{pattern.tasks} of them "{pattern.sentence}".'
+    )
+
+
+def price_table(figures: ImprovementFigures) -> str:
+    """Return candidates, their success and their prices as a table in Markdown."""
+    heads = ("", "", "validation", "test", "won, lost", "price", f"{_ANSWERS:,} answers")
+    rows = [
+        (
+            label(candidate),
+            str(candidate.state),
+            with_interval(candidate.validation, figures.target) if candidate.validation else NONE,
+            with_interval(candidate.test, figures.target) if candidate.test else NONE,
+            f"{candidate.gate.won}, {candidate.gate.lost}" if candidate.gate else NONE,
+            price(candidate.minutes, candidate.usd),
+            _amount(candidate.answer) or NONE,
+        )
+        for candidate in figures.candidates
+    ]
+    rows.append(("all", "", "", "", "", price(*_in_all(figures)), ""))
+    return "\n".join([_row(heads), _row("---" for _ in heads), *map(_row, rows)])
+
+
+def _in_all(figures: ImprovementFigures) -> tuple[float | None, float | None]:
+    return whole_price(figures.candidates) if figures.minutes is None else (figures.minutes, figures.usd)
+
+
+def _row(cells: Iterable[str]) -> str:
+    escaped = (cell.replace("|", "\\|").replace("\n", " ") for cell in cells)
+    return f"| {' | '.join(escaped)} |"
+
+
+def _pairs(pairs: PairedTasks) -> str:
+    return f"{pairs.won:,} won, {pairs.lost:,} lost of {pairs.tasks:,}"
+
+
+def _answers(now: AnswerPrice, before: AnswerPrice) -> str:
+    """Return a sentence about what answers take, beside what they took before the improvement."""
+    if (amount := _amount(now)) is None:
+        return ""
+    earlier = _amount(before)
+    if earlier is None:
+        return f" {_ANSWERS:,} answers: {amount}."
+    alike = _are_alike(now.tokens, before.tokens) and _are_alike(now.usd, before.usd)
+    return f" {_ANSWERS:,} answers: {amount}, {'as before' if alike else f'instead of {earlier}'}."
+
+
+def _are_alike(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) <= _ALIKE * max(one, other)
+
+
+def _amount(answer: AnswerPrice) -> str | None:
+    """Return what 1,000 answers take, with two digits of tokens, because the mean of a few answers has no more."""
+    tokens = None if answer.tokens is None else float(f"{_ANSWERS * answer.tokens:.2g}")
+    parts = [] if tokens is None else [f"{tokens:,.0f} tokens"]
+    if answer.usd:
+        parts.append(dollars(_ANSWERS * answer.usd))
+    return " and ".join(parts) or None

@@ -1,0 +1,258 @@
+"""What the evaluations and runs of an improvement came to, saved in its rows when they end."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from sqlalchemy import func
+
+from learnloop_service.app.db.tables import Candidate, EvaluationJob, Run
+from learnloop_service.app.domain.evaluation_state import EvaluationStatus
+from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
+from learnloop_service.app.domain.run_state import TERMINAL, RunStatus
+from learnloop_service.app.domain.stored_evaluation import parse_evaluation
+from learnloop_service.app.evaluations.report import differences, models_without_figures
+from learnloop_service.app.evaluations.store import EvaluationStore
+from learnloop_service.app.improvements.jobs import caller_of, tested_candidates
+from learnloop_service.app.improvements.policy import passed
+from learnloop_service.app.improvements.store import (
+    NO_JOB,
+    ImprovementRecord,
+    ImprovementStore,
+    ValidationOutcomes,
+    change,
+    change_candidate,
+)
+from learnloop_service.app.service import HandlerResources
+from learnloop_service.environment.json_type import Json
+from learnloop_service.environment.wording import counted
+from learnloop_service.training.protocol.model_name import ModelName
+from learnloop_service.training.statistics.gate import sign_test
+from learnloop_service.training.statistics.shares import wilson
+
+_UNREACHABLE = "is unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """Settles the jobs of improvements that have ended."""
+
+    service: HandlerResources
+    store: ImprovementStore
+
+    async def settle(self, record: ImprovementRecord) -> bool:
+        """Save what the job came to. Returns whether it has ended, so that there is a next move. Raises Taken."""
+        improvement = record.improvement
+        assert improvement.job_id is not None
+        if improvement.job_kind == "run":
+            return await self._settle_run(record, await self.store.run(improvement.job_id))
+        job = await self.store.evaluation(improvement.job_id)
+        if job is None:
+            return await self._lost(record, f"evaluation {improvement.job_id} was deleted")
+        if job.status == EvaluationStatus.PAUSED:
+            return await self._stopped(record, job.shortage is not None, f"Evaluation {job.id} is paused")
+        errors = models_without_figures(job.report) if job.report is not None else {}
+        if job.status != EvaluationStatus.COMPLETED or errors:
+            reason = errors.get(0) or errors.get(1) or job.error or f"evaluation {job.id} is {job.status}"
+            return await self._lost(record, reason, of_candidate=0 not in errors)
+        if improvement.job_for == "pilot":
+            await self.store.change(record, pilot=await self._pilot(job), **NO_JOB)
+        elif improvement.job_for == "final":
+            await self.store.change(record, final=_final(record, job), **NO_JOB)
+        else:
+            await self._decide(record, record.candidates[int(improvement.job_for or 0)], job)
+        return True
+
+    async def _decide(self, record: ImprovementRecord, candidate: Candidate, job: EvaluationJob) -> None:
+        """Save what an evaluation decides on a candidate."""
+        assert job.report is not None
+        if candidate.number == 0:
+            await self._accept(record, candidate, _figures(job.report["models"][0]))
+        elif candidate.state == CandidateState.SCREENING:
+            pairs = differences(
+                parse_evaluation(job.request), await EvaluationStore(self.service.database).rows(job.id)
+            )
+            training = _counts(pairs)
+            reason = passed(Rung(candidate.rung), training["won"], training["lost"], training["tasks"])
+            await self._refuse_or(record, candidate, reason, CandidateState.PROPOSED, evidence={"training": training})
+        else:
+            gate, figures = job.report["gate"], _figures(job.report["models"][1])
+            evidence = {**(candidate.evidence or {}), **{name: gate[name] for name in ("won", "lost", "tasks")}}
+            if gate["decision"] == "better":
+                await self._accept(record, candidate, figures, evidence=evidence)
+            else:
+                reason = f"not shown to be better on {counted(gate['tasks'], 'validation task')}"
+                await self._refuse_or(record, candidate, reason, CandidateState.REFUSED, evidence=evidence)
+
+    async def _accept(self, record: ImprovementRecord, candidate: Candidate, figures: Json, **values: Any) -> None:
+        async with self.service.database.begin() as tx:
+            await change(tx, record.improvement, champion=candidate.number, **NO_JOB)
+            decided = {"state": CandidateState.ACCEPTED, "figures": figures, "decided_at": func.now()}
+            await change_candidate(tx, candidate, **decided, **values)
+
+    async def _refuse_or(
+        self,
+        record: ImprovementRecord,
+        candidate: Candidate,
+        reason: str | None,
+        otherwise: CandidateState,
+        **values: Any,
+    ) -> None:
+        """Refuse the candidate for that reason; without one, give it the state `otherwise`."""
+        if reason is not None:
+            values |= {"state": CandidateState.REFUSED, "reason": reason, "decided_at": func.now()}
+        async with self.service.database.begin() as tx:
+            await change(tx, record.improvement, **NO_JOB)
+            await change_candidate(tx, candidate, **{"state": otherwise, **values})
+
+    async def _lost(self, record: ImprovementRecord, reason: str, *, of_candidate: bool = True) -> bool:
+        """Save that a job failed, was cancelled or deleted: its candidate has failed, or else the improvement."""
+        purpose = record.improvement.job_for or ""
+        async with self.service.database.begin() as tx:
+            if of_candidate and purpose.isdecimal() and int(purpose):
+                state = CandidateState.UNREACHABLE if _UNREACHABLE in reason else CandidateState.FAILED
+                await change(tx, record.improvement, **NO_JOB)
+                values = {"state": state, "reason": reason, "decided_at": func.now()}
+                await change_candidate(tx, record.candidates[int(purpose)], **values)
+                return True
+            ended = {"status": ImprovementStatus.FAILED, "finished_at": func.now(), "reason": reason}
+            await change(tx, record.improvement, **ended, **NO_JOB)
+            return False
+
+    async def _stopped(self, record: ImprovementRecord, by_budget: bool, what: str) -> bool:
+        """Save that the job is paused. It is resumed with the improvement."""
+        if by_budget:
+            values = {"status": ImprovementStatus.BUDGET, "finished_at": func.now(), "reason": f"{what} at its limit."}
+        else:
+            values = {"status": ImprovementStatus.PAUSED, "reason": f"{what}. It is resumed with the improvement."}
+        await self.store.change(record, **values)
+        return False
+
+    async def _pilot(self, job: EvaluationJob) -> Json:
+        """Return what the agent did on training tasks."""
+        tasks: dict[int, list[Any]] = {}
+        for slot, row in (await EvaluationStore(self.service.database).rows(job.id)).items():
+            tasks.setdefault(slot.scenario, []).append(row)
+        groups = list(tasks.values())
+        assert job.report is not None
+        return {
+            "evaluation_id": job.id,
+            "tasks": len(groups),
+            "samples": max(map(len, groups)),
+            "success": fmean(bool(row.success) for rows in groups for row in rows),
+            "solved_once": fmean(any(row.success for row in rows) for rows in groups),
+            "groups_differ": fmean(len({row.reward for row in rows if row.reward is not None}) > 1 for rows in groups),
+            "inconsistent": fmean(bool(rows[0].success) != bool(rows[-1].success) for rows in groups),
+            "tokens": job.report["models"][0]["prompt_tokens"] + job.report["models"][0]["completion_tokens"],
+            "seconds": job.driven_s / job.total,
+        }
+
+    async def _settle_run(self, record: ImprovementRecord, run: Run | None) -> bool:
+        """Decide on a run that has ended, or cancel one that has reached the target."""
+        candidate = record.candidates[int(record.improvement.job_for or 0)]
+        if run is None:
+            return await self._lost(record, f"run {candidate.run_id} was deleted")
+        if run.status == RunStatus.PAUSED:
+            at_limit = (run.wait_reason or "").startswith("The budget")
+            return await self._stopped(record, at_limit, f"Run {run.id} is paused")
+        target = record.improvement.request["target"]
+        if run.status not in TERMINAL and (target is None or run.cancel_requested):
+            return False
+        compared = await self._compared(record, candidate, run)
+        accepted = next((checkpoint for checkpoint in reversed(compared) if checkpoint.accepted), None)
+        if run.status not in TERMINAL:
+            if accepted is not None and accepted.figures["success"]["mean"] >= target:
+                await self.service.store.cancel(run.id, caller_of(record.improvement).actor)
+                self.service.runner.nudge(run.id)
+            return False
+        if accepted is not None:
+            name = str(ModelName(run.model_project, run.model_name, accepted.step))
+            values = {"model": name, "iteration": accepted.iteration, "evidence": accepted.evidence}
+            await self._accept(record, candidate, accepted.figures, **values)
+        elif not compared:
+            return await self._lost(record, f"run {run.id} is {run.status}: {run.error or 'it has no checkpoint'}")
+        else:
+            best = max(compared, key=lambda checkpoint: checkpoint.figures["success"]["mean"])
+            reason = (
+                f"none of its {counted(len(compared), 'checkpoint')} was shown to be better; the best one solved "
+                f"{best.figures['success']['mean']:.0%}"
+            )
+            await self._refuse_or(record, candidate, reason, CandidateState.REFUSED, evidence=best.evidence)
+        return True
+
+    async def _compared(
+        self, record: ImprovementRecord, candidate: Candidate, run: Run
+    ) -> Sequence["ComparedCheckpoint"]:
+        """Return the evaluated checkpoints of a run compared with the champion, which is still that of its beginning.
+
+        All have the same share of the run's error, which is fixed before the first one is made: by the union bound it
+        covers each of them, also those of a run that ends early.
+        """
+        champion = (await self.store.outcomes(record.champion)).success
+        config = run.stored_request.config.evaluation
+        planned = 1 if candidate.rung == Rung.IMITATION else -(-run.iterations_total // config.every)
+        assert candidate.error_share is not None
+        error = candidate.error_share / planned
+        by_iteration = await self.store.of_run(run.id)
+        iterations = sorted(iteration for iteration in by_iteration if iteration)
+        if candidate.rung == Rung.IMITATION:
+            iterations = iterations[-1:]
+        return [ComparedCheckpoint.of(iteration, by_iteration[iteration], champion, error) for iteration in iterations]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedCheckpoint:
+    """An evaluated checkpoint of a run, compared with the champion on the same validation tasks."""
+
+    iteration: int
+    step: int | None
+    accepted: bool
+    evidence: Mapping[str, int]
+    figures: Json
+
+    @classmethod
+    def of(
+        cls, iteration: int, outcomes: ValidationOutcomes, champion: Mapping[str, float], error: float
+    ) -> "ComparedCheckpoint":
+        """Compare the checkpoint by the exact sign test at that error."""
+        success = outcomes.success
+        evidence = _counts([success[scenario] - champion[scenario] for scenario in champion if scenario in success])
+        mean = fmean(success.values())
+        low, high = wilson(mean, len(success))
+        figures = {
+            "success": {"mean": mean, "low": low, "high": high},
+            "tokens": outcomes.tokens,
+            "seconds": outcomes.seconds,
+            "usd": None,
+        }
+        accepted = sign_test(evidence["won"], evidence["lost"]) <= error
+        return cls(iteration, outcomes.step, accepted, evidence, figures)
+
+
+def _counts(pairs: Sequence[float]) -> dict[str, int]:
+    return {"won": sum(pair > 0 for pair in pairs), "lost": sum(pair < 0 for pair in pairs), "tasks": len(pairs)}
+
+
+def _figures(model: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the figures of a model of a report, and what an answer takes."""
+    cost, rollouts = model["cost_usd"], model["rollouts"]
+    return {
+        "success": model["success"],
+        "tokens": model["prompt_tokens"] + model["completion_tokens"],
+        "seconds": model["seconds_p50"],
+        "usd": None if cost is None or not rollouts else cost / rollouts,
+    }
+
+
+def _final(record: ImprovementRecord, job: EvaluationJob) -> dict[str, Json]:
+    """Return the success on test tasks by the candidates' numbers, and which evaluations looked at them."""
+    assert job.report is not None
+    earlier = record.improvement.final or {"evaluation_ids": []}
+    numbers = [str(candidate.number) for candidate in tested_candidates(record)]
+    success = [model["success"] for model in job.report["models"]]
+    return {
+        "evaluation_ids": [*earlier["evaluation_ids"], job.id],
+        "champion": record.improvement.champion,
+        "success": dict(zip(numbers, success, strict=True)),
+    }

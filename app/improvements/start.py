@@ -1,0 +1,247 @@
+"""Starts an improvement: checks the request as far as possible, counts its tasks, and saves it."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.backends import base_of
+from learnloop_service.app.db.tables import Candidate, Improvement
+from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
+from learnloop_service.app.domain.stored_evaluation import Contestant, Evaluation
+from learnloop_service.app.domain.stored_request import PromptReference
+from learnloop_service.app.errors import InvalidRequest, Location
+from learnloop_service.app.improvements.tasks import ImprovementTasks
+from learnloop_service.app.listed_models import ListedModels
+from learnloop_service.app.operations.named import ENVIRONMENT, built_environment, faults_at
+from learnloop_service.app.operations.start.evaluation import EvaluationStarter
+from learnloop_service.app.operations.start.run_plan import plan_of
+from learnloop_service.app.runs.configuration import runner_of
+from learnloop_service.app.runs.environment_access import EnvironmentAccess
+from learnloop_service.app.runs.stored_prompts import pinned_prompt, read_stored
+from learnloop_service.app.schemas.evaluations import EvaluationBudget, EvaluationRequest, ModelToEvaluate
+from learnloop_service.app.schemas.improvements import FEWEST_VALIDATION_TASKS, ImprovementRequest
+from learnloop_service.app.schemas.run_request import LearnLoopRequest
+from learnloop_service.app.service import HandlerResources
+from learnloop_service.environment.base import Environment, Reflective, Solvable, Split, Synthetic
+from learnloop_service.environment.scenario_order import different
+from learnloop_service.judges.base import UnknownModel
+from learnloop_service.training.backends.registry import is_on_engine
+from learnloop_service.training.bases.defaults import MOST_DEMONSTRATIONS, BaseModelFacts, defaults_of
+from learnloop_service.training.protocol.validation_message import message_of
+
+_FEEDBACK = "feedback"
+_TINY_DEMONSTRATIONS = 64
+"""Number of the oracle's demonstrations for a base whose size is unknown."""
+_ON_CPU, _ON_GPU = (64, 64), (128, 152)
+"""Numbers of validation and of test tasks."""
+_MOST_COUNTED = 1_000
+"""Number of tasks of a split that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImprovementStarter:
+    """Starts improvements."""
+
+    service: HandlerResources
+    evaluations: EvaluationStarter
+
+    async def start(self, id: str, request: ImprovementRequest, caller: Caller) -> tuple[Improvement, list[Candidate]]:
+        """Return the rows to save, which the watcher then works on. Raises InvalidRequest, NotFound or Unavailable."""
+        settings = self.service.settings
+        project = caller.project_of(request.project) or settings.art_project
+        plan = plan_of(_learn_loop(request), settings, id)
+        base = await asyncio.to_thread(base_of, settings, plan.backend, plan.model.base_model, plan.model.tuning)
+        validation, test = _ON_GPU if base.is_sized and base.device == "cuda" else _ON_CPU
+        evaluation = await self._checked(request, caller, project, request.validation or validation)
+        self._check_models(request)
+        prompts = [
+            await self._pinned(name, project, ("body", "prompts", index)) for index, name in enumerate(request.prompts)
+        ]
+        counts, oracle = await self._tasks(request, evaluation, project, prompts)
+        [as_it_is] = evaluation.models
+        stored = request.model_dump(mode="json", by_alias=True) | {
+            "environment": evaluation.environment.model_dump(),
+            "validation": evaluation.scenarios,
+            "test": min(counts["test"], test if request.test is None else request.test),
+        }
+        facts = {
+            "oracle": oracle and min(oracle, MOST_DEMONSTRATIONS if base.is_sized else _TINY_DEMONSTRATIONS),
+            "trainable": is_on_engine(plan.backend) or as_it_is.model == plan.model.base_model,
+            "iterations_after_imitation": _iterations_after_imitation(base),
+        }
+        status = ImprovementStatus.RUNNING
+        improvement = Improvement(
+            id=id, project=project, status=status, request=stored, facts=facts, actor=caller.actor
+        )
+        rows = [_candidate(id, 0, Rung.AS_IT_IS, as_it_is, as_it_is.prompt, caller)]
+        rows += [
+            _candidate(id, number, Rung.PROMPT, as_it_is, prompt, caller) for number, prompt in enumerate(prompts, 1)
+        ]
+        return improvement, rows
+
+    async def _checked(self, request: ImprovementRequest, caller: Caller, project: str, validation: int) -> Evaluation:
+        """Return the evaluation of the agent as it is, with all names pinned. Raises InvalidRequest."""
+        # Without a prompt that is named, it is that of the run that trained the model.
+        prompt: dict[str, Any] = {} if request.prompt is None and request.from_ else {"prompt": request.prompt}
+        model = ModelToEvaluate(model=request.from_ or request.model.base_model, label="as it is", **prompt)
+        measured = EvaluationRequest(
+            models=[model],
+            environment=request.environment,
+            judge=request.judge,
+            agent=request.agent,
+            split="validation",
+            scenarios=validation,
+            seed=request.held_out_seed,
+            max_turns=request.max_turns,
+            max_completion_tokens=request.max_completion_tokens,
+            concurrency=request.concurrency,
+            budget=None if request.budget is None else EvaluationBudget(**request.budget.model_dump()),
+        )
+        try:
+            evaluation, _, _ = await self.evaluations.prepared(measured, caller, None, project)
+        except InvalidRequest as error:
+            raise InvalidRequest(_location(tuple(error.loc), request), str(error)) from error
+        return evaluation
+
+    async def _check_prompts(
+        self,
+        request: ImprovementRequest,
+        environment: Environment,
+        evaluation: Evaluation,
+        test: int,
+        project: str,
+        prompts: Sequence[PromptReference | None],
+    ) -> None:
+        """Raise InvalidRequest for a prompt that cannot be tried."""
+        test = test if request.test is None else min(test, request.test)
+        champion = await read_stored(self.service.database, project, evaluation.models[0].prompt)
+        sizes = evaluation.scenarios, test
+        tasks = await asyncio.to_thread(ImprovementTasks.of, environment, request, *sizes, champion)
+        for index, reference in enumerate(prompts):
+            prompt = await read_stored(self.service.database, project, reference)
+            assert prompt is not None  # it is named
+            await asyncio.to_thread(tasks.checked, prompt, ("body", "prompts", index))
+
+    def _check_models(self, request: ImprovementRequest) -> None:
+        """Raise InvalidRequest for a model that is not listed."""
+        listed = ListedModels(self.service.settings)
+        for index, name in enumerate(request.models):
+            try:
+                listed.model(name)
+            except UnknownModel as error:
+                raise InvalidRequest(("body", "models", index), str(error)) from error
+
+    async def _pinned(self, name: str, project: str, where: Location) -> PromptReference | None:
+        database, data_dir = self.service.database, self.service.settings.data_dir
+        return await pinned_prompt(database, data_dir, name, project, where)
+
+    async def _tasks(
+        self,
+        request: ImprovementRequest,
+        evaluation: Evaluation,
+        project: str,
+        prompts: Sequence[PromptReference | None],
+    ) -> tuple[dict[Split, int], int]:
+        """Return the number of tasks by split, and how many of the training tasks the environment can demonstrate.
+
+        Raises InvalidRequest for an environment whose candidates cannot be compared, for too few tasks and for a task
+        in two splits, and for a prompt that cannot be tried.
+        """
+        settings, choice = self.service.settings, evaluation.environment
+        with faults_at(ENVIRONMENT):
+            access = EnvironmentAccess(settings)
+            built = await built_environment(self.service.database, settings.data_dir, choice, project, access)
+        with closing(built) as environment:
+            if isinstance(environment, Reflective):
+                raise InvalidRequest(
+                    (*ENVIRONMENT, "name"),
+                    f"{choice.name} learns along with the agent, so candidates cannot be compared.",
+                )
+            counts = await asyncio.to_thread(_counts, environment, request)
+            _check(request, evaluation, counts)
+            await self._check_prompts(request, environment, evaluation, counts["test"], project, prompts)
+            is_played_elsewhere = evaluation.agent is not None or runner_of(choice) is not None
+            solvable = isinstance(environment, Solvable) and not is_played_elsewhere
+            return counts, counts["train"] if solvable else 0
+
+
+def _learn_loop(request: ImprovementRequest) -> LearnLoopRequest:
+    """Return the learn-loop of GRPO, as far as it is known. Raises InvalidRequest."""
+    try:
+        return LearnLoopRequest.model_validate({**request.run, "model": request.model.model_dump()})
+    except ValidationError as error:
+        [first, *_] = error.errors(include_url=False)
+        raise InvalidRequest(("body", "run", *first["loc"]), message_of(first)) from error
+
+
+def _counts(environment: Environment, request: ImprovementRequest) -> dict[Split, int]:
+    """Return the number of tasks by split, at most `_MOST_COUNTED`. Raises InvalidRequest for a task in two splits."""
+    if isinstance(environment, Synthetic) and environment.synthetic:
+        return dict.fromkeys(get_args(Split), _MOST_COUNTED)
+    seen = dict[str, Split]()
+    counts = dict[Split, int]()
+    for split in get_args(Split):
+        seed = request.seed if split == "train" else request.held_out_seed
+        tasks = different(environment.scenarios(split, _MOST_COUNTED, seed))
+        for task in tasks:
+            if seen.setdefault(task.id, split) != split:
+                raise InvalidRequest(
+                    (*ENVIRONMENT, "config"),
+                    f"Task {task.id!r} is in the splits {seen[task.id]} and {split}. What trains, what chooses and "
+                    "what is reported have to be different tasks.",
+                )
+        counts[split] = len(tasks)
+    return counts
+
+
+def _check(request: ImprovementRequest, evaluation: Evaluation, counts: dict[Split, int]) -> None:
+    """Raise InvalidRequest if nothing could be shown."""
+    if evaluation.scenarios < FEWEST_VALIDATION_TASKS:
+        raise InvalidRequest(
+            ("body", "validation"),
+            f"The environment has {evaluation.scenarios} validation tasks, of at least {FEWEST_VALIDATION_TASKS}: with "
+            "fewer no improvement can be shown. Add tasks, or name their splits.",
+        )
+    if not counts["train"]:
+        raise InvalidRequest(ENVIRONMENT, "The environment has no training tasks, which candidates are screened on.")
+    if evaluation.judge.name == _FEEDBACK:
+        raise InvalidRequest(
+            ("body", "judge", "name"), "The judge feedback scores what users met, and they have met no candidate."
+        )
+
+
+def _iterations_after_imitation(base: BaseModelFacts) -> int | None:
+    """Return the number of iterations of GRPO that suits the base after imitation; None for that of any run."""
+    return int(defaults_of(base, after_demonstrations=True)["iterations"].value) if base.is_sized else None
+
+
+def _location(loc: Location, request: ImprovementRequest) -> Location:
+    """Return where in the improvement's request a fault of its first evaluation is."""
+    match loc:
+        case ("body", "models", 0, "prompt"):
+            return ("body", "prompt")
+        case ("body", "models", 0, *_):
+            return ("body", "from") if request.from_ is not None else ("body", "model", "base_model")
+        case ("body", "scenarios"):
+            return ("body", "validation")
+        case _:
+            return loc
+
+
+def _candidate(
+    id: str, number: int, rung: Rung, model: Contestant, prompt: PromptReference | None, caller: Caller
+) -> Candidate:
+    return Candidate(
+        improvement_id=id,
+        number=number,
+        rung=rung,
+        state=CandidateState.PROPOSED,
+        author=caller.actor,
+        prompt=None if prompt is None else prompt.model_dump(),
+        model=model.model,
+    )

@@ -1,0 +1,251 @@
+"""Improvements in the database: all SQL about their rows, and about the figures of what they tried."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, case, exists, func, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.newest_first import newest_first
+from learnloop_service.app.db.tables import Candidate, EvaluationJob, Improvement, LedgerEntry, Run, Trajectory
+from learnloop_service.app.domain.evaluation_state import TERMINAL as EVALUATION_ENDED
+from learnloop_service.app.domain.evaluation_state import EvaluationStatus
+from learnloop_service.app.domain.improvement_state import LIVE, CandidateState, ImprovementStatus
+from learnloop_service.app.errors import existing
+
+MAX_CANDIDATES = 500
+"""Maximum number of candidates of an improvement."""
+NO_JOB: Mapping[str, None] = {"job_kind": None, "job_id": None, "job_for": None}
+"""Values of an improvement between two jobs."""
+_SUCCESS = func.avg(
+    case(
+        (and_(Trajectory.reward.is_(None), Trajectory.error.is_(None)), None),
+        (Trajectory.success.is_(True), 1.0),
+        else_=0.0,
+    )
+)
+"""Success as in reports: a failed rollout is no success, and one without a verdict is left out."""
+
+
+class Taken(Exception):
+    """Another process made the move, or the improvement was changed meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImprovementRecord:
+    """An improvement with its candidates by number."""
+
+    improvement: Improvement
+    candidates: Sequence[Candidate]
+
+    @property
+    def champion(self) -> Candidate:
+        """The best candidate so far."""
+        return self.candidates[self.improvement.champion]
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What evaluations and runs used."""
+
+    minutes: float = 0.0
+    tokens: int = 0
+    usd: float | None = None
+
+    def __add__(self, other: "Used") -> "Used":
+        priced = [usd for usd in (self.usd, other.usd) if usd is not None]
+        return Used(self.minutes + other.minutes, self.tokens + other.tokens, sum(priced) if priced else None)
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationOutcomes:
+    """What a candidate did on validation tasks."""
+
+    success: Mapping[str, float]
+    """By scenario id."""
+    tokens: float
+    """Mean per rollout."""
+    seconds: float
+    """Median of a rollout."""
+    step: int | None
+
+
+class ImprovementStore:
+    """The improvements in the database. Methods that take an id raise NotFound if there is no such improvement."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def read(self, id: str) -> ImprovementRecord:
+        """Return an improvement with its candidates."""
+        async with self._database() as tx:
+            improvement = existing(await tx.get(Improvement, id), "improvement", id)
+            of_it = select(Candidate).where(Candidate.improvement_id == id).order_by(Candidate.number)
+            return ImprovementRecord(improvement, (await tx.execute(of_it)).scalars().all())
+
+    async def listed(self, *, project: str | None, before: str | None, limit: int) -> Sequence[tuple[Improvement, int]]:
+        """Return improvements of a project or of all with their numbers of candidates, newest first."""
+        count = select(func.count()).where(Candidate.improvement_id == Improvement.id).scalar_subquery()
+        query = newest_first(select(Improvement, count), Improvement.id, before, limit, (Improvement.project, project))
+        async with self._database() as tx:
+            return [(row, candidates) for row, candidates in (await tx.execute(query))]
+
+    async def due(self) -> Sequence[str]:
+        """Return the ids of those for which there is something to decide."""
+        async with self._database() as tx:
+            return (await tx.execute(_DUE)).scalars().all()
+
+    async def change(self, record: ImprovementRecord, **values: Any) -> None:
+        """Change the row of an improvement. Raises Taken if it was changed since it was read."""
+        async with self._database.begin() as tx:
+            await change(tx, record.improvement, **values)
+
+    async def delete(self, id: str) -> None:
+        """Delete an improvement that has ended. Its evaluations and runs stay."""
+        async with self._database.begin() as tx:
+            await tx.delete(existing(await tx.get(Improvement, id), "improvement", id))
+
+    async def evaluation(self, id: str) -> EvaluationJob | None:
+        """Return an evaluation; None if it was deleted."""
+        async with self._database() as tx:
+            return await tx.get(EvaluationJob, id)
+
+    async def run(self, id: str) -> Run | None:
+        """Return a run; None if it was deleted."""
+        async with self._database() as tx:
+            return await tx.get(Run, id)
+
+    async def outcomes(self, candidate: Candidate) -> ValidationOutcomes:
+        """Return what a candidate did on validation tasks, in its evaluation or in that of its run."""
+        by_iteration = await self._outcomes(*validation_rollouts(candidate))
+        return by_iteration.get(candidate.iteration, _NOTHING)
+
+    async def of_run(self, run_id: str) -> Mapping[int | None, ValidationOutcomes]:
+        """Return what the checkpoints of a run did on its validation tasks, by iteration."""
+        return await self._outcomes(Trajectory.run_id == run_id, *_OF_RUN)
+
+    async def _outcomes(self, *where: ColumnElement[bool]) -> Mapping[int | None, ValidationOutcomes]:
+        by_scenario = (
+            select(Trajectory.iteration, Trajectory.scenario_id, _SUCCESS.label("success"))
+            .where(*where)
+            .group_by(Trajectory.iteration, Trajectory.scenario_id)
+            .order_by(Trajectory.iteration, func.min(Trajectory.seq))
+        )
+        usage = (
+            select(
+                Trajectory.iteration,
+                func.avg(Trajectory.prompt_tokens + Trajectory.completion_tokens),
+                func.percentile_cont(0.5).within_group(Trajectory.seconds),
+                func.max(Trajectory.step),
+            )
+            .where(*where)
+            .group_by(Trajectory.iteration)
+        )
+        async with self._database() as tx:
+            success: dict[int | None, dict[str, float]] = {}
+            for iteration, scenario, mean in await tx.execute(by_scenario):
+                if mean is not None:
+                    success.setdefault(iteration, {})[scenario] = float(mean)
+            return {
+                iteration: ValidationOutcomes(success.get(iteration, {}), float(tokens), float(seconds), step)
+                for iteration, tokens, seconds, step in (await tx.execute(usage))
+            }
+
+    async def used(self, candidates: Sequence[Candidate], evaluations: Sequence[str]) -> Mapping[str, Used]:
+        """Return what evaluations and the runs of candidates used, by their ids."""
+        ids = [*evaluations, *(id for row in candidates for id in (row.screening_id, row.gate_id) if id is not None)]
+        tokens = (
+            select(
+                Trajectory.evaluation_id, func.sum(Trajectory.prompt_tokens + Trajectory.completion_tokens).label("sum")
+            )
+            .where(Trajectory.evaluation_id.in_(ids))
+            .group_by(Trajectory.evaluation_id)
+            .subquery()
+        )
+        jobs = (
+            select(EvaluationJob, func.coalesce(tokens.c.sum, 0))
+            .outerjoin(tokens, tokens.c.evaluation_id == EvaluationJob.id)
+            .where(EvaluationJob.id.in_(ids))
+        )
+        ledger = (
+            select(
+                LedgerEntry.run_id,
+                func.sum(LedgerEntry.seconds) / 60,
+                func.sum(LedgerEntry.prompt_tokens + LedgerEntry.completion_tokens),
+                func.sum(LedgerEntry.usd),
+            )
+            .where(LedgerEntry.run_id.in_([row.run_id for row in candidates if row.run_id is not None]))
+            .group_by(LedgerEntry.run_id)
+        )
+        async with self._database() as tx:
+            used = {job.id: _used_by(job, int(count)) for job, count in (await tx.execute(jobs))}
+            for run_id, minutes, count, usd in await tx.execute(ledger):
+                used[run_id] = Used(float(minutes), int(count), usd)
+        return used
+
+
+def validation_rollouts(candidate: Candidate) -> Sequence[ColumnElement[bool]]:
+    """Return the conditions that a measured candidate's rollouts of validation tasks meet."""
+    if candidate.run_id is not None:
+        return Trajectory.run_id == candidate.run_id, Trajectory.iteration == candidate.iteration, *_OF_RUN
+    model = "1" if candidate.number else "0"
+    return Trajectory.evaluation_id == candidate.gate_id, func.split_part(Trajectory.slot, "/", 1) == model
+
+
+async def change(tx: AsyncSession, improvement: Improvement, **values: Any) -> None:
+    """Change an improvement's row in the caller's transaction. Raises Taken if it was changed since it was read."""
+    changed = (
+        update(Improvement)
+        .where(Improvement.id == improvement.id, Improvement.version == improvement.version)
+        .values(version=Improvement.version + 1, **values)
+    )
+    if (await tx.execute(changed)).rowcount != 1:  # type: ignore[attr-defined]
+        raise Taken
+
+
+async def change_candidate(tx: AsyncSession, candidate: Candidate, **values: Any) -> None:
+    """Change the row of a candidate in the caller's transaction, which also changes its improvement's."""
+    of_candidate = Candidate.improvement_id == candidate.improvement_id, Candidate.number == candidate.number
+    await tx.execute(update(Candidate).where(*of_candidate).values(**values))
+
+
+def _used_by(job: EvaluationJob, tokens: int) -> Used:
+    judge = job.judge
+    usd = [judge.get("usd"), *(model.get("cost_usd") for model in (job.report or {}).get("models", ()))]
+    priced = [price for price in usd if price is not None]
+    tokens += int(judge.get("prompt_tokens", 0)) + int(judge.get("completion_tokens", 0))
+    return Used(job.driven_s / 60, tokens, sum(priced) if priced else None)
+
+
+_OF_RUN = (
+    Trajectory.kind == "evaluation",
+    Trajectory.split == "validation",
+    Trajectory.mode == "greedy",
+)
+_NOTHING = ValidationOutcomes({}, 0.0, 0.0, None)
+_PROPOSED = exists().where(Candidate.improvement_id == Improvement.id, Candidate.state == CandidateState.PROPOSED)
+_SETTLED = EvaluationJob.status.in_(sorted(EVALUATION_ENDED | {EvaluationStatus.PAUSED}))
+_DUE = (
+    select(Improvement.id)
+    .where(
+        Improvement.status.in_(sorted(LIVE - {ImprovementStatus.PAUSED})),
+        or_(
+            and_(
+                Improvement.job_id.is_(None),
+                or_(Improvement.waits_until.is_(None), Improvement.waits_until <= func.now(), _PROPOSED),
+            ),
+            Improvement.job_kind == "run",
+            and_(
+                Improvement.job_kind == "evaluation",
+                or_(
+                    exists().where(EvaluationJob.id == Improvement.job_id, _SETTLED),
+                    ~exists().where(EvaluationJob.id == Improvement.job_id),
+                ),
+            ),
+        ),
+    )
+    .order_by(Improvement.id)
+)
+"""Selects those with something to decide. A run in progress is looked at each time, because it can reach the target."""

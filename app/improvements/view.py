@@ -1,0 +1,135 @@
+"""An improvement as the API shows it, from its rows and from what its evaluations and runs used."""
+
+import asyncio
+from collections.abc import Mapping
+
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Candidate, Improvement
+from learnloop_service.app.domain.improvement_state import LIVE, ImprovementStatus, Rung
+from learnloop_service.app.errors import NotFound
+from learnloop_service.app.improvements.budget import evaluations_of, total
+from learnloop_service.app.improvements.figures import figures_of
+from learnloop_service.app.improvements.forecast import RungForecast
+from learnloop_service.app.improvements.jobs import label_of
+from learnloop_service.app.improvements.prices import forecasts
+from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore, Used, validation_rollouts
+from learnloop_service.app.improvements.summary import sentence
+from learnloop_service.app.operations.failure_map import failure_map
+from learnloop_service.app.operations.failure_sides import FailureSide
+from learnloop_service.app.resources import Resources
+from learnloop_service.app.schemas.improvements import (
+    AnswerPriceOut,
+    CandidateOut,
+    EvidenceOut,
+    ImprovementBrief,
+    ImprovementOut,
+    PatternOut,
+    PilotOut,
+    PriceOut,
+    RungForecastOut,
+)
+from learnloop_service.app.schemas.intervals import IntervalOut
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.statistics.power import power
+
+
+def brief(improvement: Improvement, candidates: int) -> ImprovementBrief:
+    """Return an improvement as it is listed."""
+    return ImprovementBrief.model_validate(_brief(improvement, candidates))
+
+
+async def whole(service: Resources, id: str) -> ImprovementOut:
+    """Return an improvement with its candidates. Raises NotFound."""
+    database, store = service.database, ImprovementStore(service.database)
+    record = await store.read(id)
+    shows = await asyncio.to_thread(power, record.improvement.request["validation"])
+    improvement, pilot = record.improvement, record.improvement.pilot
+    used = await store.used(record.candidates, evaluations_of(record))
+    expected = await forecasts(service, record) if improvement.status in LIVE else {}
+    tested = improvement.final or {"success": {}, "evaluation_ids": []}
+    shown = ImprovementOut.model_validate(
+        _brief(improvement, len(record.candidates))
+        | {
+            "request": improvement.request,
+            "tried": [_candidate(row, tested["success"].get(str(row.number)), used) for row in record.candidates],
+            "pilot": None if pilot is None else PilotOut.model_validate(pilot),
+            "can_show": [text for text in (shows.sentence, shows.warning) if text is not None],
+            "smallest_gain": shows.gain,
+            "pattern": None if record.champion.figures is None else await _largest_pattern(database, record),
+            "forecast": [_forecast(rung, price) for rung, price in expected.items()],
+            "price": _price(total(used)),
+            "confirmed": _confirmed(improvement),
+            "test_looks": len(tested["evaluation_ids"]),
+            "job": None if improvement.job_id is None else f"/{improvement.job_kind}s/{improvement.job_id}",
+            "waits_until": improvement.waits_until,
+            "sentence": None,
+        }
+    )
+    if improvement.status not in LIVE:
+        shown.sentence = sentence(figures_of(shown))
+    return shown
+
+
+async def _largest_pattern(database: Database, record: ImprovementRecord) -> PatternOut | None:
+    """Return the largest pattern of the champion's failures on validation tasks; None if it has none."""
+    environment = record.improvement.request["environment"]["name"]
+    conditions = validation_rollouts(record.champion)
+    side = FailureSide(label_of(record.champion), "its validation tasks", environment, conditions)
+    try:
+        failures = await failure_map(database, side, None)
+    except NotFound:  # its rollouts were deleted because of their age
+        return None
+    if not failures.patterns:
+        return None
+    [largest, *_] = failures.patterns
+    return PatternOut(
+        sentence=largest.sentence,
+        tasks=largest.now.tasks,
+        failures=failures.now.tasks - failures.now.solved.tasks,
+        rollouts=[rollout.trajectory_id for rollout in largest.rollouts],
+    )
+
+
+def _brief(improvement: Improvement, candidates: int) -> dict[str, Json]:
+    same = ("id", "project", "status", "reason", "champion", "actor", "created_at", "finished_at")
+    request = improvement.request
+    return {name: getattr(improvement, name) for name in same} | {
+        "environment": request["environment"]["name"],
+        "target": request["target"],
+        "candidates": candidates,
+    }
+
+
+def _candidate(row: Candidate, test: Json, used: Mapping[str, Used]) -> CandidateOut:
+    same = (
+        *("number", "rung", "state", "reason", "author", "why", "model", "prompt", "only_by_person", "error_share"),
+        *("run_id", "screening_id", "gate_id", "created_at", "decided_at"),
+    )
+    figures, evidence = row.figures, row.evidence or {}
+    jobs = [id for id in (row.screening_id, row.gate_id, row.run_id) if id is not None]
+    return CandidateOut(
+        **{name: getattr(row, name) for name in same},
+        success=None if figures is None else IntervalOut.model_validate(figures["success"]),
+        test=test,
+        screening=EvidenceOut.model_validate(evidence["training"]) if "training" in evidence else None,
+        evidence=EvidenceOut.model_validate(evidence) if "won" in evidence else None,
+        price=_price(total({id: used[id] for id in jobs if id in used})),
+        answer=None if figures is None else AnswerPriceOut.model_validate(figures),
+    )
+
+
+def _forecast(rung: Rung, price: RungForecast) -> RungForecastOut:
+    return RungForecastOut(rung=rung, minutes=price.minutes, usd=price.usd, source=price.source, gain=price.gain)
+
+
+def _price(used: Used) -> PriceOut:
+    return PriceOut(minutes=used.minutes, tokens=used.tokens, usd=used.usd)
+
+
+def _confirmed(improvement: Improvement) -> bool | None:
+    """Return whether the test tasks reach the target as well; None if that is unknown."""
+    target, final = improvement.request["target"], improvement.final
+    if improvement.status in LIVE or target is None or final is None or final["champion"] != improvement.champion:
+        return None
+    success: Json = final["success"][str(improvement.champion)]
+    return improvement.status == ImprovementStatus.REACHED and success["mean"] >= target
