@@ -160,7 +160,8 @@ function Continue({ act }) {
       ${(/** @type {() => void} */ close) => html`<label class="field"><span>Success to reach, in percent</span>
         <input inputmode="decimal" value=${target} placeholder="as before"
           onInput=${(/** @type {any} */ event) => setTarget(event.target.value)} /></label>
-        <div class="actions"><${Action} label="Continue it" kind="primary" act=${act("continue", body)} />
+        <div class="actions"><${Action} label="Continue it" kind="primary"
+          act=${async () => (await act("continue", body)(), close())} />
           <button onClick=${close}>Close</button></div>`}<//>`
     }`;
 }
