@@ -25,7 +25,7 @@ async def service(data_dir: Path, database_url: str) -> AsyncIterator[httpx.Asyn
     """A client of a service whose model is right only with a hint in its prompt, which is stored."""
     async with scripted_chat(right_when_hinted) as chat:
         settings = settings_for(data_dir, database_url, engine_url=chat.url.removesuffix("/v1"))
-        async with served(settings, learn_loop, ScriptedBackend(chat.url)) as client:
+        async with served(settings, learn_loop, ScriptedBackend(chat.url)) as client:  # type: ignore[arg-type]
             await store(client, {"parts": {"system": "{original} Be brief."}}, "useless")
             await store(client, HINTED)
             yield client
