@@ -19,6 +19,8 @@ MAX_CANDIDATES = 500
 """Maximum number of candidates of an improvement."""
 NO_JOB: Mapping[str, None] = {"job_kind": None, "job_id": None, "job_for": None}
 """Values of an improvement between two jobs."""
+SETTLED = EVALUATION_ENDED | {EvaluationStatus.PAUSED}
+"""Statuses of an evaluation in which there is something to decide."""
 _SUCCESS = func.avg(
     case(
         (and_(Trajectory.reward.is_(None), Trajectory.error.is_(None)), None),
@@ -79,11 +81,18 @@ class ImprovementStore:
         self._database = database
 
     async def read(self, id: str) -> ImprovementRecord:
-        """Return an improvement with its candidates."""
+        """Return an improvement with its candidates, by one statement: what a process reads with two can be of before
+        and of after another one's move."""
+        with_candidates = (
+            select(Improvement, Candidate)
+            .join(Candidate, Candidate.improvement_id == Improvement.id)
+            .where(Improvement.id == id)
+            .order_by(Candidate.number)
+        )
         async with self._database() as tx:
-            improvement = existing(await tx.get(Improvement, id), "improvement", id)
-            of_it = select(Candidate).where(Candidate.improvement_id == id).order_by(Candidate.number)
-            return ImprovementRecord(improvement, (await tx.execute(of_it)).scalars().all())
+            rows = (await tx.execute(with_candidates)).all()
+        improvement = existing(rows[0][0] if rows else None, "improvement", id)
+        return ImprovementRecord(improvement, [candidate for _, candidate in rows])
 
     async def listed(self, *, project: str | None, before: str | None, limit: int) -> Sequence[tuple[Improvement, int]]:
         """Return improvements of a project or of all with their numbers of candidates, newest first."""
@@ -226,7 +235,6 @@ _OF_RUN = (
 )
 _NOTHING = ValidationOutcomes({}, 0.0, 0.0, None)
 _PROPOSED = exists().where(Candidate.improvement_id == Improvement.id, Candidate.state == CandidateState.PROPOSED)
-_SETTLED = EvaluationJob.status.in_(sorted(EVALUATION_ENDED | {EvaluationStatus.PAUSED}))
 _DUE = (
     select(Improvement.id)
     .where(
@@ -240,7 +248,7 @@ _DUE = (
             and_(
                 Improvement.job_kind == "evaluation",
                 or_(
-                    exists().where(EvaluationJob.id == Improvement.job_id, _SETTLED),
+                    exists().where(EvaluationJob.id == Improvement.job_id, EvaluationJob.status.in_(sorted(SETTLED))),
                     ~exists().where(EvaluationJob.id == Improvement.job_id),
                 ),
             ),
