@@ -41,13 +41,11 @@ def candidate(
     rung: Rung, state: CandidateState, name: str = "", minutes: float = 0.0, usd: float | None = None, **fields: Any
 ) -> CandidateOut:
     prompt = PromptUsed(sha256="0" * 64, name=name, version=1) if rung is Rung.PROMPT and name else None
-    nothing = dict.fromkeys(
-        ("reason", "success", "test", "screening", "evidence", "error_share", "answer", "run_id", "screening_id")
-    )
-    return CandidateOut(
-        **nothing
-        | {"number": 0, "author": "key:a", "why": "", "only_by_person": False, "gate_id": None, "created_at": NOW}
-        | {"rung": rung, "state": state, "model": name or "learnloop/tiny", "prompt": prompt, "decided_at": NOW}
+    nothing = ("reason", "success", "test", "screening", "evidence", "error_share", "answer", "run_id", "screening_id")
+    return CandidateOut.model_validate(
+        dict.fromkeys((*nothing, "gate_id"))
+        | {"number": 0, "author": "key:a", "why": "", "only_by_person": False, "created_at": NOW, "decided_at": NOW}
+        | {"rung": rung, "state": state, "model": name or "learnloop/tiny", "prompt": prompt}
         | {"price": PriceOut(minutes=minutes, tokens=0, usd=usd)}
         | fields
     )
@@ -83,8 +81,8 @@ def improvement(
     nothing = ("reason", "finished_at", "pilot", "smallest_gain", "pattern", "confirmed", "job", "waits_until")
     champion = max(number for number, row in enumerate(tried) if not number or row.state == CandidateState.ACCEPTED)
     price = PriceOut(minutes=sum(row.price.minutes for row in tried), tokens=0, usd=usd)
-    return ImprovementOut(
-        **dict.fromkeys((*nothing, "sentence"))
+    return ImprovementOut.model_validate(
+        dict.fromkeys((*nothing, "sentence"))
         | {"id": "01K", "project": "learnloop", "status": status, "environment": "email_search", "target": 0.9}
         | {"champion": champion, "candidates": len(tried), "actor": "key:a", "created_at": NOW, "tried": list(tried)}
         | {"request": {"validation": validation, "test": test}, "can_show": [], "forecast": [], "test_looks": 1}
