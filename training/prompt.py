@@ -165,6 +165,11 @@ def _filled(part: str, text: str, fields: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(value, text)
 
 
+def literal(text: str) -> str:
+    """Return a part that is the text itself: nothing in it is a placeholder."""
+    return _PLACEHOLDER.sub(lambda match: f"{{{match[0]}}}", text)
+
+
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"
 

@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated
 
 import typer
@@ -106,8 +106,9 @@ def read(path: Path) -> dict[str, Json]:
     try:
         if path.is_dir():
             files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
-            return {"parts": {_part(path, file): file.read_text(encoding="utf-8") for file in files}}
-        text = path.read_text(encoding="utf-8")
+            texts = {file.relative_to(path): file.read_text(encoding="utf-8-sig") for file in files}
+            return {"parts": {part_of(file): text for file, text in texts.items()}}
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise Failure(f"{path} cannot be read: {error}") from error
     if path.suffix.lower() not in (".yaml", ".yml", ".json"):
@@ -121,13 +122,12 @@ def read(path: Path) -> dict[str, Json]:
     return value if "parts" in value else {"parts": value}
 
 
-def _part(folder: Path, file: Path) -> str:
+def part_of(file: PurePath) -> str:
     """Return the part that a file of a directory is: `system.txt` is `system`, `tool/search.txt` is `tool:search`, and
     any other is a file of the agent, such as `file:AGENTS.md`."""
-    path = file.relative_to(folder)
-    if path.parts[:-1] == ("tool",):
-        return f"tool:{path.stem}"
-    return "system" if path.parts[:-1] == () and path.stem == "system" else f"file:{path.as_posix()}"
+    if file.parts[:-1] == ("tool",):
+        return f"tool:{file.stem}"
+    return "system" if file.parts[:-1] == () and file.stem == "system" else f"file:{file.as_posix()}"
 
 
 def _parts(service: Service, prompt: str) -> dict[str, str]:

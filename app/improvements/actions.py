@@ -79,37 +79,40 @@ class Actions:
         if record.improvement.job_id is not None:  # it is paused at its limit
             await self._job(record, "resume", actor, await remaining(self.store, await self.store.read(id), job=True))
 
-    async def propose(self, id: str, actor: str, prompt: Mapping[str, Json], why: str, *, quotes: bool) -> int:
-        """Add a prompt to try, and return its number. `quotes` says whether it quotes training rollouts."""
-        record = await self._in(id, LIVE, "propose a prompt for")
-        self._require_room(record, prompt)
+    async def propose(self, record: Record, actor: str, prompt: Mapping[str, Json], why: str, *, quotes: bool) -> int:
+        """Add a stored prompt to try, and return its number. `quotes` says whether it quotes training rollouts."""
         number = len(record.candidates)
-        async with self.service.database.begin() as tx:
-            await change(tx, record.improvement)
-            tx.add(
-                Candidate(
-                    improvement_id=id,
-                    number=number,
-                    rung=Rung.PROMPT,
-                    state=CandidateState.PROPOSED,
-                    author=actor,
-                    why=why,
-                    prompt=dict(prompt),
-                    model=record.champion.model,
-                    listed=record.champion.listed,
-                    only_by_person=quotes,
-                )
-            )
+        candidate = Candidate(
+            improvement_id=record.improvement.id,
+            number=number,
+            rung=Rung.PROMPT,
+            state=CandidateState.PROPOSED,
+            author=actor,
+            why=why,
+            prompt=dict(prompt),
+            model=record.champion.model,
+            listed=record.champion.listed,
+            only_by_person=quotes,
+        )
+        try:
+            async with self.service.database.begin() as tx:
+                await change(tx, record.improvement)
+                tx.add(candidate)
+        except Taken:
+            raise _moved() from None
         return number
 
-    def _require_room(self, record: Record, prompt: Mapping[str, Json]) -> None:
+    def require_room(self, record: Record, sha256: str) -> None:
+        """Check that the improvement can try a prompt with that hash. Raises Conflict, NotAllowed, TooManyRequests."""
+        if record.improvement.status not in LIVE:
+            raise NotAllowed(f"No prompt can be proposed: the improvement is {record.improvement.status}", ["continue"])
         if Rung.PROMPT not in record.improvement.request["rungs"]:
             raise Conflict("The improvement tries no prompts: its request leaves out the rung prompt.")
         if len(record.candidates) >= MAX_CANDIDATES:
             raise TooManyRequests(f"The improvement has {MAX_CANDIDATES} candidates, which is the maximum.")
         for row in record.candidates:
-            if row.rung == Rung.PROMPT and row.prompt and row.prompt["sha256"] == prompt["sha256"]:
-                raise Conflict(f"This prompt is candidate {row.number} already: it is {row.state}.")
+            if row.prompt and row.prompt["sha256"] == sha256:
+                raise Conflict(f"This prompt is that of candidate {row.number} already, which is {row.state}.")
             if row.rung in (Rung.IMITATION, Rung.GRPO) and row.state != CandidateState.SKIPPED:
                 raise Conflict("Training has begun, and weights are trained with the prompt of their champion.")
 

@@ -42,7 +42,8 @@ class Jobs:
 
     async def pilot(self, record: Record, save: Save, limits: Mapping[str, Json]) -> None:
         """Let the champion do training tasks, several times each."""
-        tasks: dict[str, Any] = {"scenarios": PILOT_TASKS, "samples": PILOT_SAMPLES, "temperature": 1.0}
+        count = min(PILOT_TASKS, record.improvement.request["validation"])
+        tasks: dict[str, Any] = {"scenarios": count, "samples": PILOT_SAMPLES, "temperature": 1.0}
         await self._evaluate(record, [record.champion], save, limits, split="train", **tasks)
 
     async def screen(

@@ -25,6 +25,7 @@ MODEL_SCREENING_LEAD = 2
 REFUSALS = 3
 """Prompts in a row that are not accepted, after which the other kinds of change are tried."""
 PILOT_TASKS, PILOT_SAMPLES = 64, 8
+"""Training tasks of the pilot, but not more than there are validation tasks, and attempts at each."""
 FEWEST_SOLVED = 0.1
 """Share of training tasks that the agent must solve at least once to imitate its own rollouts."""
 PLANNED = (Rung.MODEL, Rung.IMITATION, Rung.GRPO)

@@ -83,7 +83,7 @@ class ImprovementStore:
         count = select(func.count()).where(Candidate.improvement_id == Improvement.id).scalar_subquery()
         query = newest_first(select(Improvement, count), Improvement.id, before, limit, (Improvement.project, project))
         async with self._database() as tx:
-            return [(row, candidates) for row, candidates in (await tx.execute(query)).tuples()]
+            return [(row, candidates) for row, candidates in (await tx.execute(query))]
 
     async def due(self) -> Sequence[str]:
         """Return the ids of those for which there is something to decide."""
@@ -138,11 +138,11 @@ class ImprovementStore:
         )
         async with self._database() as tx:
             success: dict[int | None, dict[str, float]] = {}
-            for iteration, scenario, mean in (await tx.execute(by_scenario)).tuples():
+            for iteration, scenario, mean in await tx.execute(by_scenario):
                 success.setdefault(iteration, {})[scenario] = float(mean)
             return {
                 iteration: Outcomes(success.get(iteration, {}), float(tokens), float(seconds), step)
-                for iteration, tokens, seconds, step in (await tx.execute(usage)).tuples()
+                for iteration, tokens, seconds, step in (await tx.execute(usage))
             }
 
     async def used(self, candidates: Sequence[Candidate], evaluations: Sequence[str]) -> Mapping[str, Used]:
@@ -172,8 +172,8 @@ class ImprovementStore:
             .group_by(LedgerEntry.run_id)
         )
         async with self._database() as tx:
-            used = {job.id: _used_by(job, int(count)) for job, count in (await tx.execute(jobs)).tuples()}
-            for run_id, minutes, count, usd in (await tx.execute(ledger)).tuples():
+            used = {job.id: _used_by(job, int(count)) for job, count in (await tx.execute(jobs))}
+            for run_id, minutes, count, usd in await tx.execute(ledger):
                 used[run_id] = Used(float(minutes), int(count), usd)
         return used
 

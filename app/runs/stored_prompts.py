@@ -57,10 +57,15 @@ async def read_stored(database: Database, project: str | None, reference: Prompt
 def check_fits(environment: Environment, scenario: Scenario, prompt: Prompt, where: Location) -> None:
     """Raise InvalidRequest at `where` for a part or a placeholder that the environment does not have. Call it in a
     thread."""
+    try:
+        require_fit(environment, scenario, prompt)
+    except InvalidPrompt as error:
+        raise InvalidRequest(where, str(error)) from error
+
+
+def require_fit(environment: Environment, scenario: Scenario, prompt: Prompt) -> None:
+    """Raise InvalidPrompt for a part or a placeholder that the environment does not have. Call it in a thread."""
     episode = environment.episode(scenario)
     if isinstance(episode, OpenedEpisode) and not episode.tools:  # they are known once a rollout has opened it
         prompt = Prompt({name: text for name, text in prompt.parts.items() if not name.startswith(TOOL)})
-    try:
-        opening(episode, prompt)
-    except InvalidPrompt as error:
-        raise InvalidRequest(where, str(error)) from error
+    opening(episode, prompt)
