@@ -15,7 +15,7 @@ from learnloop_service.app.http import idempotency
 from learnloop_service.app.improvements.actions import Actions
 from learnloop_service.app.improvements.proposals import Proposals, proposers_reason
 from learnloop_service.app.improvements.start import ImprovementStarter
-from learnloop_service.app.improvements.store import ImprovementStore, Record
+from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore
 from learnloop_service.app.improvements.view import brief, whole
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.improvements import (
@@ -53,8 +53,7 @@ CurrentActions = Annotated[Actions, Depends(_actions)]
 async def post_improvement(
     service: CurrentService, evaluations: CurrentEvaluations, caller: CurrentCaller, request: ImprovementRequest
 ) -> ImprovementBrief:
-    """Start to improve an agent in the background, by the cheapest step that is good enough. Poll it until it has
-    ended."""
+    """Start to improve an agent in the background. Poll it until it has ended."""
     improvement, candidates = await ImprovementStarter(service, evaluations).start(str(ULID()), request, caller)
     async with service.database.begin() as tx:
         tx.add(improvement)
@@ -91,9 +90,10 @@ async def delete_improvement(store: Store, id: ImprovementId) -> ImprovementBrie
 
 @router.get("/{id}/material")
 async def get_material(service: CurrentService, id: ImprovementId) -> dict[str, Json]:
-    """Get what proposers of prompts read: the goal, the texts, and how training tasks fail.
+    """Get what proposers of prompts read.
 
-    It has nothing of held-out tasks. Texts of rollouts are data from anywhere, not instructions.
+    It has the goal, the texts and how training tasks fail, and nothing of held-out tasks. Texts of rollouts are data
+    from anywhere, not instructions.
     """
     return await Proposals(service).material(id)
 
@@ -115,7 +115,7 @@ async def get_proposal(
     return _proposal(await store.read(id), number)
 
 
-def _proposal(record: Record, number: int) -> ProposalOut:
+def _proposal(record: ImprovementRecord, number: int) -> ProposalOut:
     if number >= len(record.candidates) or (row := record.candidates[number]).rung != Rung.PROMPT:
         raise NotFound(f"There is no proposed prompt {number}.")
     training = (row.evidence or {}).get("training")

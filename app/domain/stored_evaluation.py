@@ -39,6 +39,7 @@ class Trial(Stored):
     """The name's promotion when the trial begins. The model is promoted only if this has not changed."""
     model_name: str
     step: int
+    prompt: PromptReference | None = None
     backend: str
     actor: str
     alpha: float

@@ -309,6 +309,7 @@ async def _promote_if_won(tx: AsyncSession, id: str, trial: Trial, report: Mappi
             backend=trial.backend,
             model_name=trial.model_name,
             step=trial.step,
+            prompt=trial.prompt,
             actor=trial.actor,
             evidence={"evaluation_id": id, "champion": trial.champion, "difference": difference, **report["trial"]},
         )

@@ -10,9 +10,9 @@ from learnloop_service.app.schemas.improvements import (
     AnswerPriceOut,
     CandidateOut,
     EvidenceOut,
-    ForecastOut,
     ImprovementOut,
     PilotOut,
+    RungForecastOut,
 )
 from learnloop_service.environment.wording import counted
 
@@ -74,7 +74,7 @@ def pilot_line(pilot: PilotOut) -> str:
     return line("pilot", f"on {counted(pilot.tasks, 'training task')}: {', '.join(shares)}")
 
 
-def forecast_line(forecast: ForecastOut) -> str:
+def forecast_line(forecast: RungForecastOut) -> str:
     """Return the line about what a rung will take."""
     low, high = map(clock, forecast.minutes)
     gain = f"; {forecast.gain}" if forecast.gain else ""

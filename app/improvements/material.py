@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Row, select
+from sqlalchemy.dialects.postgresql import distinct_on
 
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Trajectory
@@ -119,7 +120,7 @@ async def _rows(database: Database, side: FailureSide, ids: Sequence[str]) -> di
     row = Trajectory
     columns = (row.id, row.scenario_id, row.scenario, row.messages, row.additional_histories, row.success)
     query = select(*columns, row.why_no_success, row.score_explanation, row.error)
-    solved = query.where(*side.rollouts, row.success.is_(True)).distinct(row.scenario_id)
+    solved = query.where(*side.rollouts, row.success.is_(True)).ext(distinct_on(row.scenario_id))
     async with database() as tx:
         failed = await tx.execute(query.where(row.id.in_(ids)))
         found = await tx.execute(solved.order_by(row.scenario_id, row.seq).limit(_SOLVED))

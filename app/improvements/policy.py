@@ -132,8 +132,8 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """Wait for prompts."""
+class WaitForPrompts:
+    """WaitForPrompts for prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class End:
     status: ImprovementStatus
 
 
-Move = Measure | Pilot | Screen | Compare | Train | Add | Skip | Wait | Test | End
+Move = Measure | Pilot | Screen | Compare | Train | Add | Skip | WaitForPrompts | Test | End
 
 
 def next_move(situation: Situation) -> Move:
@@ -193,7 +193,7 @@ def _begin(rung: Rung, situation: Situation, of_rung: Sequence[CandidateFacts]) 
     """Return the move that begins a rung, or its next candidate; None if all of it was tried."""
     if rung is Rung.PROMPT:
         if situation.proposals_open and _refused_in_a_row(of_rung) < REFUSALS:
-            return Wait()
+            return WaitForPrompts()
         return None if of_rung else Skip(rung, "No prompt was proposed. Give --prompts, or: learnloop improve material")
     if rung is Rung.MODEL and situation.models:
         return Add(rung, len(of_rung)) if len(of_rung) < situation.models else None

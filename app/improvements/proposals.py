@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 
-from learnloop_service.app.datasets import rows
-from learnloop_service.app.datasets.rows import NewVersion
 from learnloop_service.app.db.tables import Candidate
 from learnloop_service.app.domain.improvement_state import CandidateState, Rung
 from learnloop_service.app.domain.stored_request import Choice, PromptReference
@@ -14,10 +12,10 @@ from learnloop_service.app.errors import Conflict, InvalidRequest
 from learnloop_service.app.improvements.actions import Actions
 from learnloop_service.app.improvements.champion import Champion
 from learnloop_service.app.improvements.material import EarlierCandidate, material, rollout_texts
-from learnloop_service.app.improvements.store import ImprovementStore, Record
+from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore
 from learnloop_service.app.improvements.tasks import ImprovementTasks
 from learnloop_service.app.operations.named import built_environment
-from learnloop_service.app.runs import documents
+from learnloop_service.app.runs.documents import save_version
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.stored_prompts import prompt_document, read_stored
 from learnloop_service.app.schemas.improvements import ImprovementRequest
@@ -61,18 +59,14 @@ class Proposals:
                 raise InvalidRequest((*_PARTS, *([error.part] if error.part else [])), error.why) from error
             quotations = await asyncio.to_thread(replace(tasks, rollouts=rollouts).checked, prompt, _PARTS)
         new = prompt_document(record.improvement.project, prompt)
-        sha256, count = str(new.reference["sha256"]), int(new.reference["count"])
-        actions.require_room(record, sha256)
+        actions.require_room(record, str(new.reference["sha256"]))
         parent = None if record.champion.prompt is None else record.champion.prompt["sha256"]
         origin = {"author": actor, "improvement": id, "why": why, "parent": parent}
-        version = NewVersion(new.project, "prompt", _name(record), sha256, count, environment="", origin=origin)
-        async with self.service.database.begin() as tx:
-            await documents.save(tx, [new])
-            row = await rows.add(tx, version)
+        row = await save_version(self.service.database, new, "prompt", _name(record), origin)
         reference = PromptReference(sha256=row.sha256, name=row.name, version=row.version)
         return await actions.propose(record, actor, reference.model_dump(), why, quotes=bool(quotations))
 
-    async def _material(self, record: Record, champion: Champion) -> dict[str, Json]:
+    async def _material(self, record: ImprovementRecord, champion: Champion) -> dict[str, Json]:
         pilot = record.improvement.pilot
         if pilot is None:
             raise Conflict("The pilot on training tasks has not ended yet. Its rollouts are the material: retry later.")
@@ -89,7 +83,7 @@ class Proposals:
             earlier=[await self._earlier(record, row) for row in record.candidates if row.rung == Rung.PROMPT],
         )
 
-    async def _earlier(self, record: Record, candidate: Candidate) -> EarlierCandidate:
+    async def _earlier(self, record: ImprovementRecord, candidate: Candidate) -> EarlierCandidate:
         reference = None if candidate.prompt is None else PromptReference.model_validate(candidate.prompt)
         prompt = await read_stored(self.service.database, record.improvement.project, reference)
         training = (candidate.evidence or {}).get("training", {})
@@ -106,7 +100,7 @@ class Proposals:
         )
 
     @asynccontextmanager
-    async def _tasks(self, record: Record) -> AsyncIterator[ImprovementTasks]:
+    async def _tasks(self, record: ImprovementRecord) -> AsyncIterator[ImprovementTasks]:
         """Build the environment, and yield what new prompts are checked against."""
         improvement, reference = record.improvement, record.champion.prompt
         request = ImprovementRequest.model_validate(improvement.request)
@@ -129,7 +123,7 @@ def proposers_reason(candidate: Candidate) -> str | None:
     return candidate.reason
 
 
-def _name(record: Record) -> str:
+def _name(record: ImprovementRecord) -> str:
     """Return the name of proposed prompts: the champion's, or else the environment's."""
     named = record.champion.prompt and record.champion.prompt.get("name")
     return str(named or record.improvement.request["environment"]["name"].replace(".", "-")[:63])

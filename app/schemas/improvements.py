@@ -269,7 +269,7 @@ class PatternOut(ResponseModel):
     """Ids of some of its rollouts."""
 
 
-class ForecastOut(ResponseModel):
+class RungForecastOut(ResponseModel):
     """What a kind of change is expected to take, before it is paid for."""
 
     rung: Rung
@@ -326,7 +326,7 @@ class ImprovementOut(ImprovementBrief):
     """Gain in success that they show with 80% probability; null if there is none."""
     pattern: PatternOut | None
     """The largest pattern of the failures that remain; null without failures, and before the champion was measured."""
-    forecast: list[ForecastOut]
+    forecast: list[RungForecastOut]
     """What the kinds of change that were not tried yet are expected to take."""
     price: PriceOut
     """What all of it took."""

@@ -6,6 +6,7 @@ export interface AgentSessionAccess {
   "api_key": string;
   "attempt": number;
   "expires_at": string;
+  "prompt": SessionPrompt | null;
 }
 
 export interface AgentSessionCallOut {
@@ -37,6 +38,7 @@ export interface AgentSessionOut {
   "model": string;
   "checkpoint": string;
   "step": number | null;
+  "prompt": PromptUsed | null;
   "backend": string;
   "attempt": number;
   "calls": number;
@@ -67,6 +69,12 @@ export interface AgentSessionOutcome {
 
 export type AgentSessionState = "open" | "ended" | "expired";
 
+export interface AnswerPriceOut {
+  "tokens": number | null;
+  "seconds": number | null;
+  "usd": number | null;
+}
+
 export type Arm = "stable" | "candidate";
 
 export interface ArmFigure {
@@ -77,6 +85,7 @@ export interface ArmFigure {
 export interface ArmOut {
   "arm": Arm;
   "checkpoint": string;
+  "prompt": PromptUsed | null;
   "backend": string;
   "run_id": string | null;
   "iteration": number | null;
@@ -159,6 +168,32 @@ export interface BestCheckpoint {
   "success": number | null;
   "interval": (number)[] | null;
 }
+
+export interface CandidateOut {
+  "number": number;
+  "rung": Rung;
+  "state": CandidateState;
+  "reason": string | null;
+  "author": string;
+  "why": string;
+  "model": string;
+  "prompt": PromptUsed | null;
+  "only_by_person": boolean;
+  "success": IntervalOut | null;
+  "test": IntervalOut | null;
+  "screening": EvidenceOut | null;
+  "evidence": EvidenceOut | null;
+  "error_share": number | null;
+  "price": PriceOut;
+  "answer": AnswerPriceOut | null;
+  "run_id": string | null;
+  "screening_id": string | null;
+  "gate_id": string | null;
+  "created_at": string;
+  "decided_at": string | null;
+}
+
+export type CandidateState = "proposed" | "screening" | "measuring" | "training" | "accepted" | "refused" | "unreachable" | "skipped" | "failed";
 
 export type Cause = "infrastructure_failures" | "agent_errors" | "sampler_is_not_trainer" | "weights_unchanged" | "unusual_learning_rate" | "policy_collapsed" | "nothing_varies" | "stale_policy" | "parser_drift" | "truncated_replies" | "out_of_turns" | "malformed_replies" | "environment_flaky" | "tool_errors" | "judge_silent" | "judge_constant" | "judge_disagrees" | "duplicate_scenarios" | "too_hard" | "too_easy" | "reward_hacked" | "part_dominates" | "stale_rollouts" | "entropy_collapse" | "steps_shortened" | "steps_too_small" | "few_groups_decide" | "length_growth" | "overfits" | "forgets" | "unexplained";
 
@@ -467,6 +502,12 @@ export interface EventOut {
   "data": Record<string, any>;
 }
 
+export interface EvidenceOut {
+  "won": number;
+  "lost": number;
+  "tasks": number;
+}
+
 export interface ExpectedCost {
   "usd": number | null;
   "low": number | null;
@@ -677,6 +718,49 @@ export interface ImportedTasks {
   "judge": string;
 }
 
+export interface ImprovementBrief {
+  "id": string;
+  "project": string;
+  "status": ImprovementStatus;
+  "reason": string | null;
+  "environment": string;
+  "target": number | null;
+  "champion": number;
+  "candidates": number;
+  "actor": string;
+  "created_at": string;
+  "finished_at": string | null;
+}
+
+export interface ImprovementOut {
+  "id": string;
+  "project": string;
+  "status": ImprovementStatus;
+  "reason": string | null;
+  "environment": string;
+  "target": number | null;
+  "champion": number;
+  "candidates": number;
+  "actor": string;
+  "created_at": string;
+  "finished_at": string | null;
+  "request": Record<string, any>;
+  "tried": (CandidateOut)[];
+  "pilot": PilotOut | null;
+  "can_show": (string)[];
+  "smallest_gain": number | null;
+  "pattern": PatternOut | null;
+  "forecast": (RungForecastOut)[];
+  "price": PriceOut;
+  "confirmed": boolean | null;
+  "test_looks": number;
+  "job": string | null;
+  "waits_until": string | null;
+  "sentence": string | null;
+}
+
+export type ImprovementStatus = "running" | "paused" | "reached" | "best_so_far" | "budget" | "nothing_helps" | "cancelled" | "failed";
+
 export interface InboxOut {
   "name": string;
   "version": number;
@@ -787,6 +871,7 @@ export interface KeyCreated {
   "name": string;
   "prefix": string;
   "scopes": (Scope)[];
+  "improvement_id": string | null;
   "created_at": string;
   "expires_at": string | null;
   "revoked_at": string | null;
@@ -800,6 +885,7 @@ export interface KeyOut {
   "name": string;
   "prefix": string;
   "scopes": (Scope)[];
+  "improvement_id": string | null;
   "created_at": string;
   "expires_at": string | null;
   "revoked_at": string | null;
@@ -955,6 +1041,29 @@ export interface PartMeans {
   "means": (number | null)[];
 }
 
+export interface PatternOut {
+  "sentence": string;
+  "tasks": number;
+  "failures": number;
+  "rollouts": (string)[];
+}
+
+export interface PilotOut {
+  "evaluation_id": string;
+  "tasks": number;
+  "samples": number;
+  "success": number;
+  "solved_once": number;
+  "groups_differ": number;
+  "inconsistent": number;
+}
+
+export interface PriceOut {
+  "minutes": number;
+  "tokens": number;
+  "usd": number | null;
+}
+
 export interface Progress {
   "iterations_done": number;
   "iterations_total": number;
@@ -969,12 +1078,26 @@ export interface PromotionOut {
   "name": string;
   "model": string;
   "step": number;
+  "prompt": PromptUsed | null;
+  "prompt_missed_at": string | null;
   "backend": string;
   "actor": string;
   "evidence": Record<string, any> | null;
   "created_at": string;
   "withdrawn_at": string | null;
   "release": ReleaseBrief | null;
+  "warnings": (string)[];
+}
+
+export interface PromptOut {
+  "name": string;
+  "version": number;
+  "sha256": string;
+  "count": number;
+  "origin": Record<string, any>;
+  "used_by": Record<string, (string)[]>;
+  "created_at": string;
+  "links": Record<string, string>;
 }
 
 export interface PromptUsed {
@@ -1053,7 +1176,9 @@ export interface ReleaseAccepted {
   "reason": ReleaseReason | null;
   "summary": string;
   "candidate": string;
+  "candidate_prompt": PromptUsed | null;
   "stable": string;
+  "stable_prompt": PromptUsed | null;
   "share": number;
   "stage": number;
   "stages": number;
@@ -1074,7 +1199,9 @@ export interface ReleaseBrief {
   "reason": ReleaseReason | null;
   "summary": string;
   "candidate": string;
+  "candidate_prompt": PromptUsed | null;
   "stable": string;
+  "stable_prompt": PromptUsed | null;
   "share": number;
   "stage": number;
   "stages": number;
@@ -1103,7 +1230,9 @@ export interface ReleaseOut {
   "reason": ReleaseReason | null;
   "summary": string;
   "candidate": string;
+  "candidate_prompt": PromptUsed | null;
   "stable": string;
+  "stable_prompt": PromptUsed | null;
   "share": number;
   "stage": number;
   "stages": number;
@@ -1342,6 +1471,16 @@ export interface RunWebhookCreated {
   "secret": string;
 }
 
+export type Rung = "as_it_is" | "prompt" | "model" | "imitation" | "grpo";
+
+export interface RungForecastOut {
+  "rung": Rung;
+  "minutes": [number, number];
+  "usd": [number, number] | null;
+  "source": string;
+  "gain": string | null;
+}
+
 export interface SameSettingsOut {
   "runs": number;
   "first": number | null;
@@ -1413,7 +1552,7 @@ export interface ScheduleRunOut {
   "release_id": string | null;
 }
 
-export type Scope = "read" | "write" | "operator";
+export type Scope = "read" | "write" | "operator" | "propose";
 
 export interface ScoredTurn {
   "turn": number;
@@ -1442,6 +1581,13 @@ export interface SessionOut {
   "project": string;
   "scopes": (Scope)[];
   "expires_at": string | null;
+}
+
+export interface SessionPrompt {
+  "sha256": string;
+  "name": string | null;
+  "version": number | null;
+  "parts": Record<string, string>;
 }
 
 export interface SettingGroup {

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -37,7 +37,7 @@ from learnloop_service.app.operations.named import (
 )
 from learnloop_service.app.operations.start.run_plan import judge_with_defaults
 from learnloop_service.app.resources import Resources
-from learnloop_service.app.runs.configuration import model_spec
+from learnloop_service.app.runs.configuration import is_replaced, model_spec
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.store import RunStore
 from learnloop_service.app.runs.stored_prompts import check_fits, pinned_prompt, read_stored
@@ -225,15 +225,15 @@ class EvaluationStarter:
             step=resolved.step,
             backend=backend,
             spec=spec,
-            prompt=run.stored_request.prompt if run is not None else None,
+            prompt=resolved.prompt,
         )
         return contestant, run.engine if run is not None and spec is None else None
 
     async def _prompted(
         self, index: int, request: EvaluationRequest, contestant: Contestant, project: str
     ) -> Contestant:
-        """Return the model with the prompt that was asked for; without one, it keeps that of its run. Raises
-        InvalidRequest."""
+        """Return the model with the prompt that was asked for; without one, it keeps that of its promoted name or
+        run. Raises InvalidRequest."""
         model = request.models[index]
         if "prompt" not in model.model_fields_set:
             return contestant
@@ -252,7 +252,7 @@ class EvaluationStarter:
         if not steps:
             return model
         name = name.at(max(steps))
-        return ResolvedModel(str(name), name.step, model.run)
+        return replace(model, name=str(name), step=name.step)
 
     async def _check_checkpoint(self, index: int, model: ResolvedModel) -> None:
         """Check that a model which no run has trained is on the engine. Raises InvalidRequest."""
@@ -320,7 +320,8 @@ class EvaluationStarter:
                 prompt = await read_stored(database, project, contestant.prompt)
                 if prompt is not None and drawn:
                     where = ("body", "models", index, "prompt")
-                    await asyncio.to_thread(check_fits, environment, drawn[0], prompt, where)
+                    replaces = is_replaced(choice)
+                    await asyncio.to_thread(check_fits, environment, drawn[0], prompt, where, replaces=replaces)
         return environment.default_judge, request.scenarios if synthetic else len(different(drawn))
 
 

@@ -63,7 +63,7 @@ def test_a_prompt_is_screened_and_then_compared() -> None:
 def test_refused_prompts_cost_the_next_one_error_and_training_none() -> None:
     refused = [prompt(number, CandidateState.REFUSED, error_share=0.01) for number in (1, 2)]
     compared = policy.next_move(situation(*refused, prompt(3, screened=True)))
-    assert compared == policy.Compare(3, pytest.approx(0.05 / 2 / 12))
+    assert compared == policy.Compare(3, 0.05 / 2 / 12)
     imitation = CandidateFacts(4, Rung.IMITATION, CandidateState.PROPOSED)
     done = [*refused, prompt(3, CandidateState.REFUSED), imitation, skipped(5, Rung.MODEL)]
     assert policy.next_move(situation(*done)) == policy.Train(4, 0.0125)
@@ -115,7 +115,7 @@ def test_imitation_gives_grpo_differing_groups() -> None:
 
 
 def test_it_waits_for_prompts_only_while_their_time_lasts() -> None:
-    assert policy.next_move(situation(proposals_open=True)) == policy.Wait()
+    assert policy.next_move(situation(proposals_open=True)) == policy.WaitForPrompts()
     assert policy.next_move(situation(prompt(1), proposals_open=True)) == policy.Screen(1, 32)
     assert isinstance(policy.next_move(situation()), policy.Skip)
 
