@@ -52,7 +52,8 @@ class ImprovementJobs:
         """Let the champion and a candidate do training tasks."""
         most = max(1, record.improvement.request["validation"] // 2)
         rows = [record.champion, candidate]
-        await self._evaluate(record, rows, save, limits, split="train", scenarios=min(tasks, most))
+        earlier = next((row.screening_id for row in reversed(record.candidates) if row.screening_id), None)
+        await self._evaluate(record, rows, save, limits, recorded=earlier, split="train", scenarios=min(tasks, most))
 
     async def compare(
         self, record: ImprovementRecord, candidate: Candidate, error: float, save: Save, limits: Mapping[str, Json]
@@ -63,7 +64,11 @@ class ImprovementJobs:
         gate = Gate(error=error, exact=rule.exact, look_every=max(rule.look_every, at_once), whole=True)
         tasks = {"split": "validation", "scenarios": request["validation"]}
         await self._evaluate(
-            record, [record.champion, candidate], save, limits, kind=GateEvaluation, fields={"gate": gate}, **tasks
+            *(record, [record.champion, candidate], save, limits),
+            kind=GateEvaluation,
+            fields={"gate": gate},
+            recorded=record.champion.gate_id,
+            **tasks,
         )
 
     async def test(self, record: ImprovementRecord, save: Save, limits: Mapping[str, Json]) -> None:
@@ -79,8 +84,10 @@ class ImprovementJobs:
         limits: Mapping[str, Json],
         kind: type[Comparison] = Comparison,
         fields: Mapping[str, Any] | None = None,
+        recorded: str | None = None,
         **changes: Any,
     ) -> None:
+        """Start an evaluation. The champion's rollouts of `recorded`, an earlier one, serve again where they hold."""
         improvement = record.improvement
         request = ImprovementRequest.model_validate(improvement.request)
         held_out = changes["split"] != "train"
@@ -101,7 +108,15 @@ class ImprovementJobs:
         async def also(tx: AsyncSession, started: StartedEvaluation) -> None:
             await save(tx, started.job.id)
 
-        await self.evaluations.start(str(ULID()), evaluation, caller_of(improvement), also, kind, **(fields or {}))
+        await self.evaluations.start(
+            str(ULID()),
+            evaluation,
+            caller_of(improvement),
+            also,
+            kind,
+            recorded={} if recorded is None else {0: recorded},
+            **(fields or {}),
+        )
 
     async def train(
         self,

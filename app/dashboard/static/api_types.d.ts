@@ -1671,6 +1671,7 @@ export interface TrajectoryBrief {
   "id": string;
   "run_id": string | null;
   "evaluation_id": string | null;
+  "copied_from": string | null;
   "kind": "train" | "evaluation" | "showcase" | "ask" | "what_if";
   "iteration": number | null;
   "split": "train" | "validation" | "test";
@@ -1701,6 +1702,7 @@ export interface TrajectoryOut {
   "id": string;
   "run_id": string | null;
   "evaluation_id": string | null;
+  "copied_from": string | null;
   "kind": "train" | "evaluation" | "showcase" | "ask" | "what_if";
   "iteration": number | null;
   "split": "train" | "validation" | "test";
