@@ -238,7 +238,7 @@ class ComparedCheckpoint:
         return cls(iteration, outcomes.step, accepted, evidence, figures)
 
 
-def accepted_of(compared: Sequence[Checkpoint], target: float | None) -> Checkpoint | None:
+def accepted_of(compared: Sequence[ComparedCheckpoint], target: float | None) -> ComparedCheckpoint | None:
     """Return the first accepted checkpoint that reaches the target, else the newest accepted one; None if there is
     none. After the first one, how many more a run makes before it is cancelled is a matter of chance."""
     accepted = [checkpoint for checkpoint in compared if checkpoint.accepted]

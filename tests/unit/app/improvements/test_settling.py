@@ -1,10 +1,10 @@
 """Which checkpoint of a run a candidate is."""
 
-from learnloop_service.app.improvements.settling import Checkpoint, accepted_of
+from learnloop_service.app.improvements.settling import ComparedCheckpoint, accepted_of
 
 
-def checkpoint(iteration: int, success: float, *, accepted: bool = True) -> Checkpoint:
-    return Checkpoint(iteration, iteration, accepted, {}, {"success": {"mean": success}})
+def checkpoint(iteration: int, success: float, *, accepted: bool = True) -> ComparedCheckpoint:
+    return ComparedCheckpoint(iteration, iteration, accepted, {}, {"success": {"mean": success}})
 
 
 def test_the_first_that_reaches_the_target_counts_however_many_follow_it() -> None:
