@@ -87,7 +87,7 @@ class ImprovementJobs:
         recorded: str | None = None,
         **changes: Any,
     ) -> None:
-        """Start an evaluation. `recorded` is an earlier one whose rollouts of the champion serve again, if they hold."""
+        """Start an evaluation. The champion's rollouts of `recorded`, an earlier one, serve again where they hold."""
         improvement = record.improvement
         request = ImprovementRequest.model_validate(improvement.request)
         held_out = changes["split"] != "train"

@@ -71,7 +71,7 @@ class ImprovementStarter:
         }
         facts = {
             "oracle": oracle and min(oracle, MOST_DEMONSTRATIONS if base.is_sized else _TINY_DEMONSTRATIONS),
-            "trainable": is_on_engine(plan.backend) or as_it_is.model == plan.model.base_model,
+            "trainable": as_it_is.kind == "trained" and is_on_engine(plan.backend),
             "iterations_after_imitation": _iterations_after_imitation(base),
         }
         status = ImprovementStatus.RUNNING
@@ -88,7 +88,10 @@ class ImprovementStarter:
         """Return the evaluation of the agent as it is, with all names pinned. Raises InvalidRequest."""
         # Without a prompt that is named, it is that of the run that trained the model.
         prompt: dict[str, Any] = {} if request.prompt is None and request.from_ else {"prompt": request.prompt}
-        model = ModelToEvaluate(model=request.from_ or request.model.base_model, label="as it is", **prompt)
+        named = {"prompted": request.from_} if self._is_listed(request.from_) else {"model": request.from_}
+        if request.from_ is None:
+            named = {"model": request.model.base_model}
+        model = ModelToEvaluate(label="as it is", **named, **prompt)
         measured = EvaluationRequest(
             models=[model],
             environment=request.environment,
@@ -126,6 +129,10 @@ class ImprovementStarter:
             prompt = await read_stored(self.service.database, project, reference)
             assert prompt is not None  # it is named
             await asyncio.to_thread(tasks.checked, prompt, ("body", "prompts", index))
+
+    def _is_listed(self, name: str | None) -> bool:
+        """Return whether the operator's list has a model of that name."""
+        return name is not None and name in ListedModels(self.service.settings).names
 
     def _check_models(self, request: ImprovementRequest) -> None:
         """Raise InvalidRequest for a model that is not listed."""
@@ -244,4 +251,5 @@ def _candidate(
         author=caller.actor,
         prompt=None if prompt is None else prompt.model_dump(),
         model=model.model,
+        listed=model.kind == "prompted",
     )

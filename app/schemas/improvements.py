@@ -47,7 +47,7 @@ class ImprovementRequest(RequestBody):
                 {
                     "environment": {"name": "email_search"},
                     "target": 0.9,
-                    "prompts": ["careful", "short@2"],
+                    "wait_minutes": 30,
                     "budget": {"max_minutes": 30},
                 }
             ]
@@ -64,8 +64,8 @@ class ImprovementRequest(RequestBody):
     """The model to train, as in a learn-loop. Its `base_model` is what the agent is as it is, unless `from` names
     another one."""
     from_: Annotated[str, Field(min_length=1, max_length=300)] | None = Field(default=None, alias="from")
-    """What the agent is as it is: a promoted name, `PROJECT/NAME@STEP`, a run's id or a base model. Default:
-    `model.base_model`."""
+    """What the agent is as it is: a promoted name, `PROJECT/NAME@STEP`, a run's id, a base model, or a model of the
+    operator's list, which is not trained. Default: `model.base_model`."""
     prompt: PromptName | None = None
     """The prompt that the agent has as it is. Default: that of the run that trained `from`, or the environment's texts.
     """

@@ -52,9 +52,7 @@ async def test_an_improvement_says_what_it_tried_and_why_it_ended(
         await expect(best).to_contain_text("8 won, 0 lost of 8")
         await expect(best).to_contain_text("error at most 1.25%")
         await expect(best).to_contain_text("400K tokens")
-        assert await best.locator(".evidence-bar .won").evaluate(
-            "bar => bar.clientWidth === bar.parentElement.clientWidth"
-        )
+        assert await best.locator(".fill.good").evaluate("bar => bar.clientWidth === bar.parentElement.clientWidth")
         await expect(page.get_by_role("heading", name="system new")).to_be_visible()
         await page.get_by_label("Of candidate").select_option("1 prompt")
         await expect(visit.text("{original} Be brief.")).to_be_visible()

@@ -23,7 +23,8 @@ LIVE = ("running", "paused")
 @asynccontextmanager
 async def _service(data_dir: Path, database_url: str) -> AsyncIterator[httpx.AsyncClient]:
     async with scripted_chat(right_when_hinted) as chat:
-        settings = settings_for(data_dir, database_url, engine_url=chat.url.removesuffix("/v1"))
+        listed = [{"model": "openai/desk", "base_url": chat.url, "key": "k"}]
+        settings = settings_for(data_dir, database_url, engine_url=chat.url.removesuffix("/v1"), models=listed)
         async with served(settings, learn_loop, ScriptedBackend(chat.url)) as client:  # type: ignore[arg-type]
             yield client
 
@@ -64,6 +65,18 @@ async def test_a_better_prompt_is_accepted_and_reaches_the_target(data_dir: Path
         assert (hinted["success"]["mean"], hinted["test"]["mean"]) == (1, 1)
         assert hinted["prompt"]["name"] == "hinted"
         assert "a prompt alone reached 100%" in improvement["sentence"].lower()
+
+
+async def test_an_agent_behind_an_api_gets_better_by_its_prompt(data_dir: Path, database_url: str) -> None:
+    async with _service(data_dir, database_url) as client:
+        await store(client, HINTED)
+        request = {"from": "openai/desk", "prompts": ["hinted"], "rungs": ["prompt", "grpo"]}
+        improvement = await _ended(client, await _started(client, **request))
+        assert (improvement["status"], improvement["champion"]) == ("reached", 1)
+        assert {candidate["model"] for candidate in improvement["tried"]} == {"openai/desk"}
+        untrained = await _ended(client, await _started(client, **request | {"prompts": [], "target": None}))
+        assert _states(untrained)[-1] == ("grpo", "skipped")
+        assert "cannot be trained" in untrained["tried"][-1]["reason"]
 
 
 async def test_test_tasks_are_done_once_and_at_the_end(data_dir: Path, database_url: str) -> None:

@@ -160,7 +160,8 @@ function Continue({ act }) {
       ${(/** @type {() => void} */ close) => html`<label class="field"><span>Success to reach, in percent</span>
         <input inputmode="decimal" value=${target} placeholder="as before"
           onInput=${(/** @type {any} */ event) => setTarget(event.target.value)} /></label>
-        <div class="actions"><${Action} label="Continue it" kind="primary" act=${act("continue", body)} />
+        <div class="actions"><${Action} label="Continue it" kind="primary"
+          act=${async () => (await act("continue", body)(), close())} />
           <button onClick=${close}>Close</button></div>`}<//>`
     }`;
 }
@@ -188,18 +189,18 @@ const candidateColumns = (champion) => [
     title: "Candidate",
     isHead: true,
     cell: (/** @type {Candidate} */ each) =>
-      html`${each.number} ${rungOf(each.rung)} ${each.prompt && html`<${PromptLink} prompt=${each.prompt} />`}
+      html`${each.number} ${rungOf(each.rung)} ${each.prompt && html`<${PromptLink} prompt=${each.prompt} />`}${" "}
         ${each.number === champion && html`<span class="tag">best</span>`}
-        <span class="muted small">by ${label(each.author, 60)}${each.why && `: ${label(each.why, 200)}`}</span>`,
+        <br /><span class="muted small">by ${label(each.author, 60)}${each.why && `: ${label(each.why, 200)}`}</span>`,
   },
   {
     title: "State",
     by: "state",
     cell: (/** @type {Candidate} */ each) =>
-      html`<${Status} status=${inWords(each.state)} />
-        ${each.reason && html`<br /><${Text} class="muted small" value=${each.reason} limit=${200} />`}
-        ${each.only_by_person && html`<br /><span class="muted small">quotes training tasks: read it first</span>`}
-        <br />${jobsOf(each)}`,
+      html`${each.rung !== "as_it_is" && html`<${Status} status=${inWords(each.state)} />`}
+        ${each.reason && html`<${Text} class="muted small" value=${each.reason} limit=${200} />`}
+        ${each.only_by_person && html`<span class="muted small">quotes training tasks: read it first</span>`}
+        ${jobsOf(each)}`,
   },
   {
     title: "Success",
@@ -237,16 +238,17 @@ const jobsOf = ({ run_id: run, screening_id: screening, gate_id: gate }) =>
     ["run", "runs", run],
   ]
     .filter(([, , id]) => id)
-    .map(([title, place, id]) => html`<a href=${href([String(place), String(id)])}>${title}</a> `);
+    .map(([title, place, id]) => html`<div><a href=${href([String(place), String(id)])}>${title}</a></div>`);
 
 /** A comparison with the champion as a bar. @param {{evidence: EvidenceOut | null, where?: string}} props */
 function Evidence({ evidence, where = "" }) {
   if (!evidence) return null;
   const { won, lost, tasks } = evidence;
-  const width = (/** @type {number} */ count) => ({ width: `${(100 * count) / Math.max(1, tasks)}%` });
-  return html`<span class="evidence-bar" aria-hidden="true"><span class="won" style=${width(won)}></span>
-      <span class="lost" style=${width(lost)}></span></span>
-    ${won} won, ${lost} lost <span class="muted">of ${tasks} ${where}</span>`;
+  const at = (/** @type {number} */ count) => `${(100 * count) / Math.max(1, tasks)}%`;
+  return html`<span class="share"><span class="track" aria-hidden="true">
+      <span class="fill good" style=${{ width: at(won) }}></span>
+      <span class="fill bad" style=${{ width: at(lost), left: at(tasks - lost) }}></span></span>
+    <span>${won} won, ${lost} lost <span class="muted">of ${tasks} ${where}</span></span></span>`;
 }
 
 /** @param {{minutes: number, usd: number | null}} price */
@@ -268,8 +270,8 @@ const _FORECAST = [
     cell: (/** @type {Forecast} */ each) => ranged(each.minutes, (value) => duration(60 * value)),
   },
   { title: "Dollars", cell: (/** @type {Forecast} */ each) => (each.usd ? ranged(each.usd, dollars) : NONE) },
-  { title: "What others reached", cell: (/** @type {Forecast} */ each) => label(each.gain ?? "unknown", 100) },
-  { title: "Judged by", cell: (/** @type {Forecast} */ each) => label(each.source, 200) },
+  { title: "Others reached", cell: (/** @type {Forecast} */ each) => label(each.gain ?? "unknown", 100) },
+  { title: "Source", cell: (/** @type {Forecast} */ each) => label(each.source, 200) },
 ];
 
 /**
