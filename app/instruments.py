@@ -106,6 +106,12 @@ GROUPS = Counter(
     ("result",),
     registry=REGISTRY,
 )
+PROMPT_REPLIES = Counter(
+    "learnloop_prompt_replies_total",
+    "Replies of models with a prompt: applied in the request, not-used, or what it replaces was not-found.",
+    ("delivery",),
+    registry=REGISTRY,
+)
 DIAGNOSES = Counter(
     "learnloop_diagnoses_total",
     "Causes named why a run does not learn.",

@@ -17,7 +17,9 @@ from learnloop_service.app.auth.keys import hash_of
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.newest_first import newest_first
 from learnloop_service.app.db.tables import AgentSession, AgentSessionKey, ApiKey
+from learnloop_service.app.db.tables.base import prompt_columns
 from learnloop_service.app.domain.agent_session_state import AgentSessionState
+from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.errors import Conflict, InvalidRequest, NotFound, TooManyRequests
 from learnloop_service.app.releases.exposures import record_in
 from learnloop_service.app.releases.split import Exposure
@@ -64,6 +66,8 @@ class PinnedModel:
     backend: str
     run_id: str | None
     """Run that trains the model; None if only the engine knows it."""
+    prompt: PromptReference | None = None
+    """What the agent is to bring to it; None for texts of its own."""
     exposure: Exposure | None = None
     """What the session meets of a release; None without one."""
 
@@ -164,6 +168,7 @@ class AgentSessions:
             "step": spec.model.step,
             "backend": spec.model.backend,
             "model_run_id": spec.model.run_id,
+            **prompt_columns(spec.model.prompt),
             "seed": secrets.randbits(_SEED_BITS) if spec.seed is None else spec.seed,
             "sampling": spec.sampling
             and {"temperature": spec.sampling.temperature, "max_tokens": spec.sampling.max_tokens},

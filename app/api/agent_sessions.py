@@ -21,11 +21,15 @@ from learnloop_service.app.api.pages import ById, ByNumber
 from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.api.session_models import CurrentGateway, SessionId
 from learnloop_service.app.api.users import CurrentUsers
+from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import AgentSession
 from learnloop_service.app.domain.agent_session_state import AgentSessionState
+from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.feedback.session_opinions import opinions_of
 from learnloop_service.app.gateway.pinning import pinned
 from learnloop_service.app.releases.split import Requester
+from learnloop_service.app.runs.documents import UnknownDocument
+from learnloop_service.app.runs.stored_prompts import read_stored
 from learnloop_service.app.schemas.agent_sessions import (
     AgentSessionAccess,
     AgentSessionCallOut,
@@ -34,8 +38,10 @@ from learnloop_service.app.schemas.agent_sessions import (
     AgentSessionOutcome,
     AgentSessionRequest,
     OutcomeRequest,
+    SessionPrompt,
 )
 from learnloop_service.app.schemas.base import Page
+from learnloop_service.app.schemas.prompts import PromptUsed
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.rollout.agents.sessions import SessionLimits, SessionOutcome
 
@@ -87,7 +93,8 @@ async def open_agent_session(
         may_train=project in settings.train_on_projects if request.train is None else request.train,
         opener_sha256=caller.key_sha256,
     )
-    return _access(service_url, await store.open(spec, settings.max_open_sessions))
+    prompt = await _prompt(models.database, model.prompt)
+    return _access(service_url, await store.open(spec, settings.max_open_sessions), prompt)
 
 
 @router.get("")
@@ -124,14 +131,15 @@ async def list_agent_session_calls(
 
 @router.post("/{id}/restart")
 async def restart_agent_session(
-    service_url: ServiceUrl, store: Store, caller: CurrentCaller, id: SessionId
+    service_url: ServiceUrl, store: Store, database: CurrentDatabase, caller: CurrentCaller, id: SessionId
 ) -> AgentSessionAccess:
     """Begin the next attempt of a session, with a new key: for an agent that died.
 
     Requests that an earlier attempt made get the recorded answers, so the agent continues at the turn where it died.
     Keys of earlier attempts are refused.
     """
-    return _access(service_url, await store.restart(caller, id))
+    opened = await store.restart(caller, id)
+    return _access(service_url, opened, await _prompt(database, opened.row.prompt))
 
 
 @router.post("/{id}/outcome")
@@ -156,7 +164,18 @@ def _project_of(model: str) -> str | None:
         return None
 
 
-def _access(service_url: str, opened: OpenedSession) -> AgentSessionAccess:
+async def _prompt(database: Database, reference: PromptReference | None) -> SessionPrompt | None:
+    """Return the prompt of a session with its texts; None also for one that was deleted with its run."""
+    if reference is None:
+        return None
+    try:
+        prompt = await read_stored(database, None, reference)
+    except UnknownDocument:
+        return None
+    return None if prompt is None else SessionPrompt(**reference.model_dump(), parts=dict(prompt.parts))
+
+
+def _access(service_url: str, opened: OpenedSession, prompt: SessionPrompt | None) -> AgentSessionAccess:
     row = opened.row
     assert opened.key is not None
     return AgentSessionAccess(
@@ -165,6 +184,7 @@ def _access(service_url: str, opened: OpenedSession) -> AgentSessionAccess:
         api_key=opened.key,
         attempt=row.attempt,
         expires_at=row.expires_at,
+        prompt=prompt,
     )
 
 
@@ -179,6 +199,7 @@ def _session(row: AgentSession, opinions: AgentSessionOpinions | None) -> AgentS
         status=AgentSessionState(row.state),
         model=row.asked_model,
         checkpoint=row.model,
+        prompt=PromptUsed.of_reference(row.prompt),
         reward=None if outcome is None else outcome.reward,
         outcome=None if outcome is None else AgentSessionOutcome.of(outcome),
         feedback=opinions,

@@ -26,9 +26,11 @@ from learnloop_service.app.model_registry.promotions import Promotions
 from learnloop_service.app.model_registry.pushes.destination import destination
 from learnloop_service.app.model_registry.pushes.push import PushDestination
 from learnloop_service.app.operations.end_release import after_overtaken
+from learnloop_service.app.operations.promoted_prompt import promoted_prompt, untried
 from learnloop_service.app.operations.start.challenge import Challenge, challenge
 from learnloop_service.app.schemas.base import Name, RequestPart, ResponseModel
 from learnloop_service.app.schemas.evaluations import EvaluationAccepted
+from learnloop_service.app.schemas.prompts import PromptChoice
 from learnloop_service.app.schemas.run_request import EnvironmentChoice, JudgeChoice
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.statistics.sequential import Rule
@@ -97,17 +99,25 @@ class ModelWhole(ResponseModel):
     """Its checkpoints, ordered by step."""
 
 
-class PromoteRequest(RequestPart):
+class PromoteRequest(PromptChoice):
     """Which checkpoint to promote, and to which name. With `if_better_than` a trial decides whether it is promoted."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"step": 12, "as": "live"}, {"step": 12, "if_better_than": "live"}]}
+        json_schema_extra={
+            "examples": [
+                {"step": 12, "as": "live"},
+                {"step": 12, "if_better_than": "live"},
+                {"step": 0, "as": "live", "prompt": "careful@2", "base_model": "learnloop/tiny"},
+            ]
+        }
     )
 
     step: Step
     """Step of the checkpoint."""
     name: Name | None = Field(default=None, alias="as")
     """The name to promote it to, in the project of the model. Default, with `if_better_than`: that name."""
+    base_model: str | None = Field(default=None, min_length=1, max_length=300)
+    """With step 0: the base model that is promoted. The model in the path is made from it, unless it exists."""
     if_better_than: Name | None = None
     """A promoted name of the project. Both checkpoints attempt the same held-out scenarios, until the test says that
     this one is better, or not by `margin`."""
@@ -133,7 +143,17 @@ class PromoteRequest(RequestPart):
     def _is_whole(self) -> Self:
         if self.name is None and self.if_better_than is None:
             raise ValueError("give as, or if_better_than")
-        of_trials = self.model_fields_set - {"step", "name", "if_better_than", "end_release"}
+        if self.base_model is not None and self.step != 0:
+            raise ValueError("a base model is promoted as step 0")
+        of_trials = self.model_fields_set & {
+            "alpha",
+            "margin",
+            "look_every",
+            "scenarios",
+            "seed",
+            "environment",
+            "judge",
+        }
         if self.if_better_than is None and of_trials:
             raise ValueError(f"{', '.join(sorted(of_trials))} can only be given with if_better_than")
         return self
@@ -242,19 +262,22 @@ async def promote_model(
 ) -> PromotionOut | JSONResponse:
     """Promote a checkpoint to a name, which requests can use as a model.
 
-    With `if_better_than` the response is 202 and an evaluation, which promotes the checkpoint if it wins. To roll
-    back, promote the older checkpoint again. A name with a live release is refused with 409, unless `end_release` ends
-    the release.
+    The name then means the checkpoint and its prompt, if it has one. With `if_better_than` the response is 202 and an
+    evaluation, which promotes both if they win. To roll back, promote the older checkpoint again. A name with a live
+    release is refused with 409, unless `end_release` ends the release.
     """
+    if request.base_model is not None:
+        await checkpoints.create(request.base_model, evaluations.models.base_models)
+    name = request.name or str(request.if_better_than)
+    prompt = await promoted_prompt(checkpoints, service.settings.data_dir, name, request.step, request)
     if request.if_better_than is None:
-        promoted, ended = await checkpoints.promote(
-            str(request.name), request.step, caller, end_release=request.end_release
-        )
+        promoted, ended = await checkpoints.promote(name, request.step, prompt, caller, end_release=request.end_release)
         await after_overtaken(service, ended, caller.actor)
-        return promotion_out(promoted)
-    name = request.name or request.if_better_than
+        is_chosen = "prompt" in request.model_fields_set
+        return promotion_out(promoted, warnings=await untried(checkpoints, promoted) if is_chosen else ())
     terms = Challenge(
         request.step,
+        prompt,
         name,
         request.if_better_than,
         Rule(request.alpha, request.margin, request.look_every),

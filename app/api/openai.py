@@ -26,6 +26,7 @@ from learnloop_service.app.gateway.chat import ChatAsked
 from learnloop_service.app.gateway.forms import GatewayRequest, begun
 from learnloop_service.app.gateway.gateway import SessionGateway
 from learnloop_service.app.gateway.observed import ObservedExchange, observed_response
+from learnloop_service.app.gateway.prompts import with_prompt
 from learnloop_service.app.gateway.unrecorded import UnrecordedExchange
 from learnloop_service.app.model_registry.listing import listed, one
 from learnloop_service.app.model_registry.resolver import ModelResolver, ResolvedModel
@@ -67,14 +68,20 @@ async def chat_completions(
     model = await models.resolve(caller, _model_of(body), users.of_openai(body))
     if model.exposure is not None:
         return await _observed(models, model, model.exposure, gateway, request, ChatAsked(body))
-    return await proxy.chat(request, await models.endpoint(model), body)
+    body, delivery = await gateway.prompts.put_in(model, body)
+    return with_prompt(await proxy.chat(request, await models.endpoint(model), body), model, delivery)
 
 
 @asked_by_agents(
     router, "/responses", response_in_session, responses=RESPONSE, openapi_extra=described_body(ResponseRequest)
 )
 async def create_response(
-    models: CurrentModels, caller: CurrentCaller, proxy: CurrentProxy, users: CurrentUsers, request: Request
+    models: CurrentModels,
+    caller: CurrentCaller,
+    proxy: CurrentProxy,
+    gateway: CurrentGateway,
+    users: CurrentUsers,
+    request: Request,
 ) -> Response:
     """Create a response with a model of the engine, streamed or not. It is one turn of the model.
 
@@ -86,6 +93,7 @@ async def create_response(
         raise BadBody(
             ("body", "model"), f"{model.name} is on the backend {model.backend!r}, which only has chat completions."
         )
+    body, delivery = await gateway.prompts.put_in_response(model, body)
     # Identifies who can continue a response. Callers for all projects share a value that no project's key has.
     whose = {"openai-project": caller.project or ""}
 
@@ -95,8 +103,9 @@ async def create_response(
         return await proxy.forward(request, endpoint, "/responses", headers=whose, json=content)
 
     if model.exposure is None:
-        return await forwarded()
-    return _of_release(await observed_response(models.database, model.exposure, forwarded), model.exposure)
+        return with_prompt(await forwarded(), model, delivery)
+    reply = _of_release(await observed_response(models.database, model.exposure, forwarded), model.exposure)
+    return with_prompt(reply, model, delivery)
 
 
 @asked_by_agents(
@@ -114,8 +123,9 @@ async def create_message(
     model = await models.resolve(caller, _model_of(body), users.of_anthropic(body))
     if model.exposure is not None:
         return await _observed(models, model, model.exposure, gateway, request, gateway_request)
-    exchange = UnrecordedExchange(gateway.upstream, await models.endpoint(model), gateway_request.chat_body)
-    return await begun(exchange, request, gateway_request)
+    chat_body, delivery = await gateway.prompts.put_in(model, gateway_request.chat_body)
+    exchange = UnrecordedExchange(gateway.upstream, await models.endpoint(model), chat_body)
+    return with_prompt(await begun(exchange, request, gateway_request), model, delivery)
 
 
 @router.post(
@@ -173,10 +183,10 @@ async def _observed(
     """Reply to a request that a release counts."""
     async with failure_recorded(models.database, exposure):
         endpoint = await models.endpoint(model)
-    exchange = UnrecordedExchange(gateway.upstream, endpoint, gateway_request.chat_body)
-    return _of_release(
-        await begun(ObservedExchange(exchange, models.database, exposure), request, gateway_request), exposure
-    )
+    chat_body, delivery = await gateway.prompts.put_in(model, gateway_request.chat_body)
+    exchange = UnrecordedExchange(gateway.upstream, endpoint, chat_body)
+    reply = await begun(ObservedExchange(exchange, models.database, exposure), request, gateway_request)
+    return with_prompt(_of_release(reply, exposure), model, delivery)
 
 
 def _of_release(reply: Response, exposure: Exposure) -> Response:

@@ -21,6 +21,7 @@ from learnloop_service.app.operations.check_promotion import check
 from learnloop_service.app.operations.end_release import after_overtaken
 from learnloop_service.app.releases.store import ReleaseStore
 from learnloop_service.app.schemas.base import Page, ResponseModel
+from learnloop_service.app.schemas.prompts import PromptUsed
 from learnloop_service.app.schemas.releases import ReleaseBrief
 from learnloop_service.app.schemas.trajectories import TrajectoryBrief
 from learnloop_service.environment.json_type import Json
@@ -35,7 +36,7 @@ SINGLE_PAGE = "Always null: the list has a single page."
 
 
 class PromotionOut(ResponseModel):
-    """A name and the checkpoint that it is promoted to."""
+    """A name, and the checkpoint and the prompt that it means."""
 
     name: str
     """The promoted name, as requests use it: `PROJECT/NAME`."""
@@ -43,6 +44,10 @@ class PromotionOut(ResponseModel):
     """Name of the model that the checkpoint belongs to, as `PROJECT/NAME`."""
     step: int
     """Step of the checkpoint."""
+    prompt: PromptUsed | None
+    """The prompt that it is promoted with; null for the environment's own texts."""
+    prompt_missed_at: datetime | None
+    """When a request to `/v1` or in a session last came without that prompt; null if none did."""
     backend: str
     """Name of the backend that has it."""
     actor: str
@@ -55,6 +60,8 @@ class PromotionOut(ResponseModel):
     """When the name was taken away from it; null if it has the name, or another checkpoint took it over."""
     release: ReleaseBrief | None = None
     """The live release of the name, on its current checkpoint; null if there is none."""
+    warnings: list[str] = Field(default_factory=list)
+    """What whoever promoted it should know; only in the response to that request."""
 
 
 class PromotionsOut(ResponseModel):
@@ -167,14 +174,16 @@ async def withdraw_promotion(
     return promotion_out(withdrawn)
 
 
-def promotion_out(row: Promotion, release: ReleaseBrief | None = None) -> PromotionOut:
+def promotion_out(row: Promotion, release: ReleaseBrief | None = None, warnings: Sequence[str] = ()) -> PromotionOut:
     """Return a promotion as responses show it."""
-    plain = ("step", "backend", "actor", "evidence", "created_at", "withdrawn_at")
+    plain = ("step", "prompt_missed_at", "backend", "actor", "evidence", "created_at", "withdrawn_at")
     same: dict[str, Any] = {name: getattr(row, name) for name in plain}
     return PromotionOut(
         name=str(ModelName(row.project, row.name)),
         model=str(ModelName(row.project, row.model_name)),
+        prompt=PromptUsed.of_reference(row.prompt),
         release=release,
+        warnings=list(warnings),
         **same,
     )
 

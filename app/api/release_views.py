@@ -13,6 +13,7 @@ from learnloop_service.app.releases.decision import GuardrailEvidence, weigh
 from learnloop_service.app.releases.evidence import ReleaseEvidence
 from learnloop_service.app.releases.forecast import forecast
 from learnloop_service.app.releases.store import ArmFigures, WholeRelease
+from learnloop_service.app.schemas.prompts import PromptUsed
 from learnloop_service.app.schemas.releases import (
     ArmOut,
     ForecastOut,
@@ -69,7 +70,9 @@ def _brief(row: Release, stable: Promotion) -> dict[str, Any]:
         "reason": reason,
         "summary": words.summary(state, reason),
         "candidate": str(ModelName(row.project, row.model_name, row.step)),
+        "candidate_prompt": PromptUsed.of_reference(row.prompt),
         "stable": str(ModelName(stable.project, stable.model_name, stable.step)),
+        "stable_prompt": PromptUsed.of_reference(stable.prompt),
         "share": row.share if state in SPLITTING else 0.0,
         "stages": len(row.rules["ramp"]),
         **{name: getattr(row, name) for name in same},
@@ -78,18 +81,15 @@ def _brief(row: Release, stable: Promotion) -> dict[str, Any]:
 
 def _arms(whole: WholeRelease) -> list[ArmOut]:
     row, stable = whole.row, whole.stable
-    places = {
-        Arm.CANDIDATE: (row.model_name, row.step, row.backend),
-        Arm.STABLE: (stable.model_name, stable.step, stable.backend),
-    }
     arms = []
-    for arm, (model, step, backend) in places.items():
+    for arm, served in ((Arm.CANDIDATE, row), (Arm.STABLE, stable)):
         figures, origin = whole.arms.get(arm, ArmFigures()), whole.made[arm]
         arms.append(
             ArmOut(
                 arm=arm,
-                checkpoint=str(ModelName(row.project, model, step)),
-                backend=backend,
+                checkpoint=str(ModelName(row.project, served.model_name, served.step)),
+                prompt=PromptUsed.of_reference(served.prompt),
+                backend=served.backend,
                 run_id=None if origin is None else origin.run_id,
                 iteration=None if origin is None else origin.iteration,
                 success=None if origin is None else origin.success,

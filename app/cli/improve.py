@@ -10,6 +10,7 @@ import typer
 from learnloop.operations import segment
 from learnloop_service.app.cli import prompts as stored_prompts
 from learnloop_service.app.cli.client import HERE, Service, ServiceAt
+from learnloop_service.app.cli.material_files import read_proposal, write_material
 from learnloop_service.app.cli.options import AsJson, DataDir, config_file, own_url, setting
 from learnloop_service.app.cli.run_request import overlay, parse_settings, read_run_file
 from learnloop_service.app.cli.service_process import service_at
@@ -131,6 +132,41 @@ def continue_(
     body = overlay({}, {"target": target, "budget.max_usd": max_usd, "budget.max_minutes": max_minutes})
     accepted = service.call("POST", f"{_path(service, id)}/continue", json=body)
     _finish(watch(service, accepted["id"], quiet=as_json), as_json)
+
+
+@app.command()
+def material(
+    id: ImprovementId,
+    out: Annotated[Path | None, typer.Option(help="New folder for the files. \\[default: print JSON]")] = None,
+    service: ServiceAt = HERE,
+) -> None:
+    """Get what is needed to propose a prompt: the texts, and how training tasks fail. With --out, as files to edit."""
+    document = service.call("GET", f"{_path(service, id)}/material")
+    if out is None:
+        print_json(document)
+        return
+    write_material(document, _id(service, id), out)
+    say(f"{out / 'README.md'} says what to do. Then: learnloop improve propose {_id(service, id)} {out}")
+
+
+@app.command()
+def propose(
+    id: ImprovementId,
+    path: Annotated[
+        Path, typer.Argument(exists=True, metavar="FILE|DIR", help="The edited material, or any prompt as a file.")
+    ],
+    why: Annotated[str, typer.Option(help="Why it should help, in a sentence.")] = "",
+    service: ServiceAt = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Propose a prompt to try."""
+    body = {"parts": read_proposal(path), "why": why}
+    proposal = service.call("POST", f"{_path(service, id)}/candidates", json=body)
+    quotes = (
+        " It quotes training tasks, so a person should read it before it is promoted." if proposal["quotes"] else ""
+    )
+    number, prompt = proposal["number"], proposal["prompt"]
+    print_result(proposal, as_json, f"{prompt['name']}@{prompt['version']} is candidate {number}.{quotes}")
 
 
 @app.command()

@@ -11,8 +11,18 @@ from learnloop.errors import why_unreachable
 from learnloop_service.app.cli.charts import percent
 from learnloop_service.app.cli.client import HERE, PATIENCE_S, Service, ServiceAt, ServiceRefused, ServiceUnreachable
 from learnloop_service.app.cli.evaluations import trial_decision, watch_evaluation
-from learnloop_service.app.cli.options import AsJson, EndRelease, named_model
-from learnloop_service.app.cli.terminal import Failure, print_json, print_list, print_result, results, say, table, whole
+from learnloop_service.app.cli.options import AsJson, EndRelease, PromptOption, named_model, prompt_field, served
+from learnloop_service.app.cli.terminal import (
+    Failure,
+    print_json,
+    print_list,
+    print_result,
+    print_warnings,
+    results,
+    say,
+    table,
+    whole,
+)
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted, signed
 from learnloop_service.training.protocol.model_name import ModelName
@@ -80,20 +90,32 @@ def promote(
             help="Only if a trial on held-out scenarios shows that it is better than what the name means.",
         ),
     ] = False,
+    prompt: PromptOption = None,
+    base: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Base model: it is promoted itself, as step 0 of a new model.")
+    ] = None,
     end_release: EndRelease = False,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Promote a checkpoint to a name in its project. To roll back, promote the older checkpoint again."""
+    """Promote a checkpoint, with its prompt, to a name in its project. To roll back, promote the older one again."""
     if step is None:
-        step = max((checkpoint["step"] for checkpoint in service.call("GET", _path(model))["checkpoints"]), default=0)
-    request = {"step": step, "if_better_than" if if_better else "as": to, "end_release": end_release}
+        whole_model = {"checkpoints": []} if base else service.call("GET", _path(model))
+        step = max((checkpoint["step"] for checkpoint in whole_model["checkpoints"]), default=0)
+    request = {
+        "step": step,
+        "if_better_than" if if_better else "as": to,
+        "end_release": end_release,
+        **prompt_field(prompt),
+        **({"base_model": base} if base else {}),
+    }
     reply = service.call("POST", f"{_path(model)}/promote", json=request)
     if if_better:
         decided = watch_evaluation(service, reply["evaluation_id"])
         print_json(decided) if as_json else _print_trial(decided, to)
         raise typer.Exit(0 if trial_decision(decided) == "promote" else 1)
-    print_result(reply, as_json, f"{reply['name']} is now {reply['model']}@{reply['step']}")
+    print_warnings(reply)
+    print_result(reply, as_json, f"{reply['name']} is now {served(_checkpoint(reply), reply['prompt'])}")
 
 
 def _print_trial(evaluation: Json, to: str) -> None:
@@ -121,7 +143,8 @@ def history(
     """Show all checkpoints that a name was promoted to, newest first."""
     promotions = service.call("GET", f"/promotions/{_model(name)}")["items"]
     lines = (
-        f"{promotion['created_at'][:19]}  {promotion['model']}@{promotion['step']}  by {promotion['actor']}"
+        f"{promotion['created_at'][:19]}  {served(_checkpoint(promotion), promotion['prompt'])}  "
+        f"by {promotion['actor']}"
         for promotion in promotions
     )
     print_result(promotions, as_json, *lines)
@@ -170,6 +193,10 @@ def delete(
     remaining = service.call("DELETE", f"{_path(model)}/checkpoints/{step}")
     steps = ", ".join(str(checkpoint["step"]) for checkpoint in remaining["checkpoints"])
     print_result(remaining, as_json, f"{model}@{step} is deleted; remaining steps: {steps}")
+
+
+def _checkpoint(promotion: Json) -> str:
+    return f"{promotion['model']}@{promotion['step']}"
 
 
 def _path(name: str) -> str:

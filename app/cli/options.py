@@ -8,6 +8,7 @@ import typer
 from learnloop.http_settings import URL_VARIABLE
 from learnloop_service.app.cli.terminal import Failure, failing_on, progress
 from learnloop_service.environment.installation import shipped
+from learnloop_service.environment.json_type import Json
 from learnloop_service.training.protocol.model_name import ModelName
 
 
@@ -47,6 +48,14 @@ def own_url(purpose: str) -> Any:
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print a single JSON document to stdout.")]
+PromptOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME[@VERSION]",
+        help="Stored prompt that the checkpoint is served with; - for the environment's own texts. \\[default: the one "
+        "that the name had with it last, else that of its run]",
+    ),
+]
 OfName = Annotated[str | None, typer.Option(help="Only versions of this name. \\[default: all]")]
 OnlyVersion = Annotated[int | None, typer.Option(min=1, help="Only this version. \\[default: all]")]
 EndRelease = Annotated[
@@ -68,3 +77,16 @@ DataDir = Annotated[
         help="Directory for models, inboxes and the database. \\[default: LEARNLOOP_DATA_DIR or .learnloop]",
     ),
 ]
+
+
+def prompt_field(prompt: str | None) -> dict[str, Json]:
+    """Return the field of a request that the option `--prompt` sets, if it was given."""
+    return {} if prompt is None else {"prompt": None if prompt == "-" else prompt}
+
+
+def served(checkpoint: str, prompt: Json) -> str:
+    """Return a checkpoint with its prompt (None: the environment's own texts) in words."""
+    if prompt is None:
+        return checkpoint
+    named = prompt["sha256"][:12] if prompt["name"] is None else f"{prompt['name']}@{prompt['version']}"
+    return f"{checkpoint} with {named}"

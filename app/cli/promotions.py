@@ -6,7 +6,7 @@ import typer
 from rich.table import Column, Table
 
 from learnloop_service.app.cli.client import HERE, Service, ServiceAt
-from learnloop_service.app.cli.options import AsJson, EndRelease, named_model
+from learnloop_service.app.cli.options import AsJson, EndRelease, named_model, served
 from learnloop_service.app.cli.terminal import confirm, folded, plain, print_json, print_list, print_result, results
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted, signed
@@ -76,7 +76,7 @@ def _path(name: str) -> str:
 
 
 def _checkpoint(promotion: Json) -> str:
-    return f"{promotion['model']}@{promotion['step']}"
+    return served(f"{promotion['model']}@{promotion['step']}", promotion["prompt"])
 
 
 def _evidence(promotion: Json) -> str:
@@ -93,8 +93,9 @@ def _evidence(promotion: Json) -> str:
 
 def _release(release: Json) -> str:
     """Return a live release in a line."""
+    candidate = served(release["candidate"], release["candidate_prompt"])
     share, stage = f"{100 * release['share']:.3g}%", f"stage {release['stage'] + 1} of {release['stages']}"
-    return f"{release['release_id']} is {release['state']}: {release['candidate']} has a share of {share}, {stage}"
+    return f"{release['release_id']} is {release['state']}: {candidate} has a share of {share}, {stage}"
 
 
 def _row(promotion: Json) -> tuple[str, ...]:
@@ -108,6 +109,8 @@ def _print(promotion: Json) -> None:
     table.add_row("name", promotion["name"])
     table.add_row("checkpoint", f"{_checkpoint(promotion)} on {promotion['backend']}")
     table.add_row("since", f"{promotion['created_at'][:19]}, promoted by {promotion['actor']}")
+    if (missed_at := promotion["prompt_missed_at"]) is not None:
+        table.add_row("prompt", f"a request came without it at {missed_at[:19]}: see the header Learnloop-Prompt")
     evidence = promotion["evidence"]
     if evidence is not None:
         trial = f", evaluation {evidence['evaluation_id']}" if "evaluation_id" in evidence else ""

@@ -10,7 +10,7 @@ from rich.table import Column
 from learnloop.operations import segment
 from learnloop_service.app.cli.charts import figure
 from learnloop_service.app.cli.client import HERE, Service, ServiceAt
-from learnloop_service.app.cli.options import AsJson, named_model, setting
+from learnloop_service.app.cli.options import AsJson, PromptOption, named_model, prompt_field, served, setting
 from learnloop_service.app.cli.run_names import run_option
 from learnloop_service.app.cli.run_request import overlay, parse_settings
 from learnloop_service.app.cli.terminal import (
@@ -50,6 +50,7 @@ def start(
         str | None, run_option("--run", "The candidate is this run's best checkpoint, in place of --model and --step.")
     ] = None,
     step: Annotated[int | None, typer.Option(help="The candidate's checkpoint. Default: the newest one.")] = None,
+    prompt: PromptOption = None,
     unit: Annotated[str | None, typer.Option(help="What is assigned to an arm: user (default) or session.")] = None,
     ramp: Annotated[
         list[float] | None, typer.Option(help="Share of a stage, at most 0.5. Repeat it for each stage.")
@@ -61,13 +62,15 @@ def start(
     service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Start a release: first a trial on held-out scenarios, then a share of the users."""
+    """Start a release: first a trial on held-out scenarios, then a share of the users. With --prompt alone, the
+    candidate is the name's checkpoint with that prompt."""
     if run is not None and (model is not None or step is not None):
         raise typer.BadParameter("names the checkpoint; omit --model and --step", param_hint="--run")
     candidate = {"model": model, "step": step} if run is None else _best_of(service.run(run))
     flags = {"unit": unit, "ramp": ramp or None, "max_days": max_days, "at_end": at_end}
     request = overlay({}, {**parse_settings(settings or ()), **candidate, **flags, "skip_trial": skip_trial or None})
-    accepted = service.call("POST", f"/promotions/{named_model(name)}/releases", json=request)
+    path = f"/promotions/{named_model(name)}/releases"
+    accepted = service.call("POST", path, json={**request, **prompt_field(prompt)})
     print_warnings(accepted)
     print_result(accepted, as_json, _title(accepted), accepted["summary"], accepted["forecast"]["note"])
 
@@ -187,13 +190,17 @@ def _move(service: Service, id: str, verb: str, as_json: bool, body: Json = None
 
 
 def _title(release: Json) -> str:
-    return f"release {release['release_id']} of {release['candidate']} for {release['name']}"
+    return f"release {release['release_id']} of {_candidate(release)} for {release['name']}"
+
+
+def _candidate(release: Json) -> str:
+    return served(release["candidate"], release["candidate_prompt"])
 
 
 def _row(release: Json) -> tuple[str, ...]:
     state = release["state"] if release["reason"] is None else f"{release['state']} ({release['reason']})"
     share, since = f"{release['share']:.3g}", release["created_at"][:10]
-    return release["release_id"], release["name"], release["candidate"], state, share, since
+    return release["release_id"], release["name"], _candidate(release), state, share, since
 
 
 def _print(release: Json) -> None:
@@ -210,7 +217,13 @@ def _print(release: Json) -> None:
 
 def _arm_row(arm: Json) -> tuple[str, ...]:
     counted = (str(arm[name]) for name in ("units", "open_windows", "closed_windows"))
-    return arm["arm"], arm["checkpoint"], *counted, figure(arm["mean_outcome"], 3), str(arm["late_events"])
+    return (
+        arm["arm"],
+        served(arm["checkpoint"], arm["prompt"]),
+        *counted,
+        figure(arm["mean_outcome"], 3),
+        str(arm["late_events"]),
+    )
 
 
 def _guardrail_row(rail: Json) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from learnloop_service.app.auth.caller import ANY_PROJECT
 from learnloop_service.app.datasets.rows import Kind
 from learnloop_service.app.datasets.store import DatasetStore
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.db.tables import DatasetVersion, Document, EvaluationJob, InboxPart, Run
+from learnloop_service.app.db.tables import DatasetVersion, Document, EvaluationJob, InboxPart, Promotion, Release, Run
 from learnloop_service.app.errors import Conflict, NotFound
 
 _OPEN = ("queued", "running", "paused", "failed")
@@ -32,7 +32,8 @@ Users = Mapping[str, dict[str, list[str]]]
 
 
 class InUse(Conflict):
-    """The data is still in use. `used_by` has the ids of runs and evaluations, and the names of sets of scenarios."""
+    """The data is still in use. `used_by` has the ids of runs, evaluations and releases, and the names of sets of
+    scenarios and of promotions."""
 
     title = "In use"
 
@@ -127,6 +128,19 @@ async def _users(tx: AsyncSession, kind: Kind, hashes: set[str], project: str = 
         if project != ANY_PROJECT:
             query = query.where(owner == project)
         users[name] = list((await tx.execute(query.order_by(table.id))).scalars())
+    return users | (await _served_with(tx, hashes, project) if kind == "prompt" else {})
+
+
+async def _served_with(tx: AsyncSession, hashes: set[str], project: str) -> dict[str, list[str]]:
+    """Return the names that were promoted with the prompts, and the releases of one: also past ones, so that going back
+    to an older promotion brings its prompt back."""
+    users: dict[str, list[str]] = {}
+    name = Promotion.project + "/" + Promotion.name
+    for kind, table, id in (("promotions", Promotion, name), ("releases", Release, Release.id)):
+        query = select(id).where(table.prompt_sha256.in_(hashes)).distinct().order_by(id)
+        if project != ANY_PROJECT:
+            query = query.where(table.project == project)
+        users[kind] = list((await tx.execute(query)).scalars())
     return users
 
 

@@ -25,6 +25,8 @@ class Contestant(Stored):
     """Project, name and base model, for a trained model that is not on the engine."""
     prompt: PromptReference | None = None
     """What it is prompted with; None for the environment's texts."""
+    recorded: str | None = None
+    """An earlier evaluation whose rollouts of the same model serve again where they hold; None for new rollouts."""
 
 
 class Trial(Stored):
@@ -39,6 +41,7 @@ class Trial(Stored):
     """The name's promotion when the trial begins. The model is promoted only if this has not changed."""
     model_name: str
     step: int
+    prompt: PromptReference | None = None
     backend: str
     actor: str
     alpha: float

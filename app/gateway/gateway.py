@@ -28,10 +28,13 @@ from learnloop_service.app.aio.periodic import every
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import AgentSession, Release, Run
 from learnloop_service.app.domain.release_state import SPLITTING, Arm
+from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.errors import NotFound
 from learnloop_service.app.gateway import responses
 from learnloop_service.app.gateway.chunks import AnotherReply, Assembly, Chunk, chunks_of
 from learnloop_service.app.gateway.known_replies import KnownReplies
+from learnloop_service.app.gateway.prompts import Delivery, ServedPrompts, prompt_header
+from learnloop_service.app.gateway.session_prompts import SessionPrompts
 from learnloop_service.app.gateway.upstream import ServerAway, Upstream
 from learnloop_service.app.model_registry.resolver import ModelResolver, ResolvedModel, base_models
 from learnloop_service.app.releases.exposures import AnswerObservation, failure_recorded, record
@@ -40,7 +43,9 @@ from learnloop_service.app.resources import Resources
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.backends.base import Endpoint
 from learnloop_service.training.backends.registry import is_on_engine
+from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.protocol.malformed_calls import is_malformed
+from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.protocol.responses.items import Item
 from learnloop_service.training.protocol.responses.parameters import hint_warnings
 from learnloop_service.training.rollout.model_calls import Sampling
@@ -68,6 +73,8 @@ class KnownSession:
     seed: int
     warnings: set[str]
     """Warnings that the session is known to have."""
+    replacing: Prompt | None
+    """The prompt that replaces texts of its requests; None without one, or if the agent brings it itself."""
     turn: int | None = None
     """Last turn that this process handled; None if it has handled none."""
     exposure: Exposure | None = None
@@ -76,6 +83,10 @@ class KnownSession:
     """Items of its replies in the Responses API by id, as far as clients have referred to any."""
     itemized: int = 0
     """Number of the first calls whose replies are all in `items`."""
+    prompt: PromptReference | None = None
+    """What its requests are to have: its agent brings it, or it replaces texts."""
+    name: str | None = None
+    """The name that it was opened with, as PROJECT/NAME; None for other names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +114,9 @@ class SessionGateway:
         self.calls = calls
         self._models = models
         self.upstream = upstream
+        self.prompts = ServedPrompts(database)
         self._replies = KnownReplies(database)
+        self._prompts = SessionPrompts(database)
         self._known: OrderedDict[str, KnownSession] = OrderedDict()
         self._endpoints: dict[tuple[str, str, int | None], tuple[Endpoint, float]] = {}
         """Endpoints of checkpoints on other backends, and when each expires (monotonic clock)."""
@@ -121,8 +134,10 @@ class SessionGateway:
         """Begin an exchange, which the caller must finish. The session keeps each of the `warnings` once, and those
         about hints in the body. Raises BadRequestBody, NotFound and the errors of SessionCalls.begin."""
         session = await self._session(asker.session_id)
-        request = canonical(body, session.sampling)
-        await self._warn(session, [*warnings, *_ignored_hints(session, body, request)])
+        request = canonical(body, session.sampling, session.replacing)
+        delivery = await self.prompts.delivery(session.prompt, body, session.name, request.missing)
+        missing = [] if delivery in (None, "applied") else [f"A request came without the prompt {session.prompt}."]
+        await self._warn(session, [*warnings, *missing, *_ignored_hints(session, body, request)])
         seeds, early = seeds_of_call(session.seed, request, 0), None
         if session.turn is not None and seeds.turn == session.turn + 1:
             session.turn = seeds.turn  # the same request again is not the next turn
@@ -130,7 +145,7 @@ class SessionGateway:
             early = asyncio.create_task(ask(session, request, seeds.in_turn), name="ask early")
         try:
             call = await self.calls.begin(asker, request, protocol, repetition, seeds)
-            exchange = SessionExchange(self, session, request, call, early)
+            exchange = SessionExchange(self, session, request, call, early, delivery)
             if call.recorded is None and call.seed == seeds.in_turn:
                 session.turn = seeds.turn
             else:
@@ -157,7 +172,10 @@ class SessionGateway:
             None if row.sampling is None else Sampling(**row.sampling),
             row.seed,
             set(row.warnings),
+            await self._prompts.of(row),
             exposure=None if release is None else _exposure(row, release),
+            prompt=row.prompt,
+            name=_promoted_name(row),
         )
         self._known[id] = session
         if len(self._known) > _MOST_KNOWN:
@@ -175,7 +193,7 @@ class SessionGateway:
         SessionRestarted and the errors of Upstream."""
         session = await self._session(asker.session_id)
         await self.calls.require_open(asker)
-        request = canonical(body, session.sampling)
+        request = canonical(body, session.sampling, session.replacing)
 
         async def ask() -> int:
             return await self.upstream.count_tokens(*await self._request_body(session, request))
@@ -286,11 +304,15 @@ class SessionExchange:
     early: asyncio.Task[Any] | None
     """Early request for the model's reply, made before the call was claimed. It results in a completion or a
     BegunStream."""
+    delivery: Delivery | None = None
+    """What became of the session's prompt in the request; None without one."""
 
     @property
-    def is_replay(self) -> bool:
-        """Whether the answer was already recorded."""
-        return self.call.recorded is not None
+    def headers(self) -> Mapping[str, str]:
+        """Headers of the reply."""
+        prompt = self.session.prompt
+        told = {} if prompt is None or self.delivery is None else prompt_header(prompt, self.delivery)
+        return told if self.call.recorded is None else {**told, "Idempotency-Replayed": "true"}
 
     async def completion(self) -> dict[str, Json]:
         """Return the answer once it is durable."""
@@ -374,6 +396,15 @@ def _exposure(session: AgentSession, release: Release) -> Exposure | None:
     split = Split.of(release) if session.probability is None else Split.of(release).when_met(arm, session.probability)
     # The exposure itself was recorded when the session was opened.
     return Exposure(split, unit, arm, is_enrolled=False)
+
+
+def _promoted_name(session: AgentSession) -> str | None:
+    asked = session.asked_model
+    try:
+        name = ModelName.parse(asked if "/" in asked else f"{session.project}/{asked}")
+    except ValueError:
+        return None
+    return str(name) if name.step is None else None
 
 
 def _ignored_hints(session: KnownSession, body: dict[str, Json], request: CanonicalRequest) -> list[str]:

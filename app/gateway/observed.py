@@ -34,8 +34,11 @@ class ObservedExchange:
     exchange: UnrecordedExchange
     database: Database
     exposure: Exposure
-    is_replay: bool = False
     begun_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self.exchange.headers
 
     async def completion(self) -> dict[str, Json]:
         """Return the completion. Raises the errors of Upstream."""

@@ -1,4 +1,4 @@
-"""Pins a session to the checkpoint that a name refers to when the session is opened."""
+"""Pins a session to the checkpoint and the prompt that a name refers to when the session is opened."""
 
 from dataclasses import replace
 
@@ -16,15 +16,16 @@ from learnloop_service.training.protocol.model_name import ModelName
 async def pinned(
     models: ModelResolver, engine: EngineClient, caller: Caller, name: str, requester: Requester | None = None
 ) -> PinnedModel:
-    """Return the checkpoint that a name refers to now, for that requester if a release divides its requests. Later
-    training or promotion does not change it.
+    """Return the checkpoint and the prompt that a name refers to now, for that requester if a release divides its
+    requests. Later training or promotion does not change them.
 
     Raises UnknownModelName (also if the checkpoint is gone), Conflict if the run has no checkpoint yet, and
     Unavailable.
     """
     resolved = await models.resolve(caller, name, requester)
     async with failure_recorded(models.database, resolved.exposure):
-        return replace(await _pinned(models, engine, resolved, name), exposure=resolved.exposure)
+        checkpoint = await _pinned(models, engine, resolved, name)
+    return replace(checkpoint, prompt=resolved.prompt, exposure=resolved.exposure)
 
 
 async def _pinned(models: ModelResolver, engine: EngineClient, resolved: ResolvedModel, name: str) -> PinnedModel:

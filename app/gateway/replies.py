@@ -14,15 +14,13 @@ from learnloop_service.app.gateway.chunks import Chunk
 from learnloop_service.app.model_registry.proxy import unless_disconnected
 from learnloop_service.environment.json_type import Json
 
-_REPLAYED = {"Idempotency-Replayed": "true"}
-
 
 class Exchange(Protocol):
     """A request and the model's answer, until the reply has been sent."""
 
     @property
-    def is_replay(self) -> bool:
-        """Whether the answer was already recorded."""
+    def headers(self) -> Mapping[str, str]:
+        """Headers of the reply."""
 
     async def completion(self) -> dict[str, Json]:
         """Return the answer. Raises the errors that become error replies."""
@@ -60,8 +58,7 @@ class WholeReply(_Finishing):
     """A reply with one JSON document."""
 
     def __init__(self, exchange: Exchange, document: Mapping[str, Json]) -> None:
-        headers = _REPLAYED if exchange.is_replay else None
-        super().__init__(orjson.dumps(document), headers=headers, media_type="application/json")
+        super().__init__(orjson.dumps(document), headers=exchange.headers, media_type="application/json")
         self.exchange = exchange
 
 
@@ -69,9 +66,7 @@ class StreamedReply(_Finishing, StreamingResponse):
     """A reply with server-sent events."""
 
     def __init__(self, exchange: Exchange, events: AsyncGenerator[str]) -> None:
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        if exchange.is_replay:
-            headers |= _REPLAYED
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **exchange.headers}
         super().__init__(self._noted(events), media_type="text/event-stream", headers=headers)
         self.exchange = exchange
         self.ended = False

@@ -25,6 +25,7 @@ MODEL_SCREENING_LEAD = 2
 REFUSALS = 3
 """Prompts in a row that are not accepted, after which the other kinds of change are tried."""
 PILOT_TASKS, PILOT_SAMPLES = 64, 8
+"""Training tasks of the pilot, but not more than there are validation tasks, and attempts at each."""
 FEWEST_SOLVED = 0.1
 """Share of training tasks that the agent must solve at least once to imitate its own rollouts."""
 PLANNED = (Rung.MODEL, Rung.IMITATION, Rung.GRPO)
@@ -131,8 +132,8 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """Wait for prompts."""
+class WaitForPrompts:
+    """WaitForPrompts for prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class End:
     status: ImprovementStatus
 
 
-Move = Measure | Pilot | Screen | Compare | Train | Add | Skip | Wait | Test | End
+Move = Measure | Pilot | Screen | Compare | Train | Add | Skip | WaitForPrompts | Test | End
 
 
 def next_move(situation: Situation) -> Move:
@@ -192,7 +193,7 @@ def _begin(rung: Rung, situation: Situation, of_rung: Sequence[CandidateFacts]) 
     """Return the move that begins a rung, or its next candidate; None if all of it was tried."""
     if rung is Rung.PROMPT:
         if situation.proposals_open and _refused_in_a_row(of_rung) < REFUSALS:
-            return Wait()
+            return WaitForPrompts()
         return None if of_rung else Skip(rung, "No prompt was proposed. Give --prompts, or: learnloop improve material")
     if rung is Rung.MODEL and situation.models:
         return Add(rung, len(of_rung)) if len(of_rung) < situation.models else None

@@ -18,9 +18,9 @@ from learnloop_service.app.improvements.jobs import caller_of, tested_candidates
 from learnloop_service.app.improvements.policy import passed
 from learnloop_service.app.improvements.store import (
     NO_JOB,
+    ImprovementRecord,
     ImprovementStore,
-    Outcomes,
-    Record,
+    ValidationOutcomes,
     change,
     change_candidate,
 )
@@ -41,7 +41,7 @@ class Settling:
     service: HandlerResources
     store: ImprovementStore
 
-    async def settle(self, record: Record) -> bool:
+    async def settle(self, record: ImprovementRecord) -> bool:
         """Save what the job came to. Returns whether it has ended, so that there is a next move. Raises Taken."""
         improvement = record.improvement
         assert improvement.job_id is not None
@@ -64,7 +64,7 @@ class Settling:
             await self._decide(record, record.candidates[int(improvement.job_for or 0)], job)
         return True
 
-    async def _decide(self, record: Record, candidate: Candidate, job: EvaluationJob) -> None:
+    async def _decide(self, record: ImprovementRecord, candidate: Candidate, job: EvaluationJob) -> None:
         """Save what an evaluation decides on a candidate."""
         assert job.report is not None
         if candidate.number == 0:
@@ -85,14 +85,19 @@ class Settling:
                 reason = f"not shown to be better on {counted(gate['tasks'], 'validation task')}"
                 await self._refuse_or(record, candidate, reason, CandidateState.REFUSED, evidence=evidence)
 
-    async def _accept(self, record: Record, candidate: Candidate, figures: Json, **values: Any) -> None:
+    async def _accept(self, record: ImprovementRecord, candidate: Candidate, figures: Json, **values: Any) -> None:
         async with self.service.database.begin() as tx:
             await change(tx, record.improvement, champion=candidate.number, **NO_JOB)
             decided = {"state": CandidateState.ACCEPTED, "figures": figures, "decided_at": func.now()}
             await change_candidate(tx, candidate, **decided, **values)
 
     async def _refuse_or(
-        self, record: Record, candidate: Candidate, reason: str | None, otherwise: CandidateState, **values: Any
+        self,
+        record: ImprovementRecord,
+        candidate: Candidate,
+        reason: str | None,
+        otherwise: CandidateState,
+        **values: Any,
     ) -> None:
         """Refuse the candidate for that reason; without one, give it the state `otherwise`."""
         if reason is not None:
@@ -101,7 +106,7 @@ class Settling:
             await change(tx, record.improvement, **NO_JOB)
             await change_candidate(tx, candidate, **{"state": otherwise, **values})
 
-    async def _lost(self, record: Record, reason: str, *, of_candidate: bool = True) -> bool:
+    async def _lost(self, record: ImprovementRecord, reason: str, *, of_candidate: bool = True) -> bool:
         """Save that a job failed, was cancelled or deleted: its candidate has failed, or else the improvement."""
         purpose = record.improvement.job_for or ""
         async with self.service.database.begin() as tx:
@@ -115,7 +120,7 @@ class Settling:
             await change(tx, record.improvement, **ended, **NO_JOB)
             return False
 
-    async def _stopped(self, record: Record, by_budget: bool, what: str) -> bool:
+    async def _stopped(self, record: ImprovementRecord, by_budget: bool, what: str) -> bool:
         """Save that the job is paused. It is resumed with the improvement."""
         if by_budget:
             values = {"status": ImprovementStatus.BUDGET, "finished_at": func.now(), "reason": f"{what} at its limit."}
@@ -143,7 +148,7 @@ class Settling:
             "seconds": job.driven_s / job.total,
         }
 
-    async def _settle_run(self, record: Record, run: Run | None) -> bool:
+    async def _settle_run(self, record: ImprovementRecord, run: Run | None) -> bool:
         """Decide on a run that has ended, or cancel one that has reached the target."""
         candidate = record.candidates[int(record.improvement.job_for or 0)]
         if run is None:
@@ -176,7 +181,9 @@ class Settling:
             await self._refuse_or(record, candidate, reason, CandidateState.REFUSED, evidence=best.evidence)
         return True
 
-    async def _compared(self, record: Record, candidate: Candidate, run: Run) -> Sequence["Checkpoint"]:
+    async def _compared(
+        self, record: ImprovementRecord, candidate: Candidate, run: Run
+    ) -> Sequence["ComparedCheckpoint"]:
         """Return the evaluated checkpoints of a run compared with the champion, which is still that of its beginning.
 
         All have the same share of the run's error, which is fixed before the first one is made: by the union bound it
@@ -191,11 +198,11 @@ class Settling:
         iterations = sorted(iteration for iteration in by_iteration if iteration)
         if candidate.rung == Rung.IMITATION:
             iterations = iterations[-1:]
-        return [Checkpoint.of(iteration, by_iteration[iteration], champion, error) for iteration in iterations]
+        return [ComparedCheckpoint.of(iteration, by_iteration[iteration], champion, error) for iteration in iterations]
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class ComparedCheckpoint:
     """An evaluated checkpoint of a run, compared with the champion on the same validation tasks."""
 
     iteration: int
@@ -205,7 +212,9 @@ class Checkpoint:
     figures: Json
 
     @classmethod
-    def of(cls, iteration: int, outcomes: Outcomes, champion: Mapping[str, float], error: float) -> "Checkpoint":
+    def of(
+        cls, iteration: int, outcomes: ValidationOutcomes, champion: Mapping[str, float], error: float
+    ) -> "ComparedCheckpoint":
         """Compare the checkpoint by the exact sign test at that error."""
         success = outcomes.success
         evidence = _counts([success[scenario] - champion[scenario] for scenario in champion if scenario in success])
@@ -236,7 +245,7 @@ def _figures(model: Mapping[str, Json]) -> dict[str, Json]:
     }
 
 
-def _final(record: Record, job: EvaluationJob) -> dict[str, Json]:
+def _final(record: ImprovementRecord, job: EvaluationJob) -> dict[str, Json]:
     """Return the success on test tasks by the candidates' numbers, and which evaluations looked at them."""
     assert job.report is not None
     earlier = record.improvement.final or {"evaluation_ids": []}

@@ -8,7 +8,7 @@ from learnloop_service.app.improvements.amounts import exactly, paid, percent, w
 from learnloop_service.app.improvements.figures import CandidateFigures, ImprovementFigures
 from learnloop_service.environment.wording import counted
 
-_NUMBERS = ("", "A", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
+_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _CALLED = {Rung.PROMPT: "a prompt", Rung.MODEL: "another model", Rung.IMITATION: "imitation", Rung.GRPO: "GRPO"}
 _LOOKS = {1: "once", 2: "twice"}
 _LEAST_AGREEMENT = 0.5
@@ -58,10 +58,10 @@ def nothing_helps(figures: ImprovementFigures) -> str:
             f"{example}. Next: demonstrate these tasks."
         )
     gain = figures.smallest_gain
-    shown = f" A gain of {100 * gain:.0f} points would have been shown with 80% probability." if gain else ""
+    certain = f" A gain of {100 * gain:.0f} points would have been shown with 80% probability." if gain else ""
     return (
         "Nothing helped: gains, if there are any, are below what "
-        f"{counted(figures.validation_tasks, 'validation task')} can show.{shown} {_PRECISE}"
+        f"{counted(figures.validation_tasks, 'validation task')} can show.{certain} {_PRECISE}"
     )
 
 
@@ -122,10 +122,9 @@ def _without_gain(candidates: Sequence[CandidateFigures]) -> list[str]:
 
 
 def _number_of(rung: Rung, count: int) -> str:
-    if rung in (Rung.IMITATION, Rung.GRPO):
+    if count == 1 or rung in (Rung.IMITATION, Rung.GRPO):
         return _CALLED[rung]
-    number = _NUMBERS[count].lower() if count < len(_NUMBERS) else f"{count:,}"
-    return f"{number} {rung}{'' if count == 1 else 's'}"
+    return f"{_NUMBERS[count] if count < len(_NUMBERS) else f'{count:,}'} {rung}s"
 
 
 def _climb(figures: ImprovementFigures) -> list[str]:

@@ -1,6 +1,6 @@
 """A model's checkpoints: which ones exist, what they are promoted to, and which ones can be deleted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,12 @@ from sqlalchemy import func, select, update
 from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.backends import Connect, connected
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.db.tables import Checkpoint, Promotion, Release, Run
+from learnloop_service.app.db.tables import Checkpoint, EvaluationJob, Promotion, Release, Run
+from learnloop_service.app.domain.evaluation_state import EvaluationStatus
 from learnloop_service.app.domain.event_types import EventType
 from learnloop_service.app.domain.run_state import LIVE
-from learnloop_service.app.errors import Conflict, NotFound
+from learnloop_service.app.domain.stored_request import PromptReference
+from learnloop_service.app.errors import Conflict, InvalidRequest, NotFound
 from learnloop_service.app.events.log import append
 from learnloop_service.app.model_registry.engine_client import EngineClient
 from learnloop_service.app.model_registry.promotions import Promotions
@@ -72,9 +74,10 @@ class Checkpoints:
         ]
 
     async def promote(
-        self, name: str, step: int, caller: Caller, *, end_release: bool = False
+        self, name: str, step: int, prompt: PromptReference | None, caller: Caller, *, end_release: bool = False
     ) -> tuple[Promotion, Release | None]:
-        """Promote the step to PROJECT/`name`, and return the promotion and the release that it ended, if any.
+        """Promote the step with the prompt to PROJECT/`name`, and return the promotion and the release that it ended,
+        if any.
 
         Raises NotFound, Conflict if a model has that name, or LiveRelease if the name has a live release and
         `end_release` is false.
@@ -87,9 +90,18 @@ class Checkpoints:
             backend=self.backend,
             model_name=self.model.name,
             step=step,
+            prompt=prompt,
             actor=caller.actor,
         )
         return await Promotions(self.database).promote(promotion, end_release=end_release)
+
+    async def create(self, base_model: str, base_models: Collection[str]) -> None:
+        """Create the model, with checkpoint 0, from one of the base models, unless it exists. Raises InvalidRequest, or
+        Conflict if it has another base model."""
+        if base_model not in base_models:
+            raise InvalidRequest(("body", "base_model"), f"There is no base model {base_model!r}.")
+        self._require_engine()
+        await self.engine.create(self.model, base_model)
 
     async def require_promotable(self, name: str, step: int) -> None:
         """Check that the step can be promoted to the name. Raises NotFound, or Conflict if a model has that name."""
@@ -98,6 +110,30 @@ class Checkpoints:
         target = ModelName(self.model.project, name)
         if await self._is_model(target):
             raise Conflict(f"{target} is a model. Promote to a name that no model has.")
+
+    async def usual_prompt(self, name: str, step: int) -> PromptReference | None:
+        """Return the prompt that the promoted name had with the step last, so that promoting it again brings both back.
+        Without any, return that of the run which made the step."""
+        same = (Promotion.project == self.model.project, Promotion.name == name, Promotion.step == step)
+        before = select(Promotion).where(*same, Promotion.model_name == self.model.name)
+        async with self.database() as tx:
+            promotion = (await tx.execute(before.order_by(Promotion.id.desc()).limit(1))).scalar_one_or_none()
+        return await self.trained_prompt(step) if promotion is None else promotion.prompt
+
+    async def trained_prompt(self, step: int) -> PromptReference | None:
+        """Return the prompt of the newest run that made the step."""
+        origin = (await self._of_runs()).get(step)
+        async with self.database() as tx:
+            run = None if origin is None else await tx.get(Run, origin.run_id)
+        return None if run is None else run.stored_request.prompt
+
+    async def was_compared(self, step: int, prompt: PromptReference | None) -> bool:
+        """Return whether an evaluation has figures of the step with the prompt."""
+        contestant = {"model": str(self.model.at(step)), "prompt": prompt and {"sha256": prompt.sha256}}
+        among = EvaluationJob.request.contains({"models": [contestant]})
+        query = select(EvaluationJob.id).where(among, EvaluationJob.status == EvaluationStatus.COMPLETED).limit(1)
+        async with self.database() as tx:
+            return (await tx.execute(query)).first() is not None
 
     async def delete(self, steps: Sequence[int]) -> None:
         """Delete checkpoints permanently. Raises NotFound, or Conflict if one is in use."""

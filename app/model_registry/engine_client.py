@@ -50,6 +50,11 @@ class EngineClient:
                 return str(description["id"])
         raise NotFound(f"There is no model '{model}'.")
 
+    async def create(self, model: ModelName, base_model: str) -> None:
+        """Create a model, with checkpoint 0, unless it exists."""
+        names = {"project": model.project, "name": model.name, "base_model": base_model}
+        await self._call("POST", "/preview/models", json={**names, "return_existing": True})
+
     async def checkpoints(self, model_id: str) -> list[dict[str, Json]]:
         """Return `{step, metrics, created}` of each checkpoint, oldest first."""
         checkpoints: list[dict[str, Json]] = []

@@ -1,4 +1,4 @@
-"""Promoted checkpoints: the name that users know stays the same while the checkpoint behind it changes."""
+"""Promoted checkpoints and their prompts: the name that users know stays the same while what is behind it changes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Promotions:
     database: Database
 
     async def promote(self, promotion: Promotion, *, end_release: bool = False) -> tuple[Promotion, Release | None]:
-        """Point the name at the checkpoint. Promoting an older checkpoint again rolls back.
+        """Point the name at the checkpoint and its prompt. Promoting an older checkpoint again rolls back.
 
         Returns the promotion and the live release that it ended, if any. Raises LiveRelease if there is one and
         `end_release` is false.
@@ -105,7 +105,8 @@ class Promotions:
 _NAME = (Promotion.project, Promotion.name)
 _OF_SPLIT = (
     *(Release.id, Release.project, Release.salt, Release.unit, Release.stage, Release.share, Release.model_name),
-    *(Release.step, Release.rules, Release.baseline),
+    *(Release.step, Release.prompt_sha256, Release.prompt_name, Release.prompt_version),
+    *(Release.rules, Release.baseline),
 )
 """The columns of a release that a request needs."""
 

@@ -20,6 +20,7 @@ from learnloop_service.app.backends import Connect, connected
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Promotion, Run
 from learnloop_service.app.domain.names import TINY_BASE
+from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.errors import Conflict, NotFound
 from learnloop_service.app.model_registry.promotions import Promotions
 from learnloop_service.app.processes.engine import EngineHandle
@@ -58,8 +59,18 @@ class ResolvedModel:
     """The run that was named, or the newest run that trains the model. None if only the engine knows the model."""
     promoted_as: str | None = None
     """The promoted name in the request, as PROJECT/NAME."""
+    promoted_prompt: PromptReference | None = None
+    """The prompt that the promoted name has."""
     exposure: Exposure | None = None
     """What the requester meets of the name's live release; None without one."""
+
+    @property
+    def prompt(self) -> PromptReference | None:
+        """The prompt of a promoted name, else that of the run; None for the environment's texts."""
+        if self.promoted_as is not None or self.run is None:
+            return self.promoted_prompt
+        prompt = self.run.request.get("prompt")
+        return None if prompt is None else PromptReference.model_validate(prompt)
 
     @property
     def backend(self) -> str:
@@ -103,11 +114,11 @@ class ModelResolver:
     ) -> ResolvedModel:
         exposure = None if split is None or requester is None else split.exposure(requester)
         if exposure is None:
-            model = ModelName(promoted.project, promoted.model_name, promoted.step)
+            model, prompt = ModelName(promoted.project, promoted.model_name, promoted.step), promoted.prompt
         else:
             count(exposure)
-            model = exposure.model(promoted)
-        return ResolvedModel(str(model), model.step, await self._newest_run(model), name, exposure)
+            model, prompt = exposure.model(promoted), exposure.prompt(promoted)
+        return ResolvedModel(str(model), model.step, await self._newest_run(model), name, prompt, exposure)
 
     async def model(self, caller: Caller, name: ModelName) -> ResolvedModel:
         """Return the model itself, ignoring promotions to its name."""

@@ -183,7 +183,7 @@ async def invoke(
         request = AskRequest.model_validate({**fields, "checkpoint": promotion.step})
         agent = await _of_run(service, models, run.id, request, caller)
         asked_as = str(ModelName(promotion.project, promotion.name))
-        reply = await _ask(service, replace(agent, promoted_as=asked_as), request)
+        reply = await _ask(service, replace(agent, promoted_as=asked_as, prompt=promotion.prompt), request)
     return InvokeOut.of(reply)
 
 
@@ -223,7 +223,7 @@ async def _by_name(models: ModelResolver, request: AskRequest, caller: Caller, r
         resolved.step,
         None,
         environment,
-        prompt=None if resolved.run is None else resolved.run.stored_request.prompt,
+        prompt=resolved.prompt,
         project=caller.project,
         promoted_as=resolved.promoted_as,
         exposure=resolved.exposure,

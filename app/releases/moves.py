@@ -92,6 +92,7 @@ async def promote(
         backend=row.backend,
         model_name=row.model_name,
         step=row.step,
+        prompt=row.prompt,
         actor=actor,
         evidence={"release_id": row.id, "by": str(reason), "quality": NOTHING_SHOWN},
     )
@@ -148,6 +149,8 @@ async def _move(
         "share": row.share,
         "candidate": str(ModelName(row.project, row.model_name, row.step)),
         "stable": str(ModelName(stable.project, stable.model_name, stable.step)),
+        "candidate_prompt": row.prompt and row.prompt.model_dump(),
+        "stable_prompt": stable.prompt and stable.prompt.model_dump(),
     }
     await append_to_release(tx, row.id, event, actor, {**release, **data})
     return event

@@ -6,6 +6,7 @@ from typing import Self
 
 from learnloop_service.app.db.tables import Promotion, Release
 from learnloop_service.app.domain.release_state import Arm
+from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.releases.assignment import assignment
 from learnloop_service.training.protocol.model_name import ModelName
 
@@ -32,6 +33,7 @@ class Split:
     share: float
     ramp: Sequence[float]
     candidate: ModelName
+    candidate_prompt: PromptReference | None
     p95_s: float | None
     """95th percentile of the seconds of an answer of the stable checkpoint; None if too few are known."""
     tokens: float | None
@@ -48,6 +50,7 @@ class Split:
             release.share,
             release.rules["ramp"],
             ModelName(release.project, release.model_name, release.step),
+            release.prompt,
             release.baseline["p95_s"],
             release.baseline["tokens"],
         )
@@ -93,3 +96,7 @@ class Exposure:
         if self.arm == Arm.CANDIDATE:
             return self.split.candidate
         return ModelName(stable.project, stable.model_name, stable.step)
+
+    def prompt(self, stable: Promotion) -> PromptReference | None:
+        """Return the prompt that it answers with."""
+        return self.split.candidate_prompt if self.arm == Arm.CANDIDATE else stable.prompt

@@ -217,7 +217,8 @@ class Scheduler:
         checkpoints = Checkpoints(
             service.database, self.engine, service.connect, ModelName(run.model_project, run.model_name), run.backend
         )
-        terms = Challenge(step, name, name, rule, _MOST_SCENARIOS, None, None, None)
+        prompt = await checkpoints.usual_prompt(name, step)
+        terms = Challenge(step, prompt, name, name, rule, _MOST_SCENARIOS, None, None, None)
         await challenge(self.evaluations, checkpoints, terms, _caller(schedule), save)
         log.info("trial of a schedule started", schedule=schedule.id, run_id=run.id)
 

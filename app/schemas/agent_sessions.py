@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from learnloop.outcome import MAX_FACTS, MAX_REWARD
 from learnloop_service.app.domain.agent_session_state import AgentSessionState
 from learnloop_service.app.schemas.base import Name, RequestBody, RequestPart, ResponseModel
+from learnloop_service.app.schemas.prompts import PromptUsed
 from learnloop_service.environment.json_type import Json
 
 _MOST_PARTS = 100
@@ -55,6 +56,13 @@ class AgentSessionRequest(RequestBody):
     `LEARNLOOP_TRAIN_ON_PROJECTS`."""
 
 
+class SessionPrompt(PromptUsed):
+    """The prompt that the agent of a session is to bring."""
+
+    parts: dict[str, str]
+    """The texts by part, with their placeholders."""
+
+
 class AgentSessionAccess(ResponseModel):
     """What an agent needs to work in a session."""
 
@@ -68,6 +76,8 @@ class AgentSessionAccess(ResponseModel):
     """Which start of the agent this is, from 1."""
     expires_at: datetime
     """When the session expires, unless it ends before."""
+    prompt: SessionPrompt | None = None
+    """The prompt of the model, which the agent is to bring; null for texts of its own."""
 
 
 class OutcomeRequest(RequestBody):
@@ -146,6 +156,8 @@ class AgentSessionOut(ResponseModel):
     """The checkpoint that answers, as its server knows it."""
     step: int | None
     """Step of the checkpoint; null for a base model."""
+    prompt: PromptUsed | None
+    """The prompt of the model; null for none."""
     backend: str
     """Name of the backend that has the model."""
     attempt: int

@@ -31,8 +31,8 @@ class AskRequest(RequestBody):
     environment: EnvironmentChoice | None = None
     """The environment of the task. Default: that of the run; with `model`, `email_search`."""
     prompt: PromptName | None = None
-    """A stored prompt: `NAME`, `NAME@VERSION` or its SHA-256. Default: the prompt of the run that trained the model.
-    Null: the environment's own texts."""
+    """A stored prompt: `NAME`, `NAME@VERSION` or its SHA-256. Default: that of the promoted name, else of the run that
+    trained the model. Null: the environment's own texts."""
     user: str | None = Field(default=None, min_length=1, max_length=256)
     """Key of the user who asks; only its hash is stored. It decides which checkpoint answers while a release of a
     promoted name is live, and `POST /users/delete` finds the answer by it. Default: the header `Learnloop-User`."""

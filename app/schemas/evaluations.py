@@ -36,8 +36,8 @@ class ModelToEvaluate(RequestPart):
     label: str | None = Field(default=None, min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]+$")
     """Its name in the report. Default: the name of the model, and of its prompt if one is given."""
     prompt: PromptName | None = None
-    """A stored prompt: `NAME`, `NAME@VERSION` or its SHA-256. Default: the prompt of the run that trained the model.
-    Null: the environment's own texts."""
+    """A stored prompt: `NAME`, `NAME@VERSION` or its SHA-256. Default: that of the promoted name, else of the run that
+    trained the model. Null: the environment's own texts."""
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:

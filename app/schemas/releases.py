@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from learnloop_service.app.domain.release_rules import KINDS, OUTCOME, RAMP, Guardrail
 from learnloop_service.app.domain.release_state import Arm, ReleaseReason, ReleaseState
 from learnloop_service.app.schemas.base import RequestBody, RequestPart, ResponseModel
+from learnloop_service.app.schemas.prompts import PromptChoice, PromptUsed
 from learnloop_service.environment.json_type import Json
 
 Share = Annotated[float, Field(gt=0, le=0.5)]
@@ -48,13 +49,14 @@ class OutcomeRule(RequestPart):
         return self
 
 
-class NewReleaseRequest(RequestBody):
-    """A candidate that is to earn the traffic of a promoted name."""
+class NewReleaseRequest(PromptChoice, RequestBody):
+    """A candidate, a checkpoint with its prompt, that is to earn the traffic of a promoted name."""
 
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
                 {"step": 12},
+                {"prompt": "careful@2"},
                 {
                     "model": "mail/agent",
                     "step": 12,
@@ -73,7 +75,7 @@ class NewReleaseRequest(RequestBody):
     """The candidate's model, as `NAME` or `PROJECT/NAME` of the name's project, also with `@STEP`. Default: the model
     of the name's current checkpoint."""
     step: int | None = Field(default=None, ge=0, lt=2**31)
-    """The candidate's checkpoint. Default: the newest one of `model`."""
+    """The candidate's checkpoint. Default: the newest one of `model`; with only a prompt, the name's current one."""
     unit: Literal["user", "session"] = "user"
     """What is assigned to an arm: each user, or each session where a few users have many."""
     ramp: list[Share] = Field(default_factory=lambda: list(RAMP), min_length=1, max_length=10)
@@ -97,8 +99,8 @@ class NewReleaseRequest(RequestBody):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        if self.model is None and self.step is None:
-            raise ValueError("give model, or step, or both")
+        if self.model is None and self.step is None and "prompt" not in self.model_fields_set:
+            raise ValueError("give model, or step, or both; or a prompt")
         if self.step is not None and self.model is not None and "@" in self.model:
             raise ValueError("model names a step already; leave out step")
         return self
@@ -157,8 +159,12 @@ class ReleaseBrief(ResponseModel):
     """The state and its reason in a sentence."""
     candidate: str
     """The candidate's checkpoint, as `PROJECT/NAME@STEP`."""
+    candidate_prompt: PromptUsed | None
+    """The candidate's prompt; null for the environment's own texts."""
     stable: str
     """The checkpoint that the name meant when the release began, as `PROJECT/NAME@STEP`."""
+    stable_prompt: PromptUsed | None
+    """The prompt that the name had then; null for the environment's own texts."""
     share: float
     """Probability that a user meets the candidate now; 0 before its traffic starts and after the release has ended."""
     stage: int
@@ -189,12 +195,14 @@ class ReleaseAccepted(ReleaseBrief):
 
 
 class ArmOut(ResponseModel):
-    """One arm of a release: a checkpoint, and the enrolled units that meet it."""
+    """One arm of a release: a checkpoint with its prompt, and the enrolled units that meet it."""
 
     arm: Arm
     """`candidate` or `stable`."""
     checkpoint: str
     """Its checkpoint, as `PROJECT/NAME@STEP`."""
+    prompt: PromptUsed | None
+    """Its prompt; null for the environment's own texts."""
     backend: str
     """Name of the backend that has it."""
     run_id: str | None

@@ -1,5 +1,6 @@
 // The mail job as a Node program without packages: a loop around fetch.
 const { OPENAI_BASE_URL, OPENAI_API_KEY, OPENAI_MODEL, LEARNLOOP_TASK, LEARNLOOP_SESSION, MAIL_DESK_URL } = process.env
+const { LEARNLOOP_PROMPT, READS_PROMPT } = process.env
 
 async function post(url, body, headers = {}) {
   const sent = { method: 'POST', headers: { 'content-type': 'application/json', ...headers }, body: JSON.stringify(body) }
@@ -12,6 +13,9 @@ const desk = (path, body) => post(`${MAIL_DESK_URL}/${path}`, { session: LEARNLO
 
 async function work() {
   const { messages, tools, max_turns: turns } = await desk('open', { task: JSON.parse(LEARNLOOP_TASK) })
+  const prompt = READS_PROMPT ? JSON.parse(LEARNLOOP_PROMPT || '{}') : {}
+  messages[0].content = prompt.system ?? messages[0].content
+  for (const { function: tool } of tools) tool.description = prompt[`tool:${tool.name}`] ?? tool.description
   for (let turn = 0; turn < turns; turn++) {
     const asked = { model: OPENAI_MODEL, messages, tools }
     const headers = { authorization: `Bearer ${OPENAI_API_KEY}` }

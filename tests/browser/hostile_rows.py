@@ -359,6 +359,7 @@ def _dataset(kind: str) -> dict[str, Any]:
 
 def _promotion() -> dict[str, Any]:
     base = {"project": "learnloop", "name": EVIL, "model_name": EVIL, "step": 1}
+    base |= {"prompt_sha256": _SHA, "prompt_name": EVIL, "prompt_version": 1, "prompt_missed_at": _NOW}
     return base | {"backend": "embedded", "actor": EVIL, "evidence": {EVIL: EVIL}}
 
 

@@ -118,3 +118,23 @@ async def test_a_trial_decides_whether_the_name_is_given(visit: Visit, stage: St
     await expect(visit.page.get_by_role("heading", level=1)).to_contain_text("completed")
     [promoted] = (await stage.client.get("/promotions/learnloop/next")).raise_for_status().json()["items"]
     assert promoted["step"] == 3
+
+
+async def test_a_checkpoint_is_promoted_with_another_prompt(visit: Visit, stage: Stage) -> None:
+    stored = await stage.client.post("/prompts", params={"name": "kind"}, json={"parts": {"system": "Be kind."}})
+    stored.raise_for_status()
+    dialog = await _dialog(visit, stage)
+    prompt, release = dialog.get_by_label("Prompt"), dialog.get_by_role("radio", name="A share of the users first")
+    await dialog.get_by_label("Checkpoint").select_option("0")
+    await expect(release).to_be_disabled()
+    await prompt.select_option("kind@1")
+    await expect(release).to_be_enabled()  # a prompt alone can be released
+    for scheme in ("light", "dark"):
+        await visit.page.emulate_media(color_scheme=scheme)
+        await visit.is_well_made((1280, 390))
+    await visit.button("Promote it").click()
+    await expect(dialog.get_by_role("status")).to_contain_text("now means step 0 of learnloop/m with kind@1.")
+    await expect(dialog).to_contain_text("never evaluated with the prompt kind@1")
+    await visit.link("See all promoted names").click()
+    await expect(visit.page.get_by_role("table", name="Promoted names")).to_contain_text("learnloop/m @0 with kind@1")
+    await visit.is_well_made((1280, 390))

@@ -53,7 +53,7 @@ def record(trajectory: "Trajectory", calls: Sequence[AnsweredCall], prompt: Mapp
     trajectory keeps its opening messages.
     """
     if calls:
-        note_delivery(trajectory, prompt or {}, calls[0].messages, calls[0].tools)
+        note_delivery(trajectory, prompt or {}, calls[0].messages, calls[0].tools, calls[0].missing)
     history_type = import_art("art.trajectories").History
     for number, conversation in enumerate(conversations(calls)):
         history: Trajectory | History = trajectory
@@ -66,12 +66,17 @@ def record(trajectory: "Trajectory", calls: Sequence[AnsweredCall], prompt: Mapp
 
 
 def note_delivery(
-    trajectory: "Trajectory", prompt: Mapping[str, str], messages: Sequence[Mapping[str, Json]], tools: Sequence[Json]
+    trajectory: "Trajectory",
+    prompt: Mapping[str, str],
+    messages: Sequence[Mapping[str, Json]],
+    tools: Sequence[Json],
+    missing: Sequence[str] | None = None,
 ) -> None:
-    """Count the parts of a rollout's prompt that its first request is without. A prompt that does not reach the model
-    must not look as if it did not help."""
+    """Count the parts of a rollout's prompt that its first request is without; `missing`, if they are known. A prompt
+    that does not reach the model must not look as if it did not help."""
     if prompt:
-        trajectory.metrics[UNDELIVERED_PARTS] = len(undelivered(prompt, messages, tools))
+        lacking = undelivered(prompt, messages, tools) if missing is None else missing
+        trajectory.metrics[UNDELIVERED_PARTS] = len(lacking)
 
 
 def conversations(calls: Sequence[AnsweredCall]) -> list[TrainingSequence]:

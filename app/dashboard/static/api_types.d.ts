@@ -6,6 +6,7 @@ export interface AgentSessionAccess {
   "api_key": string;
   "attempt": number;
   "expires_at": string;
+  "prompt": SessionPrompt | null;
 }
 
 export interface AgentSessionCallOut {
@@ -37,6 +38,7 @@ export interface AgentSessionOut {
   "model": string;
   "checkpoint": string;
   "step": number | null;
+  "prompt": PromptUsed | null;
   "backend": string;
   "attempt": number;
   "calls": number;
@@ -83,6 +85,7 @@ export interface ArmFigure {
 export interface ArmOut {
   "arm": Arm;
   "checkpoint": string;
+  "prompt": PromptUsed | null;
   "backend": string;
   "run_id": string | null;
   "iteration": number | null;
@@ -868,6 +871,7 @@ export interface KeyCreated {
   "name": string;
   "prefix": string;
   "scopes": (Scope)[];
+  "improvement_id": string | null;
   "created_at": string;
   "expires_at": string | null;
   "revoked_at": string | null;
@@ -881,6 +885,7 @@ export interface KeyOut {
   "name": string;
   "prefix": string;
   "scopes": (Scope)[];
+  "improvement_id": string | null;
   "created_at": string;
   "expires_at": string | null;
   "revoked_at": string | null;
@@ -1073,12 +1078,15 @@ export interface PromotionOut {
   "name": string;
   "model": string;
   "step": number;
+  "prompt": PromptUsed | null;
+  "prompt_missed_at": string | null;
   "backend": string;
   "actor": string;
   "evidence": Record<string, any> | null;
   "created_at": string;
   "withdrawn_at": string | null;
   "release": ReleaseBrief | null;
+  "warnings": (string)[];
 }
 
 export interface PromptOut {
@@ -1168,7 +1176,9 @@ export interface ReleaseAccepted {
   "reason": ReleaseReason | null;
   "summary": string;
   "candidate": string;
+  "candidate_prompt": PromptUsed | null;
   "stable": string;
+  "stable_prompt": PromptUsed | null;
   "share": number;
   "stage": number;
   "stages": number;
@@ -1189,7 +1199,9 @@ export interface ReleaseBrief {
   "reason": ReleaseReason | null;
   "summary": string;
   "candidate": string;
+  "candidate_prompt": PromptUsed | null;
   "stable": string;
+  "stable_prompt": PromptUsed | null;
   "share": number;
   "stage": number;
   "stages": number;
@@ -1218,7 +1230,9 @@ export interface ReleaseOut {
   "reason": ReleaseReason | null;
   "summary": string;
   "candidate": string;
+  "candidate_prompt": PromptUsed | null;
   "stable": string;
+  "stable_prompt": PromptUsed | null;
   "share": number;
   "stage": number;
   "stages": number;
@@ -1538,7 +1552,7 @@ export interface ScheduleRunOut {
   "release_id": string | null;
 }
 
-export type Scope = "read" | "write" | "operator";
+export type Scope = "read" | "write" | "operator" | "propose";
 
 export interface ScoredTurn {
   "turn": number;
@@ -1567,6 +1581,13 @@ export interface SessionOut {
   "project": string;
   "scopes": (Scope)[];
   "expires_at": string | null;
+}
+
+export interface SessionPrompt {
+  "sha256": string;
+  "name": string | null;
+  "version": number | null;
+  "parts": Record<string, string>;
 }
 
 export interface SettingGroup {
@@ -1650,6 +1671,7 @@ export interface TrajectoryBrief {
   "id": string;
   "run_id": string | null;
   "evaluation_id": string | null;
+  "copied_from": string | null;
   "kind": "train" | "evaluation" | "showcase" | "ask" | "what_if";
   "iteration": number | null;
   "split": "train" | "validation" | "test";
@@ -1680,6 +1702,7 @@ export interface TrajectoryOut {
   "id": string;
   "run_id": string | null;
   "evaluation_id": string | null;
+  "copied_from": string | null;
   "kind": "train" | "evaluation" | "showcase" | "ask" | "what_if";
   "iteration": number | null;
   "split": "train" | "validation" | "test";

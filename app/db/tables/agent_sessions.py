@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, String, Text, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from learnloop_service.app.db.tables.base import Base
+from learnloop_service.app.db.tables.base import Base, PromptedRow
 from learnloop_service.app.domain.agent_session_state import AgentSessionState
 from learnloop_service.environment.json_type import Json
 
@@ -17,8 +17,8 @@ def _session_id() -> Mapped[str]:
     return mapped_column(String(26), ForeignKey("agent_session.id", ondelete="CASCADE"), primary_key=True)
 
 
-class AgentSession(Base):
-    """An agent's work on one task with one checkpoint, from its first call to its outcome."""
+class AgentSession(PromptedRow, Base):
+    """An agent's work on one task with one checkpoint and its prompt, from its first call to its outcome."""
 
     __tablename__ = "agent_session"
     __table_args__ = (

@@ -13,6 +13,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from learnloop_service.app.db.json_text import StorableText
+from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.environment.json_type import Json
 
 
@@ -34,6 +35,33 @@ class Base(DeclarativeBase):
         list[Json]: JSONB,
         str: StorableText,
     }
+
+
+class PromptedRow:
+    """Columns of a row with a stored prompt, or with none."""
+
+    prompt_sha256: Mapped[str | None] = mapped_column(String(64))
+    prompt_name: Mapped[str | None]
+    """The name that the prompt was referred to by, if any."""
+    prompt_version: Mapped[int | None]
+
+    @property
+    def prompt(self) -> PromptReference | None:
+        """The prompt; None for the environment's texts."""
+        if self.prompt_sha256 is None:
+            return None
+        return PromptReference(sha256=self.prompt_sha256, name=self.prompt_name, version=self.prompt_version)
+
+    @prompt.setter
+    def prompt(self, prompt: PromptReference | None) -> None:
+        for name, value in prompt_columns(prompt).items():
+            setattr(self, name, value)
+
+
+def prompt_columns(prompt: PromptReference | None) -> dict[str, Json]:
+    """Return the values of the columns of a `PromptedRow`."""
+    fields = ("sha256", "name", "version")
+    return {f"prompt_{field}": None if prompt is None else getattr(prompt, field) for field in fields}
 
 
 class EventRow(Base):

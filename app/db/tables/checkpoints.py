@@ -10,7 +10,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from learnloop_service.app.db.tables.base import Base, run_id
+from learnloop_service.app.db.tables.base import Base, PromptedRow, run_id
+from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.environment.json_type import Json
 
 
@@ -31,8 +32,8 @@ class Checkpoint(Base):
     deleted_at: Mapped[datetime | None]
 
 
-class Promotion(Base):
-    """A checkpoint under a name that requests can use.
+class Promotion(PromptedRow, Base):
+    """A checkpoint, with the prompt that it is served with, under a name that requests can use.
 
     The newest row of a name counts, unless it was withdrawn; older rows are the name's history.
     """
@@ -55,3 +56,10 @@ class Promotion(Base):
     withdrawn_at: Mapped[datetime | None]
     """When the promotion was withdrawn; None if it is in force or a later one replaced it."""
     withdrawn_by: Mapped[str | None]
+    prompt_missed_at: Mapped[datetime | None]
+    """When a request to the name last came without its prompt, to the minute; None if none did."""
+
+    def has(self, model_name: str, step: int, prompt: PromptReference | None) -> bool:
+        """Return whether it is this checkpoint with this prompt."""
+        sha256 = None if prompt is None else prompt.sha256
+        return (self.model_name, self.step, self.prompt_sha256) == (model_name, step, sha256)

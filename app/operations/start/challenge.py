@@ -1,4 +1,5 @@
-"""Challenges: a checkpoint is promoted if a trial on held-out scenarios shows that it is better than the champion."""
+"""Challenges: a checkpoint is promoted with its prompt if a trial on held-out scenarios shows that both are better than
+the champion."""
 
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ from ulid import ULID
 from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.db.tables import Promotion, Release
 from learnloop_service.app.domain.stored_evaluation import Trial, TrialEvaluation
+from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.errors import Conflict
 from learnloop_service.app.model_registry.checkpoints import Checkpoints
 from learnloop_service.app.model_registry.promotions import Promotions
@@ -24,6 +26,7 @@ class Challenge:
     """The challenger, the promoted name that it must beat, the name that it is to get, and the rule that decides."""
 
     step: int
+    prompt: PromptReference | None
     name: str
     champion: str
     rule: Rule
@@ -51,7 +54,7 @@ async def challenge(
     champion = await promotions.current(project, terms.champion)
     if champion is None:
         raise Conflict(f"Nothing is promoted to {project}/{terms.champion} yet; promote to it without if_better_than.")
-    if (champion.model_name, champion.step) == (model.name, terms.step):
+    if champion.has(model.name, terms.step, terms.prompt):
         raise Conflict(f"{project}/{terms.champion} is {model}@{terms.step} already.")
     incumbent = await promotions.current(project, terms.name)
     run = (await starter.models.model(caller, model)).run
@@ -62,6 +65,7 @@ async def challenge(
         incumbent=incumbent.id if incumbent else None,
         model_name=model.name,
         step=terms.step,
+        prompt=terms.prompt,
         backend=checkpoints.backend,
         actor=caller.actor,
         alpha=terms.rule.alpha,
@@ -83,11 +87,15 @@ async def challenge(
 
 def _request(terms: Challenge, champion: Promotion, model: ModelName, run_id: str | None) -> EvaluationRequest:
     """Return the request for the trial's evaluation, with the challenger's run if one trained it."""
+    arms = (
+        ("champion", ModelName(model.project, champion.model_name, champion.step), champion.prompt),
+        ("challenger", model.at(terms.step), terms.prompt),
+    )
     return EvaluationRequest(
         run_id=run_id,
         models=[
-            ModelToEvaluate(model=str(ModelName(model.project, champion.model_name, champion.step)), label="champion"),
-            ModelToEvaluate(model=str(ModelName(model.project, model.name, terms.step)), label="challenger"),
+            ModelToEvaluate(model=str(checkpoint), prompt=None if prompt is None else prompt.sha256, label=label)
+            for label, checkpoint, prompt in arms
         ],
         scenarios=terms.scenarios,
         seed=terms.seed,

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -37,7 +37,7 @@ from learnloop_service.app.operations.named import (
 )
 from learnloop_service.app.operations.start.run_plan import judge_with_defaults
 from learnloop_service.app.resources import Resources
-from learnloop_service.app.runs.configuration import model_spec
+from learnloop_service.app.runs.configuration import is_replaced, model_spec
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.store import RunStore
 from learnloop_service.app.runs.stored_prompts import check_fits, pinned_prompt, read_stored
@@ -141,14 +141,18 @@ class EvaluationStarter:
         project: str,
         kind: type[Evaluation],
         built: NotedModels | None = None,
+        recorded: Mapping[int, str] | None = None,
         **fields: Any,
     ) -> StartedEvaluation:
         """Queue an evaluation of that kind. `fields` are the fields that only this kind has, and those with values that
         no request can have. `built` has the models that the judge asked for when it was built; None if it was not yet.
+        `recorded` has, by the numbers of models, earlier evaluations whose rollouts serve again where they hold.
 
         Raises InvalidRequest, NotFound, Conflict or Unavailable.
         """
-        evaluation, engine, warnings = await self.prepared(request, caller, basis, project, kind, built, **fields)
+        evaluation, engine, warnings = await self.prepared(
+            request, caller, basis, project, kind, built, recorded, **fields
+        )
         job = EvaluationJob(
             id=id,
             project=project,
@@ -179,6 +183,7 @@ class EvaluationStarter:
         project: str,
         kind: type[Evaluation] = Comparison,
         built: NotedModels | None = None,
+        recorded: Mapping[int, str] | None = None,
         **fields: Any,
     ) -> tuple[Evaluation, str | None, Sequence[str]]:
         """Return an evaluation as `queue` would store it, the engine that has its models, and warnings.
@@ -186,20 +191,33 @@ class EvaluationStarter:
         Raises InvalidRequest, NotFound, Conflict or Unavailable.
         """
         noted = built or NotedModels(ListedModels(self.resources.settings))
-        models = [await self._resolve_model(index, model, caller, noted) for index, model in enumerate(request.models)]
-        labelled = _require_unique_labels(
-            [await self._prompted(index, request, contestant, project) for index, (contestant, _) in enumerate(models)]
-        )
-        stored = await self._stored(request, basis, project, labelled, None if built else noted)
+        contestants, engine = await self._contestants(request, caller, noted, project, recorded or {})
+        stored = await self._stored(request, basis, project, contestants, None if built else noted)
         noted.check_budget(request.budget.max_usd if request.budget else None)
-        evaluation = kind.model_validate({**dict(stored), **fields})
-        return evaluation, _one_engine([engine for _, engine in models]), noted.warnings
+        return kind.model_validate({**dict(stored), **fields}), engine, noted.warnings
 
     async def _run(self, request: EvaluationRequest, caller: Caller) -> Run | None:
         if request.run_id is None:
             return None
         await require(self.resources.database, caller, RUN, request.run_id)
         return await self.runs.get(request.run_id)
+
+    async def _contestants(
+        self,
+        request: EvaluationRequest,
+        caller: Caller,
+        listed: Models,
+        project: str,
+        recorded: Mapping[int, str],
+    ) -> tuple[tuple[Contestant, ...], str | None]:
+        """Return the models under permanent names, and the engine that has them (None for any or no engine)."""
+        contestants, engines = [], []
+        for index, model in enumerate(request.models):
+            contestant, engine = await self._resolve_model(index, model, caller, listed)
+            contestant = await self._prompted(index, request, contestant, project)
+            contestants.append(contestant.model_copy(update={"recorded": recorded.get(index)}))
+            engines.append(engine)
+        return _require_unique_labels(contestants), _one_engine(engines)
 
     async def _resolve_model(
         self, index: int, model: ModelToEvaluate, caller: Caller, listed: Models
@@ -225,15 +243,15 @@ class EvaluationStarter:
             step=resolved.step,
             backend=backend,
             spec=spec,
-            prompt=run.stored_request.prompt if run is not None else None,
+            prompt=resolved.prompt,
         )
         return contestant, run.engine if run is not None and spec is None else None
 
     async def _prompted(
         self, index: int, request: EvaluationRequest, contestant: Contestant, project: str
     ) -> Contestant:
-        """Return the model with the prompt that was asked for; without one, it keeps that of its run. Raises
-        InvalidRequest."""
+        """Return the model with the prompt that was asked for; without one, it keeps that of its promoted name or
+        run. Raises InvalidRequest."""
         model = request.models[index]
         if "prompt" not in model.model_fields_set:
             return contestant
@@ -252,7 +270,7 @@ class EvaluationStarter:
         if not steps:
             return model
         name = name.at(max(steps))
-        return ResolvedModel(str(name), name.step, model.run)
+        return replace(model, name=str(name), step=name.step)
 
     async def _check_checkpoint(self, index: int, model: ResolvedModel) -> None:
         """Check that a model which no run has trained is on the engine. Raises InvalidRequest."""
@@ -320,7 +338,8 @@ class EvaluationStarter:
                 prompt = await read_stored(database, project, contestant.prompt)
                 if prompt is not None and drawn:
                     where = ("body", "models", index, "prompt")
-                    await asyncio.to_thread(check_fits, environment, drawn[0], prompt, where)
+                    replaces = is_replaced(choice)
+                    await asyncio.to_thread(check_fits, environment, drawn[0], prompt, where, replaces=replaces)
         return environment.default_judge, request.scenarios if synthetic else len(different(drawn))
 
 

@@ -21,6 +21,7 @@ from learnloop_service.app.model_registry.checkpoints import Checkpoints
 from learnloop_service.app.model_registry.engine_client import EngineClient
 from learnloop_service.app.model_registry.promotions import Promotions
 from learnloop_service.app.model_registry.resolver import UnknownModelName
+from learnloop_service.app.operations.promoted_prompt import promoted_prompt, untried
 from learnloop_service.app.operations.start.arms_in_memory import check_room
 from learnloop_service.app.operations.start.challenge import Challenge, challenge
 from learnloop_service.app.operations.start.evaluation import EvaluationStarter, StartedEvaluation
@@ -73,16 +74,19 @@ class ReleaseStarter:
         """
         stable = await self._stable(ModelName(project, name), caller)
         checkpoints, step = await self._candidate(stable, request, caller)
+        data_dir = self.evaluations.resources.settings.data_dir
+        prompt = await promoted_prompt(checkpoints, data_dir, name, step, request)
         baseline = await _baseline(self.database, stable, request.unit)
         guardrails, warnings = _guardrails(request, baseline)
-        is_stable = (checkpoints.model.name, step) == (stable.model_name, stable.step)
+        is_stable = stable.has(checkpoints.model.name, step, prompt)
         if is_on_engine(stable.backend) and is_on_engine(checkpoints.backend):
-            current = ModelName(project, stable.model_name)
-            warnings += [] if is_stable else await check_room(self.engine, checkpoints.model, current)
+            current = ModelName(project, stable.model_name, stable.step)
+            is_room_needed = checkpoints.model.at(step) != current
+            warnings += await check_room(self.engine, checkpoints.model, current.at(None)) if is_room_needed else []
         if is_stable:
             warnings.append(
-                f"The candidate is the stable checkpoint itself, {checkpoints.model.at(step)}: this release tests the "
-                "assignment and the guardrails, and it has no trial."
+                f"The candidate is the stable checkpoint itself, {checkpoints.model.at(step)}, with the same prompt: "
+                "this release tests the assignment and the guardrails, and it has no trial."
             )
         rules = ReleaseRules(
             ramp=tuple(request.ramp),
@@ -94,9 +98,11 @@ class ReleaseStarter:
             skip_trial=request.skip_trial or is_stable,
         )
         candidate = {"backend": checkpoints.backend, "model_name": checkpoints.model.name, "step": step}
-        row = _row(stable, rules, unit=request.unit, baseline=baseline, actor=caller.actor, **candidate)
+        more = {"unit": request.unit, "baseline": baseline, "actor": caller.actor}
+        row = _row(stable, rules, prompt=prompt, **candidate, **more)
         try:
             if rules.skip_trial:
+                warnings += [] if is_stable else await untried(checkpoints, row)
                 return await self._without_trial(StartedRelease(row, stable, warnings), save_reply)
             return await self._with_trial(row, stable, warnings, checkpoints, request, caller, save_reply)
         except IntegrityError as error:
@@ -135,6 +141,8 @@ class ReleaseStarter:
         except UnknownModelName as error:
             raise InvalidRequest(("body", "model"), str(error)) from error
         step = request.step if model.step is None else model.step
+        if request.model is None and step is None:
+            step = stable.step
         if not steps or step not in (None, *steps):
             field = "model" if request.step is None else "step"
             raise InvalidRequest(("body", field), f"{named} has no checkpoint {'yet' if step is None else step}.")
@@ -168,7 +176,8 @@ class ReleaseStarter:
             await tx.refresh(row)
             await save_reply(tx, started)
 
-        terms = Challenge(row.step, row.name, row.name, Rule(), request.trial_scenarios, None, None, None, row.id)
+        rule, most = Rule(), request.trial_scenarios
+        terms = Challenge(row.step, row.prompt, row.name, row.name, rule, most, None, None, None, row.id)
         await challenge(self.evaluations, checkpoints, terms, caller, save)
         return started
 
@@ -217,10 +226,11 @@ async def _baseline(database: Database, stable: Promotion, unit: str) -> dict[st
     without any), and `users`: the number of units of the name."""
     promoted, since = str(ModelName(stable.project, stable.name)), func.now() - _BEFORE
     questions = (Trajectory.asked_as == promoted, Trajectory.kind == "ask", Trajectory.started_at > since)
+    has_prompt = Trajectory.prompt_sha256.is_not_distinct_from(stable.prompt_sha256)
     usual = select(
         func.percentile_cont(0.95).within_group(Trajectory.seconds),
         func.avg(Trajectory.completion_tokens),
-    ).where(*questions, Trajectory.step == stable.step)
+    ).where(*questions, Trajectory.step == stable.step, has_prompt)
     named = or_(AgentSession.asked_model == promoted, AgentSession.asked_model == stable.name)
     opened = (AgentSession.project == stable.project, named, AgentSession.opened_at > since)
     if unit == "session":

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
@@ -187,7 +187,7 @@ class _Busy(ServiceError):
 class _Exchange:
     """An exchange whose reply begins, and then ends in that way."""
 
-    is_replay = False
+    headers: Mapping[str, str] = {}
 
     def __init__(self, end: BaseException | None) -> None:
         self._end = end

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from learnloop_service.environment.base import Episode, Tool
 from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
-from learnloop_service.training.prompt import InvalidPrompt, Prompt, opening, read_prompt, undelivered
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.prompt import InvalidPrompt, Prompt, is_in, opening, read_prompt, undelivered
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="{}\0"), min_size=1).filter(str.strip)
 
@@ -119,3 +120,39 @@ def test_a_part_that_is_not_in_the_first_request_is_undelivered() -> None:
     tools = [{"type": "function", "function": {"name": "search", "description": "Else.", "parameters": parameters}}]
     messages = [{"role": "system", "content": [{"type": "text", "text": "You are Bo. Be kind. Stay so."}]}]
     assert undelivered(texts, messages, tools) == ["tool:search", "skill:x"]
+
+
+_SEARCH = {
+    "name": "search",
+    "description": "Finds text.",
+    "parameters": {"properties": {"q": {"description": "A word."}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("parts", "there"),
+    [
+        ({"system": "Be kind."}, True),
+        ({"system": "  Be kind.\n"}, True),
+        ({"system": "Be kind. {original} Goodbye."}, True),
+        ({"system": "{original}"}, True),
+        ({"system": "Goodbye. {original} Be kind."}, False),
+        ({"system": "Be kind to {{name}}."}, False),
+        ({"system": "Be cruel."}, False),
+        ({"tool:search": "Finds text."}, True),
+        ({"tool:search.q": "A {original}."}, True),
+        ({"tool:search": "Be kind."}, False),
+        ({"system": "Be kind.", "skill:refunds": "Pay them back."}, False),
+    ],
+)
+def test_a_request_has_a_prompt_with_any_texts_for_its_placeholders(parts: dict[str, str], there: bool) -> None:
+    messages = [{"role": "system", "content": [{"type": "text", "text": "Be kind. Now work. Goodbye."}]}]
+    for tool in ({"type": "function", "function": _SEARCH}, {"type": "function", **_SEARCH}):
+        assert is_in(Prompt(parts), messages, [tool]) is there
+
+
+@pytest.mark.parametrize(
+    "tools", [[1, None, "a"], [{"function": 3}], [{"function": {"parameters": {"properties": [1]}}}]]
+)
+def test_requests_of_any_form_are_looked_at(tools: list[Json]) -> None:
+    assert not is_in(Prompt({"system": "Be kind."}), [{}, {"content": 3}, {"content": [None, {"text": 4}]}], tools)

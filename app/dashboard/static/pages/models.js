@@ -2,14 +2,14 @@
 
 import { useState } from "../vendor/hooks.js";
 import { get, path, post, remove, url } from "../api.js";
-import { duration, moment, percent } from "../format.js";
+import { ago, duration, moment, percent } from "../format.js";
 import { Action } from "../parts/action.js";
 import { html } from "../parts/html.js";
 import { Promote } from "../parts/promote.js";
 import { ReleaseLine } from "../parts/release.js";
 import { Empty, Loaded, useLoaded, useReload } from "../parts/states.js";
 import { Table } from "../parts/table.js";
-import { JsonText, label, Text } from "../parts/text.js";
+import { JsonText, label, promptName, Text } from "../parts/text.js";
 import { href } from "../router.js";
 import { Releases } from "./releases.js";
 
@@ -91,9 +91,10 @@ function Promoted({ items, reload }) {
     {
       title: "Means",
       cell: (/** @type {Promotion} */ each) =>
-        html`${label(each.model)} @${each.step}${
-          each.release && html`<br />release: <${ReleaseLine} release=${each.release} />`
-        }`,
+        html`${label(each.model)} @${each.step}${each.prompt && ` with ${label(promptName(each.prompt))}`}${
+          each.prompt_missed_at &&
+          html`<br /><span class="wrong">A request came without its prompt, ${ago(each.prompt_missed_at)}.</span>`
+        }${each.release && html`<br />release: <${ReleaseLine} release=${each.release} />`}`,
     },
     { title: "Evidence", cell: evidence },
     {

@@ -6,7 +6,7 @@ import { Action } from "../parts/action.js";
 import { html } from "../parts/html.js";
 import { isLive, ReleaseState } from "../parts/release.js";
 import { Loaded, useLoaded, useReload } from "../parts/states.js";
-import { JsonText, label, Text } from "../parts/text.js";
+import { JsonText, label, served, Text } from "../parts/text.js";
 import { Said } from "../parts/verdict.js";
 import { href } from "../router.js";
 import { may } from "../session.js";
@@ -38,7 +38,8 @@ async function load(id, aborted) {
 /** @param {{release: Release, events: Event[], reload: () => void}} props */
 function Whole({ release, events, reload }) {
   return html`<div class="title-row">
-      <h1>${label(release.candidate, 120)} for ${label(release.name, 120)} <${ReleaseState} release=${release} /></h1>
+      <h1>${served(release.candidate, release.candidate_prompt)} for ${label(release.name, 120)}${" "}
+        <${ReleaseState} release=${release} /></h1>
       ${may("write") && html`<${Actions} release=${release} reload=${reload} />`}</div>
     <${Headline} release=${release} events=${events} />
     <${Ramp} release=${release} events=${events} />
@@ -68,7 +69,8 @@ function Headline({ release, events }) {
 
 /** @param {{release: Release, reload: () => void}} props */
 function Actions({ release, reload }) {
-  const { release_id: id, state, candidate, stable, name } = release;
+  const { release_id: id, state, candidate_prompt: prompt, stable_prompt: before, name } = release;
+  const [candidate, stable] = [served(release.candidate, prompt), served(release.stable, before)];
   /** @param {string} verb @param {unknown} [body] */
   const move = async (verb, body) => (await post(`${path`releases/${id}`}/${verb}`, body), reload());
   return html`<div class="actions">
@@ -78,7 +80,7 @@ function Actions({ release, reload }) {
       ["running", "held"].includes(state) &&
       html`<${Action} label="Promote" act=${() => move("promote")}
         confirm=${
-          `Give ${label(name, 120)} to ${label(candidate, 120)}? Every user gets it from the next request on, ` +
+          `Give ${label(name, 120)} to ${candidate}? Every user gets it from the next request on, ` +
           "and the release ends. Nothing was shown about its quality; the promotion will say so."
         } />`
     }
@@ -87,7 +89,7 @@ function Actions({ release, reload }) {
       html`<${Action} label="Roll back" kind="danger"
         act=${(/** @type {boolean} */ endsSessions) => move("rollback", { sessions: endsSessions ? "end" : "keep" })}
         confirm=${
-          `Take the candidate back for good? Every user gets ${label(stable, 120)} from the next request on. ` +
+          `Take the candidate back for good? Every user gets ${stable} from the next request on. ` +
           "Open sessions keep the candidate to their end, unless they are ended."
         }
         option=${state === "trial" ? undefined : "End open sessions with the candidate"} />`

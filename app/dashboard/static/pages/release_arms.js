@@ -3,7 +3,7 @@
 import { counted, number, percent, whole } from "../format.js";
 import { html } from "../parts/html.js";
 import { Table } from "../parts/table.js";
-import { label } from "../parts/text.js";
+import { label, promptName } from "../parts/text.js";
 import { href } from "../router.js";
 
 /** @typedef {import("../api_types").ReleaseOut} Release */
@@ -31,9 +31,10 @@ export function Arms({ release: { arms, unit, rules } }) {
 }
 
 /** @param {Arm} arm */
-function checkpoint({ checkpoint: name, run_id: run, iteration, success }) {
+function checkpoint({ checkpoint: name, prompt, run_id: run, iteration, success }) {
   const [project, model] = name.slice(0, name.lastIndexOf("@")).split("/", 2);
   return html`<a href=${href(["models", project, model])}>${label(name, 120)}</a>
+    ${prompt && html`<br />with the prompt ${label(promptName(prompt))}`}
     ${run && html`<br /><a href=${href(["runs", run])}>iteration ${iteration} of a run</a>`}
     ${success !== null && html`<br /><span class="muted">${percent(success)} held-out success</span>`}`;
 }

@@ -6,7 +6,7 @@ import { html } from "../parts/html.js";
 import { isLive, ReleaseState } from "../parts/release.js";
 import { Loaded, useLoaded, useReload } from "../parts/states.js";
 import { Table } from "../parts/table.js";
-import { label } from "../parts/text.js";
+import { label, served } from "../parts/text.js";
 import { href } from "../router.js";
 
 /** @typedef {import("../api_types").ReleaseBrief} Brief */
@@ -30,10 +30,10 @@ const columns = [
     by: "candidate",
     isHead: true,
     cell: (/** @type {Brief} */ each) =>
-      html`<a href=${href(["releases", each.release_id])}>${label(each.candidate, 120)}</a>`,
+      html`<a href=${href(["releases", each.release_id])}>${served(each.candidate, each.candidate_prompt)}</a>`,
   },
   { title: "For", by: "name", cell: (/** @type {Brief} */ each) => label(each.name, 120) },
-  { title: "Against", by: "stable", cell: (/** @type {Brief} */ each) => label(each.stable, 120) },
+  { title: "Against", by: "stable", cell: (/** @type {Brief} */ each) => served(each.stable, each.stable_prompt) },
   { title: "State", by: "state", cell: (/** @type {Brief} */ each) => html`<${ReleaseState} release=${each} />` },
   { title: "Share", by: "share", isNumber: true, cell: (/** @type {Brief} */ each) => finePercent(each.share) },
   {

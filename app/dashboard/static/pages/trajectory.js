@@ -229,6 +229,11 @@ function Details({ trajectory }) {
           <dd><${PromptLink} prompt=${{ sha256: trajectory.prompt_sha256, name: null, version: null }} /></dd></div>`
       }
       <div><dt>Purpose</dt><dd>${purpose(trajectory)}</dd></div>
+      ${
+        trajectory.copied_from &&
+        html`<div><dt>A copy of</dt><dd>
+          <a href=${href(["trajectories", trajectory.copied_from])}>a rollout of an earlier evaluation</a></dd></div>`
+      }
       <div><dt>Iteration</dt><dd>${trajectory.iteration ?? "–"}</dd></div>
       <div><dt>Length</dt>
         <dd>${counted(trajectory.turns, "turn")}, ${counted(trajectory.completion_tokens, "token")}</dd></div>

@@ -11,18 +11,23 @@ import { Field } from "./field.js";
 import { html } from "./html.js";
 import { ReleaseLine } from "./release.js";
 import { useLoaded } from "./states.js";
-import { label, Text } from "./text.js";
+import { label, promptName, served, Text } from "./text.js";
 
 /** @typedef {{step: number, success: number | null, is_best: boolean}} Checkpoint */
 /** @typedef {import("../api_types").PromotionOut} Promotion */
 /** @typedef {import("../api_types").ReleaseAccepted} Release */
 /** @typedef {"now" | "trial" | "release"} Way */
-/** @typedef {{step: number, as: string, way: Way, champion: string, share: string, isTried: boolean}} Choice */
-/** @typedef {{choice: Choice, evaluationId?: string | null, release?: Release}} Outcome */
+/** @typedef {import("../api_types").PromptUsed} Prompt */
+/**
+ * @typedef {{step: number, prompt: string, as: string, way: Way, champion: string, share: string,
+ *   isTried: boolean}} Choice `prompt`: empty for the usual one, `-` for the environment's own texts
+ */
+/** @typedef {{choice: Choice, promoted?: Promotion, evaluationId?: string | null, release?: Release}} Outcome */
 
 /** The stages of a release after the first one, which is chosen. */
 const _LATER_SHARES = [0.2, 0.5];
 const _FIELDS = ["as", "ramp"];
+const _PROMPTS = 200;
 
 /**
  * @param {{project: string, name: string, checkpoints: Checkpoint[], runId: string | null, done: () => void}} props
@@ -32,6 +37,7 @@ export function Promote({ project, name, checkpoints, runId, done }) {
   const [choice, setChoice] = useState(
     /** @type {Choice} */ ({
       step: checkpoints[0].step,
+      prompt: "",
       as: "live",
       way: "now",
       champion: "",
@@ -42,11 +48,12 @@ export function Promote({ project, name, checkpoints, runId, done }) {
   const [outcome, setOutcome] = useState(/** @type {Outcome | undefined} */ (undefined));
   const [faults, setFaults] = useState(/** @type {ApiError["errors"]} */ ([]));
   const promotions = useLoaded((aborted) => get("promotions", {}, aborted), []);
+  const prompts = useLoaded((aborted) => get("prompts", { limit: _PROMPTS }, aborted), []);
   const promoted = /** @type {Promotion[]} */ (promotions.data?.items ?? []).filter((promotion) =>
     promotion.name.startsWith(`${project}/`),
   );
   if (outcome) return html`<${Result} outcome=${outcome} project=${project} name=${name} close=${done} />`;
-  const obstacles = obstaclesOf(promoted, `${project}/${choice.as}`, `${project}/${name}`, choice.step);
+  const obstacles = obstaclesOf(promoted, `${project}/${choice.as}`, `${project}/${name}`, choice);
   const way = obstacles[choice.way] ? "now" : choice.way;
   const champion = choice.champion || firstOf(promoted, `${project}/${choice.as}`);
   async function promote() {
@@ -64,6 +71,7 @@ export function Promote({ project, name, checkpoints, runId, done }) {
   const labels = { now: "Promote it", trial: "Start the trial", release: "Start the release" };
   return html`
     <${ChosenCheckpoint} checkpoints=${checkpoints} step=${choice.step} change=${change} runId=${runId} />
+    <${ChosenPrompt} prompts=${prompts.data?.items ?? []} prompt=${choice.prompt} change=${change} />
     <${NameField} project=${project} promoted=${promoted} as=${choice.as} change=${change} faults=${faults} />
     <fieldset class="ways"><legend>Who gets it</legend>
       <${Option} way="now" chosen=${way} change=${change} title="Everybody, now" />
@@ -84,15 +92,17 @@ export function Promote({ project, name, checkpoints, runId, done }) {
 }
 
 /** Post what was chosen. @param {string} project @param {string} name of the model @param {Choice} choice */
-async function send(project, name, { step, as, way, champion, share: percentage, isTried }) {
+async function send(project, name, { step, prompt, as, way, champion, share: percentage, isTried }) {
+  const served = prompt ? { step, prompt: prompt === "-" ? null : prompt } : { step };
   if (way === "release") {
     const first = Number(percentage || Number.NaN) / 100;
     const ramp = [first, ..._LATER_SHARES.filter((share) => share > first)];
-    const body = { model: name, step, ramp, skip_trial: !isTried };
+    const body = { model: name, ...served, ramp, skip_trial: !isTried };
     return { release: /** @type {Release} */ (await post(path`promotions/${project}/${as}/releases`, body)) };
   }
-  const body = { step, as, ...(way === "trial" ? { if_better_than: champion } : {}) };
-  return { evaluationId: (await post(path`models/${project}/${name}/promote`, body)).evaluation_id };
+  const body = { ...served, as, ...(way === "trial" ? { if_better_than: champion } : {}) };
+  const reply = await post(path`models/${project}/${name}/promote`, body);
+  return way === "trial" ? { evaluationId: reply.evaluation_id } : { promoted: /** @type {Promotion} */ (reply) };
 }
 
 /**
@@ -104,6 +114,9 @@ const atField = ({ loc, msg }) => ({ loc: loc[0] === "path" ? ["body", "as"] : l
 /** @param {Promotion[]} promoted @param {string} name */
 const meantBy = (promoted, name) => promoted.find((promotion) => promotion.name === name);
 
+/** What a name means. @param {Promotion} promotion */
+const meaning = ({ model, step, prompt }) => served(`${model}@${step}`, prompt);
+
 /**
  * The promoted name to compare with at first, without its project.
  * @param {Promotion[]} promoted @param {string} name
@@ -112,18 +125,22 @@ const firstOf = (promoted, name) => (meantBy(promoted, name) ?? promoted[0])?.na
 
 /**
  * Why a checkpoint cannot be tried against a name, or be released to its users.
- * @param {Promotion[]} promoted @param {string} name @param {string} model @param {number} step
+ * @param {Promotion[]} promoted @param {string} name @param {string} model @param {Choice} choice
  * @returns {Partial<Record<Way, unknown>>}
  */
-function obstaclesOf(promoted, name, model, step) {
+function obstaclesOf(promoted, name, model, { step, prompt }) {
   const meant = meantBy(promoted, name);
+  const hasPrompt = !prompt || prompt === (meant?.prompt ? promptName(meant.prompt) : "-");
   return {
     trial: promoted.length === 0 && "Nothing is promoted in this project yet, so there is nothing to compare it with.",
     release: !meant
       ? `Nothing is promoted as ${label(name, 120)} yet, so it has no users.`
       : meant.release
         ? html`${label(name, 120)} has a release already: <${ReleaseLine} release=${meant.release} />`
-        : meant.model === model && meant.step === step && `${label(name, 120)} means this checkpoint already.`,
+        : meant.model === model &&
+          meant.step === step &&
+          hasPrompt &&
+          `${label(name, 120)} means this checkpoint already.`,
   };
 }
 
@@ -149,13 +166,32 @@ function ChosenCheckpoint({ checkpoints, step, change, runId }) {
 }
 
 /**
+ * The prompt that the checkpoint is served with, where any is stored.
+ * @param {{prompts: Prompt[], prompt: string, change: (changes: Partial<Choice>) => void}} props
+ */
+function ChosenPrompt({ prompts, prompt, change }) {
+  const option = (/** @type {string} */ value, /** @type {string} */ text) =>
+    html`<option value=${value} selected=${value === prompt}>${text}</option>`;
+  const chosen = (/** @type {any} */ event) => change({ prompt: event.target.value });
+  return (
+    prompts.length > 0 &&
+    html`<label class="field"><span>Prompt</span>
+      <select value=${prompt} aria-describedby="prompt-help" onChange=${chosen}>${option("", "the usual one")}
+        ${option("-", "the environment’s own texts")}
+        ${prompts.map((stored) => option(promptName(stored), label(promptName(stored))))}</select>
+      <span class="help" id="prompt-help">The usual one is what the name had with this step last, or what it was trained
+        with.</span></label>`
+  );
+}
+
+/**
  * @param {{project: string, promoted: Promotion[], as: string, change: (changes: Partial<Choice>) => void,
  *   faults: ApiError["errors"]}} props
  */
 function NameField({ project, promoted, as, change, faults }) {
   const name = `${project}/${as}`;
   const meant = meantBy(promoted, name);
-  const today = meant ? ` Today it means ${label(meant.model, 120)}@${meant.step}.` : "";
+  const today = meant ? ` Today it means ${meaning(meant)}.` : "";
   const help = `Clients use it as ${label(name, 120)}.${today}`;
   return html`<${Field} field=${{ name: "as", label: "Name", type: "string", help }} value=${as} faults=${faults}
     set=${(/** @type {string} */ value) => change({ as: value })} />`;
@@ -180,7 +216,7 @@ function Option({ way, chosen, change, title, obstacle, children }) {
 function Champion({ promoted, project, champion, change }) {
   const option = (/** @type {Promotion} */ promotion) => {
     const value = promotion.name.slice(project.length + 1);
-    const text = `${label(promotion.name, 100)} (${label(promotion.model, 60)}@${promotion.step})`;
+    const text = `${label(promotion.name, 100)} (${meaning(promotion)})`;
     return html`<option value=${value} selected=${value === champion}>${text}</option>`;
   };
   const chosen = (/** @type {any} */ event) => change({ champion: event.target.value });
@@ -195,7 +231,7 @@ function Champion({ promoted, project, champion, change }) {
  *   faults: ApiError["errors"]}} props
  */
 function FirstShare({ choice: { share, isTried }, meant, change, faults }) {
-  const stable = meant ? `${label(meant.model, 120)}@${meant.step}` : "";
+  const stable = meant ? meaning(meant) : "";
   const help = `At most 50. The others keep ${stable}. The share rises while guardrails permit it, and harm ends it.`;
   return html`<${Field} field=${{ name: "ramp", label: "Share of the users, in percent", type: "number", help }}
       value=${share} faults=${faults} set=${(/** @type {string} */ value) => change({ share: value })} />
@@ -205,39 +241,45 @@ function FirstShare({ choice: { share, isTried }, meant, change, faults }) {
 }
 
 /** What was done. @param {{outcome: Outcome, project: string, name: string, close: () => void}} props */
-function Result({ outcome: { choice, evaluationId, release }, project, name, close }) {
-  const [promoted, model] = [`${project}/${choice.as}`, `${project}/${name}`];
-  const wins = ` If step ${choice.step} wins, ${label(promoted, 120)} means it.`;
+function Result({ outcome: { choice, promoted, evaluationId, release }, project, name, close }) {
+  const wins = ` If step ${choice.step} wins, ${label(`${project}/${choice.as}`, 120)} means it.`;
   return html`${
     release
       ? html`<${Released} release=${release} choice=${choice} />`
       : evaluationId
         ? html`<p role="status">The trial is running:
             ${" "}<a href=${href(["evaluations", evaluationId])}>see it</a>.${wins}</p>`
-        : html`<${Promoted} name=${promoted} model=${model} step=${choice.step} />`
+        : html`<${Promoted} promotion=${promoted} model=${`${project}/${name}`} />`
   }
     <div class="actions"><button onClick=${close}>Close</button></div>`;
 }
 
-/** What the name means now, and how clients ask it. @param {{name: string, model: string, step: number}} props */
-function Promoted({ name, model, step }) {
+/** What the name means now, and how clients ask it. @param {{promotion: Promotion, model: string}} props */
+function Promoted({ promotion: { name, step, prompt, warnings }, model }) {
   const body = { model: name, messages: [{ role: "user", content: "Hello" }] };
-  return html`<p role="status"><strong>${label(name, 120)} now means step ${step}</strong> of ${label(model, 120)}.
+  return html`<p role="status"><strong>${label(name, 120)} now means step ${step}</strong> of ${served(model, prompt)}.
       ${" "}<a href=${href(["models"])}>See all promoted names</a></p>
+    <${Warnings} texts=${warnings} />
     <p class="muted">Clients of the OpenAI API ask it by this name:</p>
     <${AsCurl} body=${body} target="v1/chat/completions" />`;
 }
 
+/** What the owner should know. @param {{texts: string[]}} props */
+function Warnings({ texts }) {
+  const warning = (/** @type {string} */ text) => html`<li><${Text} value=${text} limit=${400} /></li>`;
+  return texts.length > 0 && html`<ul>${texts.map(warning)}</ul>`;
+}
+
 /** Who meets the checkpoint, and what its owner should know. @param {{release: Release, choice: Choice}} props */
-function Released({ release: { release_id: id, state, name, stable, forecast, warnings }, choice: { step, share } }) {
+function Released({ release, choice: { step, share } }) {
+  const { release_id: id, state, name, forecast, warnings } = release;
   const users = `${finePercent(Number(share) / 100)} of the users of ${label(name, 120)}`;
-  const others = `the others keep ${label(stable, 120)}.`;
+  const others = `the others keep ${served(release.stable, release.stable_prompt)}.`;
   const news =
     state === "trial"
       ? html`<strong>A trial comes first.</strong> Unless it refuses step ${step}, ${users} meet it then; ${others}`
       : html`<strong>${users} now meet step ${step}</strong>; ${others}`;
-  const warning = (/** @type {string} */ text) => html`<li><${Text} value=${text} limit=${400} /></li>`;
   return html`<p role="status">${news} <a href=${href(["releases", id])}>See the release</a></p>
     <p class="muted"><${Text} value=${forecast.note} limit=${600} /></p>
-    ${warnings.length > 0 && html`<ul>${warnings.map(warning)}</ul>`}`;
+    <${Warnings} texts=${warnings} />`;
 }

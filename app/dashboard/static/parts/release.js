@@ -4,7 +4,7 @@ import { finePercent, inWords, number, whole } from "../format.js";
 import { href } from "../router.js";
 import { html } from "./html.js";
 import { Status } from "./status.js";
-import { label } from "./text.js";
+import { served } from "./text.js";
 
 /** @typedef {import("../api_types").ReleaseBrief} Brief */
 
@@ -23,7 +23,8 @@ export const ReleaseState = ({ release }) => html`<${Status} status=${inWords(re
  */
 export function ReleaseLine({ release }) {
   return html`<a href=${href(["releases", release.release_id])}>
-      ${label(release.candidate, 120)} against ${label(release.stable, 120)}</a>${" "}
+      ${served(release.candidate, release.candidate_prompt)} against${" "}
+      ${served(release.stable, release.stable_prompt)}</a>${" "}
     <span class="muted">${release.state === "trial" ? "no users yet" : `${finePercent(release.share)} of users`}
       </span> <${ReleaseState} release=${release} />`;
 }

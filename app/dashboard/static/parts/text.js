@@ -28,6 +28,16 @@ export function label(text, most = 80) {
   return String(text ?? "").length > most ? `${shown}…` : shown;
 }
 
+/** A stored prompt in a word. @param {{sha256: string, name: string | null, version: number | null}} prompt */
+export const promptName = ({ sha256, name, version }) => (name ? `${name}@${version}` : sha256.slice(0, 12));
+
+/**
+ * A checkpoint and the prompt that it is served with.
+ * @param {string} checkpoint @param {import("../api_types").PromptUsed | null | undefined} prompt
+ */
+export const served = (checkpoint, prompt) =>
+  label(checkpoint, 120) + (prompt ? ` with ${label(promptName(prompt), 80)}` : "");
+
 /**
  * Text of any length; if it was cut, a button shows the rest.
  * @param {{value: unknown, limit?: number, as?: string, class?: string}} props

@@ -38,8 +38,8 @@ ENDS: dict[str, tuple[ImprovementFigures, str]] = {
     ),
     "one prompt and a model without gain": (
         improvement(REACHED, START, refused(Rung.PROMPT), refused(Rung.MODEL), refused(Rung.IMITATION), GRPO),
-        "A prompt, a model and imitation showed no gain. GRPO reached 93% for 9 minutes; nothing else was needed. "
-        f"{BASIS}",
+        "A prompt, another model and imitation showed no gain. GRPO reached 93% for 9 minutes; "
+        f"nothing else was needed. {BASIS}",
     ),
     "the price of a rung has all of its candidates": (
         improvement(REACHED, START, refused(Rung.PROMPT), accepted(Rung.PROMPT, HIGH, HIGH_TEST, 0.5)),
