@@ -177,13 +177,14 @@ function PromoteChampion({ improvement: { id, project: owner, tried, champion } 
   if (champion === 0) return null;
   const [, project, name, step] = _CHECKPOINT.exec(model) ?? [, owner, `improved-${id.slice(-6)}`, 0];
   const checkpoints = [{ step: Number(step), success: success?.mean ?? null, is_best: true }];
+  const reference = prompt?.name ? promptName(prompt) : (prompt?.sha256 ?? "-");
   return html`<button onClick=${() => setOpen(true)}>Promote</button>
     ${
       isOpen &&
       html`<${Dialog} title="Promote the best candidate" close=${() => setOpen(false)}>
       ${(/** @type {() => void} */ close) => html`
         <${Promote} project=${project} name=${name} checkpoints=${checkpoints} runId=${run} done=${close}
-          prompt=${prompt ? (prompt.name ? promptName(prompt) : prompt.sha256) : "-"} base=${step === 0 ? model : undefined} />`}<//>`
+          prompt=${reference} base=${step === 0 ? model : undefined} />`}<//>`
     }`;
 }
 
