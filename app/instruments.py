@@ -106,9 +106,9 @@ GROUPS = Counter(
     ("result",),
     registry=REGISTRY,
 )
-PROMPT_REPLIES = Counter(
-    "learnloop_prompt_replies_total",
-    "Replies of models with a prompt: applied in the request, not-used, or what it replaces was not-found.",
+PROMPT_REQUESTS = Counter(
+    "learnloop_prompt_requests_total",
+    "Requests to models with a prompt: applied in the request, not-used, or what it replaces was not-found.",
     ("delivery",),
     registry=REGISTRY,
 )

@@ -78,6 +78,8 @@ class Situation:
     """Whether the test tasks were done since the champion last changed."""
     too_dear: Mapping[Rung, str]
     """Rungs that the budget does not permit, with the reason."""
+    is_used_up: bool = False
+    """Whether a limit of the budget was reached, so that no job can be started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,17 +156,19 @@ Move = Measure | Pilot | Screen | Compare | Train | Add | Skip | WaitForPrompts 
 def next_move(situation: Situation) -> Move:
     """Return what to do next."""
     as_it_is = situation.candidates[0]
-    if as_it_is.state is CandidateState.PROPOSED:
+    if as_it_is.state is CandidateState.PROPOSED and not situation.is_used_up:
         return Measure()
     champion = situation.candidates[situation.champion]
     reached = situation.target is not None and champion.success is not None and champion.success >= situation.target
     if not reached:
+        if situation.is_used_up:
+            return End(ImprovementStatus.BUDGET)
         if situation.pilot is None and situation.rungs:
             return Pilot()
         for rung in (Rung.PROMPT, *PLANNED):
             if rung in situation.rungs and (move := _move_on(rung, situation)) is not None:
                 return move
-    if situation.test_tasks and not situation.tested:
+    if situation.test_tasks and not situation.tested and not situation.is_used_up:
         return Test()
     if reached:
         return End(ImprovementStatus.REACHED)

@@ -18,6 +18,7 @@ from learnloop_service.app.improvements.jobs import caller_of, tested_candidates
 from learnloop_service.app.improvements.policy import passed
 from learnloop_service.app.improvements.store import (
     NO_JOB,
+    SETTLED,
     ImprovementRecord,
     ImprovementStore,
     ValidationOutcomes,
@@ -50,6 +51,8 @@ class Settling:
         job = await self.store.evaluation(improvement.job_id)
         if job is None:
             return await self._lost(record, f"evaluation {improvement.job_id} was deleted")
+        if job.status not in SETTLED:  # another process started it since the improvement was due
+            return False
         if job.status == EvaluationStatus.PAUSED:
             return await self._stopped(record, job.shortage is not None, f"Evaluation {job.id} is paused")
         errors = models_without_figures(job.report) if job.report is not None else {}
@@ -156,13 +159,13 @@ class Settling:
         if run.status == RunStatus.PAUSED:
             at_limit = (run.wait_reason or "").startswith("The budget")
             return await self._stopped(record, at_limit, f"Run {run.id} is paused")
-        target = record.improvement.request["target"]
-        if run.status not in TERMINAL and (target is None or run.cancel_requested):
+        target, whole = record.improvement.request["target"], candidate.rung == Rung.IMITATION
+        if run.status not in TERMINAL and (whole or target is None or run.cancel_requested):
             return False
         compared = await self._compared(record, candidate, run)
-        accepted = next((checkpoint for checkpoint in reversed(compared) if checkpoint.accepted), None)
+        accepted = accepted_of(compared, target)
         if run.status not in TERMINAL:
-            if accepted is not None and accepted.figures["success"]["mean"] >= target:
+            if accepted is not None and accepted.success >= target:
                 await self.service.store.cancel(run.id, caller_of(record.improvement).actor)
                 self.service.runner.nudge(run.id)
             return False
@@ -173,10 +176,10 @@ class Settling:
         elif not compared:
             return await self._lost(record, f"run {run.id} is {run.status}: {run.error or 'it has no checkpoint'}")
         else:
-            best = max(compared, key=lambda checkpoint: checkpoint.figures["success"]["mean"])
+            best = max(compared, key=lambda checkpoint: checkpoint.success)
             reason = (
                 f"none of its {counted(len(compared), 'checkpoint')} was shown to be better; the best one solved "
-                f"{best.figures['success']['mean']:.0%}"
+                f"{best.success:.0%}"
             )
             await self._refuse_or(record, candidate, reason, CandidateState.REFUSED, evidence=best.evidence)
         return True
@@ -211,6 +214,11 @@ class ComparedCheckpoint:
     evidence: Mapping[str, int]
     figures: Json
 
+    @property
+    def success(self) -> float:
+        """Share of the tasks that it solved."""
+        return float(self.figures["success"]["mean"])
+
     @classmethod
     def of(
         cls, iteration: int, outcomes: ValidationOutcomes, champion: Mapping[str, float], error: float
@@ -228,6 +236,14 @@ class ComparedCheckpoint:
         }
         accepted = sign_test(evidence["won"], evidence["lost"]) <= error
         return cls(iteration, outcomes.step, accepted, evidence, figures)
+
+
+def accepted_of(compared: Sequence[ComparedCheckpoint], target: float | None) -> ComparedCheckpoint | None:
+    """Return the first accepted checkpoint that reaches the target, else the newest accepted one; None if there is
+    none. After the first one, how many more a run makes before it is cancelled is a matter of chance."""
+    accepted = [checkpoint for checkpoint in compared if checkpoint.accepted]
+    reached = (checkpoint for checkpoint in accepted if target is not None and checkpoint.success >= target)
+    return next(reached, accepted[-1] if accepted else None)
 
 
 def _counts(pairs: Sequence[float]) -> dict[str, int]:

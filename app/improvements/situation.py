@@ -33,6 +33,7 @@ async def situation_of(
         test_tasks=request["test"],
         tested=final is not None and final["champion"] == improvement.champion,
         too_dear=too_dear(record, limits, await forecasts(service, record) if limits else {}),
+        is_used_up=any(limit is not None and limit <= 0 for limit in limits.values()),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from learnloop_service.app.db.database import Database
@@ -14,19 +14,14 @@ from learnloop_service.app.domain.evaluation_state import TERMINAL as EVALUATION
 from learnloop_service.app.domain.evaluation_state import EvaluationStatus
 from learnloop_service.app.domain.improvement_state import LIVE, CandidateState, ImprovementStatus
 from learnloop_service.app.errors import existing
+from learnloop_service.app.runs.resume_point import HAS_VERDICT, SUCCESS
 
 MAX_CANDIDATES = 500
 """Maximum number of candidates of an improvement."""
 NO_JOB: Mapping[str, None] = {"job_kind": None, "job_id": None, "job_for": None}
 """Values of an improvement between two jobs."""
-_SUCCESS = func.avg(
-    case(
-        (and_(Trajectory.reward.is_(None), Trajectory.error.is_(None)), None),
-        (Trajectory.success.is_(True), 1.0),
-        else_=0.0,
-    )
-)
-"""Success as in reports: a failed rollout is no success, and one without a verdict is left out."""
+SETTLED = EVALUATION_ENDED | {EvaluationStatus.PAUSED}
+"""Statuses of an evaluation in which there is something to decide."""
 
 
 class Taken(Exception):
@@ -79,11 +74,18 @@ class ImprovementStore:
         self._database = database
 
     async def read(self, id: str) -> ImprovementRecord:
-        """Return an improvement with its candidates."""
+        """Return an improvement with its candidates, by one statement: what a process reads with two can be of before
+        and of after another one's move."""
+        with_candidates = (
+            select(Improvement, Candidate)
+            .join(Candidate, Candidate.improvement_id == Improvement.id)
+            .where(Improvement.id == id)
+            .order_by(Candidate.number)
+        )
         async with self._database() as tx:
-            improvement = existing(await tx.get(Improvement, id), "improvement", id)
-            of_it = select(Candidate).where(Candidate.improvement_id == id).order_by(Candidate.number)
-            return ImprovementRecord(improvement, (await tx.execute(of_it)).scalars().all())
+            rows = (await tx.execute(with_candidates)).all()
+        improvement = existing(rows[0][0] if rows else None, "improvement", id)
+        return ImprovementRecord(improvement, [candidate for _, candidate in rows])
 
     async def listed(self, *, project: str | None, before: str | None, limit: int) -> Sequence[tuple[Improvement, int]]:
         """Return improvements of a project or of all with their numbers of candidates, newest first."""
@@ -128,8 +130,8 @@ class ImprovementStore:
 
     async def _outcomes(self, *where: ColumnElement[bool]) -> Mapping[int | None, ValidationOutcomes]:
         by_scenario = (
-            select(Trajectory.iteration, Trajectory.scenario_id, _SUCCESS.label("success"))
-            .where(*where)
+            select(Trajectory.iteration, Trajectory.scenario_id, SUCCESS)
+            .where(*where, HAS_VERDICT)
             .group_by(Trajectory.iteration, Trajectory.scenario_id)
             .order_by(Trajectory.iteration, func.min(Trajectory.seq))
         )
@@ -146,8 +148,7 @@ class ImprovementStore:
         async with self._database() as tx:
             success: dict[int | None, dict[str, float]] = {}
             for iteration, scenario, mean in await tx.execute(by_scenario):
-                if mean is not None:
-                    success.setdefault(iteration, {})[scenario] = float(mean)
+                success.setdefault(iteration, {})[scenario] = float(mean)
             return {
                 iteration: ValidationOutcomes(success.get(iteration, {}), float(tokens), float(seconds), step)
                 for iteration, tokens, seconds, step in (await tx.execute(usage))
@@ -226,7 +227,6 @@ _OF_RUN = (
 )
 _NOTHING = ValidationOutcomes({}, 0.0, 0.0, None)
 _PROPOSED = exists().where(Candidate.improvement_id == Improvement.id, Candidate.state == CandidateState.PROPOSED)
-_SETTLED = EvaluationJob.status.in_(sorted(EVALUATION_ENDED | {EvaluationStatus.PAUSED}))
 _DUE = (
     select(Improvement.id)
     .where(
@@ -240,7 +240,7 @@ _DUE = (
             and_(
                 Improvement.job_kind == "evaluation",
                 or_(
-                    exists().where(EvaluationJob.id == Improvement.job_id, _SETTLED),
+                    exists().where(EvaluationJob.id == Improvement.job_id, EvaluationJob.status.in_(sorted(SETTLED))),
                     ~exists().where(EvaluationJob.id == Improvement.job_id),
                 ),
             ),

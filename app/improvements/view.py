@@ -8,7 +8,6 @@ from learnloop_service.app.db.tables import Candidate, Improvement
 from learnloop_service.app.domain.improvement_state import LIVE, ImprovementStatus, Rung
 from learnloop_service.app.errors import NotFound
 from learnloop_service.app.improvements.budget import evaluations_of, total
-from learnloop_service.app.improvements.figures import figures_of
 from learnloop_service.app.improvements.forecast import RungForecast
 from learnloop_service.app.improvements.jobs import label_of
 from learnloop_service.app.improvements.prices import forecasts
@@ -66,7 +65,7 @@ async def whole(service: Resources, id: str) -> ImprovementOut:
         }
     )
     if improvement.status not in LIVE:
-        shown.sentence = sentence(figures_of(shown))
+        shown.sentence = sentence(shown)
     return shown
 
 

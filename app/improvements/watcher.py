@@ -79,9 +79,6 @@ class ImprovementWatcher:
         if record.improvement.job_id is not None:
             return await Settling(self.service, self.store).settle(record)
         limits = await remaining(self.store, record)
-        if any(limit is not None and limit <= 0 for limit in limits.values()):
-            await self._end(record, ImprovementStatus.BUDGET)
-            return False
         move = policy.next_move(await situation_of(self.service, record, limits))
         try:
             return await self._make(record, move, limits)
