@@ -13,7 +13,7 @@ import { PromptParts, partsOf } from "../parts/prompt_parts.js";
 import { Empty, Loaded, useLoaded, useReload } from "../parts/states.js";
 import { Progress, Status } from "../parts/status.js";
 import { Table } from "../parts/table.js";
-import { JsonText, label, Text } from "../parts/text.js";
+import { JsonText, label, promptName, Text } from "../parts/text.js";
 import { go, href } from "../router.js";
 import { may } from "../session.js";
 import { Failures } from "./failures.js";
@@ -129,7 +129,8 @@ function Head({ improvement, reload }) {
 }
 
 /** @param {Props} props */
-function Buttons({ improvement: { id, status, waits_until: until, tried, champion }, reload }) {
+function Buttons({ improvement, reload }) {
+  const { id, status, waits_until: until } = improvement;
   const isLive = _LIVE.has(status);
   /** @param {string} verb @param {unknown} [body] */
   const act = (verb, body) => async () => (await post(`${path`improvements/${id}`}/${verb}`, body), reload());
@@ -137,7 +138,7 @@ function Buttons({ improvement: { id, status, waits_until: until, tried, champio
     ${status === "running" && html`<${Action} label="Pause" act=${act("pause")} />`}
     ${status === "running" && until && html`<${Action} label="Wait no longer" act=${act("resume")} />`}
     ${status === "paused" && html`<${Action} label="Resume" kind="primary" act=${act("resume")} />`}
-    <${PromoteChampion} candidate=${tried[champion]} />
+    <${PromoteChampion} improvement=${improvement} />
     ${!isLive && status !== "failed" && html`<${Continue} act=${act} />`}
     ${
       isLive
@@ -166,20 +167,24 @@ function Continue({ act }) {
     }`;
 }
 
-/** Promotes the checkpoint of the best candidate, if it has one. @param {{candidate: Candidate}} props */
-function PromoteChampion({ candidate }) {
+/**
+ * Promotes the best candidate with its prompt: its checkpoint, or else its base model as step 0 of a new model.
+ * @param {{improvement: Improvement}} props
+ */
+function PromoteChampion({ improvement: { id, project: owner, tried, champion } }) {
   const [isOpen, setOpen] = useState(false);
-  const [, project, name, step] = _CHECKPOINT.exec(candidate.model) ?? [];
-  if (!step || !candidate.success) return null;
-  const checkpoints = [{ step: Number(step), success: candidate.success.mean, is_best: true }];
+  const { model, prompt, run_id: run, success } = tried[champion];
+  if (champion === 0) return null;
+  const [, project, name, step] = _CHECKPOINT.exec(model) ?? [, owner, `improved-${id.slice(-6)}`, 0];
+  const checkpoints = [{ step: Number(step), success: success?.mean ?? null, is_best: true }];
+  const reference = prompt?.name ? promptName(prompt) : (prompt?.sha256 ?? "-");
   return html`<button onClick=${() => setOpen(true)}>Promote</button>
     ${
       isOpen &&
       html`<${Dialog} title="Promote the best candidate" close=${() => setOpen(false)}>
       ${(/** @type {() => void} */ close) => html`
-        ${candidate.prompt && html`<p>Its prompt is <${PromptLink} prompt=${candidate.prompt} />.</p>`}
-        <${Promote} project=${project} name=${name} checkpoints=${checkpoints} runId=${candidate.run_id}
-          done=${close} />`}<//>`
+        <${Promote} project=${project} name=${name} checkpoints=${checkpoints} runId=${run} done=${close}
+          prompt=${reference} base=${step === 0 ? model : undefined} />`}<//>`
     }`;
 }
 
