@@ -41,9 +41,9 @@ def service(data_dir: Path, port: int, **settings: str) -> Iterator["subprocess.
 
 
 @contextmanager
-def module(name: str, *flags: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start that module with `python -m` and yield it. Its log is discarded."""
-    with _child([name, *flags], Path(os.devnull)) as child:
+def module(name: str, *flags: str, log: Path = Path(os.devnull)) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start that module with `python -m` and yield it."""
+    with _child([name, *flags], log) as child:
         yield child
 
 

@@ -75,11 +75,13 @@ _ASKS_FOR_FORM = re.compile(
     r"(?i)\b(?:json\w*|xml|html|yaml|markup|tags?|elements?|tokens?|chat\w*|templates?|prompts?|roles?|scores?|turns?"
     r"|schemas?|labels?|marks?|formats?|requests?|payload|api|code|config\w*|python|javascript|llama|mistral|qwen)\b"
 )
-_TEMPLATE_MARKS = re.compile(
-    r"<[|\uff5c][^<>\s]{1,40}>|<[^<>\s]{1,40}[|\uff5c]>|\[/?[A-Z][A-Z_]{1,30}\]|<</?SYS>>|</?s>|<(?:bos|eos|pad|unk|sop)>"
-    r"|</?(?:start|end)_of_turn>|</?(?:think|tool_call|tool_response)>|\[gMASK\]"
+TEMPLATE_MARKS = (
+    r"<[|\uff5c][^<>\s]{1,40}>|<[^<>\s]{1,40}[|\uff5c]>|<</?SYS>>|</?s>|<(?:bos|eos|pad|unk|sop)>"
+    r"|</?(?:start|end)_of_turn>|</?(?:tool_call|tool_response)>|\[gMASK\]"
 )
 """Marks of chat templates. Some servers take them for the end of a turn wherever they stand."""
+_TEMPLATE_MARKS = re.compile(rf"{TEMPLATE_MARKS}|\[/?[A-Z][A-Z_]{{1,30}}\]|</?think>")
+"""The same, and what is a mark of some templates and has a meaning for people as well."""
 
 MOST_SHOWN = 30_000
 """Most characters of a candidate that a judge is shown."""
@@ -90,7 +92,7 @@ _OVERLAP = 1_024
 
 _LIGATURES = dict.fromkeys((0xFDFA, 0xFDFB), " ")
 """Whole Arabic sentences, which normalisation makes 18 and 8 characters of."""
-_LOOK_ALIKE = str.maketrans("аеіјорсухѕԁηοαε\u2018\u2019\u201c\u201d", "aeijopcyxsdnoae''\"\"")
+LOOK_ALIKE = str.maketrans("аеіјорсухѕԁηοαε\u2018\u2019\u201c\u201d", "aeijopcyxsdnoae''\"\"")
 """Cyrillic and Greek letters, and typographic quotes."""
 
 
@@ -101,7 +103,7 @@ def addresses_judge(text: str, *, forms: bool = True) -> str | None:
     takes up to a second, so call it on a thread. Other threads can run in between, because no single search or
     conversion holds Python's lock for longer than a piece of the text takes.
     """
-    plain = _plain(text)
+    plain = undisguised(text)
     phrase = _first_phrase(_PHRASES, plain)
     return _first_phrase(_FORMS, _ELEMENT.sub(" ", plain)) if forms and phrase is None else phrase
 
@@ -132,7 +134,8 @@ def _phrase_in(phrases: re.Pattern[str], plain: str, start: int, end: int) -> st
     return None
 
 
-def _plain(text: str) -> str:
+def undisguised(text: str) -> str:
+    """Return the text in plain lower case, in one line; of a long one both ends."""
     if len(text) > 2 * MOST_SHOWN:
         text = f"{text[:MOST_SHOWN]} {text[-MOST_SHOWN:]}"
     pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
@@ -140,7 +143,7 @@ def _plain(text: str) -> str:
 
 
 def _visible(piece: str) -> str:
-    folded = unicodedata.normalize("NFKC", piece.translate(_LIGATURES)).casefold().translate(_LOOK_ALIKE)
+    folded = unicodedata.normalize("NFKC", piece.translate(_LIGATURES)).casefold().translate(LOOK_ALIKE)
     if folded.isascii():
         return folded
     return "".join([character for character in folded if unicodedata.category(character) not in ("Cf", "Mn")])

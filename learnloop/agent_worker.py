@@ -260,14 +260,24 @@ def prompt_files(prompt: Mapping[str, str]) -> Iterator[dict[str, str]]:
         yield {}
         return
     with TemporaryDirectory(prefix="learnloop-prompt-") as folder:
-        for name, text in prompt.items():
-            kind, _, rest = name.partition(":")
-            path = Path(folder, rest if kind == "file" else f"{kind}/{rest}.txt" if rest else f"{kind}.txt")
-            if not path.resolve().is_relative_to(Path(folder).resolve()):
-                raise CommandFailed(f"the prompt's part {name!r} leads out of its folder")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+        write_parts(prompt, Path(folder))
         yield {"LEARNLOOP_PROMPT": json.dumps(dict(prompt), ensure_ascii=False), "LEARNLOOP_PROMPT_DIR": folder}
+
+
+def write_parts(prompt: Mapping[str, str], folder: Path) -> None:
+    """Write the parts of a prompt to files in a folder. Raises CommandFailed for a part whose name leads out of it."""
+    for name, text in prompt.items():
+        path = folder / part_path(name)
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise CommandFailed(f"the prompt's part {name!r} leads out of its folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def part_path(name: str) -> str:
+    """Return the file of a prompt's part: `system.txt`, `tool/search.txt` or, of `file:AGENTS.md`, `AGENTS.md`."""
+    kind, _, rest = name.partition(":")
+    return rest if kind == "file" else f"{kind}/{rest}.txt" if rest else f"{kind}.txt"
 
 
 class _Output:

@@ -49,12 +49,13 @@ def main() -> None:
         client_module.write_text(
             client_types(create_app(load_settings(_env_file=None, data_dir=Path("nowhere"))).openapi())
         )
-        script = Path(folder) / "main.js"
-        script.write_bytes(dashboard().files["main.js"].content)
+        scripts = [Path(folder) / name for name in ("main.js", "others.js")]
+        for script in scripts:
+            script.write_bytes(dashboard().files[script.name].content)
         commands = (
             *([tsc, "--project", str(project)] for project in (_PROJECT, *_ADDED.values())),
             [tsc, "--strict", "--noEmit", str(client_module)],
-            [tsc, "--allowJs", "--noEmit", "--target", "es2024", str(script)],
+            [tsc, "--allowJs", "--noEmit", "--target", "es2024", *map(str, scripts)],
         )
         sys.exit(max(subprocess.run(command).returncode for command in commands))
 

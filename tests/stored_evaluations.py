@@ -10,7 +10,10 @@ _MODELS = [
 
 def stored_now(request: dict[str, Any]) -> dict[str, Any]:
     """The request as it is stored today, with null for what earlier versions did not store."""
-    return request | {"gate": None, "models": [model | {"prompt": None} for model in request["models"]]}
+    return request | {
+        "gate": None,
+        "models": [model | {"prompt": None, "recorded": None} for model in request["models"]],
+    }
 
 
 COMPARISON: dict[str, Any] = {

@@ -6,6 +6,9 @@ arguments. Names and schemas of tools never change. An agent with a loop of its 
 
 A text can have placeholders: `{original}` is the environment's own text, and an episode can offer further fields.
 `{{` and `}}` stand for single braces around such a name; all other braces are left alone.
+
+A prompt can also have the texts of an agent that it replaces, by part: then the session gateway puts its own there
+(`training/replacing.py`), and `{original}` is the replaced text.
 """
 
 import re
@@ -29,12 +32,14 @@ UNDELIVERED_PARTS = "undelivered_parts"
 
 
 class InvalidPrompt(ValueError):
-    """A prompt that cannot be used. `part` is the part at fault, or None if it is the whole; `why` does not name it."""
+    """A prompt that cannot be used. `part` is the part at fault, or None if it is the whole; `why` does not name it.
+    `member` is `replaces` if the fault is in the text that the part replaces."""
 
-    def __init__(self, part: str | None, why: str) -> None:
+    def __init__(self, part: str | None, why: str, member: str = "parts") -> None:
         super().__init__(why if part is None else f"part {part!r}: {why}")
         self.part = part
         self.why = why
+        self.member = member
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +47,12 @@ class Prompt:
     """The texts of a prompt by part."""
 
     parts: Mapping[str, str]
+    replaces: Mapping[str, str] = field(default_factory=dict)
+    """The texts of an agent that its parts replace; empty for an agent that reads its prompt."""
 
     def as_json(self) -> dict[str, Json]:
         """Return the prompt as it is stored and sent."""
-        return {"parts": dict(self.parts)}
+        return {"parts": dict(self.parts), **({"replaces": dict(self.replaces)} if self.replaces else {})}
 
     @property
     def size(self) -> int:
@@ -54,38 +61,54 @@ class Prompt:
 
 
 def read_prompt(value: Json) -> Prompt:
-    """Read a prompt from `{"parts": {NAME: TEXT}}`. Raises InvalidPrompt."""
+    """Read a prompt from `{"parts": {NAME: TEXT}, "replaces": {NAME: TEXT}}`; the latter can be missing. Raises
+    InvalidPrompt."""
     if not isinstance(value, dict) or not isinstance(value.get("parts"), dict):
         raise InvalidPrompt(None, 'expected an object such as {"parts": {"system": "You are ..."}}')
-    if unknown := sorted(set(value) - {"parts"}):
-        raise InvalidPrompt(None, f"there is no field {unknown[0]!r}; the only one is parts")
-    parts = value["parts"]
+    if unknown := sorted(set(value) - {"parts", "replaces"}):
+        raise InvalidPrompt(None, f"there is no field {unknown[0]!r}; there are parts and replaces")
+    parts, replaces = value["parts"], value.get("replaces") or {}
+    if not isinstance(replaces, dict):
+        raise InvalidPrompt(None, "replaces is not an object")
     if not parts:
         raise InvalidPrompt(None, "there are no parts")
-    if len(parts) > MAX_PARTS:
-        raise InvalidPrompt(None, f"there are {len(parts)} parts, of at most {MAX_PARTS}")
-    for name, text in parts.items():
-        _check_part(name, text)
-    prompt = Prompt(parts)
-    if prompt.size > MAX_BYTES:
-        raise InvalidPrompt(None, f"its texts have {prompt.size:,} bytes together, of at most {MAX_BYTES:,}")
+    _check_texts("parts", parts)
+    _check_texts("replaces", replaces)
+    for name in replaces:
+        if name != SYSTEM and not name.startswith(TOOL):
+            raise InvalidPrompt(
+                name, "only system and tool:NAME are in requests, so only they are replaced", "replaces"
+            )
+    prompt = Prompt(parts, replaces)
+    if replaces:
+        own_texts(prompt)  # such an agent offers no other placeholders than {original}
     return prompt
 
 
-def _check_part(name: str, text: Json) -> None:
+def _check_texts(member: str, texts: Mapping[str, Json]) -> None:
+    """Raise InvalidPrompt if the texts are too many or too long, or a name or text is not one."""
+    if len(texts) > MAX_PARTS:
+        raise InvalidPrompt(None, f"there are {len(texts)} {member}, of at most {MAX_PARTS}")
+    for name, text in texts.items():
+        _check_part(name, text, member)
+    if (size := Prompt(texts).size) > MAX_BYTES:
+        raise InvalidPrompt(None, f"the texts of {member} have {size:,} bytes together, of at most {MAX_BYTES:,}")
+
+
+def _check_part(name: str, text: Json, member: str) -> None:
     """Raise InvalidPrompt if the part's name or text is not one."""
     if _NAME.fullmatch(name) is None:
-        raise InvalidPrompt(name, "the name is not one of system, tool:NAME, tool:NAME.ARGUMENT or KIND:NAME")
+        raise InvalidPrompt(name, "the name is not one of system, tool:NAME, tool:NAME.ARGUMENT or KIND:NAME", member)
     if not {"", ".", ".."}.isdisjoint(name.partition(":")[2].split("/")) and name != SYSTEM:
-        raise InvalidPrompt(name, "agents get it as a file, so the name is a path without . and ..")
+        raise InvalidPrompt(name, "agents get it as a file, so the name is a path without . and ..", member)
     if not isinstance(text, str) or not text.strip():
-        raise InvalidPrompt(name, "expected a text that is not empty")
+        raise InvalidPrompt(name, "expected a text that is not empty", member)
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InvalidPrompt(name, "the text has half a surrogate pair, which is not Unicode") from None
+        raise InvalidPrompt(name, "the text has half a surrogate pair, which is not Unicode", member) from None
     if "\0" in text:
-        raise InvalidPrompt(name, "the text has a NUL character")
+        raise InvalidPrompt(name, "the text has a NUL character", member)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +131,7 @@ def opening(episode: Episode, prompt: Prompt | None, messages: list[dict[str, Js
         return _opening(messages, tools, {})
     fields = episode.fields() if isinstance(episode, EpisodeWithFields) else {}
     if isinstance(episode, ReportedEpisode):  # its agent has messages and tools of its own, and reads the prompt
-        return _opening(messages, tools, {name: _filled(name, text, fields) for name, text in prompt.parts.items()})
+        return _opening(messages, tools, own_texts(prompt, fields))
     texts = dict[str, str]()
     for name, text in prompt.parts.items():
         if name == SYSTEM:
@@ -120,6 +143,14 @@ def opening(episode: Episode, prompt: Prompt | None, messages: list[dict[str, Js
         else:
             texts[name] = _filled(name, text, fields)
     return _opening(messages, tools, texts)
+
+
+def own_texts(prompt: Prompt, fields: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the texts of a prompt by part, for an agent with messages and tools of its own. Raises InvalidPrompt."""
+    originals = {name: {ORIGINAL: text} for name, text in prompt.replaces.items()}
+    return {
+        name: _filled(name, text, {**(fields or {}), **originals.get(name, {})}) for name, text in prompt.parts.items()
+    }
 
 
 def _opening(messages: list[dict[str, Json]], tools: list[Tool], texts: Mapping[str, str]) -> Opening:
@@ -163,6 +194,11 @@ def _filled(part: str, text: str, fields: Mapping[str, str]) -> str:
         return fields[name]
 
     return _PLACEHOLDER.sub(value, text)
+
+
+def literal(text: str) -> str:
+    """Return a part that is the text itself: nothing in it is a placeholder."""
+    return _PLACEHOLDER.sub(lambda match: f"{{{match[0]}}}", text)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
 """The prompt that a checkpoint is promoted, released or sampled in a session with.
 
 Revision: 0053
-Revises: 0051
+Revises: 0052
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision: str = "0053"
-down_revision: str | Sequence[str] | None = "0051"
+down_revision: str | Sequence[str] | None = "0052"
 branch_labels: str | Sequence[str] | None = None
 depends_on: str | Sequence[str] | None = None
 

@@ -15,8 +15,10 @@ from typing import NamedTuple
 from learnloop_service.app.db.json_text import flaw
 from learnloop_service.app.errors import InvalidRequest
 from learnloop_service.environment.json_type import Json
+from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.protocol.chat_reader import read_messages, read_tool_choice
 from learnloop_service.training.protocol.responses.parameters import NO_EFFECT
+from learnloop_service.training.replacing import replaced
 from learnloop_service.training.rollout.chat import identity
 from learnloop_service.training.rollout.model_calls import Message, Sampling, seed_of_call
 
@@ -52,6 +54,8 @@ class CanonicalRequest:
     tools: tuple[Json, ...]
     parameters: Mapping[str, Json]
     digest: str
+    missing: tuple[str, ...] | None = None
+    """Parts of the session's prompt whose replaced texts the request does not have; None if nothing is replaced."""
 
     @cached_property
     def conversations(self) -> Sequence[bytes]:
@@ -73,10 +77,11 @@ def conversation_with(before: bytes, message: Message) -> bytes:
     return blake2b(before + identity(message).encode(), digest_size=16).digest()
 
 
-def canonical(body: Mapping[str, Json], sampling: Sampling | None) -> CanonicalRequest:
+def canonical(body: Mapping[str, Json], sampling: Sampling | None, prompt: Prompt | None = None) -> CanonicalRequest:
     """Convert a chat completion request to its canonical form. Raises BadRequestBody.
 
-    `sampling` is the session's; if None, the client's own parameters apply.
+    `sampling` is the session's; if None, the client's own parameters apply. The texts of `prompt` are put in place of
+    those that it replaces.
     """
     if (why := flaw(dict(body))) is not None:
         raise BadRequestBody(("body",), f"The body cannot be stored: {why}.")
@@ -86,11 +91,15 @@ def canonical(body: Mapping[str, Json], sampling: Sampling | None) -> CanonicalR
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise BadRequestBody(("body", "tools"), "tools must be a list of objects.")
     try:
-        plain, parameters = tuple(map(_message, read_messages(messages))), _parameters(body, sampling)
+        plain: Sequence[Message] = tuple(map(_message, read_messages(messages)))
+        parameters = _parameters(body, sampling)
     except ValueError as error:
         raise BadRequestBody(("body", "messages"), f"messages: {error}.") from None
-    digest_input = [[_digest_form(message) for message in plain], tools, parameters]
-    return CanonicalRequest(plain, tuple(tools), parameters, sha256(_encode(digest_input).encode()).hexdigest())
+    missing: tuple[str, ...] | None = None
+    if prompt is not None:
+        plain, tools, missing = replaced(plain, tools, prompt)
+    digest = sha256(_encode([[_digest_form(message) for message in plain], tools, parameters]).encode()).hexdigest()
+    return CanonicalRequest(tuple(plain), tuple(tools), parameters, digest, missing)
 
 
 class CallSeeds(NamedTuple):

@@ -28,6 +28,8 @@ class KeptRequest:
     messages: Sequence[Message]
     tools: Sequence[Json]
     parameters: Mapping[str, Json]
+    missing: Sequence[str] | None = None
+    """As of CanonicalRequest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ class KeptCall:
 
 def pack_request(request: CanonicalRequest) -> bytes:
     """Encode a request for the database."""
-    return _pack([request.messages, request.tools, request.parameters])
+    added = () if request.missing is None else (request.missing,)
+    return _pack([request.messages, request.tools, request.parameters, *added])
 
 
 def unpack_request(value: bytes) -> KeptRequest:
@@ -80,7 +83,11 @@ def answered_call(request: KeptRequest, completion: Mapping[str, Json]) -> Answe
     from openai.types.chat import ChatCompletion
 
     return AnsweredCall(
-        tuple(request.messages), request.tools, ChatCompletion.model_validate(completion), usage_of(completion)
+        tuple(request.messages),
+        request.tools,
+        ChatCompletion.model_validate(completion),
+        usage_of(completion),
+        request.missing,
     )
 
 

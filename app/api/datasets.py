@@ -1,6 +1,6 @@
 """Inboxes and named sets of scenarios, in versions."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Path, Query
 
@@ -8,6 +8,7 @@ from learnloop_service.app.api.dependencies import CurrentCaller, CurrentDatabas
 from learnloop_service.app.api.documents import Hash
 from learnloop_service.app.api.pages import ById
 from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.datasets import removal, rows
 from learnloop_service.app.datasets.store import DatasetStore
 from learnloop_service.app.db.database import Database
@@ -72,8 +73,7 @@ async def delete_scenarios(database: CurrentDatabase, caller: CurrentCaller, sha
     Returns the names. Scenarios that a run or evaluation still needs cannot be deleted: `used_by` of the error names
     them.
     """
-    deleted = await removal.delete_documents(database, caller.namespace, "scenarios", sha256)
-    return ScenariosDeleted(sha256=sha256, names=[f"{row.name}@{row.version}" for row in deleted])
+    return ScenariosDeleted(**await delete_document(database, caller, "scenarios", sha256))
 
 
 @router.get("/scenarios")
@@ -83,6 +83,21 @@ async def list_scenarios(
     """List the versions of named sets of scenarios, newest first. Scenarios stored without a name are not listed."""
     versions = await rows.listed(database, caller.project, "scenarios", name, paging.cursor, paging.limit)
     return paging.page(versions, scenario_set, lambda row: row.id)
+
+
+async def delete_document(
+    database: Database, caller: Caller, kind: Literal["scenarios", "demonstrations", "prompt"], sha256: str
+) -> dict[str, Any]:
+    """Delete a document of the caller's project with all its names, and return its hash and those."""
+    deleted = await removal.delete_documents(database, caller.namespace, kind, sha256)
+    return {"sha256": sha256, "names": [f"{row.name}@{row.version}" for row in deleted]}
+
+
+def document_fields(row: DatasetVersion) -> dict[str, Any]:
+    """Return the fields that every version of a stored document has."""
+    path = "prompts" if row.kind == "prompt" else row.kind
+    fields = {"count": row.size, "origin": row.origin, "created_at": row.created_at}
+    return {**common_fields(row), **fields, "links": {"self": f"/{path}/{row.sha256}"}}
 
 
 def common_fields(row: DatasetVersion) -> dict[str, Any]:
@@ -96,12 +111,4 @@ def _inbox(row: DatasetVersion) -> InboxOut:
 
 def scenario_set(row: DatasetVersion) -> ScenarioSetOut:
     """Return a version of a set of scenarios as the API shows it."""
-    return ScenarioSetOut(
-        **common_fields(row),
-        count=row.size,
-        environment=row.environment,
-        inbox_sha256=row.inbox_sha256,
-        origin=row.origin,
-        created_at=row.created_at,
-        links={"self": f"/scenarios/{row.sha256}"},
-    )
+    return ScenarioSetOut(**document_fields(row), environment=row.environment, inbox_sha256=row.inbox_sha256)

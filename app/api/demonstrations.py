@@ -6,7 +6,11 @@ from typing import Annotated
 from fastapi import Query, Request
 from fastapi.responses import StreamingResponse
 
-from learnloop_service.app.api.datasets import NamedOnly
+from learnloop_service.app.api.datasets import (
+    NamedOnly,
+    delete_document,
+    document_fields,
+)
 from learnloop_service.app.api.dependencies import (
     CurrentCaller,
     CurrentDatabase,
@@ -22,7 +26,7 @@ from learnloop_service.app.api.heavy_reads import HeavyReads
 from learnloop_service.app.api.pages import ById
 from learnloop_service.app.api.raw_bodies import file_body
 from learnloop_service.app.api.routers import keyed_router
-from learnloop_service.app.datasets import removal, rows
+from learnloop_service.app.datasets import rows
 from learnloop_service.app.datasets.demonstrations import BadDemonstrations, read_demonstrations
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import DatasetVersion
@@ -33,10 +37,9 @@ from learnloop_service.app.operations.rejection_sampling import (
     RolloutSource,
     best_rollouts,
     save_best,
-    save_demonstrations,
 )
 from learnloop_service.app.runs import documents
-from learnloop_service.app.runs.documents import NewDocument
+from learnloop_service.app.runs.documents import NewDocument, save_version
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.datasets import (
     BestOfEvaluation,
@@ -76,7 +79,7 @@ async def store_demonstrations(
     except BadDemonstrations as error:
         raise InvalidRequest(("body",), str(error)) from error
     origin = {"source": "api", "bytes": len(body)}
-    return _demonstrations(await save_demonstrations(database, new, name, origin))
+    return _demonstrations(await save_version(database, new, "demonstrations", name, origin))
 
 
 @router.post("/runs/{run_id}/demonstrations", status_code=201)
@@ -168,17 +171,8 @@ async def delete_demonstrations(
 
     Returns the names. Demonstrations that a run still needs cannot be deleted: `used_by` of the error names it.
     """
-    deleted = await removal.delete_documents(database, caller.namespace, "demonstrations", sha256)
-    return DemonstrationsDeleted(sha256=sha256, names=[f"{row.name}@{row.version}" for row in deleted])
+    return DemonstrationsDeleted(**await delete_document(database, caller, "demonstrations", sha256))
 
 
 def _demonstrations(row: DatasetVersion) -> DemonstrationsOut:
-    return DemonstrationsOut(
-        name=row.name,
-        version=row.version,
-        sha256=row.sha256,
-        count=row.size,
-        origin=row.origin,
-        created_at=row.created_at,
-        links={"self": f"/demonstrations/{row.sha256}"},
-    )
+    return DemonstrationsOut(**document_fields(row))

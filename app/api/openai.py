@@ -67,7 +67,7 @@ async def chat_completions(
     model = await models.resolve(caller, _model_of(body), users.of_openai(body))
     if model.exposure is not None:
         return await _observed(models, model, model.exposure, gateway, request, ChatAsked(body))
-    header = await gateway.prompts.header(model, body)
+    body, header = await gateway.prompts.put_in(model, body)
     reply = await proxy.chat(request, await models.endpoint(model), body)
     reply.headers.update(header)
     return reply
@@ -94,6 +94,7 @@ async def create_response(
         raise BadBody(
             ("body", "model"), f"{model.name} is on the backend {model.backend!r}, which only has chat completions."
         )
+    body, header = await gateway.prompts.put_in_response(model, body)
     # Identifies who can continue a response. Callers for all projects share a value that no project's key has.
     whose = {"openai-project": caller.project or ""}
 
@@ -102,7 +103,6 @@ async def create_response(
         content = {**body, "model": endpoint.model}
         return await proxy.forward(request, endpoint, "/responses", headers=whose, json=content)
 
-    header = await gateway.prompts.header(model, body)
     if model.exposure is None:
         reply = await forwarded()
     else:
@@ -126,8 +126,7 @@ async def create_message(
     model = await models.resolve(caller, _model_of(body), users.of_anthropic(body))
     if model.exposure is not None:
         return await _observed(models, model, model.exposure, gateway, request, gateway_request)
-    chat_body = gateway_request.chat_body
-    header = await gateway.prompts.header(model, chat_body)
+    chat_body, header = await gateway.prompts.put_in(model, gateway_request.chat_body)
     exchange = UnrecordedExchange(gateway.upstream, await models.endpoint(model), chat_body, header)
     return await begun(exchange, request, gateway_request)
 
@@ -185,8 +184,7 @@ async def _observed(
     gateway_request: GatewayRequest,
 ) -> Response:
     """Reply to a request that a release counts."""
-    chat_body = gateway_request.chat_body
-    header = await gateway.prompts.header(model, chat_body)
+    chat_body, header = await gateway.prompts.put_in(model, gateway_request.chat_body)
     async with failure_recorded(models.database, exposure):
         endpoint = await models.endpoint(model)
     exchange = UnrecordedExchange(gateway.upstream, endpoint, chat_body, header)

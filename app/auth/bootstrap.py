@@ -6,7 +6,7 @@ from sqlalchemy import URL
 
 from learnloop_service.app.auth.caller import ANY_PROJECT
 from learnloop_service.app.auth.keys import Keys, NewKey
-from learnloop_service.app.auth.scopes import Scope
+from learnloop_service.app.auth.scopes import UNBOUND
 from learnloop_service.app.db.database import make_database, make_engine, parse_url
 from learnloop_service.app.db.migration import migrate
 from learnloop_service.app.processes.data_directory import DataDirectory
@@ -23,7 +23,7 @@ async def first_key(settings: Settings, name: str) -> NewKey:
         database_engine = make_engine(await _url(settings, stack))
         stack.push_async_callback(database_engine.dispose)
         await migrate(database_engine)
-        return await Keys(make_database(database_engine)).create(project=ANY_PROJECT, name=name, scopes=Scope)
+        return await Keys(make_database(database_engine)).create(project=ANY_PROJECT, name=name, scopes=UNBOUND)
 
 
 async def _url(settings: Settings, stack: AsyncExitStack) -> URL:

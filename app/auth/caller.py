@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from learnloop_service.app.auth.scopes import Scope
+from learnloop_service.app.auth.scopes import UNBOUND, Scope
 from learnloop_service.app.errors import Forbidden
 
 ANY_PROJECT = "*"
@@ -28,6 +28,8 @@ class Caller:
     scopes: frozenset[Scope]
     agent: SessionKey | None = None
     """Session whose agent the caller is, and the only one that it can access; None if it is not an agent."""
+    improvement_id: str | None = None
+    """The only improvement that the caller can access, in order to propose prompts; None without such a limit."""
     key_sha256: str | None = None
     """Hash of the API key that the caller used or signed in with; None if it needed none or is an agent."""
 
@@ -47,5 +49,5 @@ class Caller:
         return named or self.project
 
 
-LOCAL = Caller("local", None, frozenset(Scope))
+LOCAL = Caller("local", None, UNBOUND)
 """The caller of every request to a service that requires no keys, because it listens on loopback only."""

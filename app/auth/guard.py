@@ -87,6 +87,8 @@ class Guard:
         if wait_s:
             raise TooManyRequests("Too many requests with this API key.", retry_after_s=math.ceil(wait_s))
         needed = scopes.needed(scope["method"], scopes.route_path(scope))
+        if caller.improvement_id is not None:
+            return _restrict_proposer(caller, caller.improvement_id, scope)
         if needed is not None and needed not in caller.scopes:
             raise Forbidden(f"This API key does not have the scope {needed}.")
         return _restrict_agent(caller, scope)
@@ -117,4 +119,11 @@ def _restrict_agent(caller: Caller, scope: Scope) -> Caller:
     path = tidy(scopes.route_path(scope))  # nothing exists at an untidy path, and the reply says what was meant
     if caller.agent is not None and not scopes.is_for_agent(path, caller.agent.session_id):
         raise Forbidden("This key is of an agent's session: it reaches the models under /v1, and its own session.")
+    return caller
+
+
+def _restrict_proposer(caller: Caller, improvement_id: str, scope: Scope) -> Caller:
+    """Return the caller. Raises Forbidden if the request is not for who proposes prompts for that improvement."""
+    if not scopes.is_for_proposer(scope["method"], tidy(scopes.route_path(scope)), improvement_id):
+        raise Forbidden(f"This API key only reads the material of improvement {improvement_id} and proposes prompts.")
     return caller

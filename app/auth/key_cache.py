@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from learnloop_service.app.aio.periodic import every
 from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.auth.keys import Keys, caller_with, hash_of, well_formed
-from learnloop_service.app.auth.scopes import Scope
+from learnloop_service.app.auth.scopes import UNBOUND
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import ApiKey
 from learnloop_service.app.errors import DATABASE_DOWN, Unauthorized
@@ -22,7 +22,7 @@ from learnloop_service.app.errors import DATABASE_DOWN, Unauthorized
 KEPT_S = 4.0
 """How long a key is cached; revocation is guaranteed within 5 s."""
 _SAVE_USE_INTERVAL_S = 60.0
-_OPERATOR = Caller("key:operator", None, frozenset(Scope))
+_OPERATOR = Caller("key:operator", None, UNBOUND)
 """The caller that uses the key from the settings."""
 
 

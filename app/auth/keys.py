@@ -55,9 +55,16 @@ class Keys:
         self._database = database
 
     async def create(
-        self, *, project: str, name: str, scopes: Iterable[Scope], expires_days: int | None = None
+        self,
+        *,
+        project: str,
+        name: str,
+        scopes: Iterable[Scope],
+        expires_days: int | None = None,
+        improvement_id: str | None = None,
     ) -> NewKey:
-        """Create a key for a project, or for all projects if it is `*`."""
+        """Create a key for a project, or for all projects if it is `*`. One that proposes prompts is for one
+        improvement."""
         key = new_key()
         row = ApiKey(
             id=str(ULID()),
@@ -66,6 +73,7 @@ class Keys:
             prefix=key[:_PREFIX_LENGTH],
             sha256=hash_of(key),
             scopes=sorted(set(scopes)),
+            improvement_id=improvement_id,
             expires_at=None if expires_days is None else func.now() + timedelta(days=expires_days),
         )
         async with self._database.begin() as tx:
@@ -128,4 +136,4 @@ def caller_with(row: ApiKey) -> Caller:
     """Return the caller with that key."""
     project = None if row.project == ANY_PROJECT else row.project
     scopes = frozenset(Scope(scope) for scope in row.scopes)
-    return Caller(f"key:{row.prefix}", project, scopes, key_sha256=row.sha256)
+    return Caller(f"key:{row.prefix}", project, scopes, None, row.improvement_id, row.sha256)

@@ -1,5 +1,6 @@
 """The scopes that keys have and requests need. Pure functions."""
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
@@ -13,6 +14,12 @@ class Scope(StrEnum):
     """Change something or use a model."""
     OPERATOR = "operator"
     """Create and revoke keys, and change settings of the service."""
+    PROPOSE = "propose"
+    """Read the material of one improvement and propose prompts for it. A key with this scope has no other."""
+
+
+UNBOUND = frozenset(Scope) - {Scope.PROPOSE}
+"""The scopes that are not for one thing only."""
 
 
 REPORT_KEY = "/.well-known/learnloop-report-key"
@@ -40,6 +47,8 @@ _AGENT_PATHS = ("", "/outcome", "/v1/chat/completions", "/v1/responses", *ANTHRO
 prefix."""
 _MODEL_LIST = "/v1/models"
 """Path where an agent finds its session's model, under any name."""
+_PROPOSER_READS, _PROPOSER_WRITES = ("material", r"candidates/\d+"), ("candidates",)
+"""Paths of its improvement that a proposer can use."""
 MODEL_CALLS = frozenset(path for path in _AGENT_PATHS if path.startswith("/v1/"))
 
 
@@ -75,6 +84,14 @@ def is_for_agent(path: str, session_id: str) -> bool:
     if in_session == path:
         return path in MODEL_CALLS or _is_model_list(path)
     return in_session in _AGENT_PATHS or _is_model_list(in_session)
+
+
+def is_for_proposer(method: str, path: str, improvement_id: str) -> bool:
+    """Whether a key for proposals to that improvement can make the request."""
+    return any(
+        re.fullmatch(rf"/improvements/{re.escape(improvement_id)}/{rest}", path)
+        for rest in (_PROPOSER_READS if method in READING else _PROPOSER_WRITES if method == "POST" else ())
+    )
 
 
 def _is_model_list(path: str) -> bool:

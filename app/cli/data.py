@@ -14,7 +14,7 @@ from rich.table import Table
 from learnloop.operations import segment
 from learnloop_service.app.cli import imports
 from learnloop_service.app.cli.client import HERE, ServiceAt
-from learnloop_service.app.cli.options import AsJson, DataDir
+from learnloop_service.app.cli.options import AsJson, DataDir, OnlyVersion
 from learnloop_service.app.cli.serve import data_directory, settings_with
 from learnloop_service.app.cli.stage_bar import stage_bar
 from learnloop_service.app.cli.terminal import (
@@ -127,7 +127,7 @@ def delete(
     of_scenarios: Annotated[
         bool, typer.Option("--scenarios", help="Delete the set of scenarios of this name, not the inbox.")
     ] = False,
-    version: Annotated[int | None, typer.Option(min=1, help="Only this version. \\[default: all]")] = None,
+    version: OnlyVersion = None,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:

@@ -7,9 +7,9 @@ import typer
 from learnloop.operations import segment
 from learnloop_service.app.cli.client import HERE, PATIENCE_S, Service, ServiceAt, ServiceRefused
 from learnloop_service.app.cli.evaluations import EvaluationId
-from learnloop_service.app.cli.options import AsJson
+from learnloop_service.app.cli.options import AsJson, OfName, OnlyVersion
 from learnloop_service.app.cli.run_names import RunId
-from learnloop_service.app.cli.terminal import print_deleted, print_list, print_result
+from learnloop_service.app.cli.terminal import print_deleted, print_result, print_versions
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted
 
@@ -92,30 +92,24 @@ def _store_best(service: Service, source: str, selection: Json, as_json: bool) -
 
 @app.command("list")
 def list_(
-    name: Annotated[str | None, typer.Option(help="Only versions of this name. \\[default: all]")] = None,
+    name: OfName = None,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """List the versions of stored demonstrations, newest first."""
     nothing = "No demonstrations are stored. Store some: learnloop demonstrations upload NAME FILE"
-    columns = ("name", "version", "conversations", "stored", "sha256")
-    print_list(service.versions("demonstrations", name), as_json, nothing, columns, _row)
+    print_versions(service.versions("demonstrations", name), as_json, nothing, "conversations")
 
 
 @app.command()
 def delete(
     name: Name,
-    version: Annotated[int | None, typer.Option(min=1, help="Only this version. \\[default: all]")] = None,
+    version: OnlyVersion = None,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Delete stored demonstrations, and the other names of the same content. What a run still needs is not deleted."""
     print_deleted(service.delete_versions("demonstrations", name, version), as_json)
-
-
-def _row(stored: Json) -> tuple[str, ...]:
-    version, count = str(stored["version"]), str(stored["count"])
-    return stored["name"], version, count, stored["created_at"][:10], stored["sha256"][:12]
 
 
 def _stored(stored: Json, url: str) -> tuple[str, str]:

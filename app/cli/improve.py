@@ -10,6 +10,7 @@ import typer
 from learnloop.operations import segment
 from learnloop_service.app.cli import prompts as stored_prompts
 from learnloop_service.app.cli.client import HERE, Service, ServiceAt
+from learnloop_service.app.cli.material_files import read_proposal, write_material
 from learnloop_service.app.cli.options import AsJson, DataDir, config_file, own_url, setting
 from learnloop_service.app.cli.run_request import overlay, parse_settings, read_run_file
 from learnloop_service.app.cli.service_process import service_at
@@ -134,6 +135,41 @@ def continue_(
 
 
 @app.command()
+def material(
+    id: ImprovementId,
+    out: Annotated[Path | None, typer.Option(help="New folder for the files. \\[default: print JSON]")] = None,
+    service: ServiceAt = HERE,
+) -> None:
+    """Get what is needed to propose a prompt: the texts, and how training tasks fail. With --out, as files to edit."""
+    document = service.call("GET", f"{_path(service, id)}/material")
+    if out is None:
+        print_json(document)
+        return
+    write_material(document, _id(service, id), out)
+    say(f"{out / 'README.md'} says what to do. Then: learnloop improve propose {_id(service, id)} {out}")
+
+
+@app.command()
+def propose(
+    id: ImprovementId,
+    path: Annotated[
+        Path, typer.Argument(exists=True, metavar="FILE|DIR", help="The edited material, or any prompt as a file.")
+    ],
+    why: Annotated[str, typer.Option(help="Why it should help, in a sentence.")] = "",
+    service: ServiceAt = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Propose a prompt to try."""
+    body = {"parts": read_proposal(path), "why": why}
+    proposal = service.call("POST", f"{_path(service, id)}/candidates", json=body)
+    quotes = (
+        " It quotes training tasks, so a person should read it before it is promoted." if proposal["quotes"] else ""
+    )
+    number, prompt = proposal["number"], proposal["prompt"]
+    print_result(proposal, as_json, f"{prompt['name']}@{prompt['version']} is candidate {number}.{quotes}")
+
+
+@app.command()
 def delete(
     id: ImprovementId,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
@@ -178,19 +214,15 @@ class _Lines:
 def _lines(improvement: Json) -> list[str]:
     """Return the lines about what is decided."""
     # Imported late: the models of the API take a while.
-    from learnloop_service.app.improvements.figures import figures_of
     from learnloop_service.app.improvements.lines import candidate_line, forecast_line, line, pilot_line
     from learnloop_service.app.schemas.improvements import ImprovementOut
 
     shown = ImprovementOut.model_validate(improvement)
-    figures = figures_of(shown)
     lines = [f"Improvement {shown.id}", *shown.can_show]
     decided = [
-        candidate_line(candidate, figures.target)
-        for candidate, row in zip(figures.candidates, shown.tried, strict=True)
-        if row.decided_at is not None or row.state == "skipped"
+        candidate_line(row, shown.target) for row in shown.tried if row.decided_at is not None or row.state == "skipped"
     ]
-    pilot = [pilot_line(figures.pilot)] if figures.pilot is not None else []
+    pilot = [pilot_line(shown.pilot)] if shown.pilot is not None else []
     waits = [line("waits", shown.reason)] if shown.reason and shown.status == "running" else []
     forecasts = [forecast_line(forecast) for forecast in shown.forecast]
     return [*lines, *decided[:1], *pilot, *forecasts, *decided[1:], *waits]
@@ -198,7 +230,6 @@ def _lines(improvement: Json) -> list[str]:
 
 def _say_end(improvement: Json) -> None:
     """Print what came of it."""
-    from learnloop_service.app.improvements.figures import figures_of
     from learnloop_service.app.improvements.lines import failures_line, price_line
     from learnloop_service.app.schemas.improvements import ImprovementOut
 
@@ -206,8 +237,7 @@ def _say_end(improvement: Json) -> None:
     if shown.sentence is None:
         say(_doing(improvement))
         return
-    figures = figures_of(shown)
-    for text in (shown.sentence, price_line(figures), failures_line(figures), _next(improvement)):
+    for text in (shown.sentence, price_line(shown), failures_line(shown), _next(improvement)):
         if text is not None:
             say(text)
 

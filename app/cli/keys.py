@@ -25,6 +25,9 @@ def create(
     scope: Annotated[
         list[str] | None, typer.Option(help="read, write or operator; repeatable. \\[default: read and write]")
     ] = None,
+    improvement: Annotated[
+        str | None, typer.Option(metavar="ID", help="Allow only to propose prompts for this improvement.")
+    ] = None,
     expires_days: Annotated[
         int | None, typer.Option(min=1, max=3_650, help="Days until the key expires. \\[default: never]")
     ] = None,
@@ -37,14 +40,16 @@ def create(
 ) -> None:
     """Create a key and print it. It is shown only once: the service stores only its hash."""
     if bootstrap:
-        if project is not None or scope is not None or expires_days is not None:
+        if (project, scope, improvement, expires_days) != (None, None, None, None):
             raise Failure(
-                "--bootstrap creates a key with all scopes for all projects; omit --project, --scope and --expires-days"
+                "--bootstrap creates a key with all scopes for all projects; omit --project, --scope, --improvement "
+                "and --expires-days"
             )
         key = _bootstrap(settings_with(data_dir=data_dir), name)
     else:
-        request = {"project": project, "name": name, "expires_days": expires_days}
-        key = service.call("POST", "/keys", json=request if scope is None else {**request, "scopes": scope})
+        request = {"project": project, "name": name, "expires_days": expires_days, "improvement_id": improvement}
+        scopes = scope or (None if improvement is None else ["propose"])
+        key = service.call("POST", "/keys", json=request if scopes is None else {**request, "scopes": scopes})
     if as_json:
         print_json(key)
         return

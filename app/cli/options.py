@@ -56,6 +56,8 @@ PromptOption = Annotated[
         "that the name had with it last, else that of its run]",
     ),
 ]
+OfName = Annotated[str | None, typer.Option(help="Only versions of this name. \\[default: all]")]
+OnlyVersion = Annotated[int | None, typer.Option(min=1, help="Only this version. \\[default: all]")]
 EndRelease = Annotated[
     bool, typer.Option("--end-release", help="End a live release of the name, which otherwise prevents this.")
 ]

@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated
 
 import typer
@@ -10,8 +10,9 @@ import yaml
 
 from learnloop.operations import segment
 from learnloop_service.app.cli.client import HERE, Service, ServiceAt, ServiceRefused
-from learnloop_service.app.cli.options import AsJson
-from learnloop_service.app.cli.terminal import Failure, print_deleted, print_list, print_result
+from learnloop_service.app.cli.options import AsJson, OfName, OnlyVersion
+from learnloop_service.app.cli.run_names import run_named
+from learnloop_service.app.cli.terminal import Failure, print_deleted, print_result, print_versions
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted
 
@@ -33,11 +34,15 @@ def upload(
             "directory, each file is a part: system.txt, tool/search_inbox.txt, and others as files of the agent.",
         ),
     ],
+    parent: Annotated[
+        str | None,
+        typer.Option(metavar="NAME[@VERSION]", help="The prompt that it was made from. It replaces the same texts."),
+    ] = None,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Store a prompt under a name. The same one again makes no new version."""
-    stored = store(service, name, path)
+    stored = store(service, name, path, parent)
     print_result(
         stored,
         as_json,
@@ -46,16 +51,36 @@ def upload(
     )
 
 
+@app.command()
+def find(
+    name: Name,
+    id: Annotated[str, typer.Argument(metavar="EVALUATION|RUN", help="Whose requests are compared.")],
+    service: ServiceAt = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Store the texts that an agent itself brings to its model, as a prompt that replaces them."""
+    evaluation = service.call("GET", f"/evaluations/{segment(id)}", accept=(404,))
+    subject = {"evaluation": id} if "evaluation_id" in evaluation else {"run": run_named(service, id)}
+    common = service.call("POST", "/prompts/found", params={"name": name} | subject)
+    stored = f"{common['name']}@{common['version']}"
+    print_result(
+        common,
+        as_json,
+        f"stored {counted(common['count'], 'part')} as {stored}: what {common['requests']} different requests share",
+        *(f"not in it: {part}: {why}" for part, why in common["omitted"].items()),
+        f"change it: learnloop prompts show {stored}; learnloop prompts upload {name} FILE --parent {stored}",
+    )
+
+
 @app.command("list")
 def list_(
-    name: Annotated[str | None, typer.Option(help="Only versions of this name. \\[default: all]")] = None,
+    name: OfName = None,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """List the versions of stored prompts, newest first."""
     nothing = "No prompts are stored. Store one: learnloop prompts upload NAME FILE"
-    columns = ("name", "version", "parts", "stored", "sha256")
-    print_list(service.versions("prompts", name), as_json, nothing, columns, _row)
+    print_versions(service.versions("prompts", name), as_json, nothing, "parts")
 
 
 @app.command()
@@ -68,11 +93,12 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show the texts of a prompt, or what differs from another one."""
-    parts = _parts(service, prompt)
+    texts = _texts(service, prompt)
+    parts = texts["parts"]
     if against is None:
-        print_result({"parts": parts}, as_json, *(line for name in parts for line in (f"== {name}", parts[name], "")))
+        print_result(texts, as_json, *(line for name in parts for line in (f"== {name}", parts[name], "")))
         return
-    other = _parts(service, against)
+    other = _texts(service, against)["parts"]
     changed = {
         name: list(difflib.unified_diff(_lines(other, name), _lines(parts, name), against, prompt, lineterm=""))
         for name in dict.fromkeys((*other, *parts))
@@ -85,7 +111,7 @@ def show(
 @app.command()
 def delete(
     name: Name,
-    version: Annotated[int | None, typer.Option(min=1, help="Only this version. \\[default: all]")] = None,
+    version: OnlyVersion = None,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
@@ -93,10 +119,10 @@ def delete(
     print_deleted(service.delete_versions("prompts", name, version), as_json)
 
 
-def store(service: Service, name: str, path: Path) -> Json:
+def store(service: Service, name: str, path: Path, parent: str | None = None) -> Json:
     """Store the prompt in a file or directory, and return its version. Raises Failure."""
     try:
-        return service.call("POST", "/prompts", params={"name": name}, json=read(path))
+        return service.call("POST", "/prompts", params={"name": name, "parent": parent}, json=read(path))
     except ServiceRefused as refused:
         raise ServiceRefused(refused.status, f"{path} was not stored: {refused}") from refused
 
@@ -106,8 +132,9 @@ def read(path: Path) -> dict[str, Json]:
     try:
         if path.is_dir():
             files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
-            return {"parts": {_part(path, file): file.read_text(encoding="utf-8") for file in files}}
-        text = path.read_text(encoding="utf-8")
+            texts = {file.relative_to(path): file.read_text(encoding="utf-8-sig") for file in files}
+            return {"parts": {part_of(file): text for file, text in texts.items()}}
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise Failure(f"{path} cannot be read: {error}") from error
     if path.suffix.lower() not in (".yaml", ".yml", ".json"):
@@ -121,30 +148,24 @@ def read(path: Path) -> dict[str, Json]:
     return value if "parts" in value else {"parts": value}
 
 
-def _part(folder: Path, file: Path) -> str:
+def part_of(file: PurePath) -> str:
     """Return the part that a file of a directory is: `system.txt` is `system`, `tool/search.txt` is `tool:search`, and
     any other is a file of the agent, such as `file:AGENTS.md`."""
-    path = file.relative_to(folder)
-    if path.parts[:-1] == ("tool",):
-        return f"tool:{path.stem}"
-    return "system" if path.parts[:-1] == () and path.stem == "system" else f"file:{path.as_posix()}"
+    if file.parts[:-1] == ("tool",):
+        return f"tool:{file.stem}"
+    return "system" if file.parts[:-1] == () and file.stem == "system" else f"file:{file.as_posix()}"
 
 
-def _parts(service: Service, prompt: str) -> dict[str, str]:
-    """Return the texts of a stored prompt by part. Raises Failure."""
+def _texts(service: Service, prompt: str) -> dict[str, dict[str, str]]:
+    """Return the parts of a stored prompt, and what they replace. Raises Failure."""
     name, _, version = prompt.partition("@")
     versions = service.versions("prompts", name)
     stored = next((row for row in versions if version in ("", str(row["version"]))), None)
     if stored is None:
         raise Failure(f"there is no prompt {prompt!r}; list them: learnloop prompts list")
-    parts: dict[str, str] = service.call("GET", f"/prompts/{segment(stored['sha256'])}")["prompt"]["parts"]
-    return parts
+    texts: dict[str, dict[str, str]] = service.call("GET", f"/prompts/{segment(stored['sha256'])}")["prompt"]
+    return texts
 
 
 def _lines(parts: dict[str, str], name: str) -> list[str]:
     return parts.get(name, "").splitlines()
-
-
-def _row(stored: Json) -> tuple[str, ...]:
-    version, count = str(stored["version"]), str(stored["count"])
-    return stored["name"], version, count, stored["created_at"][:10], stored["sha256"][:12]

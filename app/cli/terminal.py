@@ -132,6 +132,16 @@ def print_list(
         results.print(table(columns, map(row, items)) if items else nothing)
 
 
+def print_versions(versions: Sequence[Any], as_json: bool, nothing: str, counted: str) -> None:
+    """Print versions of stored documents as `print_list` does; `counted` heads the number of what they hold."""
+
+    def row(stored: Any) -> tuple[str, ...]:
+        version, count = str(stored["version"]), str(stored["count"])
+        return stored["name"], version, count, stored["created_at"][:10], stored["sha256"][:12]
+
+    print_list(versions, as_json, nothing, ("name", "version", counted, "stored", "sha256"), row)
+
+
 def table(columns: Iterable[Column | str], rows: Iterable[Iterable[RenderableType]]) -> Table:
     """Return a table without lines."""
     grid = Table(*columns, box=None, pad_edge=False, header_style="bold")

@@ -1,7 +1,8 @@
 """The files of the dashboard as browsers get them: read, joined and compressed once.
 
-All modules become one script and all style sheets one, so that the page needs few requests. Their common path contains
-a hash of all of them, so that browsers can cache them forever and never mix two versions.
+All style sheets become one file, and all modules two scripts, so that the page needs few requests: the second script
+has the pages that are opened less often, and is loaded with the first of them. Their common path contains a hash of all
+of them, so that browsers can cache them forever and never mix two versions.
 """
 
 import gzip
@@ -16,12 +17,12 @@ from importlib.resources.abc import Traversable
 
 import structlog
 
-from learnloop_service.app.dashboard.bundle import added, in_core, joined
+from learnloop_service.app.dashboard.bundle import CORE, added, in_core, joined
 from learnloop_service.environment import registry
 from learnloop_service.environment.traits import RunPage
 
 log = structlog.get_logger(__name__)
-_PAGE, _MAIN = "index.html", "main.js"
+_PAGE, _MAIN, _OTHERS = "index.html", "main.js", "others.js"
 _UNJOINED = {"theme.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _STYLES = ("style/base.css", "style/layout.css", "style/parts.css", "style/tables.css", "style/pages.css")
 """The style sheets, in the order in which they apply."""
@@ -55,8 +56,11 @@ def dashboard() -> Dashboard:
     served = {name: _file(root.joinpath(name).read_bytes(), media_type) for name, media_type in _UNJOINED.items()}
     script = joined(modules, _MAIN)
     served[_MAIN] = _file(script.encode(), "text/javascript")
+    core = in_core(modules)
+    others = added(core, f"{CORE}/pages/{_OTHERS}", "pageOf", f"./{_MAIN}", script)
+    served[_OTHERS] = _file(others.encode(), "text/javascript")
     served["style.css"] = _file(b"\n".join(root.joinpath(name).read_bytes() for name in _STYLES), "text/css")
-    pages = dict(_pages(script, in_core(modules), served))
+    pages = dict(_pages(script, core, served))
     digest = hashlib.sha256()
     for name, file in sorted(served.items()):
         digest.update(f"{name}\0{len(file.content)}\0".encode() + file.content)

@@ -4,12 +4,13 @@ Content is deleted together with its last version.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, cast, delete, func, select
 from sqlalchemy.dialects.postgresql import JSONB, JSONPATH, array
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
 
 from learnloop_service.app.auth.caller import ANY_PROJECT
 from learnloop_service.app.datasets.rows import Kind
@@ -21,6 +22,13 @@ from learnloop_service.app.errors import Conflict, NotFound
 _OPEN = ("queued", "running", "paused", "failed")
 """States in which a run or evaluation still needs its data, or can need it again."""
 _SHOWN = 5
+_USERS: tuple[tuple[str, type[Run | EvaluationJob], InstrumentedAttribute[str]], ...] = (
+    ("runs", Run, Run.model_project),
+    ("evaluations", EvaluationJob, EvaluationJob.project),
+)
+"""What needs data: its name in errors, its table, and the column with its project."""
+Users = Mapping[str, dict[str, list[str]]]
+"""Ids of the `runs` and `evaluations` that have a prompt, by its hash."""
 
 
 class InUse(Conflict):
@@ -115,7 +123,7 @@ async def _versions(
 async def _users(tx: AsyncSession, kind: Kind, hashes: set[str], project: str = ANY_PROJECT) -> dict[str, list[str]]:
     """Return the ids of runs and evaluations that still need the content, in one project or, for `*`, in all."""
     users: dict[str, list[str]] = {}
-    for name, table, owner in (("runs", Run, Run.model_project), ("evaluations", EvaluationJob, EvaluationJob.project)):
+    for name, table, owner in _USERS:
         query = select(table.id).where(*_refers_to(table, kind, hashes))
         if project != ANY_PROJECT:
             query = query.where(owner == project)
@@ -136,16 +144,33 @@ async def _served_with(tx: AsyncSession, hashes: set[str], project: str) -> dict
     return users
 
 
+async def users_of_prompts(database: Database, project: str | None, hashes: Iterable[str]) -> Users:
+    """Return what has each of the prompts: runs and evaluations of the project (None: of all)."""
+    users = {hash: {name: list[str]() for name, _, _ in _USERS} for hash in hashes}
+    async with database() as tx:
+        for name, table, owner in _USERS if users else ():
+            query = select(table.id, _prompts_of(table)).where(*_refers_to(table, "prompt", set(users)))
+            if project is not None:
+                query = query.where(owner == project)
+            for id, prompts in await tx.execute(query.order_by(table.id)):
+                for hash in users.keys() & set(prompts):
+                    users[hash][name].append(id)
+    return users
+
+
 def _refers_to(table: type[Run | EvaluationJob], kind: Kind, hashes: set[str]) -> tuple[ColumnElement[bool], ...]:
     """Return the conditions under which a run or an evaluation needs the content. A prompt is needed as long as there
     are figures that were made with it."""
     if kind == "prompt":
-        if table is EvaluationJob:
-            among = func.jsonb_path_query_array(table.request, cast("$.models[*].prompt.sha256", JSONPATH), type_=JSONB)
-            return (among.has_any(array(sorted(hashes))),)
-        return (table.request["prompt"]["sha256"].astext.in_(hashes),)
+        return (_prompts_of(table).has_any(array(sorted(hashes))),)
     holder = table.request["warm_start"] if kind == "demonstrations" else table.request["environment"]["config"]
     return table.status.in_(_OPEN), holder[kind]["sha256"].astext.in_(hashes)
+
+
+def _prompts_of(table: type[Run | EvaluationJob]) -> ColumnElement[Any]:
+    """Return the hashes of the prompts that a run or an evaluation has, as a list."""
+    path = "$.prompt.sha256" if table is Run else "$.models[*].prompt.sha256"
+    return func.jsonb_path_query_array(table.request, cast(path, JSONPATH), type_=JSONB)
 
 
 def _label(name: str, version: int | None) -> str:

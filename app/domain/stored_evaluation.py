@@ -25,6 +25,8 @@ class Contestant(Stored):
     """Project, name and base model, for a trained model that is not on the engine."""
     prompt: PromptReference | None = None
     """What it is prompted with; None for the environment's texts."""
+    recorded: str | None = None
+    """An earlier evaluation whose rollouts of the same model serve again where they hold; None for new rollouts."""
 
 
 class Trial(Stored):

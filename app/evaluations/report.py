@@ -76,7 +76,8 @@ def why_no_figures(model: int, rows: Mapping[Slot, Any]) -> str | None:
     if len(lacking) > _MOST_UNDELIVERED * len(model_rows):
         return (
             f"its prompt is unreachable: {len(lacking)} of {counted(len(model_rows), 'rollout')} began without a part "
-            f"of it, for example {lacking[0].id}. The agent has to read its prompt (docs/prompts.md#own-agents)"
+            f"of it, for example {lacking[0].id}. The agent has to read its prompt, or to bring the texts that it "
+            "replaces (docs/prompts.md#own-agents)"
         )
     if not model_rows or any(row.error is None or row.turns for row in model_rows):
         return None

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, literal, select, update
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
+from ulid import ULID
 
 from learnloop_service.app.claims.lease import Lease, LeaseLost, require
 from learnloop_service.app.claims.moves import move_held, move_locked
@@ -45,6 +46,13 @@ _COMPACT_COLUMNS = [
     for column in Trajectory.__table__.columns
     if column.name not in ("messages", "tokens", "tools", "score_explanation", "score_parts", "reward_parts")
 ]
+
+
+_NEW_IN_COPIES = (
+    *("id", "seq", "evaluation_id", "slot", "copied_from"),
+    *("score", "score_explanation", "score_parts", "reward", "reward_parts", "advantage", "success", "why_no_success"),
+)
+_COPIED = [column for column in Trajectory.__table__.columns if column.name not in _NEW_IN_COPIES]
 
 
 class EvaluationStore:
@@ -225,6 +233,23 @@ class EvaluationStore:
             await require(tx, lease)
             await tx.execute(insert(Trajectory).values(**row).on_conflict_do_nothing())
             await tx.execute(update(EvaluationJob).where(lease.held()).values(claims=0))
+
+    async def keep_copies(self, lease: Lease[EvaluationJob], copies: Mapping[Slot, str]) -> None:
+        """Save copies of earlier rollouts, given by their ids, without their verdicts. Raises LeaseLost."""
+        async with self._database.begin() as tx:
+            await require(tx, lease)
+            for slot, id in copies.items():
+                new: dict[str, Any] = {
+                    "id": literal(str(ULID())),
+                    "evaluation_id": literal(lease.id),
+                    "slot": literal(str(slot)),
+                    "copied_from": func.coalesce(Trajectory.copied_from, Trajectory.id),
+                    "score_parts": literal({}, JSONB),
+                    "reward_parts": literal({}, JSONB),
+                }
+                names = [*new, *(column.name for column in _COPIED)]
+                rows = select(*new.values(), *_COPIED).where(Trajectory.id == id)
+                await tx.execute(insert(Trajectory).from_select(names, rows).on_conflict_do_nothing())
 
     async def keep_verdicts(
         self, lease: Lease[EvaluationJob], verdicts: Sequence[Mapping[str, Any]], calls: Sequence[JudgeCall]

@@ -34,6 +34,7 @@ from learnloop_service.app.gateway import responses
 from learnloop_service.app.gateway.chunks import AnotherReply, Assembly, Chunk, chunks_of
 from learnloop_service.app.gateway.known_replies import KnownReplies
 from learnloop_service.app.gateway.prompts import Delivery, ServedPrompts, prompt_header
+from learnloop_service.app.gateway.session_prompts import SessionPrompts
 from learnloop_service.app.gateway.upstream import ServerAway, Upstream
 from learnloop_service.app.model_registry.resolver import ModelResolver, ResolvedModel, base_models
 from learnloop_service.app.releases.exposures import AnswerObservation, failure_recorded, record
@@ -42,6 +43,7 @@ from learnloop_service.app.resources import Resources
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.backends.base import Endpoint
 from learnloop_service.training.backends.registry import is_on_engine
+from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.protocol.malformed_calls import is_malformed
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.protocol.responses.items import Item
@@ -71,6 +73,8 @@ class KnownSession:
     seed: int
     warnings: set[str]
     """Warnings that the session is known to have."""
+    replacing: Prompt | None
+    """The prompt that replaces texts of its requests; None without one, or if the agent brings it itself."""
     turn: int | None = None
     """Last turn that this process handled; None if it has handled none."""
     exposure: Exposure | None = None
@@ -80,7 +84,7 @@ class KnownSession:
     itemized: int = 0
     """Number of the first calls whose replies are all in `items`."""
     prompt: PromptReference | None = None
-    """What its agent is to bring."""
+    """What its requests are to have: its agent brings it, or it replaces texts."""
     name: str | None = None
     """The name that it was opened with, as PROJECT/NAME; None for other names."""
 
@@ -112,6 +116,7 @@ class SessionGateway:
         self.upstream = upstream
         self.prompts = ServedPrompts(database)
         self._replies = KnownReplies(database)
+        self._prompts = SessionPrompts(database)
         self._known: OrderedDict[str, KnownSession] = OrderedDict()
         self._endpoints: dict[tuple[str, str, int | None], tuple[Endpoint, float]] = {}
         """Endpoints of checkpoints on other backends, and when each expires (monotonic clock)."""
@@ -129,8 +134,8 @@ class SessionGateway:
         """Begin an exchange, which the caller must finish. The session keeps each of the `warnings` once, and those
         about hints in the body. Raises BadRequestBody, NotFound and the errors of SessionCalls.begin."""
         session = await self._session(asker.session_id)
-        request = canonical(body, session.sampling)
-        delivery = await self.prompts.delivery(session.prompt, body, session.name)
+        request = canonical(body, session.sampling, session.replacing)
+        delivery = await self.prompts.delivery(session.prompt, body, session.name, request.missing)
         missing = [] if delivery in (None, "applied") else [f"A request came without the prompt {session.prompt}."]
         await self._warn(session, [*warnings, *missing, *_ignored_hints(session, body, request)])
         seeds, early = seeds_of_call(session.seed, request, 0), None
@@ -167,6 +172,7 @@ class SessionGateway:
             None if row.sampling is None else Sampling(**row.sampling),
             row.seed,
             set(row.warnings),
+            await self._prompts.of(row),
             exposure=None if release is None else _exposure(row, release),
             prompt=row.prompt,
             name=_promoted_name(row),
@@ -187,7 +193,7 @@ class SessionGateway:
         SessionRestarted and the errors of Upstream."""
         session = await self._session(asker.session_id)
         await self.calls.require_open(asker)
-        request = canonical(body, session.sampling)
+        request = canonical(body, session.sampling, session.replacing)
 
         async def ask() -> int:
             return await self.upstream.count_tokens(*await self._request_body(session, request))

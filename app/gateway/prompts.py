@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Literal
@@ -18,7 +18,9 @@ from learnloop_service.app.runs.documents import UnknownDocument
 from learnloop_service.app.runs.stored_prompts import read_stored
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.prompt import Prompt, is_in
+from learnloop_service.training.protocol.chat_reader import read_messages
 from learnloop_service.training.protocol.model_name import ModelName
+from learnloop_service.training.replacing import replaced
 
 PROMPT_HEADER = "Learnloop-Prompt"
 """Header of replies of a model with a prompt: the beginning of its hash, and what became of it."""
@@ -39,18 +41,51 @@ class ServedPrompts:
         """When a name's prompt was last noted as missing, by this process's clock."""
 
     async def delivery(
-        self, reference: PromptReference | None, body: Mapping[str, Json], promoted_as: str | None
+        self,
+        reference: PromptReference | None,
+        body: Mapping[str, Json],
+        promoted_as: str | None,
+        missing: Sequence[str] | None = None,
     ) -> Delivery | None:
         """Return what became of the prompt in a request's body, count it, and note on the promoted name that it is
-        missing. None without a prompt."""
+        missing. `missing` are the parts whose texts were not there to be replaced; None if nothing was to be. None
+        without a prompt."""
         prompt = None if reference is None else await self._read(reference)
         if prompt is None or reference is None:
             return None
-        delivery: Delivery = "applied" if is_in(prompt, _messages(body), _list(body.get("tools"))) else "not-used"
+        if missing is not None:
+            delivery: Delivery = "not-found" if missing else "applied"
+        else:
+            delivery = "applied" if is_in(prompt, _messages(body), _list(body.get("tools"))) else "not-used"
         PROMPT_REQUESTS.labels(delivery).inc()
         if delivery != "applied" and promoted_as is not None:
             await self._note(promoted_as, reference)
         return delivery
+
+    async def put_in(self, model: ResolvedModel, body: dict[str, Json]) -> tuple[dict[str, Json], Mapping[str, str]]:
+        """Return the body of a chat completion for a model outside of sessions, with its prompt in place of the texts
+        that this replaces, and the header of the reply; without a prompt there is none."""
+        prompt = None if model.prompt is None else await self._read(model.prompt)
+        messages, tools, missing = body.get("messages"), _list(body.get("tools")), None
+        if prompt is not None and prompt.replaces and isinstance(messages, list):
+            with suppress(ValueError):  # what is wrong with the messages is said by whoever reads them next
+                read, described, missing = replaced(read_messages(messages), tools, prompt)
+                body = {**body, "messages": [*read], **({"tools": [*described]} if tools else {})}
+        delivery = await self.delivery(model.prompt, body, model.promoted_as, missing)
+        return body, {} if model.prompt is None or delivery is None else prompt_header(model.prompt, delivery)
+
+    async def put_in_response(
+        self, model: ResolvedModel, body: dict[str, Json]
+    ) -> tuple[dict[str, Json], Mapping[str, str]]:
+        """Do the same with the body of a request of the Responses API, whose instructions are the system message."""
+        instructions, tools = body.get("instructions"), _list(body.get("tools"))
+        messages = [{"role": "system", "content": instructions}] if isinstance(instructions, str) else []
+        described = [{"type": "function", "function": tool} for tool in tools]
+        chat, header = await self.put_in(model, {"messages": messages or _messages(body), "tools": described})
+        if not messages or (chat["messages"][0]["content"] == instructions and chat["tools"] == described):
+            return body, header
+        told = {"tools": [tool["function"] for tool in chat["tools"]]} if tools else {}
+        return {**body, "instructions": chat["messages"][0]["content"], **told}, header
 
     async def _read(self, reference: PromptReference) -> Prompt | None:
         if (known := self._known.get(reference.sha256)) is not None:
@@ -74,11 +109,6 @@ class ServedPrompts:
         noting = update(Promotion).where(*named, Promotion.prompt_sha256 == reference.sha256, is_due)
         async with self._database.begin() as tx:
             await tx.execute(noting.values(prompt_missed_at=func.clock_timestamp()))
-
-    async def header(self, model: ResolvedModel, body: Mapping[str, Json]) -> Mapping[str, str]:
-        """Return the header of the reply to a request outside of sessions; empty if the model has no prompt."""
-        delivery = await self.delivery(prompt := model.prompt, body, model.promoted_as)
-        return {} if prompt is None or delivery is None else prompt_header(prompt, delivery)
 
 
 def prompt_header(reference: PromptReference, delivery: Delivery) -> Mapping[str, str]:

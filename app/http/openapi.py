@@ -27,6 +27,7 @@ _TAGS = {
     "events": "The log of a run, as pages or as a stream.",
     "evaluations": "Compare models on the same scenarios.",
     "releases": "Give a candidate a share of the users of a promoted name, and take it back if it does harm.",
+    "improvements": "Make an agent better by the cheapest step that is good enough.",
     "schedules": "Start runs at fixed times, from what users asked and consented to train on.",
     "users": "Delete what a user asked, and what was made from it.",
     "sessions": "Your own agent, in any language, with only its base URL and key changed.",

@@ -1,0 +1,1 @@
+"""Improvements: the cheapest change of an agent that is good enough, and what may be tried for it."""

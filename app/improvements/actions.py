@@ -21,8 +21,8 @@ from learnloop_service.app.improvements.budget import remaining
 from learnloop_service.app.improvements.store import (
     MAX_CANDIDATES,
     NO_JOB,
+    ImprovementRecord,
     ImprovementStore,
-    Record,
     Taken,
     change,
     change_candidate,
@@ -79,54 +79,61 @@ class Actions:
         if record.improvement.job_id is not None:  # it is paused at its limit
             await self._job(record, "resume", actor, await remaining(self.store, await self.store.read(id), job=True))
 
-    async def propose(self, id: str, actor: str, prompt: Mapping[str, Json], why: str, *, quotes: bool) -> int:
-        """Add a prompt to try, and return its number. `quotes` says whether it quotes training rollouts."""
-        record = await self._in(id, LIVE, "propose a prompt for")
-        self._require_room(record, prompt)
+    async def propose(
+        self, record: ImprovementRecord, actor: str, prompt: Mapping[str, Json], why: str, *, quotes: bool
+    ) -> int:
+        """Add a stored prompt to try, and return its number. `quotes` says whether it quotes training rollouts."""
         number = len(record.candidates)
-        async with self.service.database.begin() as tx:
-            await change(tx, record.improvement)
-            tx.add(
-                Candidate(
-                    improvement_id=id,
-                    number=number,
-                    rung=Rung.PROMPT,
-                    state=CandidateState.PROPOSED,
-                    author=actor,
-                    why=why,
-                    prompt=dict(prompt),
-                    model=record.champion.model,
-                    listed=record.champion.listed,
-                    only_by_person=quotes,
-                )
-            )
+        candidate = Candidate(
+            improvement_id=record.improvement.id,
+            number=number,
+            rung=Rung.PROMPT,
+            state=CandidateState.PROPOSED,
+            author=actor,
+            why=why,
+            prompt=dict(prompt),
+            model=record.champion.model,
+            listed=record.champion.listed,
+            only_by_person=quotes,
+        )
+        try:
+            async with self.service.database.begin() as tx:
+                await change(tx, record.improvement)
+                tx.add(candidate)
+        except Taken:
+            raise _moved() from None
         return number
 
-    def _require_room(self, record: Record, prompt: Mapping[str, Json]) -> None:
+    def require_room(self, record: ImprovementRecord, sha256: str) -> None:
+        """Check that the improvement can try a prompt with that hash. Raises Conflict, NotAllowed, TooManyRequests."""
+        if record.improvement.status not in LIVE:
+            raise NotAllowed(f"No prompt can be proposed: the improvement is {record.improvement.status}", ["continue"])
         if Rung.PROMPT not in record.improvement.request["rungs"]:
             raise Conflict("The improvement tries no prompts: its request leaves out the rung prompt.")
         if len(record.candidates) >= MAX_CANDIDATES:
             raise TooManyRequests(f"The improvement has {MAX_CANDIDATES} candidates, which is the maximum.")
         for row in record.candidates:
-            if row.rung == Rung.PROMPT and row.prompt and row.prompt["sha256"] == prompt["sha256"]:
-                raise Conflict(f"This prompt is candidate {row.number} already: it is {row.state}.")
+            if row.prompt and row.prompt["sha256"] == sha256:
+                raise Conflict(f"This prompt is that of candidate {row.number} already, which is {row.state}.")
             if row.rung in (Rung.IMITATION, Rung.GRPO) and row.state != CandidateState.SKIPPED:
                 raise Conflict("Training has begun, and weights are trained with the prompt of their champion.")
 
-    async def _in(self, id: str, states: set[ImprovementStatus] | frozenset[ImprovementStatus], verb: str) -> Record:
+    async def _in(
+        self, id: str, states: set[ImprovementStatus] | frozenset[ImprovementStatus], verb: str
+    ) -> ImprovementRecord:
         record = await self.store.read(id)
         if record.improvement.status not in states:
             raise NotAllowed(f"Cannot {verb} an improvement that is {record.improvement.status}", _allowed(record))
         return record
 
-    async def _change(self, record: Record, **values: Any) -> None:
+    async def _change(self, record: ImprovementRecord, **values: Any) -> None:
         try:
             await self.store.change(record, **values)
         except Taken:
             raise _moved() from None
 
     async def _job(
-        self, record: Record, verb: str, actor: str, limits: Mapping[str, float | None] | None = None
+        self, record: ImprovementRecord, verb: str, actor: str, limits: Mapping[str, float | None] | None = None
     ) -> None:
         """Pause, resume or cancel the evaluation or run in progress. One that has ended meanwhile is left alone."""
         improvement = record.improvement
@@ -146,7 +153,7 @@ def _moved() -> Conflict:
     return Conflict("The improvement moved on at the same moment; retry.")
 
 
-def _allowed(record: Record) -> list[str]:
+def _allowed(record: ImprovementRecord) -> list[str]:
     match record.improvement.status:
         case ImprovementStatus.RUNNING:
             return ["pause", "cancel", *(["resume"] if record.improvement.waits_until else [])]

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 
-from learnloop_service.app.improvements.store import ImprovementStore, Record, Used
+from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore, Used
 
 
-async def remaining(store: ImprovementStore, record: Record, *, job: bool = False) -> Mapping[str, float | None]:
+async def remaining(
+    store: ImprovementStore, record: ImprovementRecord, *, job: bool = False
+) -> Mapping[str, float | None]:
     """Return what is left of each limit for a new job, or for the one in progress, whose own use then does not count.
     None is no limit. It is at most 0 if a limit was reached."""
     budget = record.improvement.request.get("budget") or {}
@@ -17,7 +19,7 @@ async def remaining(store: ImprovementStore, record: Record, *, job: bool = Fals
     return {name: None if limit is None else limit - spent[name] for name, limit in budget.items()}
 
 
-def evaluations_of(record: Record) -> list[str]:
+def evaluations_of(record: ImprovementRecord) -> list[str]:
     """Return the ids of the pilot's and the test tasks' evaluations."""
     pilot, final = record.improvement.pilot, record.improvement.final
     return [*([pilot["evaluation_id"]] if pilot else ()), *(final["evaluation_ids"] if final else ())]

@@ -5,7 +5,7 @@ from sqlalchemy import func, select
 from learnloop_service.app.db.tables import Trajectory
 from learnloop_service.app.errors import Conflict
 from learnloop_service.app.evaluations.store import EvaluationStore
-from learnloop_service.app.improvements.store import Record
+from learnloop_service.app.improvements.store import ImprovementRecord
 from learnloop_service.app.operations.rejection_sampling import RolloutSource, best_rollouts, save_best
 from learnloop_service.app.resources import Resources
 from learnloop_service.app.schemas.datasets import BestOfEvaluation
@@ -15,7 +15,7 @@ _PER_TASK = 4
 """Maximum number of its solutions of a task that the agent imitates."""
 
 
-async def demonstrations_of(service: Resources, record: Record) -> Json:
+async def demonstrations_of(service: Resources, record: ImprovementRecord) -> Json:
     """Return what the warm start of imitation names. Raises Conflict if no rollout can be imitated.
 
     Repeated, it stores the same demonstrations, which makes no new version.

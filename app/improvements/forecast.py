@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, case, func, literal, select
 
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import LedgerEntry, Run
@@ -21,11 +21,12 @@ from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted
 from learnloop_service.training.phases import Phase
 
-_SPREAD, _MOST_SPREAD, _SPREAD_OF_A_GUESS = 1.4, 3**0.5, 2.0
-"""Factors by which a price can be below and above what is expected: measured, at most so, and without earlier runs."""
-_TRAINED_TO_EVALUATED = 2.0
-"""How much longer a rollout takes that is trained on, without earlier runs: 1.6 to 2.4 times with the tiny base on two
-cores, and with 1.5B to 14B parameters on one GPU (benchmarks/README.md)."""
+_JUST_MEASURED, _EARLIER, _GUESSED = 1.4, 3**0.5, 2.0
+"""Factors by which a price can be below and above what is expected: by rollouts of the same agent a moment ago, by
+earlier runs, when the machine had other work, and without any."""
+_TRAINED_TO_EVALUATED = 1.5
+"""How much longer a rollout takes that is trained on, without earlier runs. With the tiny base on two cores it was 1.1
+to 1.4 times, although training itself takes as long as the rollouts: runs make more of them at the same time."""
 _IMITATED_TO_EVALUATED = 1.0
 """How much longer than a rollout it takes to train on a demonstration once, without earlier runs."""
 _RUNS = 10
@@ -44,7 +45,7 @@ class RolloutPrice:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class TrainingWork:
     """Rollouts that are only evaluated, rollouts that are trained on, and trainings on one demonstration."""
 
     evaluated: int
@@ -69,7 +70,7 @@ class EarlierRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class RungForecast:
     """A range of minutes and dollars, what it is from, and what is known of the gain."""
 
     minutes: tuple[float, float]
@@ -78,30 +79,29 @@ class Forecast:
     gain: str | None = None
 
     def __str__(self) -> str:
-        low, high = map(clock, self.minutes)
-        return f"{low} to {high} ({self.source}{f'; {self.gain}' if self.gain else ''})"
+        return " to ".join(map(clock, self.minutes))
 
 
-def work_of(request: Mapping[str, Json], iterations: int) -> Work:
+def work_of(request: Mapping[str, Json], iterations: int) -> TrainingWork:
     """Return the work of a run with this whole request and this number of iterations of GRPO."""
     rollouts = expected_rollouts(request, iterations)
-    return Work(rollouts.baseline + rollouts.evaluations, rollouts.training, _demonstrations(request))
+    return TrainingWork(rollouts.baseline + rollouts.evaluations, rollouts.training, _demonstrations(request))
 
 
-def evaluation(rollouts: int, price: RolloutPrice, price_per_hour: float | None = None) -> Forecast:
+def evaluation(rollouts: int, price: RolloutPrice, price_per_hour: float | None = None) -> RungForecast:
     """Return what an evaluation takes. `price_per_hour` is that of the machine."""
     source = "by the seconds that its rollouts took before"
-    return _forecast([rollouts * price.seconds], _SPREAD, source, rollouts, price, price_per_hour)
+    return _forecast(rollouts * price.seconds, _JUST_MEASURED, source, rollouts, price, price_per_hour)
 
 
 def training(
     rung: Rung,
-    work: Work,
+    work: TrainingWork,
     price: RolloutPrice,
     runs: Sequence[EarlierRun],
     environment: str,
     price_per_hour: float | None = None,
-) -> Forecast:
+) -> RungForecast:
     """Return what a run takes that does this work. `runs` are earlier ones with the same base."""
     alike = [run for run in runs if (run.imitated if rung is Rung.IMITATION else run.trained) is not None]
     rollouts = work.evaluated + work.trained
@@ -109,10 +109,10 @@ def training(
     if not alike:
         seconds = work.evaluated + _TRAINED_TO_EVALUATED * work.trained + _IMITATED_TO_EVALUATED * work.imitated
         source = "by the pilot's rollouts, without an earlier run on this base"
-        return _forecast([seconds * price.seconds], _SPREAD_OF_A_GUESS, source, rollouts, price, price_per_hour, gain)
-    totals = [_seconds(work, price, run) for run in alike]
+        return _forecast(seconds * price.seconds, _GUESSED, source, rollouts, price, price_per_hour, gain)
+    seconds = median(_seconds(work, price, run) for run in alike)
     source = f"by {counted(len(alike), 'earlier run')} on this base"
-    return _forecast(totals, _SPREAD, source, rollouts, price, price_per_hour, gain)
+    return _forecast(seconds, _EARLIER, source, rollouts, price, price_per_hour, gain)
 
 
 def known_gain(rung: Rung, runs: Sequence[EarlierRun], environment: str) -> str | None:
@@ -129,7 +129,13 @@ def known_gain(rung: Rung, runs: Sequence[EarlierRun], environment: str) -> str 
 
 
 async def earlier_runs(database: Database, project: str, backend: str, base_model: str) -> list[EarlierRun]:
-    """Return the newest completed runs of a project on that base, newest first."""
+    """Return the newest completed runs of a project that began with that base or a checkpoint of such a run, newest
+    first."""
+    began_with = case((Run.base_model == base_model, base_model), else_=func.split_part(Run.base_model, "@", 1))
+    same = (Run.model_project == project, Run.backend == backend)
+    bases = select(literal(base_model).label("name")).cte(recursive=True)
+    trained = select(Run.model_project + "/" + Run.model_name).join(bases, began_with == bases.c.name).where(*same)
+    bases = bases.union(trained)
     row = LedgerEntry
     supervised = func.coalesce(Run.request[("warm_start", "iterations")].as_integer(), 0)
     held_out = (row.phase == Phase.EVALUATE) | (row.iteration == 0)
@@ -141,7 +147,6 @@ async def earlier_runs(database: Database, project: str, backend: str, base_mode
         "trained": func.sum(tokens).filter(row.phase == Phase.ROLLOUT, row.iteration > supervised),
         "imitated_s": func.sum(row.seconds).filter(~held_out, row.iteration <= supervised),
     }
-    same = (Run.model_project == project, Run.backend == backend, Run.base_model == base_model)
     query = (
         select(
             *(Run.environment, Run.best_success, Run.request),
@@ -149,7 +154,7 @@ async def earlier_runs(database: Database, project: str, backend: str, base_mode
             *(column.label(name) for name, column in sums.items()),
         )
         .join(row, row.run_id == Run.id)
-        .where(Run.status == RunStatus.COMPLETED, *same)
+        .where(Run.status == RunStatus.COMPLETED, *same, began_with.in_(select(bases.c.name)))
         .group_by(Run.id)
         .order_by(Run.id.desc())
         .limit(_RUNS)
@@ -181,7 +186,7 @@ def _demonstrations(request: Mapping[str, Json]) -> int:
     return int((source.get("count") or source.get("oracle") or 0) * warm_start["epochs"])
 
 
-def _seconds(work: Work, price: RolloutPrice, run: EarlierRun) -> float:
+def _seconds(work: TrainingWork, price: RolloutPrice, run: EarlierRun) -> float:
     """Return the seconds of the work at the pace of a run; for work that it did not do, at that of the pilot."""
     evaluated = price.seconds if run.evaluated is None else price.tokens * run.evaluated
     trained = _TRAINED_TO_EVALUATED * price.seconds if run.trained is None else price.tokens * run.trained
@@ -190,21 +195,21 @@ def _seconds(work: Work, price: RolloutPrice, run: EarlierRun) -> float:
 
 
 def _forecast(
-    totals: Sequence[float],
+    seconds: float,
     spread: float,
     source: str,
     rollouts: int,
     price: RolloutPrice,
     price_per_hour: float | None,
     gain: str | None = None,
-) -> Forecast:
-    """Return the range around the median of several totals in seconds, which contains them if they differ little."""
-    middle = median(totals)
-    if middle:
-        spread = max(spread, min(_MOST_SPREAD, max(max(totals) / middle, middle / min(totals))))
-    low, high = middle / spread, middle * spread
+) -> RungForecast:
+    """Return the range around what is expected: a factor `spread` to each side."""
     usd = None
     if price.usd is not None or price_per_hour is not None:
-        calls, hourly = rollouts * (price.usd or 0.0), (price_per_hour or 0.0) / 3600
-        usd = (calls / spread + low * hourly, calls * spread + high * hourly)
-    return Forecast((low / 60, high / 60), usd, source, gain)
+        usd = rollouts * (price.usd or 0.0) + seconds * (price_per_hour or 0.0) / 3600
+    return RungForecast(
+        minutes=(seconds / 60 / spread, seconds / 60 * spread),
+        usd=None if usd is None else (usd / spread, usd * spread),
+        source=source,
+        gain=gain,
+    )

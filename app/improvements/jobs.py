@@ -14,7 +14,7 @@ from learnloop_service.app.domain.improvement_state import Rung
 from learnloop_service.app.domain.stored_evaluation import Comparison, Gate, GateEvaluation
 from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.improvements.policy import PILOT_SAMPLES, PILOT_TASKS
-from learnloop_service.app.improvements.store import Record
+from learnloop_service.app.improvements.store import ImprovementRecord
 from learnloop_service.app.operations.start.evaluation import EvaluationStarter, StartedEvaluation
 from learnloop_service.app.operations.start.run import Started, start_run
 from learnloop_service.app.schemas.evaluations import EvaluationBudget, EvaluationRequest, ModelToEvaluate
@@ -29,32 +29,34 @@ Save = Callable[[AsyncSession, str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Jobs:
+class ImprovementJobs:
     """Starts the evaluations and runs of improvements."""
 
     service: HandlerResources
     evaluations: EvaluationStarter
 
-    async def measure(self, record: Record, save: Save, limits: Mapping[str, Json]) -> None:
+    async def measure(self, record: ImprovementRecord, save: Save, limits: Mapping[str, Json]) -> None:
         """Let the agent as it is do the validation tasks."""
         tasks = record.improvement.request["validation"]
         await self._evaluate(record, [record.candidates[0]], save, limits, split="validation", scenarios=tasks)
 
-    async def pilot(self, record: Record, save: Save, limits: Mapping[str, Json]) -> None:
+    async def pilot(self, record: ImprovementRecord, save: Save, limits: Mapping[str, Json]) -> None:
         """Let the champion do training tasks, several times each."""
-        tasks: dict[str, Any] = {"scenarios": PILOT_TASKS, "samples": PILOT_SAMPLES, "temperature": 1.0}
+        count = min(PILOT_TASKS, record.improvement.request["validation"])
+        tasks: dict[str, Any] = {"scenarios": count, "samples": PILOT_SAMPLES, "temperature": 1.0}
         await self._evaluate(record, [record.champion], save, limits, split="train", **tasks)
 
     async def screen(
-        self, record: Record, candidate: Candidate, tasks: int, save: Save, limits: Mapping[str, Json]
+        self, record: ImprovementRecord, candidate: Candidate, tasks: int, save: Save, limits: Mapping[str, Json]
     ) -> None:
         """Let the champion and a candidate do training tasks."""
         most = max(1, record.improvement.request["validation"] // 2)
         rows = [record.champion, candidate]
-        await self._evaluate(record, rows, save, limits, split="train", scenarios=min(tasks, most))
+        earlier = next((row.screening_id for row in reversed(record.candidates) if row.screening_id), None)
+        await self._evaluate(record, rows, save, limits, recorded=earlier, split="train", scenarios=min(tasks, most))
 
     async def compare(
-        self, record: Record, candidate: Candidate, error: float, save: Save, limits: Mapping[str, Json]
+        self, record: ImprovementRecord, candidate: Candidate, error: float, save: Save, limits: Mapping[str, Json]
     ) -> None:
         """Let the champion and a candidate do validation tasks, until it is decided whether the candidate is better."""
         request = record.improvement.request
@@ -62,24 +64,30 @@ class Jobs:
         gate = Gate(error=error, exact=rule.exact, look_every=max(rule.look_every, at_once), whole=True)
         tasks = {"split": "validation", "scenarios": request["validation"]}
         await self._evaluate(
-            record, [record.champion, candidate], save, limits, kind=GateEvaluation, fields={"gate": gate}, **tasks
+            *(record, [record.champion, candidate], save, limits),
+            kind=GateEvaluation,
+            fields={"gate": gate},
+            recorded=record.champion.gate_id,
+            **tasks,
         )
 
-    async def test(self, record: Record, save: Save, limits: Mapping[str, Json]) -> None:
+    async def test(self, record: ImprovementRecord, save: Save, limits: Mapping[str, Json]) -> None:
         """Let the agent as it was and the champion of each rung do the test tasks."""
         rows = tested_candidates(record)
         await self._evaluate(record, rows, save, limits, split="test", scenarios=record.improvement.request["test"])
 
     async def _evaluate(
         self,
-        record: Record,
+        record: ImprovementRecord,
         candidates: Sequence[Candidate],
         save: Save,
         limits: Mapping[str, Json],
         kind: type[Comparison] = Comparison,
         fields: Mapping[str, Any] | None = None,
+        recorded: str | None = None,
         **changes: Any,
     ) -> None:
+        """Start an evaluation. The champion's rollouts of `recorded`, an earlier one, serve again where they hold."""
         improvement = record.improvement
         request = ImprovementRequest.model_validate(improvement.request)
         held_out = changes["split"] != "train"
@@ -100,10 +108,23 @@ class Jobs:
         async def also(tx: AsyncSession, started: StartedEvaluation) -> None:
             await save(tx, started.job.id)
 
-        await self.evaluations.start(str(ULID()), evaluation, caller_of(improvement), also, kind, **(fields or {}))
+        await self.evaluations.start(
+            str(ULID()),
+            evaluation,
+            caller_of(improvement),
+            also,
+            kind,
+            recorded={} if recorded is None else {0: recorded},
+            **(fields or {}),
+        )
 
     async def train(
-        self, record: Record, candidate: Candidate, save: Save, limits: Mapping[str, Json], demonstrations: Json = None
+        self,
+        record: ImprovementRecord,
+        candidate: Candidate,
+        save: Save,
+        limits: Mapping[str, Json],
+        demonstrations: Json = None,
     ) -> None:
         """Start the run of a candidate. `demonstrations` are those that imitation imitates."""
         run_id, caller = str(ULID()), caller_of(record.improvement)
@@ -116,7 +137,7 @@ class Jobs:
 
 
 def learn_loop(
-    record: Record,
+    record: ImprovementRecord,
     rung: Rung,
     model: str,
     budget: Mapping[str, Json] | None = None,
@@ -155,7 +176,7 @@ def learn_loop(
     return LearnLoopRequest.model_validate(fields)
 
 
-def tested_candidates(record: Record) -> list[Candidate]:
+def tested_candidates(record: ImprovementRecord) -> list[Candidate]:
     """Return the agent as it was, and the last accepted candidate of each rung."""
     accepted = {row.rung: row for row in record.candidates if row.state == "accepted"}
     return list(accepted.values())

@@ -25,6 +25,7 @@ MODEL_SCREENING_LEAD = 2
 REFUSALS = 3
 """Prompts in a row that are not accepted, after which the other kinds of change are tried."""
 PILOT_TASKS, PILOT_SAMPLES = 64, 8
+"""Training tasks of the pilot, but not more than there are validation tasks, and attempts at each."""
 FEWEST_SOLVED = 0.1
 """Share of training tasks that the agent must solve at least once to imitate its own rollouts."""
 PLANNED = (Rung.MODEL, Rung.IMITATION, Rung.GRPO)
@@ -77,6 +78,8 @@ class Situation:
     """Whether the test tasks were done since the champion last changed."""
     too_dear: Mapping[Rung, str]
     """Rungs that the budget does not permit, with the reason."""
+    is_used_up: bool = False
+    """Whether a limit of the budget was reached, so that no job can be started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +134,8 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """Wait for prompts."""
+class WaitForPrompts:
+    """WaitForPrompts for prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,23 +150,25 @@ class End:
     status: ImprovementStatus
 
 
-Move = Measure | Pilot | Screen | Compare | Train | Add | Skip | Wait | Test | End
+Move = Measure | Pilot | Screen | Compare | Train | Add | Skip | WaitForPrompts | Test | End
 
 
 def next_move(situation: Situation) -> Move:
     """Return what to do next."""
     as_it_is = situation.candidates[0]
-    if as_it_is.state is CandidateState.PROPOSED:
+    if as_it_is.state is CandidateState.PROPOSED and not situation.is_used_up:
         return Measure()
     champion = situation.candidates[situation.champion]
     reached = situation.target is not None and champion.success is not None and champion.success >= situation.target
     if not reached:
+        if situation.is_used_up:
+            return End(ImprovementStatus.BUDGET)
         if situation.pilot is None and situation.rungs:
             return Pilot()
         for rung in (Rung.PROMPT, *PLANNED):
             if rung in situation.rungs and (move := _move_on(rung, situation)) is not None:
                 return move
-    if situation.test_tasks and not situation.tested:
+    if situation.test_tasks and not situation.tested and not situation.is_used_up:
         return Test()
     if reached:
         return End(ImprovementStatus.REACHED)
@@ -192,7 +197,7 @@ def _begin(rung: Rung, situation: Situation, of_rung: Sequence[CandidateFacts]) 
     """Return the move that begins a rung, or its next candidate; None if all of it was tried."""
     if rung is Rung.PROMPT:
         if situation.proposals_open and _refused_in_a_row(of_rung) < REFUSALS:
-            return Wait()
+            return WaitForPrompts()
         return None if of_rung else Skip(rung, "No prompt was proposed. Give --prompts, or: learnloop improve material")
     if rung is Rung.MODEL and situation.models:
         return Add(rung, len(of_rung)) if len(of_rung) < situation.models else None

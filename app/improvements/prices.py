@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from learnloop_service.app.db.tables import Candidate
 from learnloop_service.app.domain.improvement_state import CandidateState, Rung
 from learnloop_service.app.improvements import forecast
-from learnloop_service.app.improvements.forecast import Forecast, RolloutPrice
+from learnloop_service.app.improvements.forecast import RolloutPrice, RungForecast
 from learnloop_service.app.improvements.jobs import learn_loop, tested_candidates
-from learnloop_service.app.improvements.store import Record
+from learnloop_service.app.improvements.store import ImprovementRecord
 from learnloop_service.app.operations.start.run_plan import plan_of, request_with_defaults
 from learnloop_service.app.resources import Resources
 from learnloop_service.app.runs.cost import stored_price
 
 
-async def forecasts(service: Resources, record: Record) -> dict[Rung, Forecast]:
+async def forecasts(service: Resources, record: ImprovementRecord) -> dict[Rung, RungForecast]:
     """Return what imitation and GRPO will take, as far as they were not tried; nothing before the pilot."""
     improvement, pilot = record.improvement, record.improvement.pilot
     tried = {row.rung for row in record.candidates if row.state != CandidateState.PROPOSED}
@@ -26,7 +26,7 @@ async def forecasts(service: Resources, record: Record) -> dict[Rung, Forecast]:
     base = improvement.request["model"]["base_model"] or service.settings.art_base_model
     runs = await forecast.earlier_runs(service.database, improvement.project, plan.backend, base)
     price, per_hour = RolloutPrice(pilot["seconds"], pilot["tokens"]), await stored_price(service.database)
-    made = dict[Rung, Forecast]()
+    made = dict[Rung, RungForecast]()
     for rung in rungs:
         request = learn_loop(record, rung, base, demonstrations={"oracle": demonstrated})
         whole = await asyncio.to_thread(
@@ -39,7 +39,7 @@ async def forecasts(service: Resources, record: Record) -> dict[Rung, Forecast]:
 
 
 def too_dear(
-    record: Record, limits: Mapping[str, float | None], expected: Mapping[Rung, Forecast]
+    record: ImprovementRecord, limits: Mapping[str, float | None], expected: Mapping[Rung, RungForecast]
 ) -> Mapping[Rung, str]:
     """Return the rungs that take more than what is left after the reserve for the test tasks, each with the reason."""
     left, pilot = limits.get("max_minutes"), record.improvement.pilot
@@ -54,6 +54,6 @@ def too_dear(
     }
 
 
-def trainable(record: Record) -> Candidate:
+def trainable(record: ImprovementRecord) -> Candidate:
     """Return the newest accepted candidate that can be trained: one with a model of this service."""
     return [row for row in record.candidates if row.state == CandidateState.ACCEPTED and not row.listed][-1]

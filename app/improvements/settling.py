@@ -18,9 +18,10 @@ from learnloop_service.app.improvements.jobs import caller_of, tested_candidates
 from learnloop_service.app.improvements.policy import passed
 from learnloop_service.app.improvements.store import (
     NO_JOB,
+    SETTLED,
+    ImprovementRecord,
     ImprovementStore,
-    Outcomes,
-    Record,
+    ValidationOutcomes,
     change,
     change_candidate,
 )
@@ -41,7 +42,7 @@ class Settling:
     service: HandlerResources
     store: ImprovementStore
 
-    async def settle(self, record: Record) -> bool:
+    async def settle(self, record: ImprovementRecord) -> bool:
         """Save what the job came to. Returns whether it has ended, so that there is a next move. Raises Taken."""
         improvement = record.improvement
         assert improvement.job_id is not None
@@ -50,6 +51,8 @@ class Settling:
         job = await self.store.evaluation(improvement.job_id)
         if job is None:
             return await self._lost(record, f"evaluation {improvement.job_id} was deleted")
+        if job.status not in SETTLED:  # another process started it since the improvement was due
+            return False
         if job.status == EvaluationStatus.PAUSED:
             return await self._stopped(record, job.shortage is not None, f"Evaluation {job.id} is paused")
         errors = models_without_figures(job.report) if job.report is not None else {}
@@ -64,7 +67,7 @@ class Settling:
             await self._decide(record, record.candidates[int(improvement.job_for or 0)], job)
         return True
 
-    async def _decide(self, record: Record, candidate: Candidate, job: EvaluationJob) -> None:
+    async def _decide(self, record: ImprovementRecord, candidate: Candidate, job: EvaluationJob) -> None:
         """Save what an evaluation decides on a candidate."""
         assert job.report is not None
         if candidate.number == 0:
@@ -85,14 +88,19 @@ class Settling:
                 reason = f"not shown to be better on {counted(gate['tasks'], 'validation task')}"
                 await self._refuse_or(record, candidate, reason, CandidateState.REFUSED, evidence=evidence)
 
-    async def _accept(self, record: Record, candidate: Candidate, figures: Json, **values: Any) -> None:
+    async def _accept(self, record: ImprovementRecord, candidate: Candidate, figures: Json, **values: Any) -> None:
         async with self.service.database.begin() as tx:
             await change(tx, record.improvement, champion=candidate.number, **NO_JOB)
             decided = {"state": CandidateState.ACCEPTED, "figures": figures, "decided_at": func.now()}
             await change_candidate(tx, candidate, **decided, **values)
 
     async def _refuse_or(
-        self, record: Record, candidate: Candidate, reason: str | None, otherwise: CandidateState, **values: Any
+        self,
+        record: ImprovementRecord,
+        candidate: Candidate,
+        reason: str | None,
+        otherwise: CandidateState,
+        **values: Any,
     ) -> None:
         """Refuse the candidate for that reason; without one, give it the state `otherwise`."""
         if reason is not None:
@@ -101,7 +109,7 @@ class Settling:
             await change(tx, record.improvement, **NO_JOB)
             await change_candidate(tx, candidate, **{"state": otherwise, **values})
 
-    async def _lost(self, record: Record, reason: str, *, of_candidate: bool = True) -> bool:
+    async def _lost(self, record: ImprovementRecord, reason: str, *, of_candidate: bool = True) -> bool:
         """Save that a job failed, was cancelled or deleted: its candidate has failed, or else the improvement."""
         purpose = record.improvement.job_for or ""
         async with self.service.database.begin() as tx:
@@ -115,7 +123,7 @@ class Settling:
             await change(tx, record.improvement, **ended, **NO_JOB)
             return False
 
-    async def _stopped(self, record: Record, by_budget: bool, what: str) -> bool:
+    async def _stopped(self, record: ImprovementRecord, by_budget: bool, what: str) -> bool:
         """Save that the job is paused. It is resumed with the improvement."""
         if by_budget:
             values = {"status": ImprovementStatus.BUDGET, "finished_at": func.now(), "reason": f"{what} at its limit."}
@@ -143,7 +151,7 @@ class Settling:
             "seconds": job.driven_s / job.total,
         }
 
-    async def _settle_run(self, record: Record, run: Run | None) -> bool:
+    async def _settle_run(self, record: ImprovementRecord, run: Run | None) -> bool:
         """Decide on a run that has ended, or cancel one that has reached the target."""
         candidate = record.candidates[int(record.improvement.job_for or 0)]
         if run is None:
@@ -151,13 +159,13 @@ class Settling:
         if run.status == RunStatus.PAUSED:
             at_limit = (run.wait_reason or "").startswith("The budget")
             return await self._stopped(record, at_limit, f"Run {run.id} is paused")
-        target = record.improvement.request["target"]
-        if run.status not in TERMINAL and (target is None or run.cancel_requested):
+        target, whole = record.improvement.request["target"], candidate.rung == Rung.IMITATION
+        if run.status not in TERMINAL and (whole or target is None or run.cancel_requested):
             return False
         compared = await self._compared(record, candidate, run)
-        accepted = next((checkpoint for checkpoint in reversed(compared) if checkpoint.accepted), None)
+        accepted = accepted_of(compared, target)
         if run.status not in TERMINAL:
-            if accepted is not None and accepted.figures["success"]["mean"] >= target:
+            if accepted is not None and accepted.success >= target:
                 await self.service.store.cancel(run.id, caller_of(record.improvement).actor)
                 self.service.runner.nudge(run.id)
             return False
@@ -168,15 +176,17 @@ class Settling:
         elif not compared:
             return await self._lost(record, f"run {run.id} is {run.status}: {run.error or 'it has no checkpoint'}")
         else:
-            best = max(compared, key=lambda checkpoint: checkpoint.figures["success"]["mean"])
+            best = max(compared, key=lambda checkpoint: checkpoint.success)
             reason = (
                 f"none of its {counted(len(compared), 'checkpoint')} was shown to be better; the best one solved "
-                f"{best.figures['success']['mean']:.0%}"
+                f"{best.success:.0%}"
             )
             await self._refuse_or(record, candidate, reason, CandidateState.REFUSED, evidence=best.evidence)
         return True
 
-    async def _compared(self, record: Record, candidate: Candidate, run: Run) -> Sequence["Checkpoint"]:
+    async def _compared(
+        self, record: ImprovementRecord, candidate: Candidate, run: Run
+    ) -> Sequence["ComparedCheckpoint"]:
         """Return the evaluated checkpoints of a run compared with the champion, which is still that of its beginning.
 
         All have the same share of the run's error, which is fixed before the first one is made: by the union bound it
@@ -191,11 +201,11 @@ class Settling:
         iterations = sorted(iteration for iteration in by_iteration if iteration)
         if candidate.rung == Rung.IMITATION:
             iterations = iterations[-1:]
-        return [Checkpoint.of(iteration, by_iteration[iteration], champion, error) for iteration in iterations]
+        return [ComparedCheckpoint.of(iteration, by_iteration[iteration], champion, error) for iteration in iterations]
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class ComparedCheckpoint:
     """An evaluated checkpoint of a run, compared with the champion on the same validation tasks."""
 
     iteration: int
@@ -204,8 +214,15 @@ class Checkpoint:
     evidence: Mapping[str, int]
     figures: Json
 
+    @property
+    def success(self) -> float:
+        """Share of the tasks that it solved."""
+        return float(self.figures["success"]["mean"])
+
     @classmethod
-    def of(cls, iteration: int, outcomes: Outcomes, champion: Mapping[str, float], error: float) -> "Checkpoint":
+    def of(
+        cls, iteration: int, outcomes: ValidationOutcomes, champion: Mapping[str, float], error: float
+    ) -> "ComparedCheckpoint":
         """Compare the checkpoint by the exact sign test at that error."""
         success = outcomes.success
         evidence = _counts([success[scenario] - champion[scenario] for scenario in champion if scenario in success])
@@ -219,6 +236,14 @@ class Checkpoint:
         }
         accepted = sign_test(evidence["won"], evidence["lost"]) <= error
         return cls(iteration, outcomes.step, accepted, evidence, figures)
+
+
+def accepted_of(compared: Sequence[ComparedCheckpoint], target: float | None) -> ComparedCheckpoint | None:
+    """Return the first accepted checkpoint that reaches the target, else the newest accepted one; None if there is
+    none. After the first one, how many more a run makes before it is cancelled is a matter of chance."""
+    accepted = [checkpoint for checkpoint in compared if checkpoint.accepted]
+    reached = (checkpoint for checkpoint in accepted if target is not None and checkpoint.success >= target)
+    return next(reached, accepted[-1] if accepted else None)
 
 
 def _counts(pairs: Sequence[float]) -> dict[str, int]:
@@ -236,7 +261,7 @@ def _figures(model: Mapping[str, Json]) -> dict[str, Json]:
     }
 
 
-def _final(record: Record, job: EvaluationJob) -> dict[str, Json]:
+def _final(record: ImprovementRecord, job: EvaluationJob) -> dict[str, Json]:
     """Return the success on test tasks by the candidates' numbers, and which evaluations looked at them."""
     assert job.report is not None
     earlier = record.improvement.final or {"evaluation_ids": []}

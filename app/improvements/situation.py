@@ -8,11 +8,13 @@ from learnloop_service.app.db.tables import Candidate
 from learnloop_service.app.domain.improvement_state import CandidateState, Rung
 from learnloop_service.app.improvements.policy import CandidateFacts, PilotFacts, Situation
 from learnloop_service.app.improvements.prices import forecasts, too_dear
-from learnloop_service.app.improvements.store import Record
+from learnloop_service.app.improvements.store import ImprovementRecord
 from learnloop_service.app.service import HandlerResources
 
 
-async def situation_of(service: HandlerResources, record: Record, limits: Mapping[str, float | None]) -> Situation:
+async def situation_of(
+    service: HandlerResources, record: ImprovementRecord, limits: Mapping[str, float | None]
+) -> Situation:
     """Return the situation of an improvement without a job in progress."""
     improvement, request = record.improvement, record.improvement.request
     pilot, final = improvement.pilot, improvement.final
@@ -31,10 +33,11 @@ async def situation_of(service: HandlerResources, record: Record, limits: Mappin
         test_tasks=request["test"],
         tested=final is not None and final["champion"] == improvement.champion,
         too_dear=too_dear(record, limits, await forecasts(service, record) if limits else {}),
+        is_used_up=any(limit is not None and limit <= 0 for limit in limits.values()),
     )
 
 
-async def _is_open(service: HandlerResources, record: Record) -> bool:
+async def _is_open(service: HandlerResources, record: ImprovementRecord) -> bool:
     """Whether there is time left for prompts to be proposed."""
     improvement = record.improvement
     if improvement.waits_until is None:

@@ -1,9 +1,12 @@
 """Starts an improvement: checks the request as far as possible, counts its tasks, and saves it."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, get_args
+
+from pydantic import ValidationError
 
 from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.backends import base_of
@@ -12,20 +15,24 @@ from learnloop_service.app.domain.improvement_state import CandidateState, Impro
 from learnloop_service.app.domain.stored_evaluation import Contestant, Evaluation
 from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.errors import InvalidRequest, Location
+from learnloop_service.app.improvements.tasks import ImprovementTasks
+from learnloop_service.app.listed_models import ListedModels
 from learnloop_service.app.operations.named import ENVIRONMENT, built_environment, faults_at
 from learnloop_service.app.operations.start.evaluation import EvaluationStarter
 from learnloop_service.app.operations.start.run_plan import plan_of
 from learnloop_service.app.runs.configuration import runner_of
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
-from learnloop_service.app.runs.stored_prompts import pinned_prompt
+from learnloop_service.app.runs.stored_prompts import pinned_prompt, read_stored
 from learnloop_service.app.schemas.evaluations import EvaluationBudget, EvaluationRequest, ModelToEvaluate
 from learnloop_service.app.schemas.improvements import FEWEST_VALIDATION_TASKS, ImprovementRequest
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.service import HandlerResources
 from learnloop_service.environment.base import Environment, Reflective, Solvable, Split, Synthetic
 from learnloop_service.environment.scenario_order import different
+from learnloop_service.judges.base import UnknownModel
 from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.bases.defaults import MOST_DEMONSTRATIONS, BaseModelFacts, defaults_of
+from learnloop_service.training.protocol.validation_message import message_of
 
 _FEEDBACK = "feedback"
 _TINY_DEMONSTRATIONS = 64
@@ -51,12 +58,11 @@ class ImprovementStarter:
         base = await asyncio.to_thread(base_of, settings, plan.backend, plan.model.base_model, plan.model.tuning)
         validation, test = _ON_GPU if base.is_sized and base.device == "cuda" else _ON_CPU
         evaluation = await self._checked(request, caller, project, request.validation or validation)
-        counts, oracle = await self._tasks(request, evaluation, project)
+        self._check_models(request)
         prompts = [
-            (await self._pinned(name, project, ("body", "prompts", index)))
-            for index, name in enumerate(request.prompts)
+            await self._pinned(name, project, ("body", "prompts", index)) for index, name in enumerate(request.prompts)
         ]
-        _check(request, evaluation, counts)
+        counts, oracle = await self._tasks(request, evaluation, project, prompts)
         [as_it_is] = evaluation.models
         stored = request.model_dump(mode="json", by_alias=True) | {
             "environment": evaluation.environment.model_dump(),
@@ -65,7 +71,7 @@ class ImprovementStarter:
         }
         facts = {
             "oracle": oracle and min(oracle, MOST_DEMONSTRATIONS if base.is_sized else _TINY_DEMONSTRATIONS),
-            "trainable": is_on_engine(plan.backend) or as_it_is.model == plan.model.base_model,
+            "trainable": as_it_is.kind == "trained" and is_on_engine(plan.backend),
             "iterations_after_imitation": _iterations_after_imitation(base),
         }
         status = ImprovementStatus.RUNNING
@@ -82,7 +88,10 @@ class ImprovementStarter:
         """Return the evaluation of the agent as it is, with all names pinned. Raises InvalidRequest."""
         # Without a prompt that is named, it is that of the run that trained the model.
         prompt: dict[str, Any] = {} if request.prompt is None and request.from_ else {"prompt": request.prompt}
-        model = ModelToEvaluate(model=request.from_ or request.model.base_model, label="as it is", **prompt)
+        named = {"prompted": request.from_} if self._is_listed(request.from_) else {"model": request.from_}
+        if request.from_ is None:
+            named = {"model": request.model.base_model}
+        model = ModelToEvaluate(label="as it is", **named, **prompt)
         measured = EvaluationRequest(
             models=[model],
             environment=request.environment,
@@ -102,16 +111,53 @@ class ImprovementStarter:
             raise InvalidRequest(_location(tuple(error.loc), request), str(error)) from error
         return evaluation
 
+    async def _check_prompts(
+        self,
+        request: ImprovementRequest,
+        environment: Environment,
+        evaluation: Evaluation,
+        test: int,
+        project: str,
+        prompts: Sequence[PromptReference | None],
+    ) -> None:
+        """Raise InvalidRequest for a prompt that cannot be tried."""
+        test = test if request.test is None else min(test, request.test)
+        champion = await read_stored(self.service.database, project, evaluation.models[0].prompt)
+        sizes = evaluation.scenarios, test
+        tasks = await asyncio.to_thread(ImprovementTasks.of, environment, request, *sizes, champion)
+        for index, reference in enumerate(prompts):
+            prompt = await read_stored(self.service.database, project, reference)
+            assert prompt is not None  # it is named
+            await asyncio.to_thread(tasks.checked, prompt, ("body", "prompts", index))
+
+    def _is_listed(self, name: str | None) -> bool:
+        """Return whether the operator's list has a model of that name."""
+        return name is not None and name in ListedModels(self.service.settings).names
+
+    def _check_models(self, request: ImprovementRequest) -> None:
+        """Raise InvalidRequest for a model that is not listed."""
+        listed = ListedModels(self.service.settings)
+        for index, name in enumerate(request.models):
+            try:
+                listed.model(name)
+            except UnknownModel as error:
+                raise InvalidRequest(("body", "models", index), str(error)) from error
+
     async def _pinned(self, name: str, project: str, where: Location) -> PromptReference | None:
         database, data_dir = self.service.database, self.service.settings.data_dir
         return await pinned_prompt(database, data_dir, name, project, where)
 
     async def _tasks(
-        self, request: ImprovementRequest, evaluation: Evaluation, project: str
+        self,
+        request: ImprovementRequest,
+        evaluation: Evaluation,
+        project: str,
+        prompts: Sequence[PromptReference | None],
     ) -> tuple[dict[Split, int], int]:
         """Return the number of tasks by split, and how many of the training tasks the environment can demonstrate.
 
-        Raises InvalidRequest for an environment whose candidates cannot be compared, and for a task in two splits.
+        Raises InvalidRequest for an environment whose candidates cannot be compared, for too few tasks and for a task
+        in two splits, and for a prompt that cannot be tried.
         """
         settings, choice = self.service.settings, evaluation.environment
         with faults_at(ENVIRONMENT):
@@ -124,6 +170,8 @@ class ImprovementStarter:
                     f"{choice.name} learns along with the agent, so candidates cannot be compared.",
                 )
             counts = await asyncio.to_thread(_counts, environment, request)
+            _check(request, evaluation, counts)
+            await self._check_prompts(request, environment, evaluation, counts["test"], project, prompts)
             is_played_elsewhere = evaluation.agent is not None or runner_of(choice) is not None
             solvable = isinstance(environment, Solvable) and not is_played_elsewhere
             return counts, counts["train"] if solvable else 0
@@ -131,7 +179,11 @@ class ImprovementStarter:
 
 def _learn_loop(request: ImprovementRequest) -> LearnLoopRequest:
     """Return the learn-loop of GRPO, as far as it is known. Raises InvalidRequest."""
-    return LearnLoopRequest.model_validate({**request.run, "model": request.model.model_dump()})
+    try:
+        return LearnLoopRequest.model_validate({**request.run, "model": request.model.model_dump()})
+    except ValidationError as error:
+        [first, *_] = error.errors(include_url=False)
+        raise InvalidRequest(("body", "run", *first["loc"]), message_of(first)) from error
 
 
 def _counts(environment: Environment, request: ImprovementRequest) -> dict[Split, int]:
@@ -199,4 +251,5 @@ def _candidate(
         author=caller.actor,
         prompt=None if prompt is None else prompt.model_dump(),
         model=model.model,
+        listed=model.kind == "prompted",
     )

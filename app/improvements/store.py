@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from learnloop_service.app.db.database import Database
@@ -14,19 +14,14 @@ from learnloop_service.app.domain.evaluation_state import TERMINAL as EVALUATION
 from learnloop_service.app.domain.evaluation_state import EvaluationStatus
 from learnloop_service.app.domain.improvement_state import LIVE, CandidateState, ImprovementStatus
 from learnloop_service.app.errors import existing
+from learnloop_service.app.runs.resume_point import HAS_VERDICT, SUCCESS
 
 MAX_CANDIDATES = 500
 """Maximum number of candidates of an improvement."""
 NO_JOB: Mapping[str, None] = {"job_kind": None, "job_id": None, "job_for": None}
 """Values of an improvement between two jobs."""
-_SUCCESS = func.avg(
-    case(
-        (and_(Trajectory.reward.is_(None), Trajectory.error.is_(None)), None),
-        (Trajectory.success.is_(True), 1.0),
-        else_=0.0,
-    )
-)
-"""Success as in reports: a failed rollout is no success, and one without a verdict is left out."""
+SETTLED = EVALUATION_ENDED | {EvaluationStatus.PAUSED}
+"""Statuses of an evaluation in which there is something to decide."""
 
 
 class Taken(Exception):
@@ -34,7 +29,7 @@ class Taken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ImprovementRecord:
     """An improvement with its candidates by number."""
 
     improvement: Improvement
@@ -60,7 +55,7 @@ class Used:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcomes:
+class ValidationOutcomes:
     """What a candidate did on validation tasks."""
 
     success: Mapping[str, float]
@@ -78,26 +73,33 @@ class ImprovementStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def read(self, id: str) -> Record:
-        """Return an improvement with its candidates."""
+    async def read(self, id: str) -> ImprovementRecord:
+        """Return an improvement with its candidates, by one statement: what a process reads with two can be of before
+        and of after another one's move."""
+        with_candidates = (
+            select(Improvement, Candidate)
+            .join(Candidate, Candidate.improvement_id == Improvement.id)
+            .where(Improvement.id == id)
+            .order_by(Candidate.number)
+        )
         async with self._database() as tx:
-            improvement = existing(await tx.get(Improvement, id), "improvement", id)
-            of_it = select(Candidate).where(Candidate.improvement_id == id).order_by(Candidate.number)
-            return Record(improvement, (await tx.execute(of_it)).scalars().all())
+            rows = (await tx.execute(with_candidates)).all()
+        improvement = existing(rows[0][0] if rows else None, "improvement", id)
+        return ImprovementRecord(improvement, [candidate for _, candidate in rows])
 
     async def listed(self, *, project: str | None, before: str | None, limit: int) -> Sequence[tuple[Improvement, int]]:
         """Return improvements of a project or of all with their numbers of candidates, newest first."""
         count = select(func.count()).where(Candidate.improvement_id == Improvement.id).scalar_subquery()
         query = newest_first(select(Improvement, count), Improvement.id, before, limit, (Improvement.project, project))
         async with self._database() as tx:
-            return [(row, candidates) for row, candidates in (await tx.execute(query)).tuples()]
+            return [(row, candidates) for row, candidates in (await tx.execute(query))]
 
     async def due(self) -> Sequence[str]:
         """Return the ids of those for which there is something to decide."""
         async with self._database() as tx:
             return (await tx.execute(_DUE)).scalars().all()
 
-    async def change(self, record: Record, **values: Any) -> None:
+    async def change(self, record: ImprovementRecord, **values: Any) -> None:
         """Change the row of an improvement. Raises Taken if it was changed since it was read."""
         async with self._database.begin() as tx:
             await change(tx, record.improvement, **values)
@@ -117,19 +119,19 @@ class ImprovementStore:
         async with self._database() as tx:
             return await tx.get(Run, id)
 
-    async def outcomes(self, candidate: Candidate) -> Outcomes:
+    async def outcomes(self, candidate: Candidate) -> ValidationOutcomes:
         """Return what a candidate did on validation tasks, in its evaluation or in that of its run."""
         by_iteration = await self._outcomes(*validation_rollouts(candidate))
         return by_iteration.get(candidate.iteration, _NOTHING)
 
-    async def of_run(self, run_id: str) -> Mapping[int | None, Outcomes]:
+    async def of_run(self, run_id: str) -> Mapping[int | None, ValidationOutcomes]:
         """Return what the checkpoints of a run did on its validation tasks, by iteration."""
         return await self._outcomes(Trajectory.run_id == run_id, *_OF_RUN)
 
-    async def _outcomes(self, *where: ColumnElement[bool]) -> Mapping[int | None, Outcomes]:
+    async def _outcomes(self, *where: ColumnElement[bool]) -> Mapping[int | None, ValidationOutcomes]:
         by_scenario = (
-            select(Trajectory.iteration, Trajectory.scenario_id, _SUCCESS.label("success"))
-            .where(*where)
+            select(Trajectory.iteration, Trajectory.scenario_id, SUCCESS)
+            .where(*where, HAS_VERDICT)
             .group_by(Trajectory.iteration, Trajectory.scenario_id)
             .order_by(Trajectory.iteration, func.min(Trajectory.seq))
         )
@@ -145,12 +147,11 @@ class ImprovementStore:
         )
         async with self._database() as tx:
             success: dict[int | None, dict[str, float]] = {}
-            for iteration, scenario, mean in (await tx.execute(by_scenario)).tuples():
-                if mean is not None:
-                    success.setdefault(iteration, {})[scenario] = float(mean)
+            for iteration, scenario, mean in await tx.execute(by_scenario):
+                success.setdefault(iteration, {})[scenario] = float(mean)
             return {
-                iteration: Outcomes(success.get(iteration, {}), float(tokens), float(seconds), step)
-                for iteration, tokens, seconds, step in (await tx.execute(usage)).tuples()
+                iteration: ValidationOutcomes(success.get(iteration, {}), float(tokens), float(seconds), step)
+                for iteration, tokens, seconds, step in (await tx.execute(usage))
             }
 
     async def used(self, candidates: Sequence[Candidate], evaluations: Sequence[str]) -> Mapping[str, Used]:
@@ -180,8 +181,8 @@ class ImprovementStore:
             .group_by(LedgerEntry.run_id)
         )
         async with self._database() as tx:
-            used = {job.id: _used_by(job, int(count)) for job, count in (await tx.execute(jobs)).tuples()}
-            for run_id, minutes, count, usd in (await tx.execute(ledger)).tuples():
+            used = {job.id: _used_by(job, int(count)) for job, count in (await tx.execute(jobs))}
+            for run_id, minutes, count, usd in await tx.execute(ledger):
                 used[run_id] = Used(float(minutes), int(count), usd)
         return used
 
@@ -224,9 +225,8 @@ _OF_RUN = (
     Trajectory.split == "validation",
     Trajectory.mode == "greedy",
 )
-_NOTHING = Outcomes({}, 0.0, 0.0, None)
+_NOTHING = ValidationOutcomes({}, 0.0, 0.0, None)
 _PROPOSED = exists().where(Candidate.improvement_id == Improvement.id, Candidate.state == CandidateState.PROPOSED)
-_SETTLED = EvaluationJob.status.in_(sorted(EVALUATION_ENDED | {EvaluationStatus.PAUSED}))
 _DUE = (
     select(Improvement.id)
     .where(
@@ -240,7 +240,7 @@ _DUE = (
             and_(
                 Improvement.job_kind == "evaluation",
                 or_(
-                    exists().where(EvaluationJob.id == Improvement.job_id, _SETTLED),
+                    exists().where(EvaluationJob.id == Improvement.job_id, EvaluationJob.status.in_(sorted(SETTLED))),
                     ~exists().where(EvaluationJob.id == Improvement.job_id),
                 ),
             ),

@@ -8,11 +8,10 @@ from learnloop_service.app.db.tables import Candidate, Improvement
 from learnloop_service.app.domain.improvement_state import LIVE, ImprovementStatus, Rung
 from learnloop_service.app.errors import NotFound
 from learnloop_service.app.improvements.budget import evaluations_of, total
-from learnloop_service.app.improvements.figures import figures_of
-from learnloop_service.app.improvements.forecast import Forecast
+from learnloop_service.app.improvements.forecast import RungForecast
 from learnloop_service.app.improvements.jobs import label_of
 from learnloop_service.app.improvements.prices import forecasts
-from learnloop_service.app.improvements.store import ImprovementStore, Record, Used, validation_rollouts
+from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore, Used, validation_rollouts
 from learnloop_service.app.improvements.summary import sentence
 from learnloop_service.app.operations.failure_map import failure_map
 from learnloop_service.app.operations.failure_sides import FailureSide
@@ -21,12 +20,12 @@ from learnloop_service.app.schemas.improvements import (
     AnswerPriceOut,
     CandidateOut,
     EvidenceOut,
-    ForecastOut,
     ImprovementBrief,
     ImprovementOut,
     PatternOut,
     PilotOut,
     PriceOut,
+    RungForecastOut,
 )
 from learnloop_service.app.schemas.intervals import IntervalOut
 from learnloop_service.environment.json_type import Json
@@ -66,11 +65,11 @@ async def whole(service: Resources, id: str) -> ImprovementOut:
         }
     )
     if improvement.status not in LIVE:
-        shown.sentence = sentence(figures_of(shown))
+        shown.sentence = sentence(shown)
     return shown
 
 
-async def _largest_pattern(database: Database, record: Record) -> PatternOut | None:
+async def _largest_pattern(database: Database, record: ImprovementRecord) -> PatternOut | None:
     """Return the largest pattern of the champion's failures on validation tasks; None if it has none."""
     environment = record.improvement.request["environment"]["name"]
     conditions = validation_rollouts(record.champion)
@@ -118,8 +117,8 @@ def _candidate(row: Candidate, test: Json, used: Mapping[str, Used]) -> Candidat
     )
 
 
-def _forecast(rung: Rung, price: Forecast) -> ForecastOut:
-    return ForecastOut(rung=rung, minutes=price.minutes, usd=price.usd, source=price.source, gain=price.gain)
+def _forecast(rung: Rung, price: RungForecast) -> RungForecastOut:
+    return RungForecastOut(rung=rung, minutes=price.minutes, usd=price.usd, source=price.source, gain=price.gain)
 
 
 def _price(used: Used) -> PriceOut:

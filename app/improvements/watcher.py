@@ -22,11 +22,17 @@ from learnloop_service.app.errors import DATABASE_DOWN, ServiceError, Unavailabl
 from learnloop_service.app.improvements import policy
 from learnloop_service.app.improvements.budget import remaining
 from learnloop_service.app.improvements.demonstrations import demonstrations_of
-from learnloop_service.app.improvements.jobs import Jobs, Save, caller_of
+from learnloop_service.app.improvements.jobs import ImprovementJobs, Save, caller_of
 from learnloop_service.app.improvements.prices import trainable
 from learnloop_service.app.improvements.settling import Settling
 from learnloop_service.app.improvements.situation import situation_of
-from learnloop_service.app.improvements.store import ImprovementStore, Record, Taken, change, change_candidate
+from learnloop_service.app.improvements.store import (
+    ImprovementRecord,
+    ImprovementStore,
+    Taken,
+    change,
+    change_candidate,
+)
 from learnloop_service.app.model_registry.resolver import ModelResolver, base_models
 from learnloop_service.app.operations.start.evaluation import EvaluationStarter
 from learnloop_service.app.service import HandlerResources
@@ -45,7 +51,7 @@ class ImprovementWatcher:
     """Makes the moves of improvements."""
 
     service: HandlerResources
-    jobs: Jobs
+    jobs: ImprovementJobs
 
     @property
     def store(self) -> ImprovementStore:
@@ -68,14 +74,11 @@ class ImprovementWatcher:
             except Exception:
                 log.exception("improvement failed to move", improvement_id=id)
 
-    async def _step(self, record: Record) -> bool:
+    async def _step(self, record: ImprovementRecord) -> bool:
         """Settle the job or make the next move. Returns whether there can be another one right away."""
         if record.improvement.job_id is not None:
             return await Settling(self.service, self.store).settle(record)
         limits = await remaining(self.store, record)
-        if any(limit is not None and limit <= 0 for limit in limits.values()):
-            await self._end(record, ImprovementStatus.BUDGET)
-            return False
         move = policy.next_move(await situation_of(self.service, record, limits))
         try:
             return await self._make(record, move, limits)
@@ -84,7 +87,7 @@ class ImprovementWatcher:
         except _REFUSED as error:
             return await self._refused(record, move, str(error))
 
-    async def _make(self, record: Record, move: policy.Move, limits: Mapping[str, float | None]) -> bool:
+    async def _make(self, record: ImprovementRecord, move: policy.Move, limits: Mapping[str, float | None]) -> bool:
         match move:
             case policy.Measure():
                 await self.jobs.measure(record, self._saved(record, "0", state=CandidateState.MEASURING), limits)
@@ -102,7 +105,7 @@ class ImprovementWatcher:
                 await self._add(record, rung, index)
             case policy.Skip(rung, reason, number):
                 await self._skip(record, rung, reason, number)
-            case policy.Wait():
+            case policy.WaitForPrompts():
                 return await self._wait(record)
             case policy.Test():
                 await self.jobs.test(record, self._saved(record, "final"), limits)
@@ -110,7 +113,7 @@ class ImprovementWatcher:
                 await self._end(record, status)
         return isinstance(move, policy.Add | policy.Skip)
 
-    def _saved(self, record: Record, purpose: str, **values: Any) -> Save:
+    def _saved(self, record: ImprovementRecord, purpose: str, **values: Any) -> Save:
         """Return what saves a job and the state of its candidate, in the transaction that creates the job."""
         kind = "run" if values.get("state") == CandidateState.TRAINING else "evaluation"
 
@@ -124,7 +127,7 @@ class ImprovementWatcher:
         return save
 
     async def _train(
-        self, record: Record, candidate: Candidate, error: float, limits: Mapping[str, float | None]
+        self, record: ImprovementRecord, candidate: Candidate, error: float, limits: Mapping[str, float | None]
     ) -> None:
         save = self._saved(record, str(candidate.number), state=CandidateState.TRAINING, error_share=error)
         demonstrations = None
@@ -132,14 +135,14 @@ class ImprovementWatcher:
             demonstrations = await demonstrations_of(self.service, record)
         await self.jobs.train(record, candidate, save, limits, demonstrations)
 
-    async def _add(self, record: Record, rung: Rung, index: int) -> None:
+    async def _add(self, record: ImprovementRecord, rung: Rung, index: int) -> None:
         """Add a candidate with the champion's prompt: a listed model, or a model to train from the newest accepted
         candidate that can be trained."""
         listed = rung is Rung.MODEL
         model = record.improvement.request["models"][index] if listed else trainable(record).model
         await self._new(record, rung, CandidateState.PROPOSED, None, model=model, listed=listed)
 
-    async def _skip(self, record: Record, rung: Rung, reason: str, number: int | None) -> None:
+    async def _skip(self, record: ImprovementRecord, rung: Rung, reason: str, number: int | None) -> None:
         if number is None:
             await self._new(record, rung, CandidateState.SKIPPED, reason, model=record.champion.model)
             return
@@ -149,7 +152,14 @@ class ImprovementWatcher:
             await change_candidate(tx, record.candidates[number], **values)
 
     async def _new(
-        self, record: Record, rung: Rung, state: CandidateState, reason: str | None, *, model: str, listed: bool = False
+        self,
+        record: ImprovementRecord,
+        rung: Rung,
+        state: CandidateState,
+        reason: str | None,
+        *,
+        model: str,
+        listed: bool = False,
     ) -> None:
         async with self.service.database.begin() as tx:
             await change(tx, record.improvement)
@@ -167,7 +177,7 @@ class ImprovementWatcher:
                 )
             )
 
-    async def _wait(self, record: Record) -> bool:
+    async def _wait(self, record: ImprovementRecord) -> bool:
         """Begin to wait for prompts, if that has not begun. Returns whether the time is over already."""
         if record.improvement.waits_until is None:
             minutes = record.improvement.request["wait_minutes"]
@@ -177,11 +187,11 @@ class ImprovementWatcher:
             )
         return False
 
-    async def _end(self, record: Record, status: ImprovementStatus) -> None:
+    async def _end(self, record: ImprovementRecord, status: ImprovementStatus) -> None:
         await self.store.change(record, status=status, finished_at=func.now(), reason=None)
         log.info("improvement ended", improvement_id=record.improvement.id, status=status)
 
-    async def _refused(self, record: Record, move: policy.Move, error: str) -> bool:
+    async def _refused(self, record: ImprovementRecord, move: policy.Move, error: str) -> bool:
         """Save that a job was refused: the candidate has failed, or without one the improvement."""
         log.warning("job of an improvement refused", improvement_id=record.improvement.id, error=error)
         if isinstance(move, policy.Screen | policy.Compare | policy.Train):
@@ -198,7 +208,7 @@ def watcher_of(service: HandlerResources) -> ImprovementWatcher:
     """Return the watcher of a service."""
     models = ModelResolver(service.database, service.engine, service.connect, base_models(service.settings))
     return ImprovementWatcher(
-        service, Jobs(service, EvaluationStarter(service, service.store, models, service.runner.wake))
+        service, ImprovementJobs(service, EvaluationStarter(service, service.store, models, service.runner.wake))
     )
 
 

@@ -28,6 +28,8 @@ class FailureSide:
     environment: str
     rollouts: Sequence[ColumnElement[bool]] = field(compare=False)
     """Conditions that its judged rollouts meet."""
+    split: str = "test"
+    """The tasks that they are of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,11 @@ async def _before(database: Database, caller: Caller, id: str, label: str | None
 async def _models(database: Database, caller: Caller, id: str) -> dict[str, FailureSide]:
     """Return a side for each model of an evaluation, by label. Raises NotFound, InvalidRequest."""
     await require(database, caller, EVALUATION, id)
+    return await evaluation_sides(database, id)
+
+
+async def evaluation_sides(database: Database, id: str) -> dict[str, FailureSide]:
+    """Return a side for each model of an evaluation of any project, by label. Raises NotFound, InvalidRequest."""
     async with database() as tx:
         job = existing(await tx.get(EvaluationJob, id), "evaluation", id)
     stored, row = parse_evaluation(job.request), Trajectory
@@ -87,6 +94,7 @@ async def _models(database: Database, caller: Caller, id: str) -> dict[str, Fail
             source,
             stored.environment.name,
             [row.evaluation_id == id, row.slot.startswith(f"{number}/"), judged],
+            stored.split,
         )
         for number, model in enumerate(stored.models)
     }
@@ -113,9 +121,8 @@ async def _of_run(
         row, purpose = Trajectory, "train" if split == "train" else "evaluation"
         which = [row.run_id == id, row.iteration == iteration, row.kind == purpose, row.replaces.is_(None)]
         source = f"run {id}, {split}, {mode}"
-        return FailureSide(
-            f"iteration {iteration}", source, run.environment, [*which, row.split == split, row.mode == mode]
-        )
+        rollouts = [*which, row.split == split, row.mode == mode]
+        return FailureSide(f"iteration {iteration}", source, run.environment, rollouts, split)
 
     now = side(max(saved[kind], default=0) if question.iteration is None else question.iteration)
     if question.before is not None:

@@ -15,9 +15,7 @@ from sqlalchemy import ColumnElement, Row, Select, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
-from learnloop_service.app.datasets import rows
 from learnloop_service.app.datasets.demonstrations import BadDemonstrations, read_demonstrations
-from learnloop_service.app.datasets.rows import NewVersion
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import DatasetVersion, EvaluationJob, RejudgedRollout, Run, Trajectory
 from learnloop_service.app.domain.evaluation_state import TERMINAL, EvaluationStatus
@@ -25,7 +23,7 @@ from learnloop_service.app.domain.stored_evaluation import parse_evaluation
 from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.app.errors import Conflict, InvalidRequest
 from learnloop_service.app.operations.import_conversations import IDS
-from learnloop_service.app.runs.documents import NewDocument, document, reference, save_of_users, users_of
+from learnloop_service.app.runs.documents import document, reference, save_version, users_of
 from learnloop_service.app.schemas.datasets import BestOfEvaluation, BestRollouts, RolloutChoice
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.rollout.chat import identity
@@ -189,24 +187,12 @@ async def best_rollouts(
     return chosen, there
 
 
-async def save_demonstrations(
-    database: Database, new: NewDocument, name: str, origin: Mapping[str, Json], users: Mapping[str, str] | None = None
-) -> DatasetVersion:
-    """Store demonstrations under a name. `users` has the hash of the user by id, for those made from what users
-    asked."""
-    sha256, count = str(new.reference["sha256"]), int(new.reference["count"])
-    version = NewVersion(new.project, "demonstrations", name, sha256, count, environment="", origin=origin)
-    async with database.begin() as tx:
-        await save_of_users(tx, new, users or {})
-        return await rows.add(tx, version)
-
-
 async def save_best(
     database: Database, project: str, name: str, source: RolloutSource, best: ChosenRollouts
 ) -> DatasetVersion:
     """Store the chosen rollouts of a source under a name, for a project or all of them (`*`)."""
     new = await asyncio.to_thread(document, project, "demonstrations", best.demonstrations)
-    return await save_demonstrations(database, new, name, source.origin, best.users)
+    return await save_version(database, new, "demonstrations", name, source.origin, best.users)
 
 
 def _finished(source: RolloutSource, reward: InstrumentedAttribute[float | None]) -> Select[Any]:

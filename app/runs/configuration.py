@@ -11,6 +11,7 @@ from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.environment.access import Access
 from learnloop_service.environment.base import Environment
 from learnloop_service.environment.own_agent.environment import NAME as OWN_AGENT
+from learnloop_service.environment.own_agent.environment import REPLACE
 from learnloop_service.environment.own_agent.runner import PythonFunction, Runner, parse_runner
 from learnloop_service.environment.registry import traits
 from learnloop_service.judges.base import Judge, JudgeServices
@@ -49,6 +50,11 @@ def make_player(choice: Choice | None, environment: Choice, modules: Sequence[st
 def runner_of(environment: Choice) -> Runner | None:
     """Return how tasks reach the user's own agent, or None in other environments. Raises ValueError."""
     return parse_runner(environment.config.get("runner")) if environment.name == OWN_AGENT else None
+
+
+def is_replaced(environment: Choice) -> bool:
+    """Return whether prompts replace texts of the agent's requests on their way."""
+    return environment.name == OWN_AGENT and environment.config.get("prompt") == REPLACE
 
 
 def make_own_agent(environment: Choice, modules: Sequence[str]) -> Agent | None:

@@ -19,10 +19,12 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from learnloop_service.app.auth.caller import ANY_PROJECT
+from learnloop_service.app.datasets import rows
 from learnloop_service.app.datasets.references import make_present
+from learnloop_service.app.datasets.rows import NewVersion
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.json_text import canonical
-from learnloop_service.app.db.tables import Document, UserScenario
+from learnloop_service.app.db.tables import DatasetVersion, Document, UserScenario
 from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.registry import document as environment_document
@@ -87,6 +89,22 @@ async def save_of_users(tx: AsyncSession, scenarios: NewDocument, users: Mapping
     rows = [{**same, "scenario_id": id, "user_hash": user} for id, user in users.items()]
     if rows:
         await tx.execute(insert(UserScenario).on_conflict_do_nothing(), rows)
+
+
+async def save_version(
+    database: Database,
+    new: NewDocument,
+    kind: Literal["demonstrations", "prompt"],
+    name: str,
+    origin: Mapping[str, Json],
+    users: Mapping[str, str] | None = None,
+) -> DatasetVersion:
+    """Save a document under a name. `users` has the hash of the user by id, for one made from what users asked."""
+    sha256, count = str(new.reference["sha256"]), int(new.reference["count"])
+    version = NewVersion(new.project, kind, name, sha256, count, environment="", origin=origin)
+    async with database.begin() as tx:
+        await save_of_users(tx, new, users or {})
+        return await rows.add(tx, version)
 
 
 async def users_of(tx: AsyncSession, project: str, hash: str | None) -> dict[str, str]:

@@ -17,6 +17,10 @@ from learnloop_service.environment.base import Environment, OpenedEpisode, Scena
 from learnloop_service.training.prompt import TOOL, InvalidPrompt, Prompt, opening, read_prompt
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_NOTHING_REPLACED = (
+    "part {!r} replaces no text of the agent. Find its texts (learnloop prompts find NAME EVALUATION), and name what "
+    "was found as the parent of new prompts (learnloop prompts upload NAME FILE --parent NAME@1)"
+)
 
 
 def prompt_document(project: str, prompt: Prompt) -> NewDocument:
@@ -54,13 +58,24 @@ async def read_stored(database: Database, project: str | None, reference: Prompt
     return read_prompt(await asyncio.to_thread(json.loads, text))
 
 
-def check_fits(environment: Environment, scenario: Scenario, prompt: Prompt, where: Location) -> None:
-    """Raise InvalidRequest at `where` for a part or a placeholder that the environment does not have. Call it in a
-    thread."""
-    episode = environment.episode(scenario)
-    if isinstance(episode, OpenedEpisode) and not episode.tools:  # they are known once a rollout has opened it
-        prompt = Prompt({name: text for name, text in prompt.parts.items() if not name.startswith(TOOL)})
+def check_fits(
+    environment: Environment, scenario: Scenario, prompt: Prompt, where: Location, *, replaces: bool = False
+) -> None:
+    """Raise InvalidRequest at `where` for a part or a placeholder that the environment does not have; with `replaces`,
+    also for a part that replaces no text. Call it in a thread."""
     try:
-        opening(episode, prompt)
+        require_fit(environment, scenario, prompt, replaces=replaces)
     except InvalidPrompt as error:
         raise InvalidRequest(where, str(error)) from error
+
+
+def require_fit(environment: Environment, scenario: Scenario, prompt: Prompt, *, replaces: bool = False) -> None:
+    """Raise InvalidPrompt for a part or a placeholder that the environment does not have; with `replaces`, also for a
+    part that replaces no text. Call it in a thread."""
+    if replaces and (unknown := [part for part in prompt.parts if part not in prompt.replaces]):
+        raise InvalidPrompt(None, _NOTHING_REPLACED.format(unknown[0]))
+    episode = environment.episode(scenario)
+    if isinstance(episode, OpenedEpisode) and not episode.tools:  # they are known once a rollout has opened it
+        parts = {name: text for name, text in prompt.parts.items() if not name.startswith(TOOL)}
+        prompt = Prompt(parts, prompt.replaces)
+    opening(episode, prompt)

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
 from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
 from learnloop_service.app.domain.names import MODEL_PATTERN
@@ -26,6 +26,10 @@ FEWEST_VALIDATION_TASKS = 8
 """Below this no improvement of any size could be shown."""
 
 
+TriedRung = Literal["prompt", "model", "imitation", "grpo"]
+_OWN_FIELDS = ("environment", "agent", "judge", "prompt", "model", "warm_start", "seed", "budget", "webhooks")
+
+
 class ImitationChoice(RequestPart):
     """Where the demonstrations of imitation come from."""
 
@@ -43,7 +47,7 @@ class ImprovementRequest(RequestBody):
                 {
                     "environment": {"name": "email_search"},
                     "target": 0.9,
-                    "prompts": ["careful", "short@2"],
+                    "wait_minutes": 30,
                     "budget": {"max_minutes": 30},
                 }
             ]
@@ -60,8 +64,8 @@ class ImprovementRequest(RequestBody):
     """The model to train, as in a learn-loop. Its `base_model` is what the agent is as it is, unless `from` names
     another one."""
     from_: Annotated[str, Field(min_length=1, max_length=300)] | None = Field(default=None, alias="from")
-    """What the agent is as it is: a promoted name, `PROJECT/NAME@STEP`, a run's id or a base model. Default:
-    `model.base_model`."""
+    """What the agent is as it is: a promoted name, `PROJECT/NAME@STEP`, a run's id, a base model, or a model of the
+    operator's list, which is not trained. Default: `model.base_model`."""
     prompt: PromptName | None = None
     """The prompt that the agent has as it is. Default: that of the run that trained `from`, or the environment's texts.
     """
@@ -69,7 +73,7 @@ class ImprovementRequest(RequestBody):
     """Success on validation tasks at which to stop. Null: until everything was tried."""
     budget: BudgetChoice | None = None
     """Limits of all its evaluations and runs together. Null: none."""
-    rungs: list[Rung] = Field(default_factory=lambda: list(Rung)[1:], max_length=4)
+    rungs: list[TriedRung] = Field(default=["prompt", "model", "imitation", "grpo"], max_length=4)
     """Kinds of change that may be tried. They are always tried in the same order: prompt, model, imitation, GRPO."""
     prompts: list[PromptName] = Field(default_factory=list, max_length=100)
     """Stored prompts to try, in this order."""
@@ -105,6 +109,13 @@ class ImprovementRequest(RequestBody):
     """Project of the improvement, its evaluations, runs and models. Default: that of the API key, else the service's.
     """
 
+    @field_validator("run")
+    @classmethod
+    def _leaves_out(cls, run: dict[str, Json]) -> dict[str, Json]:
+        if given := sorted(set(run).intersection(_OWN_FIELDS)):
+            raise ValueError(f"{given[0]} is the improvement's: give it outside of run, or leave it out")
+        return run
+
     @property
     def held_out_seed(self) -> int:
         """Seed of validation and test tasks."""
@@ -118,17 +129,6 @@ class Proposal(PromptToStore):
     """Why it should help, in a sentence."""
 
 
-class ContinueImprovement(RequestBody):
-    """How to go on with an improvement that has ended."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"target": 0.97}]})
-
-    target: float | None = Field(default=None, gt=0, le=1)
-    """The new target. Null: as before."""
-    budget: BudgetChoice | None = None
-    """The new limits, for all that it used and will use. Null: as before."""
-
-
 class EvidenceOut(ResponseModel):
     """What the candidate and the champion of that time did on the same tasks."""
 
@@ -138,6 +138,34 @@ class EvidenceOut(ResponseModel):
     """Tasks on which it had less."""
     tasks: int
     """Number of tasks that both did."""
+
+
+class ProposalOut(ResponseModel):
+    """A proposed prompt, with what proposers can know: nothing of held-out tasks but whether it was accepted."""
+
+    number: int
+    """Its number in the improvement."""
+    state: CandidateState
+    """Where it is in its life."""
+    reason: str | None
+    """Why it was not accepted; null otherwise."""
+    prompt: PromptUsed | None
+    """The prompt as it is stored."""
+    quotes: bool
+    """Whether it quotes training rollouts, so that a person should read it before it is promoted."""
+    screening: EvidenceOut | None
+    """Comparison with the champion on training tasks; null before it."""
+
+
+class ContinueImprovement(RequestBody):
+    """How to go on with an improvement that has ended."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"target": 0.97}]})
+
+    target: float | None = Field(default=None, gt=0, le=1)
+    """The new target. Null: as before."""
+    budget: BudgetChoice | None = None
+    """The new limits, for all that it used and will use. Null: as before."""
 
 
 class PriceOut(ResponseModel):
@@ -241,7 +269,7 @@ class PatternOut(ResponseModel):
     """Ids of some of its rollouts."""
 
 
-class ForecastOut(ResponseModel):
+class RungForecastOut(ResponseModel):
     """What a kind of change is expected to take, before it is paid for."""
 
     rung: Rung
@@ -298,7 +326,7 @@ class ImprovementOut(ImprovementBrief):
     """Gain in success that they show with 80% probability; null if there is none."""
     pattern: PatternOut | None
     """The largest pattern of the failures that remain; null without failures, and before the champion was measured."""
-    forecast: list[ForecastOut]
+    forecast: list[RungForecastOut]
     """What the kinds of change that were not tried yet are expected to take."""
     price: PriceOut
     """What all of it took."""

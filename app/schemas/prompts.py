@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Self
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.schemas.base import RequestBody, RequestPart, ResponseModel
@@ -33,6 +33,9 @@ class PromptToStore(RequestBody):
     part that is missing stays as the environment has it. `{original}` stands for the environment's own text, and an
     environment can have further placeholders: `{inbox_address}`, `{query_date}` and `{max_turns}` in `email_search`.
     `{{name}}` stands for `{name}` itself."""
+    replaces: dict[str, str] = Field(default_factory=dict)
+    """The texts of an agent that the parts replace on the way to its model, as `POST /prompts/found` finds them; only
+    for agents with `"prompt": "replace"`. `{original}` then stands for the text that its part replaces."""
 
 
 class PromptOut(ResponseModel):
@@ -47,11 +50,23 @@ class PromptOut(ResponseModel):
     count: int
     """Number of its parts."""
     origin: dict[str, Json]
-    """Where it is from: `author` is who stored it."""
+    """Where it is from: `author` is who stored it, `parent` the prompt that it was made from, `improvement` what it was
+    proposed for, and `found_in` the evaluation or run in whose requests it was found."""
+    used_by: dict[str, list[str]]
+    """Ids of the caller's `runs` and `evaluations` that have it, oldest first."""
     created_at: datetime
     """When it was stored."""
     links: dict[str, str]
     """Path of the prompt, as `self`."""
+
+
+class PromptFound(PromptOut):
+    """A prompt with the texts that an agent itself brings to its model."""
+
+    requests: int
+    """Number of different first requests that were compared."""
+    omitted: dict[str, str]
+    """Parts that are not in the prompt, each with the reason."""
 
 
 class PromptTexts(ResponseModel):
@@ -59,6 +74,8 @@ class PromptTexts(ResponseModel):
 
     parts: dict[str, str]
     """The texts by part."""
+    replaces: dict[str, str]
+    """The texts of an agent that they replace, by part; empty for agents that bring their prompt themselves."""
 
 
 class PromptStored(ResponseModel):

@@ -21,6 +21,9 @@ class TrajectoryBrief(ResponseModel):
     """Id of the run that it belongs to. Null if a model was asked by name."""
     evaluation_id: str | None = None
     """Id of the evaluation that it belongs to; null for a rollout of a run and for a question."""
+    copied_from: str | None = None
+    """Id of the rollout of an earlier evaluation that it is a copy of, with a verdict of its own; null for a rollout
+    that was made for this one."""
     kind: Kind
     """What the rollout was made for: training, an evaluation, the sample email of an iteration (`showcase`), a
     task given to `POST /ask`, or the continuation of another rollout from one of its turns (`what_if`)."""

@@ -11,7 +11,7 @@ from learnloop_service.app.agent_sessions.tasks import AgentTasks
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.domain.stored_evaluation import Contestant, StoredEvaluation
 from learnloop_service.app.domain.stored_request import Choice, StoredRequest
-from learnloop_service.app.runs.configuration import make_player, runner_of
+from learnloop_service.app.runs.configuration import is_replaced, make_player, runner_of
 from learnloop_service.app.security.address_guard import AddressGuard
 from learnloop_service.app.security.secret_box import SecretBox, SecretUnreadable, secret_box
 from learnloop_service.app.settings import Settings
@@ -51,7 +51,8 @@ class OwnAgents:
                 f"{contestant.model}"
             )
         dispatch = self._dispatch(runner, sessions, now)
-        return SessionRollouts(sessions, dispatch, limited=request.budget is not None)
+        limited, replaced = request.budget is not None, is_replaced(environment)
+        return SessionRollouts(sessions, dispatch, limited=limited, replaced=replaced)
 
     def _dispatch(self, runner: Push | Pull, sessions: LeasedSessions, now: Callable[[], datetime]) -> Dispatch:
         if isinstance(runner, Pull):

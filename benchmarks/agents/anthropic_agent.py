@@ -22,9 +22,12 @@ def main() -> None:
 
 def _work(desk: Desk, client: Anthropic, system: str, messages: list[Json], tools: list[Json]) -> Json:
     for _ in range(desk.max_turns):
-        reply: Any = client.messages.create(
-            model=os.environ["ANTHROPIC_MODEL"], max_tokens=256, system=system, messages=messages, tools=tools
-        )
+        asked: Any = {"model": os.environ["ANTHROPIC_MODEL"], "max_tokens": 256, "system": system, "tools": tools}
+        if "STREAMS" in os.environ:
+            with client.messages.stream(**asked, messages=messages) as stream:
+                reply: Any = stream.get_final_message()
+        else:
+            reply = client.messages.create(**asked, messages=messages)
         messages.append({"role": "assistant", "content": [block.model_dump() for block in reply.content]})
         calls = [block for block in reply.content if block.type == "tool_use"]
         if not calls:

@@ -25,6 +25,14 @@ class Desk:
         self._session = os.environ["LEARNLOOP_SESSION"]
         opened = self._post("open", task=json.loads(os.environ["LEARNLOOP_TASK"]))
         self.messages, self.tools, self.max_turns = opened["messages"], opened["tools"], opened["max_turns"]
+        if "READS_PROMPT" in os.environ:
+            self._read_prompt(json.loads(os.environ.get("LEARNLOOP_PROMPT", "{}")))
+
+    def _read_prompt(self, prompt: Json) -> None:
+        """Bring the texts of a prompt instead of its own."""
+        self.messages[0]["content"] = prompt.get("system", self.messages[0]["content"])
+        for function in (tool["function"] for tool in self.tools):
+            function["description"] = prompt.get(f"tool:{function['name']}", function["description"])
 
     def call(self, name: str, arguments: Json) -> str:
         """Return the result of a tool call. Raises Done."""

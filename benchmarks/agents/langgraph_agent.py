@@ -13,7 +13,8 @@ from benchmarks.agents.desk_client import Desk, Done, Json
 
 def main() -> None:
     desk = Desk()
-    model = ChatOpenAI(model=os.environ["OPENAI_MODEL"], max_retries=0).bind(tools=desk.tools)
+    streaming = "STREAMS" in os.environ
+    model = ChatOpenAI(model=os.environ["OPENAI_MODEL"], max_retries=0, streaming=streaming).bind(tools=desk.tools)
 
     def think(state: MessagesState) -> Json:
         return {"messages": [model.invoke(state["messages"])]}

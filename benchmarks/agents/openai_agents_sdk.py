@@ -51,7 +51,12 @@ async def _work() -> None:
     config = RunConfig(model_provider=OpenAIProvider(use_responses=False), tracing_disabled=True)
     reason = "malformed"
     try:
-        await Runner.run(agent, rest, max_turns=desk.max_turns, run_config=config)
+        if "STREAMS" in os.environ:
+            running = Runner.run_streamed(agent, rest, max_turns=desk.max_turns, run_config=config)
+            async for _ in running.stream_events():
+                pass
+        else:
+            await Runner.run(agent, rest, max_turns=desk.max_turns, run_config=config)
     except MaxTurnsExceeded:
         reason = "out_of_turns"
     except ModelBehaviorError:  # the model called a tool that does not exist

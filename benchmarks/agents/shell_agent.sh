@@ -5,8 +5,11 @@ post() { curl -sS --fail-with-body -H "content-type: application/json" -d @- "$@
 tell() { jq -n --arg session "$LEARNLOOP_SESSION" "$@"; }
 
 opened=$(tell --argjson task "$LEARNLOOP_TASK" '{session: $session, task: $task}' | post "$MAIL_DESK_URL/open")
-messages=$(printf %s "$opened" | jq -c .messages)
-tools=$(printf %s "$opened" | jq -c .tools)
+prompt={}
+if [ -n "${READS_PROMPT:-}" ]; then prompt=${LEARNLOOP_PROMPT:-$prompt}; fi
+messages=$(printf %s "$opened" | jq -c --argjson prompt "$prompt" '.messages | .[0].content = ($prompt.system // .[0].content)')
+tools=$(printf %s "$opened" |
+  jq -c --argjson prompt "$prompt" '.tools | map(.function |= (.description = ($prompt["tool:" + .name] // .description)))')
 turns=$(printf %s "$opened" | jq .max_turns)
 while [ "$turns" -gt 0 ]; do
   turns=$((turns - 1))

@@ -12,12 +12,12 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -130,12 +130,60 @@ def serving(
 ) -> Iterator[Serving]:
     """Start a service with these environment variables, and yield it when it answers."""
     data_dir.mkdir(exist_ok=True)
-    with (
-        processes.service(data_dir, port, **settings) as child,
-        Service(f"http://127.0.0.1:{port}", timeout_s=timeout_s) as client,
-    ):
+    with answering(processes.service(data_dir, port, **settings), port, timeout_s=timeout_s) as it:
+        yield it
+
+
+@contextmanager
+def answering(
+    started: "AbstractContextManager[subprocess.Popen[bytes]]", port: int, *, timeout_s: float = 60.0
+) -> Iterator[Serving]:
+    """Start a service on that port, and yield it when it answers."""
+    with started as child, Service(f"http://127.0.0.1:{port}", timeout_s=timeout_s) as client:
         processes.wait_for(child, processes.answers(client), most_s=_START_S)
         yield Serving(child, client)
+
+
+class Victim(Protocol):
+    """A process that can be killed."""
+
+    def kill(self) -> object:
+        """Kill it with SIGKILL."""
+
+
+@dataclass
+class Killer:
+    """Kills one process after the other at random moments, and starts each again."""
+
+    starts: Sequence[Callable[[], AbstractContextManager[Victim]]]
+    """Start the processes; they can be entered again after a kill."""
+    chance: random.Random
+    most_s: float = 1.5
+    """Longest time between two kills."""
+    kills: int = 0
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _running: dict[int, Victim] = field(default_factory=dict)
+
+    async def start(self) -> None:
+        """Start all of them."""
+        for number in range(len(self.starts)):
+            await self._start(number)
+
+    async def kill(self, most: int) -> None:
+        """Kill and start again until there were that many kills. All of them run afterwards."""
+        while self.kills < most:
+            await asyncio.sleep(self.chance.uniform(0.0, self.most_s))
+            number = self.kills % len(self.starts)
+            self._running[number].kill()
+            self.kills += 1
+            await self._start(number)
+
+    def close(self) -> None:
+        """Stop all of them."""
+        self._stack.close()
+
+    async def _start(self, number: int) -> None:
+        self._running[number] = await asyncio.to_thread(self._stack.enter_context, self.starts[number]())
 
 
 class Watched:

@@ -18,9 +18,10 @@ import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from psycopg.rows import dict_row
 from pydantic import SecretStr
 from ulid import ULID
 
-from benchmarks.durability.harness import Serving, database, judge, serving, workplace
+from benchmarks.durability.harness import Killer, database, judge, serving, workplace
 from benchmarks.engine.slow_model import slow_model
 from learnloop_service.app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from learnloop_service.app.cli.service_process import free_port
@@ -168,41 +169,6 @@ class Person:
         return {"state": None}
 
 
-@dataclass
-class Killer:
-    """Kills one service after the other at random moments, and starts each again."""
-
-    directory: Path
-    ports: Sequence[int]
-    settings: dict[str, str]
-    chance: random.Random
-    kills: int = 0
-    _stack: ExitStack = field(default_factory=ExitStack)
-    _running: dict[int, Serving] = field(default_factory=dict)
-
-    async def start(self) -> None:
-        """Start all services."""
-        for port in self.ports:
-            await self._start(port)
-
-    async def kill(self, most: int) -> None:
-        """Kill and start again until there were that many kills. All services run afterwards."""
-        while self.kills < most:
-            await asyncio.sleep(self.chance.uniform(0.0, 1.5))
-            port = self.ports[self.kills % len(self.ports)]
-            self._running[port].kill()
-            self.kills += 1
-            await self._start(port)
-
-    def close(self) -> None:
-        """Stop all services."""
-        self._stack.close()
-
-    async def _start(self, port: int) -> None:
-        starting = serving(self.directory / str(port), port, self.settings)
-        self._running[port] = await asyncio.to_thread(self._stack.enter_context, starting)
-
-
 async def _promote_under_kills(person: Person, killer: Killer, most_kills: int) -> float:
     """Hold and resume the release after half of the kills, and promote it after nine tenths. Returns when it was first
     asked to."""
@@ -226,7 +192,7 @@ async def _load(url: str, directory: Path, engine_url: str, kills: int, count: i
         "LEARNLOOP_SECRET_KEY": _SECRET,
     }
     users = Users(ports, count)
-    killer = Killer(directory, ports, settings, random.Random(seed))
+    killer = Killer([partial(serving, directory / str(port), port, settings) for port in ports], random.Random(seed))
     try:
         await killer.start()  # which also makes the tables
         release_id = await _start(url)

@@ -78,8 +78,9 @@ def desk(
 
 
 @contextmanager
-def claiming(agent: str, service_url: str, desk_url: str, concurrency: int) -> Iterator[None]:
-    """Run `learnloop agent run` with that agent; the built-in agent needs nothing."""
+def claiming(agent: str, service_url: str, desk_url: str, concurrency: int, *variables: str) -> Iterator[None]:
+    """Run `learnloop agent run` with that agent, which gets the `variables`, such as `NAME=VALUE`; the built-in agent
+    needs nothing."""
     if agent == BUILT_IN:
         yield
         return
@@ -100,7 +101,7 @@ def claiming(agent: str, service_url: str, desk_url: str, concurrency: int) -> I
             command = stack.enter_context(ForkedModule(PYTHON_AGENTS[agent])).command()
         else:
             command = [*COMMANDS[agent]]
-        passed_on = ("--env", "MAIL_DESK_URL", "--env", "PYTHONPATH")
+        passed_on = [f"--env={name}" for name in ("MAIL_DESK_URL", "PYTHONPATH", *variables)]
         stack.enter_context(_process([*worker, *passed_on, "--", *command], environment))
         yield
 

@@ -1,7 +1,8 @@
 """The environment `agent`: an agent that runs elsewhere does the tasks with its own tools, in its own loop.
 
 Config: `scenarios`, a list of `{"task": {...}, "id"?, "split"?, "reference"?}`; `runner`, how a task reaches the agent
-(`runner.py`); and `success_from`, the lowest score of a successful rollout.
+(`runner.py`); `prompt`, whether the agent reads its prompt (`read`), or it replaces texts of the agent's requests on
+their way (`replace`); and `success_from`, the lowest score of a successful rollout.
 
 Learnloop shows the agent a task and receives an outcome: a reward, or an output for the judge to score.
 """
@@ -36,7 +37,8 @@ MAX_SCENARIOS = 100_000
 _RUBRIC = (
     files("learnloop_service.environment.own_agent").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
 )
-_SETTINGS = ("scenarios", "runner", "success_from")
+_SETTINGS = ("scenarios", "runner", "prompt", "success_from")
+REPLACE = "replace"
 _KEYS = ("task", "id", "split", "reference")
 _MAX_ID = 200
 
@@ -49,6 +51,10 @@ def build(config: Mapping[str, Json], data_dir: Path) -> "AgentEnvironment":
     if not isinstance(success_from, int | float) or isinstance(success_from, bool) or not 0 < success_from <= 1:
         raise ValueError(f"success_from must be a number above 0 and at most 1, not {success_from!r}")
     runner = parse_runner(config["runner"]) if "runner" in config else None
+    if (prompt := config.get("prompt", "read")) not in ("read", REPLACE):
+        raise ValueError(f"prompt must be read or {REPLACE}, not {prompt!r}")
+    if prompt == REPLACE and isinstance(runner, PythonFunction):
+        raise ValueError("a Python function reads `model.prompt`; texts are replaced only in requests of sessions")
     rows = config.get("scenarios")
     return AgentEnvironment(() if rows is None else given_scenarios(rows), runner, float(success_from))
 

@@ -38,6 +38,8 @@ class AnsweredCall:
     tools: Sequence[Json]
     completion: "ChatCompletion"
     used: Usage
+    missing: Sequence[str] | None = None
+    """Parts of the prompt that did not replace a text of the request; None if an agent brings its prompt itself."""
 
 
 def cut_off(calls: Sequence[AnsweredCall]) -> str | None:

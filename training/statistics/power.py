@@ -122,18 +122,18 @@ def _accepted(tasks: int, shares: tuple[float, float, float], rule: GateRule) ->
     ways = np.zeros((most_lost + 1, most_won + 1))
     ways[0, 0] = 1.0
     ends: list[tuple[_Array, ...]] = []
-    for done in range(1, tasks + 1):
-        reached = ways[: done + 1, : done + 1]
+    for count in range(1, tasks + 1):
+        reached = ways[: count + 1, : count + 1]
         after = p_equal * reached
         after[1:] += p_lost * reached[:-1]
         after[:, 1:] += p_won * reached[:, :-1]
         reached[:] = after
-        if done % rule.look_every and done < tasks:
+        if count % rule.look_every and count < tasks:
             continue
-        accepted = won >= np.minimum(by_bets, at_the_end if done == tasks else tasks + 1)[:, None]
+        accepted = won >= np.minimum(by_bets, at_the_end if count == tasks else tasks + 1)[:, None]
         at_lost, at_won = np.nonzero(accepted & (ways > 0))
-        ends.append((at_won, at_lost, done - at_won - at_lost, ways[at_lost, at_won]))
-        ways[accepted | ((won <= lost) & (done >= rule.given_up_from(tasks)))] = 0
+        ends.append((at_won, at_lost, count - at_won - at_lost, ways[at_lost, at_won]))
+        ways[accepted | ((won <= lost) & (count >= rule.given_up_from(tasks)))] = 0
     at_won, at_lost, equal, weights = (np.concatenate(column) for column in zip(*ends, strict=True))
     return at_won, at_lost, equal, weights
 

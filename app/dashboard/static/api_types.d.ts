@@ -69,6 +69,12 @@ export interface AgentSessionOutcome {
 
 export type AgentSessionState = "open" | "ended" | "expired";
 
+export interface AnswerPriceOut {
+  "tokens": number | null;
+  "seconds": number | null;
+  "usd": number | null;
+}
+
 export type Arm = "stable" | "candidate";
 
 export interface ArmFigure {
@@ -162,6 +168,32 @@ export interface BestCheckpoint {
   "success": number | null;
   "interval": (number)[] | null;
 }
+
+export interface CandidateOut {
+  "number": number;
+  "rung": Rung;
+  "state": CandidateState;
+  "reason": string | null;
+  "author": string;
+  "why": string;
+  "model": string;
+  "prompt": PromptUsed | null;
+  "only_by_person": boolean;
+  "success": IntervalOut | null;
+  "test": IntervalOut | null;
+  "screening": EvidenceOut | null;
+  "evidence": EvidenceOut | null;
+  "error_share": number | null;
+  "price": PriceOut;
+  "answer": AnswerPriceOut | null;
+  "run_id": string | null;
+  "screening_id": string | null;
+  "gate_id": string | null;
+  "created_at": string;
+  "decided_at": string | null;
+}
+
+export type CandidateState = "proposed" | "screening" | "measuring" | "training" | "accepted" | "refused" | "unreachable" | "skipped" | "failed";
 
 export type Cause = "infrastructure_failures" | "agent_errors" | "sampler_is_not_trainer" | "weights_unchanged" | "unusual_learning_rate" | "policy_collapsed" | "nothing_varies" | "stale_policy" | "parser_drift" | "truncated_replies" | "out_of_turns" | "malformed_replies" | "environment_flaky" | "tool_errors" | "judge_silent" | "judge_constant" | "judge_disagrees" | "duplicate_scenarios" | "too_hard" | "too_easy" | "reward_hacked" | "part_dominates" | "stale_rollouts" | "entropy_collapse" | "steps_shortened" | "steps_too_small" | "few_groups_decide" | "length_growth" | "overfits" | "forgets" | "unexplained";
 
@@ -470,6 +502,12 @@ export interface EventOut {
   "data": Record<string, any>;
 }
 
+export interface EvidenceOut {
+  "won": number;
+  "lost": number;
+  "tasks": number;
+}
+
 export interface ExpectedCost {
   "usd": number | null;
   "low": number | null;
@@ -673,6 +711,49 @@ export interface ImportedTasks {
   "judge": string;
 }
 
+export interface ImprovementBrief {
+  "id": string;
+  "project": string;
+  "status": ImprovementStatus;
+  "reason": string | null;
+  "environment": string;
+  "target": number | null;
+  "champion": number;
+  "candidates": number;
+  "actor": string;
+  "created_at": string;
+  "finished_at": string | null;
+}
+
+export interface ImprovementOut {
+  "id": string;
+  "project": string;
+  "status": ImprovementStatus;
+  "reason": string | null;
+  "environment": string;
+  "target": number | null;
+  "champion": number;
+  "candidates": number;
+  "actor": string;
+  "created_at": string;
+  "finished_at": string | null;
+  "request": Record<string, any>;
+  "tried": (CandidateOut)[];
+  "pilot": PilotOut | null;
+  "can_show": (string)[];
+  "smallest_gain": number | null;
+  "pattern": PatternOut | null;
+  "forecast": (RungForecastOut)[];
+  "price": PriceOut;
+  "confirmed": boolean | null;
+  "test_looks": number;
+  "job": string | null;
+  "waits_until": string | null;
+  "sentence": string | null;
+}
+
+export type ImprovementStatus = "running" | "paused" | "reached" | "best_so_far" | "budget" | "nothing_helps" | "cancelled" | "failed";
+
 export interface InboxOut {
   "name": string;
   "version": number;
@@ -783,6 +864,7 @@ export interface KeyCreated {
   "name": string;
   "prefix": string;
   "scopes": (Scope)[];
+  "improvement_id": string | null;
   "created_at": string;
   "expires_at": string | null;
   "revoked_at": string | null;
@@ -796,6 +878,7 @@ export interface KeyOut {
   "name": string;
   "prefix": string;
   "scopes": (Scope)[];
+  "improvement_id": string | null;
   "created_at": string;
   "expires_at": string | null;
   "revoked_at": string | null;
@@ -951,6 +1034,29 @@ export interface PartMeans {
   "means": (number | null)[];
 }
 
+export interface PatternOut {
+  "sentence": string;
+  "tasks": number;
+  "failures": number;
+  "rollouts": (string)[];
+}
+
+export interface PilotOut {
+  "evaluation_id": string;
+  "tasks": number;
+  "samples": number;
+  "success": number;
+  "solved_once": number;
+  "groups_differ": number;
+  "inconsistent": number;
+}
+
+export interface PriceOut {
+  "minutes": number;
+  "tokens": number;
+  "usd": number | null;
+}
+
 export interface Progress {
   "iterations_done": number;
   "iterations_total": number;
@@ -974,6 +1080,17 @@ export interface PromotionOut {
   "withdrawn_at": string | null;
   "release": ReleaseBrief | null;
   "warnings": (string)[];
+}
+
+export interface PromptOut {
+  "name": string;
+  "version": number;
+  "sha256": string;
+  "count": number;
+  "origin": Record<string, any>;
+  "used_by": Record<string, (string)[]>;
+  "created_at": string;
+  "links": Record<string, string>;
 }
 
 export interface PromptUsed {
@@ -1347,6 +1464,16 @@ export interface RunWebhookCreated {
   "secret": string;
 }
 
+export type Rung = "as_it_is" | "prompt" | "model" | "imitation" | "grpo";
+
+export interface RungForecastOut {
+  "rung": Rung;
+  "minutes": [number, number];
+  "usd": [number, number] | null;
+  "source": string;
+  "gain": string | null;
+}
+
 export interface SameSettingsOut {
   "runs": number;
   "first": number | null;
@@ -1418,7 +1545,7 @@ export interface ScheduleRunOut {
   "release_id": string | null;
 }
 
-export type Scope = "read" | "write" | "operator";
+export type Scope = "read" | "write" | "operator" | "propose";
 
 export interface ScoredTurn {
   "turn": number;
@@ -1537,6 +1664,7 @@ export interface TrajectoryBrief {
   "id": string;
   "run_id": string | null;
   "evaluation_id": string | null;
+  "copied_from": string | null;
   "kind": "train" | "evaluation" | "showcase" | "ask" | "what_if";
   "iteration": number | null;
   "split": "train" | "validation" | "test";
@@ -1567,6 +1695,7 @@ export interface TrajectoryOut {
   "id": string;
   "run_id": string | null;
   "evaluation_id": string | null;
+  "copied_from": string | null;
   "kind": "train" | "evaluation" | "showcase" | "ask" | "what_if";
   "iteration": number | null;
   "split": "train" | "validation" | "test";

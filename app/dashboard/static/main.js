@@ -3,7 +3,7 @@
 import { Component, render } from "./vendor/preact.js";
 import { useEffect, useRef } from "./vendor/hooks.js";
 import { needsKey } from "./api.js";
-import { pageOf } from "./pages/index.js";
+import { Others, pageOf } from "./pages/index.js";
 import { SignIn } from "./pages/sign_in.js";
 import { html } from "./parts/html.js";
 import { KeyHelp } from "./parts/key_help.js";
@@ -23,6 +23,7 @@ const _PLACES = [
       ["Runs", []],
       ["Start a run", ["start"]],
       ["Evaluations", ["evaluations"]],
+      ["Improvements", ["improvements"]],
       ["Schedules", ["schedules"]],
     ],
   ],
@@ -38,6 +39,7 @@ const _PLACES = [
     "Manage",
     [
       ["Data", ["data"]],
+      ["Prompts", ["prompts"]],
       ["Webhooks", ["webhooks"]],
       ["Keys", ["keys"]],
       ["Settings", ["settings"]],
@@ -78,16 +80,18 @@ class Guard extends Component {
 }
 
 function Page() {
-  const { title, page, key } = pageOf(route.value);
+  const shown = pageOf(route.value);
   const main = useRef(/** @type {HTMLElement | null} */ (null));
   const isFirst = useRef(true);
   useEffect(() => {
-    document.title = `${title} · Learnloop`;
+    if (!shown) return;
+    document.title = `${shown.title} · Learnloop`;
     if (!isFirst.current) main.current?.focus({ preventScroll: true });
     if (!isFirst.current) toTop();
     isFirst.current = false;
-  }, [key]);
-  return html`<main id="main" ref=${main} tabindex="-1"><${Guard} key=${key}>${page()}<//></main>`;
+  }, [shown?.key]);
+  return html`<main id="main" ref=${main} tabindex="-1">
+    <${Guard} key=${shown?.key}>${shown ? shown.page() : html`<${Others} />`}<//></main>`;
 }
 
 function SignedIn() {

@@ -21,6 +21,9 @@ class ApiKey(Base):
     """The first characters of the key, to identify it."""
     sha256: Mapped[str] = mapped_column(String(64), unique=True)
     scopes: Mapped[list[Json]]
+    improvement_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("improvement.id", ondelete="SET NULL"))
+    """The improvement that the key proposes prompts for. None for other keys, and once it is deleted. Then the key
+    opens nothing."""
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]

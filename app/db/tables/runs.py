@@ -227,6 +227,8 @@ class Trajectory(Base):
     evaluation_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("evaluation_job.id", ondelete="CASCADE"))
     slot: Mapped[str | None]
     """Position in an evaluation: numbers of model, scenario and sample, such as `0/12/1`."""
+    copied_from: Mapped[str | None]
+    """The rollout of an earlier evaluation that it is a copy of, with a verdict of its own; None for a new rollout."""
     kind: Mapped[str]
     """train, evaluation, showcase or ask."""
     iteration: Mapped[int | None]

@@ -37,7 +37,7 @@ from learnloop_service.app.operations.named import (
 )
 from learnloop_service.app.operations.start.run_plan import judge_with_defaults
 from learnloop_service.app.resources import Resources
-from learnloop_service.app.runs.configuration import model_spec
+from learnloop_service.app.runs.configuration import is_replaced, model_spec
 from learnloop_service.app.runs.documents import UnknownDocument
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.store import RunStore
@@ -142,14 +142,18 @@ class EvaluationStarter:
         project: str,
         kind: type[Evaluation],
         built: NotedModels | None = None,
+        recorded: Mapping[int, str] | None = None,
         **fields: Any,
     ) -> StartedEvaluation:
         """Queue an evaluation of that kind. `fields` are the fields that only this kind has, and those with values that
         no request can have. `built` has the models that the judge asked for when it was built; None if it was not yet.
+        `recorded` has, by the numbers of models, earlier evaluations whose rollouts serve again where they hold.
 
         Raises InvalidRequest, NotFound, Conflict or Unavailable.
         """
-        evaluation, engine, warnings = await self.prepared(request, caller, basis, project, kind, built, **fields)
+        evaluation, engine, warnings = await self.prepared(
+            request, caller, basis, project, kind, built, recorded, **fields
+        )
         job = EvaluationJob(
             id=id,
             project=project,
@@ -180,6 +184,7 @@ class EvaluationStarter:
         project: str,
         kind: type[Evaluation] = Comparison,
         built: NotedModels | None = None,
+        recorded: Mapping[int, str] | None = None,
         **fields: Any,
     ) -> tuple[Evaluation, str | None, Sequence[str]]:
         """Return an evaluation as `queue` would store it, the engine that has its models, and warnings.
@@ -187,20 +192,33 @@ class EvaluationStarter:
         Raises InvalidRequest, NotFound, Conflict or Unavailable.
         """
         noted = built or NotedModels(ListedModels(self.resources.settings))
-        models = [await self._resolve_model(index, model, caller, noted) for index, model in enumerate(request.models)]
-        labelled = _require_unique_labels(
-            [await self._prompted(index, request, contestant, project) for index, (contestant, _) in enumerate(models)]
-        )
-        stored = await self._stored(request, basis, project, labelled, None if built else noted)
+        contestants, engine = await self._contestants(request, caller, noted, project, recorded or {})
+        stored = await self._stored(request, basis, project, contestants, None if built else noted)
         noted.check_budget(request.budget.max_usd if request.budget else None)
-        evaluation = kind.model_validate({**dict(stored), **fields})
-        return evaluation, _one_engine([engine for _, engine in models]), noted.warnings
+        return kind.model_validate({**dict(stored), **fields}), engine, noted.warnings
 
     async def _run(self, request: EvaluationRequest, caller: Caller) -> Run | None:
         if request.run_id is None:
             return None
         await require(self.resources.database, caller, RUN, request.run_id)
         return await self.runs.get(request.run_id)
+
+    async def _contestants(
+        self,
+        request: EvaluationRequest,
+        caller: Caller,
+        listed: Models,
+        project: str,
+        recorded: Mapping[int, str],
+    ) -> tuple[tuple[Contestant, ...], str | None]:
+        """Return the models under permanent names, and the engine that has them (None for any or no engine)."""
+        contestants, engines = [], []
+        for index, model in enumerate(request.models):
+            contestant, engine = await self._resolve_model(index, model, caller, listed)
+            contestant = await self._prompted(index, request, contestant, project)
+            contestants.append(contestant.model_copy(update={"recorded": recorded.get(index)}))
+            engines.append(engine)
+        return _require_unique_labels(contestants), _one_engine(engines)
 
     async def _resolve_model(
         self, index: int, model: ModelToEvaluate, caller: Caller, listed: Models
@@ -324,7 +342,8 @@ class EvaluationStarter:
                 except UnknownDocument as error:  # it belongs to the model's project, and this is another one
                     raise InvalidRequest(where, str(error)) from error
                 if prompt is not None and drawn:
-                    await asyncio.to_thread(check_fits, environment, drawn[0], prompt, where)
+                    replaces = is_replaced(choice)
+                    await asyncio.to_thread(check_fits, environment, drawn[0], prompt, where, replaces=replaces)
         return environment.default_judge, request.scenarios if synthetic else len(different(drawn))
 
 

@@ -23,7 +23,7 @@ from learnloop_service.app.operations.start.run_plan import (
     with_demonstrations,
 )
 from learnloop_service.app.resources import Resources
-from learnloop_service.app.runs.configuration import make_environment, make_judge, runner_of
+from learnloop_service.app.runs.configuration import is_replaced, make_environment, make_judge, runner_of
 from learnloop_service.app.runs.documents import NewDocument, extract_documents, resolve_references
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.resume_point import begin_with
@@ -72,7 +72,7 @@ def _validated(
             plan = _with_tasks(plan, root, environment)
             if prompt is not None:
                 [scenario] = environment.scenarios("train", 1, plan.request.seed)
-                check_fits(environment, scenario, prompt, ("body", "prompt"))
+                check_fits(environment, scenario, prompt, ("body", "prompt"), replaces=is_replaced(choice))
             stored, new = extract_documents(plan.environment, choice, plan.model.project)
         return _with_judge(replace(plan, environment=stored), root, choice, environment, settings), new
 

@@ -33,9 +33,10 @@ def _with_price(used: Usage, price: Price | None) -> Usage:
 
 
 def saved_usage(job: EvaluationJob, rows: Mapping[Slot, Any], prices: Sequence[Price | None]) -> Usage:
-    """Return what the saved rollouts and verdicts used."""
+    """Return what the saved rollouts and verdicts used. Copies of earlier rollouts used nothing."""
     judge = Usage(job.judge.get("prompt_tokens", 0), job.judge.get("completion_tokens", 0), job.judge.get("usd"))
-    used = ((Usage(row.prompt_tokens, row.completion_tokens), prices[slot.model]) for slot, row in rows.items())
+    made = [(slot, row) for slot, row in rows.items() if row.copied_from is None]
+    used = ((Usage(row.prompt_tokens, row.completion_tokens), prices[slot.model]) for slot, row in made)
     return sum((_with_price(*pair) for pair in used), judge)
 
 

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from ulid import ULID
@@ -24,11 +25,12 @@ from learnloop_service.app.domain.stored_evaluation import (
     WhatIf,
     WhatIfEvaluation,
 )
+from learnloop_service.app.evaluations.recorded import recorded_rollouts
 from learnloop_service.app.evaluations.report import differences, report_of, why_no_figures
 from learnloop_service.app.evaluations.what_ifs import values_of, what_if_report
 from learnloop_service.app.runs.recorded_rollouts import recorded_rollout
 from learnloop_service.app.runs.resume_point import state_after
-from learnloop_service.app.runs.stored_rollouts import stored_rollout
+from learnloop_service.app.runs.stored_rollouts import scenario_of, stored_rollout
 from learnloop_service.app.worker.evaluations.state import OpenedEvaluation
 from learnloop_service.app.worker.measures import count_judge_calls, count_rollouts
 from learnloop_service.app.worker.save_iteration import rollout_row, verdict_row
@@ -101,11 +103,28 @@ class ComparisonWork:
     async def _scenarios(self, start: int, end: int, saved: Mapping[Slot, Any]) -> None:
         """Make and judge the scenarios from number `start` to before `end`. No task is left running."""
         scenarios = await self._drawn(start, end)
+        saved = await self._with_copies(dict(enumerate(scenarios, start)), saved)
         with first_of_several(LeaseLost):
             async with asyncio.TaskGroup() as group:
                 for number, scenario in enumerate(scenarios, start):
                     group.create_task(self._scenario(number, scenario, saved))
                     await asyncio.sleep(0)  # lets the first rollouts start before all tasks are created
+
+    async def _with_copies(self, scenarios: Mapping[int, Scenario], saved: Mapping[Slot, Any]) -> Mapping[Slot, Any]:
+        """Copy the recorded rollouts of the scenarios that serve again, and return all that is saved."""
+        state, copies = self.opened.state, dict[Slot, str]()
+        for model, contestant in enumerate(self.request.models):
+            recorded = await state.query(partial(recorded_rollouts, state.store, state.job, contestant))
+            for (number, sample), row in recorded.items():
+                slot = Slot(model, number, sample)
+                serves = number in scenarios and sample < self.request.samples and slot not in saved
+                if serves and scenario_of(row) == scenarios[number]:
+                    copies[slot] = row.id
+        if not copies:
+            return saved
+        await shielded(state.query(lambda: state.store.keep_copies(state.lease, copies)))
+        state.saved(len(copies))
+        return await self._rows()
 
     async def _looks(self, every: int) -> AsyncGenerator[tuple[int, list[float] | None]]:
         """Make and judge the scenarios in batches. After each, yield how many are done, and the differences of the

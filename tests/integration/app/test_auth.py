@@ -11,13 +11,13 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
-from sqlalchemy import make_url, select, text, update
+from sqlalchemy import delete, make_url, select, text, update
 from starlette.routing import Mount
 
 from learnloop_service.app.auth.key_cache import KEPT_S, KeyCache
 from learnloop_service.app.auth.keys import Keys, hash_of, new_key
 from learnloop_service.app.auth.scopes import ANTHROPIC, Scope, is_page, is_public, model_path
-from learnloop_service.app.db.tables import ApiKey
+from learnloop_service.app.db.tables import ApiKey, Improvement
 from learnloop_service.app.errors import Unauthorized
 from learnloop_service.app.main import create_app
 from learnloop_service.environment.json_type import Json
@@ -305,3 +305,66 @@ async def test_an_unexpected_error_has_the_headers_too(data_dir: Path, database_
     _problem(response, 500)
     assert response.headers["x-request-id"] == "seven"
     assert response.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_a_key_for_proposals_opens_one_improvement_and_nothing_else(service: Keyed) -> None:
+    rows = {"mine": "mail", "other": "mail", "foreign": "sales"}
+    async with service.database.begin() as tx:
+        tx.add_all(
+            Improvement(
+                id=id, project=project, status="cancelled", request={}, facts={}, actor="a", version=0, champion=0
+            )
+            for id, project in rows.items()
+        )
+    operator = await service.headers(scopes=[Scope.OPERATOR])
+    for scopes, more in (
+        (["propose"], {}),
+        (["read", "propose"], of_mine := {"improvement_id": "mine"}),
+        (["read"], of_mine),
+    ):
+        reply = await service.client.post("/keys", headers=operator, json={"name": "x", "scopes": scopes, **more})
+        assert "stands alone" in _problem(reply, 422)["detail"]
+    for id in ("foreign", "nothing"):
+        body = {"name": "x", "scopes": ["propose"], "improvement_id": id}
+        _problem(await service.client.post("/keys", headers=operator, json=body), 404)
+    body = {"name": "x", "scopes": ["propose"], "improvement_id": "mine"}
+    created = (await service.client.post("/keys", headers=bearer(OPERATOR_KEY), json=body)).raise_for_status().json()
+    assert (created["project"], created["scopes"], created["improvement_id"]) == ("mail", ["propose"], "mine")
+    proposer = bearer(created["key"])
+    mine = "/improvements/mine"
+    for method, path in (
+        ("GET", "/material"),
+        ("POST", "/candidates"),
+        ("GET", "/candidates/12"),
+        ("HEAD", "/material"),
+    ):
+        reply = await service.client.request(method, f"{mine}{path}", headers=proposer, json={})
+        assert reply.status_code not in (401, 403), (method, path, reply.text)
+    for method, path in (
+        *(
+            ("GET", path)
+            for path in (mine, f"{mine}/", f"{mine}/candidates", "/improvements", "/runs", "/keys", "/session")
+        ),
+        *(("GET", f"/improvements/{other}/material") for other in ("other", "foreign", "mine2", "nothing")),
+        *(
+            ("POST", path)
+            for path in (f"{mine}/cancel", f"{mine}/material", "/improvements/other/candidates", "/learn-loop")
+        ),
+        *(("GET", f"{mine}/candidates/{number}") for number in ("x", "1/x", "%31%2F..")),
+        ("DELETE", mine),
+        ("DELETE", f"{mine}/candidates"),
+        ("PUT", f"{mine}/candidates"),
+        ("POST", "/v1/chat/completions"),
+    ):
+        reply = await service.client.request(method, path, headers=proposer, json={})
+        assert reply.status_code == 403, (method, path, reply.text)
+    async with service.database.begin() as tx:
+        await tx.execute(delete(Improvement).where(Improvement.id == "mine"))
+
+    async def status() -> int:
+        return (await service.client.get(f"{mine}/material", headers=proposer)).status_code
+
+    await answered(status, lambda code: code == 403)
+    assert (
+        "does not have the scope" in (await service.client.get(f"{mine}/material", headers=proposer)).json()["detail"]
+    )

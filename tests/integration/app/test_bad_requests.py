@@ -116,7 +116,7 @@ async def test_bad_questions(client: httpx.AsyncClient) -> None:
         ("/learn-loop", {"judge": {"nam": "x"}}, ["body", "judge", "nam"], "Did you mean name?"),
         ("/learn-loop", {"budget": {"zzz": 1}}, ["body", "budget", "zzz"], "Known: max_usd, max_minutes, max_tokens."),
         ("/learn-loop", {"two words": 1}, ["body", "two words"], "Unknown field. Known: name, graph, depth"),
-        ("/models/a/b/promote", {"step": 1, "az": "x"}, ["body", "az"], "Known: prompt, step, as, if_better_than"),
+        ("/models/a/b/promote", {"step": 1, "az": "x"}, ["body", "az"], "Known: prompt, step, as"),
         ("/feedback", {"type": "sent"}, ["body", "event_id"], "Field required"),
         ("/feedback", {"events": [{"type": "sent"}]}, ["body", "events", 0, "event_id"], "Field required"),
         ("/feedback", {"events": []}, ["body", "events"], "at least 1 item"),

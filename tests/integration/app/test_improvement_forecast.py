@@ -58,5 +58,15 @@ async def test_only_completed_runs_of_the_project_on_the_base_count_newest_first
     assert [run.trained for run in runs] == [None, 2 / 100]
 
 
+async def test_runs_from_a_checkpoint_are_runs_on_its_base(database: Database) -> None:
+    rows = ((1, "train", 1.0, 0), (1, "rollout", 1.0, 100))
+    await a_run(database, *rows, model_name="a", base_model="b@2", status="failed")
+    await a_run(database, *rows, model_name="c", base_model="learnloop/a@14", best_success=0.3)
+    await a_run(database, *rows, model_name="d", base_model="learnloop/c", best_success=0.4)
+    await a_run(database, *rows, model_name="e", base_model="b", best_success=0.5)
+    runs = await earlier_runs(database, "learnloop", "embedded", "b@2")
+    assert [run.success for run in runs] == [0.4, 0.3]
+
+
 async def test_no_runs_are_no_runs(database: Database) -> None:
     assert await earlier_runs(database, "learnloop", "embedded", "learnloop/tiny") == []

@@ -10,8 +10,8 @@ from learnloop_service.environment.json_type import Json
 from tests.conditions import answered
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.integration.app.ended_evaluations import ended
+from tests.integration.app.hinted_prompts import HINT, HINTED, right_when_hinted, store
 from tests.integration.app.released_models import PROMOTE, RELEASES, release_events, release_service
-from tests.integration.app.test_prompts import HINT, HINTED, right_when_hinted, store
 
 KIND = {"parts": {"system": "{original} Be kind."}}
 

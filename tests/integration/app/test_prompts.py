@@ -57,7 +57,7 @@ async def test_prompts_are_versioned_by_name_and_found_by_hash(data_dir: Path, d
         listed = (await client.get("/prompts", params={"name": "hinted"})).json()["items"]
         assert [prompt["version"] for prompt in listed] == [2, 1]
         whole = (await client.get(first["links"]["self"])).json()
-        assert whole == {"prompt": HINTED}
+        assert whole == {"prompt": HINTED | {"replaces": {}}}
         deleted = (await client.delete(f"/prompts/{second['sha256']}")).json()
         assert deleted["names"] == ["hinted@2"]
         assert (await client.get(f"/prompts/{second['sha256']}")).status_code == 404
@@ -93,7 +93,9 @@ async def test_a_prompt_decides_and_its_gate_says_so_early(data_dir: Path, datab
         assert described[True] == f"Open a mail. {described[False]}"
         used = await client.delete(f"/prompts/{stored['sha256']}")
         assert used.status_code == 409
-        assert used.json()["used_by"]["evaluations"] == [evaluation["evaluation_id"]]
+        uses = {"runs": [], "evaluations": [evaluation["evaluation_id"]]}
+        assert used.json()["used_by"] == uses | {"promotions": [], "releases": []}
+        assert [prompt["used_by"] for prompt in (await client.get("/prompts")).json()["items"]] == [uses]
 
 
 async def test_a_run_its_evaluations_and_questions_have_its_prompt(data_dir: Path, database_url: str) -> None:

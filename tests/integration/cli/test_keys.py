@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from learnloop_service.app.db.tables import Improvement
 from learnloop_service.app.processes.data_directory import DataDirectory
 from tests.fakes.forked_learnloop import learnloop as forked_learnloop
 from tests.integration.app.keyed import OPERATOR_KEY, bearer, keyed
@@ -50,6 +51,12 @@ async def test_keys_from_the_first_to_its_revocation(
         mail = bearer(created["key"])
         assert (await service.client.get("/runs", headers=mail)).status_code == 200
 
+        async with service.database.begin() as tx:
+            tx.add(Improvement(id="01K", project="mail", status="cancelled", request={}, facts={}, actor="a"))
+        bound = ("keys", "create", "--name", "agent", "--improvement", "01K", "--url", url, "--json")
+        proposer = (await asyncio.to_thread(learnloop, *bound)).json
+        assert (proposer["project"], proposer["scopes"], proposer["improvement_id"]) == ("mail", ["propose"], "01K")
+
         ended = await asyncio.to_thread(learnloop, "keys", "revoke", created["id"], "--url", url)
         assert ended.stdout == f"key {created['id']} (ci) is revoked\n"
         listed = await asyncio.to_thread(learnloop, "keys", "list", "--url", url)
@@ -62,7 +69,7 @@ async def test_keys_from_the_first_to_its_revocation(
             key_row["name"]
             for key_row in (await asyncio.to_thread(learnloop, "keys", "list", "--url", url, "--json")).json
         ]
-        assert names == ["ci", "first"]
+        assert names == ["agent", "ci", "first"]
 
 
 def test_the_first_key_of_an_embedded_database(data_dir: Path) -> None:

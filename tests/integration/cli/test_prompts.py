@@ -5,11 +5,60 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import httpx
+import pytest
+
 from learnloop_service.environment.json_type import Json
+from tests.conditions import answered
+from tests.fakes.runner import runner
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.integration.app.own_agent_runs import reachable
 from tests.integration.app.served import served, settings_for
 from tests.integration.cli.conftest import Learnloop, Ran
+
+TASKS = [{"task": {"question": f"{number}?"}} for number in range(60)]
+
+
+@pytest.mark.parametrize("is_found", [True, False])
+async def test_an_agents_texts_are_found(
+    data_dir: Path, database_url: str, learnloop: Learnloop, is_found: bool
+) -> None:
+    async def ask(document: Mapping[str, Json]) -> tuple[int, Json]:
+        session, task = document["session"], document["task"]["question"]
+        system = f"{'You are the desk.' if is_found else task}\nNumber {task}"
+        headers = {"authorization": f"Bearer {session['api_key']}"}
+        async with httpx.AsyncClient(
+            base_url=session["base_url"], headers=headers, trust_env=False, timeout=60
+        ) as http:
+            messages = [{"role": "system", "content": system}, {"role": "user", "content": task}]
+            (await http.post("/chat/completions", json={"model": "any", "messages": messages})).raise_for_status()
+        return 200, {"reward": 1.0}
+
+    settings = reachable(data_dir, database_url)
+    async with (
+        scripted_chat(gives_up) as chat,
+        runner(ask) as it,
+        served(settings, ScriptedLoop(), ScriptedBackend(chat.url)) as client,
+    ):
+        config = {"scenarios": TASKS, "runner": {"push": {"url": it.url}}, "prompt": "replace"}
+        body = {"environment": {"name": "agent", "config": config}, "judge": {"name": "reported"}, "scenarios": 8}
+        body |= {"split": "validation", "models": [{"model": "learnloop/tiny"}]}
+        id = (await client.post("/evaluations", json=body)).json()["evaluation_id"]
+
+        async def ask_status() -> Json:
+            return (await client.get(f"/evaluations/{id}")).json()
+
+        await answered(ask_status, lambda evaluation: evaluation["status"] == "completed")
+        command = await asyncio.to_thread(learnloop, "prompts", "find", "desk", id, "--url", str(client.base_url))
+        if not is_found:
+            assert command.exit_code == 1
+            assert "The requests have no text in common that a prompt can replace" in command.stderr
+            return
+        assert "stored 1 part as desk@1: what 8 different requests share" in command.stdout
+        assert "learnloop prompts upload desk FILE --parent desk@1" in command.stdout
+        stored = await asyncio.to_thread(learnloop, "prompts", "show", "desk", "--json", "--url", str(client.base_url))
+        assert stored.json["replaces"] == {"system": "You are the desk."}
 
 
 async def gives_up(request: Mapping[str, Json]) -> Reply:

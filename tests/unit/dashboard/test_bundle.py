@@ -1,8 +1,10 @@
-"""Modules are joined into one script, and a form of import or export that is not known is refused."""
+"""Modules are joined into scripts, and a form of import or export that is not known is refused."""
+
+import re
 
 import pytest
 
-from learnloop_service.app.dashboard.bundle import UnknownForm, joined
+from learnloop_service.app.dashboard.bundle import CORE, UnknownForm, joined
 from learnloop_service.app.dashboard.files import dashboard
 
 
@@ -51,7 +53,12 @@ def test_other_forms_are_refused(source: str) -> None:
         joined({"main.js": source, "b.js": "export const a = 1;"}, "main.js")
 
 
-def test_the_shipped_modules_are_joined_to_one() -> None:
-    files = {name for name in dashboard().files if not name.startswith("environments/")}
-    assert files == {"main.js", "style.css", "theme.js", "icon.svg"}
-    assert "const $parts_html_js = " in dashboard().files["main.js"].content.decode()
+def test_the_shipped_modules_are_joined_to_two() -> None:
+    files = dashboard().files
+    names = {name for name in files if not name.startswith("environments/")}
+    assert names == {"main.js", "others.js", "style.css", "theme.js", "icon.svg"}
+    scripts = [files[name].content.decode() for name in ("main.js", "others.js")]
+    parts = [re.findall(r"^// (\S+)$", script, re.MULTILINE) for script in scripts]
+    assert not set(parts[0]) & {name.removeprefix(f"{CORE}/") for name in parts[1]}
+    assert "parts/html.js" in parts[0]
+    assert f"{CORE}/pages/settings.js" in parts[1]

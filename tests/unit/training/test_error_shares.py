@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.learning.gate import by_gate, strictly_higher, wrong_ladders
 from learnloop_service.training.statistics.error_shares import error_shares
 
 Tests = list[Literal["prompt", "planned"] | None]
@@ -38,3 +39,9 @@ def test_what_continuing_adds_shares_with_the_prompts() -> None:
 def test_all_shares_together_are_at_most_the_error(tests: Tests, planned: int, error: float) -> None:
     assert sum(share or 0.0 for share in error_shares(tests, planned, error)) <= error * (1 + 1e-9)
     assert error_shares(tests, planned, error)[:5] == error_shares(tests[:5], planned, error)
+
+
+def test_a_ladder_of_equal_prompts_seldom_accepts_one() -> None:
+    """Of 100 ladders of 50 prompts with the seeds of the benchmark's first, whose bound of 5% is for 1,000."""
+    assert wrong_ladders(64, 100, by_gate) <= 0.05
+    assert wrong_ladders(64, 100, strictly_higher) >= 0.9

@@ -1,6 +1,6 @@
 """How often challengers of known quality are promoted.
 
-`python -m benchmarks.learning.promotion` has more of them.
+`python -m benchmarks.learning.gate` has more of them.
 """
 
 from math import exp, log
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.learning.promotion import Quality, promoted
+from benchmarks.learning.gate import Quality, promoted
 from learnloop_service.training.statistics.sequential import Decision, PairEvidence, Rule, evidence
 
 RULE = Rule()

@@ -126,12 +126,15 @@ class Dispatch(Protocol):
 class SessionRollouts:
     """Rollouts in sessions. A worker that takes the run over finds each session again, with all its answers."""
 
-    def __init__(self, sessions: RolloutSessions, dispatch: Dispatch, *, limited: bool = False) -> None:
+    def __init__(
+        self, sessions: RolloutSessions, dispatch: Dispatch, *, limited: bool = False, replaced: bool = False
+    ) -> None:
         """If `limited`, there is a budget, and a session can use at most twice as much as the most expensive one so
-        far."""
+        far. If `replaced`, the sessions put the prompt into the agent's requests, and the agent does not get it."""
         self._sessions = sessions
         self._dispatch = dispatch
         self._limited = limited
+        self._replaced = replaced
         self._largest_usage = Usage()
 
     async def play(self, task: RemoteTask, reservation: Reservation) -> RemoteResult:
@@ -145,7 +148,7 @@ class SessionRollouts:
             limits=SessionLimits(task.max_turns, await self._max_tokens(reservation)),
             ttl_s=self._dispatch.ttl_s(task),
         )
-        ended = await self._dispatch.finish(session, task)
+        ended = await self._dispatch.finish(session, replace(task, prompt={}) if self._replaced else task)
         calls = await self._sessions.calls(session.id)
         used = sum((call.used for call in calls), Usage())
         reservation.spend(used)

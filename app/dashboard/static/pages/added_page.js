@@ -2,6 +2,7 @@
 
 import { useEffect } from "../vendor/hooks.js";
 import { html } from "../parts/html.js";
+import { address, imported } from "../parts/script.js";
 import { Loaded, useLoaded } from "../parts/states.js";
 
 /** @typedef {{name: string, title: string, script: string, style: string | null}} Added */
@@ -27,10 +28,8 @@ export function AddedPage({ page, data, run, query }) {
 
 /** The module of a page, whose styles are added to the document. @param {Added} page */
 async function load({ script, style }) {
-  const main = /** @type {HTMLScriptElement} */ (document.querySelector("script[type=module]")).src;
-  const address = (/** @type {string} */ name) => new URL(name, main).href;
   if (style && !document.querySelector(`link[href="${address(style)}"]`)) {
     document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: address(style) }));
   }
-  return import(address(script));
+  return imported(script);
 }

@@ -6,12 +6,15 @@ import { ago, compact, counted, duration, inWords, number, percent, signed } fro
 import { Action } from "../parts/action.js";
 import { EvaluationHead, ranged, Share, useEvaluation } from "../parts/evaluation.js";
 import { html } from "../parts/html.js";
+import { Improve } from "../parts/improve.js";
+import { PromptLink } from "../parts/prompt.js";
 import { nameOf } from "../parts/run_name.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Status } from "../parts/status.js";
 import { Table } from "../parts/table.js";
 import { JsonText, label, Text } from "../parts/text.js";
 import { go, href, replace } from "../router.js";
+import { may } from "../session.js";
 import { Failures } from "./failures.js";
 
 /** @typedef {import("../api_types").EvaluationBrief} Brief */
@@ -91,14 +94,29 @@ function pageOf({ evaluation_id: id, request: { what_if: whatIf, rejudge } }) {
 
 /** @param {{evaluation: Evaluation, reload: () => void}} props */
 function Whole({ evaluation, reload }) {
-  const { evaluation_id: id, report } = evaluation;
+  const { evaluation_id: id, report, request } = evaluation;
+  const agent = agentOf(request);
   return html`<${EvaluationHead} evaluation=${evaluation} title=${label(evaluation.models.join(" against "), 200)}
       reload=${reload} unit="rollouts" question="Delete this evaluation with its trajectories?"
       gone=${() => go(["evaluations"])}>
-      ${report && html`<a class="button" href=${url(path`evaluations/${id}/report`)} download>Report</a>`}<//>
+      ${report && html`<a class="button" href=${url(path`evaluations/${id}/report`)} download>Report</a>`}
+      ${agent && may("write") && html`<${Improve} agent=${agent} />`}<//>
     ${report && html`<${Report} report=${report} />`}
     ${report && !evaluation.pruned.trajectories && html`<${WhereItFails} evaluation=${evaluation} />`}
     <details class="card"><summary><h2>Settings</h2></summary><${JsonText} value=${evaluation.request} /></details>`;
+}
+
+/**
+ * The last agent of this service in an evaluation, for `POST /improvements`.
+ * @param {Record<string, any>} request
+ */
+function agentOf({ models, environment, agent, judge, max_turns, max_completion_tokens }) {
+  const last = models.findLast((/** @type {{kind: string}} */ { kind }) => kind === "trained");
+  const base = last && last.step === null && { model: { base_model: last.model } };
+  const prompt = last?.prompt?.sha256;
+  return (
+    last && { environment, agent, judge, max_turns, max_completion_tokens, prompt, ...(base || { from: last.model }) }
+  );
 }
 
 /** The failures of one of the models, against the first one's. @param {{evaluation: Evaluation}} props */
@@ -131,6 +149,8 @@ function Report({ report }) {
       by: "label",
       cell: (/** @type {Model} */ each) =>
         html`<strong>${label(each.label)}</strong><br /><span class="muted">${label(each.model)}</span>${
+          each.prompt && html`<br />prompt <${PromptLink} prompt=${each.prompt} />`
+        }${
           each.error &&
           html`<br /><span class="bad-ink">No figures: <${Text} value=${each.error} limit=${400} /></span>`
         }`,

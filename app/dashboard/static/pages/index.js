@@ -1,112 +1,37 @@
-// Maps URLs to pages.
+// Maps URLs to pages. The list of runs and a run are in the first script, all others in a second one.
 
+import { signal } from "../vendor/signals.js";
 import { html } from "../parts/html.js";
-import { Empty } from "../parts/states.js";
-import { href } from "../router.js";
-import { Ask } from "./ask.js";
-import { Compare } from "./compare.js";
-import { Data, DocumentPage } from "./data.js";
-import { EvaluationPage, Evaluations } from "./evaluations.js";
-import { GroupPage } from "./group.js";
-import { Keys } from "./keys.js";
-import { ModelPage, Models } from "./models.js";
-import { RejudgingPage } from "./rejudging.js";
-import { ReleasePage } from "./release.js";
+import { imported } from "../parts/script.js";
+import { Loaded, useLoaded } from "../parts/states.js";
 import { RunPage } from "./run.js";
 import { Runs } from "./runs.js";
-import { SchedulePage } from "./schedule.js";
-import { Schedules } from "./schedules.js";
-import { SessionPage, Sessions } from "./sessions.js";
-import { SettingsPage } from "./settings.js";
-import { Start } from "./start.js";
-import { TrajectoryPage } from "./trajectory.js";
-import { WebhookPage, Webhooks } from "./webhooks.js";
-import { WhatIfPage } from "./what_if.js";
 
 /** @typedef {{title: string, page: () => any, key: string}} Shown */
 
-/** @param {import("../router.js").Route} route @returns {Shown} */
-export function pageOf({ names, query }) {
-  const [place = "", id, part = "", inner, within] = names;
-  switch (place) {
-    case "":
-      return shown("Runs", () => html`<${Runs} query=${query} />`, "");
-    case "start":
-      return shown("Start a run", () => html`<${Start} query=${query} />`, "start");
-    case "runs":
-      return id ? runPage(id, part, inner, query) : shown("Runs", () => html`<${Runs} query=${query} />`, "");
-    case "trajectories":
-      if (id && part === "what-if" && inner) return whatIfPage(id, inner, within, query);
-      return shown(`Trajectory ${id}`, () => html`<${TrajectoryPage} id=${id} />`, `trajectories/${id}`);
-    case "compare":
-      return shown("Compare runs", () => html`<${Compare} query=${query} />`, "compare");
-    case "ask":
-      return shown("Ask", () => html`<${Ask} query=${query} />`, "ask");
-    case "models":
-      if (id && part)
-        return shown(`${id}/${part}`, () => html`<${ModelPage} project=${id} name=${part} />`, `models/${id}/${part}`);
-      return shown("Models", () => html`<${Models} />`, "models");
-    case "releases":
-      return id
-        ? shown("Release", () => html`<${ReleasePage} id=${id} />`, `releases/${id}`)
-        : shown("Models", () => html`<${Models} />`, "models");
-    case "evaluations":
-      if (id) return shown(`Evaluation ${id}`, () => html`<${EvaluationPage} id=${id} />`, `evaluations/${id}`);
-      return shown("Evaluations", () => html`<${Evaluations} />`, "evaluations");
-    case "schedules":
-      if (id) return shown("Schedule", () => html`<${SchedulePage} id=${id} />`, `schedules/${id}`);
-      return shown("Schedules", () => html`<${Schedules} />`, "schedules");
-    case "sessions":
-      if (id) return shown("Session", () => html`<${SessionPage} id=${id} />`, `sessions/${id}`);
-      return shown("Sessions", () => html`<${Sessions} query=${query} />`, "sessions");
-    case "webhooks":
-      if (id) return shown("Webhook", () => html`<${WebhookPage} id=${id} query=${query} />`, `webhooks/${id}`);
-      return shown("Webhooks", () => html`<${Webhooks} />`, "webhooks");
-    case "keys":
-      return shown("Keys", () => html`<${Keys} />`, "keys");
-    case "settings":
-      return shown("Settings", () => html`<${SettingsPage} />`, "settings");
-    case "data":
-      if (part) return shown("Data", () => html`<${DocumentPage} kind=${id} sha256=${part} />`, `data/${part}`);
-      return shown("Data", () => html`<${Data} />`, "data");
-    default:
-      return shown("Not found", () => html`<${NotFound} />`, "lost");
-  }
+/** Parts of a run's address that lead to pages of their own. @type {Record<string, boolean>} */
+const _OF_RUN = { trajectories: true, rejudgings: true };
+
+const others = signal(/** @type {typeof import("./others.js").pageOf | undefined} */ (undefined));
+
+/**
+ * The page at a URL; undefined until `Others` has loaded it.
+ * @param {import("../router.js").Route} route @returns {Shown | undefined}
+ */
+export function pageOf(route) {
+  const { names, query } = route;
+  const [place = "", id, part = "", inner] = names;
+  if (place === "" || (place === "runs" && !id))
+    return { title: "Runs", page: () => html`<${Runs} query=${query} />`, key: "" };
+  if (place !== "runs" || part === "group" || (inner && _OF_RUN[part])) return others.value?.(route);
+  const page = () => html`<${RunPage} id=${id} part=${part} query=${query} />`;
+  return { title: `Run ${id}`, page, key: `runs/${id}` };
 }
 
-/** @param {string} id @param {string} part @param {string | undefined} inner @param {URLSearchParams} query */
-function runPage(id, part, inner, query) {
-  if (part === "trajectories" && inner)
-    return shown(
-      `Trajectory ${inner}`,
-      () => html`<${TrajectoryPage} id=${inner} runId=${id} />`,
-      `trajectories/${inner}`,
-    );
-  if (part === "rejudgings" && inner)
-    return shown(
-      "Rejudging",
-      () => html`<${RejudgingPage} runId=${id} id=${inner} query=${query} />`,
-      `rejudgings/${inner}`,
-    );
-  if (part === "group") return shown("Group", () => html`<${GroupPage} runId=${id} query=${query} />`, `group/${id}`);
-  return shown(`Run ${id}`, () => html`<${RunPage} id=${id} part=${part} query=${query} />`, `runs/${id}`);
-}
-
-/** @param {string} of @param {string} id @param {string | undefined} continuation @param {URLSearchParams} query */
-function whatIfPage(of, id, continuation, query) {
-  const names = ["trajectories", of, "what-if", id];
-  if (continuation)
-    return shown(
-      `Continuation ${continuation}`,
-      () => html`<${TrajectoryPage} id=${continuation} whatIf=${href(names)} />`,
-      `trajectories/${continuation}`,
-    );
-  return shown("What if", () => html`<${WhatIfPage} of=${of} id=${id} query=${query} />`, names.join("/"));
-}
-
-/** @param {string} title @param {() => any} page @param {string} key @returns {Shown} */
-const shown = (title, page, key) => ({ title, page, key });
-
-function NotFound() {
-  return html`<${Empty} title="There is no such page"><p>Go to the <a href=${href([])}>list of runs</a>.</p><//>`;
+/** Loads the second script. */
+export function Others() {
+  const state = useLoaded(async () => {
+    others.value = (await imported("others.js")).pageOf;
+  }, []);
+  return html`<${Loaded} state=${{ ...state, reload: () => location.reload() }} rows=${8}>${() => null}<//>`;
 }

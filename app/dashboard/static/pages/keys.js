@@ -37,7 +37,11 @@ export function Keys() {
       by: "project",
       cell: (/** @type {Key} */ each) => (each.project === "*" ? "all" : label(each.project)),
     },
-    { title: "May", cell: (/** @type {Key} */ each) => each.scopes.join(", ") },
+    {
+      title: "May",
+      cell: (/** @type {Key} */ each) =>
+        each.improvement_id ? `propose prompts for ${each.improvement_id}` : each.scopes.join(", "),
+    },
     {
       title: "Last used",
       by: "last_used_at",

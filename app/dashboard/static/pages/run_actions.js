@@ -5,15 +5,18 @@ import { all, path, post, remove } from "../api.js";
 import { Action } from "../parts/action.js";
 import { Dialog } from "../parts/dialog.js";
 import { html } from "../parts/html.js";
+import { Improve } from "../parts/improve.js";
 import { Promote } from "../parts/promote.js";
 import { NoticeSwitch } from "../parts/run_notice.js";
 import { Loaded, useLoaded } from "../parts/states.js";
 import { go, href } from "../router.js";
 import { ENDED } from "../run_data.js";
 import { may } from "../session.js";
+import { sent } from "./run_request.js";
 import { Share } from "./share.js";
 
 /** @typedef {import("../api_types").CheckpointOut} Checkpoint */
+/** @typedef {import("../api_types").RunOut} Run */
 
 /**
  * @param {{data: import("../run_data.js").RunData, run: import("../api_types").RunOut, promoted: () => void}} props
@@ -40,6 +43,7 @@ export function RunActions({ data, run, promoted }) {
     ${run.status === "failed" && html`<${Action} label="Retry" kind="primary" act=${command("retry")} />`}
     ${run.best_checkpoint && may("write") && html`<${PromoteRun} run=${run} promoted=${promoted} />`}
     ${run.best_checkpoint && html`<a class="button" href=${href(["start"], { fork: id })}>Fork</a>`}
+    ${!isLive && may("write") && html`<${Improve} agent=${agentOf(run)} />`}
     ${
       isLive &&
       html`<${Action} label="Cancel" kind="danger" confirm="Cancel this run for good? What it has learned is kept."
@@ -51,6 +55,14 @@ export function RunActions({ data, run, promoted }) {
       confirm="Delete this run with its trajectories, events and model? That cannot be undone." />`
     }
   </div>`;
+}
+
+/** The run's agent for `POST /improvements`: its best checkpoint, or else what it began with. @param {Run} run */
+function agentOf({ run_id: from, request, best_checkpoint: best }) {
+  const { environment, agent, judge, prompt, max_turns, max_completion_tokens, model } = sent(request);
+  const { name: _name, ...base } = model;
+  const fields = { environment, agent, judge, prompt, max_turns, max_completion_tokens, model: base };
+  return best ? { ...fields, from } : fields;
 }
 
 /**

@@ -1,9 +1,10 @@
 // The request that started a run, with all defaults filled in, and how to start it again.
 
 import { useEffect, useState } from "../vendor/hooks.js";
-import { html } from "../parts/html.js";
-import { JsonText, label, Text } from "../parts/text.js";
 import { AsCode } from "../parts/as_code.js";
+import { html } from "../parts/html.js";
+import { PromptLink } from "../parts/prompt.js";
+import { JsonText, label, Text } from "../parts/text.js";
 
 /** Number of characters of the model's name that the new model's name keeps. */
 const _MOST_KEPT = 40;
@@ -12,8 +13,9 @@ const _MOST_KEPT = 40;
  * A run's request as it was sent: without what the service found out about its demonstrations.
  * @param {Record<string, any>} stored
  */
-function sent(stored) {
-  const { first_scenario: _first, ...request } = stored;
+export function sent(stored) {
+  const { first_scenario: _first, ...more } = stored;
+  const request = { ...more, ...(more.prompt && { prompt: more.prompt.sha256 }) };
   if (!request.warm_start) return request;
   const { iterations: _iterations, ...start } = request.warm_start;
   const { name, version, sha256 } = start.demonstrations;
@@ -39,7 +41,9 @@ export function RunRequest({ run, data }) {
       <p>Environment <${Text} value=${run.environment} limit=${80} />, judge${" "}
         <${Text} value=${run.judge} limit=${80} />, backend
         ${" "}<${Text} value=${run.backend} limit=${80} />, base model${" "}
-        <${Text} value=${run.model.base_model} limit=${120} />.</p>
+        <${Text} value=${run.model.base_model} limit=${120} />${
+          run.request.prompt && html`, prompt <${PromptLink} prompt=${run.request.prompt} />`
+        }.</p>
       <${JsonText} value=${run.request} limit=${20_000} />
       ${
         run.reproducible !== null &&

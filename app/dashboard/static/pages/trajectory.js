@@ -7,6 +7,7 @@ import { Conversation } from "../parts/conversation.js";
 import { Expected, WhyNoSuccess } from "../parts/expected.js";
 import { html } from "../parts/html.js";
 import { RolloutOpinions } from "../parts/opinions.js";
+import { PromptLink } from "../parts/prompt.js";
 import { Parts, Signed } from "../parts/reward.js";
 import { Loaded, useLoaded } from "../parts/states.js";
 import { JsonText, label, Text } from "../parts/text.js";
@@ -222,7 +223,17 @@ function Details({ trajectory }) {
     <dl class="pairs">
       <div><dt>Model</dt><dd><${Text} value=${trajectory.model} limit=${200} />
           ${trajectory.step !== null && ` @${trajectory.step}`}</dd></div>
+      ${
+        trajectory.prompt_sha256 &&
+        html`<div><dt>Prompt</dt>
+          <dd><${PromptLink} prompt=${{ sha256: trajectory.prompt_sha256, name: null, version: null }} /></dd></div>`
+      }
       <div><dt>Purpose</dt><dd>${purpose(trajectory)}</dd></div>
+      ${
+        trajectory.copied_from &&
+        html`<div><dt>A copy of</dt><dd>
+          <a href=${href(["trajectories", trajectory.copied_from])}>a rollout of an earlier evaluation</a></dd></div>`
+      }
       <div><dt>Iteration</dt><dd>${trajectory.iteration ?? "–"}</dd></div>
       <div><dt>Length</dt>
         <dd>${counted(trajectory.turns, "turn")}, ${counted(trajectory.completion_tokens, "token")}</dd></div>

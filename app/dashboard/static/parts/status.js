@@ -20,6 +20,14 @@ const _TONES = /** @type {Record<string, string>} */ ({
   promoted: "good",
   "rolled back": "bad",
   overtaken: "idle",
+  reached: "good",
+  "best so far": "good",
+  budget: "warn",
+  accepted: "good",
+  screening: "live",
+  measuring: "live",
+  training: "live",
+  unreachable: "bad",
 });
 
 /** @param {{status: string}} props */

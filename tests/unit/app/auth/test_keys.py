@@ -38,5 +38,5 @@ def test_a_caller_sees_its_project_only_and_one_without_sees_all() -> None:
     assert everything.project is None
     assert everything.sees("mail")
     assert everything.sees(None)
-    assert LOCAL.scopes == set(Scope)
+    assert LOCAL.scopes == {Scope.READ, Scope.WRITE, Scope.OPERATOR}
     assert LOCAL.actor == "local"

@@ -9,7 +9,7 @@ from learnloop_service.app.domain.improvement_state import Rung
 from learnloop_service.app.improvements.forecast import (
     EarlierRun,
     RolloutPrice,
-    Work,
+    TrainingWork,
     evaluation,
     known_gain,
     training,
@@ -19,8 +19,8 @@ from tests.fakes.stored_request import stored_request
 
 PRICE = RolloutPrice(seconds=0.1, tokens=500)
 RUN = EarlierRun("mail", 0.9, imitates_only=False, evaluated=1e-4, trained=4e-4, imitated=0.05)
-GRPO = Work(evaluated=200, trained=600)
-IMITATION = Work(evaluated=200, imitated=400)
+GRPO = TrainingWork(evaluated=200, trained=600)
+IMITATION = TrainingWork(evaluated=200, imitated=400)
 
 
 def minutes(seconds: float, spread: float) -> Any:
@@ -42,23 +42,21 @@ def test_dollars_are_those_of_calls_and_of_the_machine() -> None:
 
 def test_training_takes_what_it_took_earlier_runs_on_the_base() -> None:
     forecast = training(Rung.GRPO, GRPO, PRICE, [RUN], "mail")
-    assert forecast.minutes == minutes(200 * 500e-4 + 600 * 500 * 4e-4, 1.4)
+    assert forecast.minutes == minutes(200 * 500e-4 + 600 * 500 * 4e-4, 3**0.5)
     assert forecast.source == "by 1 earlier run on this base"
-    assert training(Rung.IMITATION, IMITATION, PRICE, [RUN], "mail").minutes == minutes(200 * 0.05 + 400 * 0.05, 1.4)
+    assert training(Rung.IMITATION, IMITATION, PRICE, [RUN], "mail").minutes == minutes(200 * 0.05 + 400 * 0.05, 3**0.5)
 
 
-def test_runs_that_differ_widen_the_range_to_a_factor_of_three() -> None:
-    paces = [replace(RUN, evaluated=None, trained=4e-4 * factor) for factor in (1 / 1.6, 1.0, 1.6)]
-    low, high = training(Rung.GRPO, Work(0, 600), PRICE, paces, "mail").minutes
-    assert (low, high) == minutes(120, 1.6)
-    paces.append(replace(RUN, trained=4e-3))
-    low, high = training(Rung.GRPO, Work(0, 600), PRICE, paces, "mail").minutes
-    assert high / low == pytest.approx(3)
+def test_of_runs_that_differ_the_median_is_expected() -> None:
+    paces = [replace(RUN, evaluated=None, trained=4e-4 * factor) for factor in (1 / 1.6, 1.0, 5.0)]
+    low, high = training(Rung.GRPO, TrainingWork(0, 600), PRICE, paces, "mail").minutes
+    assert (low, high) == minutes(120, 3**0.5)
+    assert high / low <= 3.000001
 
 
 def test_without_earlier_runs_the_range_is_a_factor_of_two_each_way() -> None:
     forecast = training(Rung.GRPO, GRPO, PRICE, [], "mail")
-    assert forecast.minutes == minutes(0.1 * (200 + 2 * 600), 2.0)
+    assert forecast.minutes == minutes(0.1 * (200 + 1.5 * 600), 2.0)
     assert "without an earlier run" in forecast.source
     assert forecast.gain is None
     only_imitates = replace(RUN, imitates_only=True, trained=None)
@@ -67,9 +65,9 @@ def test_without_earlier_runs_the_range_is_a_factor_of_two_each_way() -> None:
 
 def test_work_that_no_earlier_run_did_is_at_the_pace_of_the_pilot() -> None:
     run = replace(RUN, evaluated=None, imitated=None)
-    forecast = training(Rung.GRPO, Work(100, 100, 100), PRICE, [run], "mail")
+    forecast = training(Rung.GRPO, TrainingWork(100, 100, 100), PRICE, [run], "mail")
     low, high = forecast.minutes
-    assert (low * high) ** 0.5 * 60 == pytest.approx(100 * 0.1 + 100 * 0.2 + 100 * 0.1, rel=0.5)
+    assert (low * high) ** 0.5 * 60 == pytest.approx(100 * 0.1 + 100 * 0.15 + 100 * 0.1, rel=0.5)
 
 
 def test_the_known_gain_is_that_of_runs_of_the_same_kind() -> None:
@@ -82,14 +80,12 @@ def test_the_known_gain_is_that_of_runs_of_the_same_kind() -> None:
 
 
 def test_a_forecast_is_a_range_of_times() -> None:
-    assert str(training(Rung.GRPO, GRPO, PRICE, [RUN], "mail")) == (
-        "1:33 to 3:02 (by 1 earlier run on this base; 1 run: 90%)"
-    )
+    assert str(training(Rung.GRPO, GRPO, PRICE, [RUN], "mail")) == "1:15 to 3:45"
 
 
 def test_the_work_of_a_run_is_counted_from_its_request() -> None:
     held_out = {"scenarios": 10, "test_scenarios": 0, "samples": 1, "every": 2}
     groups = {"groups_per_iteration": 3, "rollouts_per_group": 4, "evaluation": held_out}
-    assert work_of(stored_request(**groups), 4) == Work(evaluated=20 + 2 * 20, trained=48)
+    assert work_of(stored_request(**groups), 4) == TrainingWork(evaluated=20 + 2 * 20, trained=48)
     warm_start = {"demonstrations": {"sha256": "a", "count": 30}, "epochs": 2, "iterations": 2}
-    assert work_of(stored_request(**groups, warm_start=warm_start), 0) == Work(evaluated=20 + 20, imitated=60)
+    assert work_of(stored_request(**groups, warm_start=warm_start), 0) == TrainingWork(evaluated=20 + 20, imitated=60)

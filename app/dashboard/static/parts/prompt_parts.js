@@ -1,0 +1,116 @@
+// The parts of a prompt, with what differs from another one's.
+
+import { get, path } from "../api.js";
+import { html } from "./html.js";
+import { label, Text, visible } from "./text.js";
+
+/** @typedef {{before: string[], after: string[], isSame: boolean}} Block lines or words of two texts */
+
+/** The texts of a prompt by part; none for `-`. @param {string} sha256 @param {AbortSignal} aborted */
+export const partsOf = async (sha256, aborted) =>
+  sha256 === "-" ? {} : (await get(path`prompts/${sha256}`, {}, aborted)).prompt.parts;
+
+/** Largest product of two lengths that are compared item by item. */
+const _MOST = 4_000_000;
+const _WORDS = /\s+|[\p{L}\p{N}_]+|[^\s\p{L}\p{N}_]/gu;
+
+/**
+ * What two lists have in common and what not, in order: a longest common subsequence.
+ * @param {string[]} before @param {string[]} after @returns {Block[]}
+ */
+function blocksOf(before, after) {
+  const shorter = Math.min(before.length, after.length);
+  let start = 0;
+  while (start < shorter && before[start] === after[start]) start++;
+  let end = 0;
+  while (end < shorter - start && before.at(-1 - end) === after.at(-1 - end)) end++;
+  const blocks = /** @type {Block[]} */ ([]);
+  /** @param {string[]} one @param {string[]} other @param {boolean} isSame */
+  function add(one, other, isSame) {
+    if (one.length + other.length === 0) return;
+    if (blocks.at(-1)?.isSame !== isSame) blocks.push({ before: [], after: [], isSame });
+    blocks.at(-1)?.before.push(...one);
+    blocks.at(-1)?.after.push(...other);
+  }
+  add(before.slice(0, start), after.slice(0, start), true);
+  compare(before.slice(start, before.length - end), after.slice(start, after.length - end), add);
+  add(before.slice(before.length - end), after.slice(after.length - end), true);
+  return blocks;
+}
+
+/**
+ * Call `add` with the blocks of two lists, in order.
+ * @param {string[]} one @param {string[]} other
+ * @param {(one: string[], other: string[], isSame: boolean) => void} add
+ */
+function compare(one, other, add) {
+  if (one.length * other.length > _MOST) return add(one, other, false);
+  const width = other.length + 1;
+  const common = new Uint16Array((one.length + 1) * width);
+  for (let row = one.length - 1; row >= 0; row--)
+    for (let column = other.length - 1; column >= 0; column--) {
+      const at = row * width + column;
+      common[at] =
+        one[row] === other[column] ? common[at + width + 1] + 1 : Math.max(common[at + width], common[at + 1]);
+    }
+  let [row, column] = [0, 0];
+  while (row < one.length && column < other.length) {
+    const at = row * width + column;
+    if (one[row] === other[column]) add([one[row++]], [other[column++]], true);
+    else if (common[at + width] >= common[at + 1]) add([one[row++]], [], false);
+    else add([], [other[column++]], false);
+  }
+  add(one.slice(row), other.slice(column), false);
+}
+
+/**
+ * A line, in which the words that the other one lacks are marked.
+ * @param {Block[]} blocks @param {"before" | "after"} side
+ */
+const marked = (blocks, side) =>
+  blocks.map(({ [side]: words, isSame }) => {
+    const text = visible(words.join(""));
+    if (isSame || text === "") return text;
+    return side === "before" ? html`<del>${text}</del>` : html`<ins>${text}</ins>`;
+  });
+
+/** @param {string | undefined} line */
+const wordsOf = (line) => line?.match(_WORDS) ?? [];
+
+/** Two texts next to each other, line by line; one column on a phone. @param {{before: string, after: string}} props */
+function Diff({ before, after }) {
+  const lines = blocksOf(before.split("\n"), after.split("\n")).flatMap(({ before, after, isSame }) =>
+    Array.from({ length: Math.max(before.length, after.length) }, (_, index) =>
+      isSame ? same(before[index]) : changed(before[index], after[index]),
+    ),
+  );
+  return html`<div class="diff text" dir="auto">${lines}</div>`;
+}
+
+/** @param {string} line */
+const same = (line) =>
+  html`<div>${visible(line) || "\n"}</div><div class="again" aria-hidden="true">${visible(line) || "\n"}</div>`;
+
+/** @param {string | undefined} before @param {string | undefined} after */
+function changed(before, after) {
+  const blocks = blocksOf(wordsOf(before), wordsOf(after));
+  return html`<div class=${before === undefined ? "" : "removed"}>${marked(blocks, "before")}</div>
+    <div class=${after === undefined ? "" : "added"}>${marked(blocks, "after")}</div>`;
+}
+
+/**
+ * The parts of a prompt, and how they differ from another one's.
+ * @param {{before: Record<string, string>, after: Record<string, string>}} props texts by part
+ */
+export const PromptParts = ({ before, after }) =>
+  Object.keys({ ...before, ...after }).map((name) => {
+    const [old, text] = [before[name], after[name]];
+    const news = old === undefined ? "new" : text === undefined ? "no longer replaced" : old === text ? "" : "changed";
+    return html`<section class="card" key=${name}>
+      <h2><code>${label(name, 140)}</code> <span class="muted">${news}</span></h2>
+      ${
+        news === "changed"
+          ? html`<${Diff} before=${old} after=${text} />`
+          : html`<${Text} as="pre" class="code" value=${text ?? old} limit=${20_000} />`
+      }</section>`;
+  });

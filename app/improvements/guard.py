@@ -1,0 +1,148 @@
+"""Decides whether a proposed prompt can be tried.
+
+A prompt is refused if it is much longer than the champion's, has control tokens, hidden characters, or addresses and
+long numbers that the champion's texts lack, or copies a held-out task. What it copies of training rollouts is returned,
+because examples are useful, but a person must have seen them before the prompt is promoted.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+from unicodedata import east_asian_width, name, normalize
+
+from learnloop_service.app.improvements.addresses import new_addresses
+from learnloop_service.app.improvements.copied_words import plain, shared_runs, spans
+from learnloop_service.app.improvements.hidden_characters import hidden_characters
+from learnloop_service.environment.base import Scenario
+from learnloop_service.environment.json_type import Json
+from learnloop_service.judges.injection import TEMPLATE_MARKS
+from learnloop_service.training.prompt import ORIGINAL, TOOL, InvalidPrompt, Prompt
+
+_TIMES, _ALWAYS_BYTES = 4, 8_192
+"""A prompt can have this many times the champion's bytes, and this many in any case."""
+_ANSWER_LENGTH = 12
+"""Least number of characters of a reference answer that is looked for. Wide characters count twice."""
+_CONTROL_TOKEN = re.compile(
+    rf"{TEMPLATE_MARKS}|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT)\]"
+)
+"""Control tokens of usual templates. Other words in brackets, such as [NAME], are for people to fill in."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTexts:
+    """The texts of a task."""
+
+    texts: Sequence[str]
+    """What its agent is given."""
+    answers: Sequence[str] = ()
+    """The values of its reference."""
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> Self:
+        """Return the texts of a scenario."""
+        return cls(list(texts_in(scenario.task)), list(texts_in(scenario.reference)))
+
+
+@dataclass(frozen=True, slots=True)
+class Quotation:
+    """A passage that a prompt has copied of a training rollout."""
+
+    part: str
+    text: str
+    """The passage as the prompt has it."""
+    source: str
+    """Id of the rollout."""
+
+
+def check(
+    prompt: Prompt,
+    champion: Mapping[str, str],
+    *,
+    held_out: Sequence[TaskTexts],
+    training: Sequence[TaskTexts],
+    rollouts: Mapping[str, Sequence[str]],
+    control_tokens: Sequence[str] = (),
+    allow: Sequence[str] = (),
+) -> list[Quotation]:
+    """Return the passages that a prompt has copied of training rollouts. Raises InvalidPrompt if it cannot be tried.
+
+    `champion` has the texts of the champion's parts, also of those that the environment has written. `rollouts` has the
+    messages of training rollouts by id. `control_tokens` are those of the model's tokenizer, in addition to the usual
+    ones. `allow` has new addresses, hosts and numbers that are welcome. All texts are read, so call it in a thread.
+    """
+    before = "\n".join(_named(champion).values())
+    _check_size(prompt, champion)
+    for part, text in _named(prompt.parts).items():
+        _check_characters(part, text, before, control_tokens)
+        for address in new_addresses(text, before, allow):
+            why = f"it has {address!r}, an address or a long number that the champion's texts do not have"
+            raise InvalidPrompt(part, f"{why}. The improvement can allow it")
+    known = shared_runs(prompt.parts.values(), [before])
+    _check_held_out(prompt, before, known, held_out, training)
+    return _quotations(prompt, known, rollouts)
+
+
+def _check_size(prompt: Prompt, champion: Mapping[str, str]) -> None:
+    sizes = {part: len(text.encode()) for part, text in champion.items()}
+    most = max(_TIMES * sum(sizes.values()), _ALWAYS_BYTES)
+    originals = (text.count(f"{{{ORIGINAL}}}") * sizes.get(part, 0) for part, text in prompt.parts.items())
+    if (size := prompt.size + sum(originals)) > most:
+        why = f"its texts have {size:,} bytes together, of at most {most:,}"
+        raise InvalidPrompt(None, f"{why}: {_TIMES} times the champion's, or {_ALWAYS_BYTES:,}")
+
+
+def _check_characters(part: str, text: str, before: str, control_tokens: Sequence[str]) -> None:
+    tokens = [match[0] for match in _CONTROL_TOKEN.finditer(normalize("NFKC", text))]
+    for token in (*tokens, *(token for token in control_tokens if token in text)):
+        if token not in normalize("NFKC", before):
+            raise InvalidPrompt(part, f"it has {token!r}, a control token of chat templates")
+    for character in hidden_characters(text):
+        if character not in before:
+            named = f"U+{ord(character):04X} {name(character, '')}".strip()
+            raise InvalidPrompt(part, f"it has the character {named}, which readers cannot see")
+
+
+def _check_held_out(
+    prompt: Prompt, before: str, known: set[str], held_out: Sequence[TaskTexts], training: Sequence[TaskTexts]
+) -> None:
+    trained = [text for task in training for text in (*task.texts, *task.answers)]
+    withheld = [text for task in held_out for text in (*task.texts, *task.answers)]
+    public = "".join(map(plain, (before, *trained)))
+    answers = {plain(answer) for task in held_out for answer in task.answers if _length(answer) >= _ANSWER_LENGTH}
+    for part, text in _named(prompt.parts).items():
+        words, copied = plain(text), shared_runs([text], withheld) - known
+        has_answer = any(answer.strip() and answer in words and answer not in public for answer in answers)
+        if has_answer or (copied and copied - shared_runs([text], trained)):
+            raise InvalidPrompt(part, "it has words of a task that is not for training, or of its answer")
+
+
+def _quotations(prompt: Prompt, known: set[str], rollouts: Mapping[str, Sequence[str]]) -> list[Quotation]:
+    sources = dict[str, str]()
+    for id, texts in rollouts.items():
+        for run in shared_runs(prompt.parts.values(), texts) - known:
+            sources.setdefault(run, id)
+    return [
+        Quotation(part, passage, sources[run])
+        for part, text in prompt.parts.items()
+        for passage, run in spans(text, sources.keys())
+    ]
+
+
+def _named(parts: Mapping[str, str]) -> dict[str, str]:
+    """Return the texts after the names of their parts, unless these are of tools: agents read those of files and
+    skills as well."""
+    return {part: text if part.startswith(TOOL) else f"{part}\n{text}" for part, text in parts.items()}
+
+
+def _length(text: str) -> int:
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in " ".join(text.split()))
+
+
+def texts_in(value: Json) -> Iterator[str]:
+    """Yield the texts and numbers in a JSON value, without its keys."""
+    if isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from texts_in(item)
+    elif value is not None and not isinstance(value, bool):
+        yield str(value)
