@@ -106,9 +106,9 @@ GROUPS = Counter(
     ("result",),
     registry=REGISTRY,
 )
-PROMPT_REPLIES = Counter(
-    "learnloop_prompt_replies_total",
-    "Replies of models with a prompt: applied in the request, not-used, or what it replaces was not-found.",
+PROMPT_REQUESTS = Counter(
+    "learnloop_prompt_requests_total",
+    "Requests to models with a prompt: applied in the request, not-used, or what it replaces was not-found.",
     ("delivery",),
     registry=REGISTRY,
 )
@@ -201,6 +201,7 @@ for _counter, _values in (
     (JUDGE_CALLS, ("ok", "cached", "failed")),
     (JUDGE_TOKENS, ("prompt", "completion")),
     (WEBHOOK_ATTEMPTS, ("delivered", "retried", "failed")),
+    (PROMPT_REQUESTS, ("applied", "not-found", "not-used")),
     (RELEASE_EXPOSURES, (*Arm, UNASSIGNED)),
     (
         RELEASE_DECISIONS,

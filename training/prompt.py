@@ -79,7 +79,10 @@ def read_prompt(value: Json) -> Prompt:
             raise InvalidPrompt(
                 name, "only system and tool:NAME are in requests, so only they are replaced", "replaces"
             )
-    return Prompt(parts, replaces)
+    prompt = Prompt(parts, replaces)
+    if replaces:
+        own_texts(prompt)  # such an agent offers no other placeholders than {original}
+    return prompt
 
 
 def _check_texts(member: str, texts: Mapping[str, Json]) -> None:

@@ -28,6 +28,11 @@ _LEAST_WORDS = 20
 """Fewest characters of a run of words. Shorter ones are common by chance."""
 
 
+class _Text(NamedTuple):
+    path: Path
+    text: str
+
+
 class Replaced(NamedTuple):
     """A request with the texts of a prompt. `missing` are the parts whose replaced texts it does not have."""
 
@@ -42,22 +47,21 @@ class CommonTexts:
 
     prompt: Prompt | None
     """None if they have none in common."""
+    requests: int
     omitted: Mapping[str, str]
     """Why a part is not in the prompt, by its name."""
 
 
 def replaced(messages: Messages, tools: Sequence[Json], prompt: Prompt) -> Replaced:
     """Replace the texts of a request by the prompt's, each exactly or not at all. Raises InvalidPrompt."""
-    request: dict[str, Json] = {"messages": list(messages), "tools": list(tools)}
-    paths, missing = _paths(messages, tools), []
+    request: Json = {"messages": list(messages), "tools": list(tools)}
+    texts, missing = _texts(request), []
     for name, text in own_texts(prompt).items():
-        path, old = paths.get(name, ()), prompt.replaces.get(name, "")
-        current = _at(request, path) if path else ""
-        if not _occurs_once(old, current):
+        old, (path, current) = prompt.replaces.get(name, ""), texts.get(name, ((), ""))
+        if _occurs_once(old, current):
+            request = _with(request, path, current.replace(old, text))
+        else:
             missing.append(name)
-            continue
-        begin = current.index(old)
-        request = _with(request, path, current[:begin] + text + current[begin + len(old) :])
     return Replaced(request["messages"], request["tools"], tuple(missing))
 
 
@@ -65,47 +69,40 @@ def common_texts(requests: Iterable[tuple[Messages, Sequence[Json]]], days: Iter
     """Return the longest run of lines that the requests have in common, of the first system message and of each tool's
     descriptions; of words, if lines hold less than half of it. Lines with a date of the `days` on which the requests
     were made are left out, because another day has another one."""
-    dates, texts = _dates(days), []
-    for messages, tools in requests:
-        request = {"messages": messages, "tools": tools}
-        texts.append({name: str(_at(request, path)) for name, path in _paths(messages, tools).items()})
-    counts = Counter(name for named in texts for name in named)
+    dates, texts = _dates(days), [_texts({"messages": messages, "tools": tools}) for messages, tools in requests]
+    counts = Counter(name for of_request in texts for name in of_request)
     runs, omitted, prompt = dict[str, str](), dict[str, str](), None
     for name in sorted({SYSTEM, *counts}, key=lambda name: (name != SYSTEM, name.count("."), name)):
-        if counts[name] < len(texts):
+        if not 0 < counts[name] == len(texts):
             omitted[name] = f"{counts[name]} of {len(texts)} different requests have it"
-            continue
-        if not (run := _common_run({named[name] for named in texts}, dates)):
+        elif not (run := _common_run({of_request[name].text for of_request in texts}, dates)):
             omitted[name] = "its texts have nothing in common that is in each of them once"
-            continue
-        more = runs | {name: run}
-        try:
+        else:
+            more = runs | {name: run}
             parts = {part: literal(text) for part, text in more.items()}
-            prompt, runs = read_prompt({"parts": parts, "replaces": more}), more
-        except InvalidPrompt as error:
-            omitted[name] = error.why
-    return CommonTexts(prompt, omitted)
+            try:
+                prompt, runs = read_prompt({"parts": parts, "replaces": more}), more
+            except InvalidPrompt as error:
+                omitted[name] = error.why
+    return CommonTexts(prompt, len(texts), omitted)
 
 
-def _paths(messages: Messages, tools: Sequence[Json]) -> dict[str, Path]:
-    """Return where a request has texts that parts of a prompt can replace. Left out are tools of the same name."""
+def _texts(request: Json) -> dict[str, _Text]:
+    """Return the texts of a request that parts of a prompt can replace. Left out are tools of the same name."""
     paths: list[tuple[str, Path]] = []
-    system = next((number for number, message in enumerate(messages) if message.get("role") in _INSTRUCTING), None)
-    if system is not None:
-        paths.append((SYSTEM, ("messages", system, "content")))
-    for number, tool in enumerate(tools):
+    for number, message in enumerate(request["messages"]):
+        if message.get("role") in _INSTRUCTING:
+            paths.append((SYSTEM, ("messages", number, "content")))
+            break
+    for number, tool in enumerate(request["tools"]):
         function = _object(tool.get("function"))
         name, path = f"{TOOL}{function.get('name')}", ("tools", number, "function")
         paths.append((name, (*path, "description")))
         arguments = _object(_object(function.get("parameters")).get("properties"))
         paths += [(f"{name}.{key}", (*path, "parameters", "properties", key, "description")) for key in arguments]
-    request = {"messages": messages, "tools": tools}
     counts = Counter(name for name, _ in paths)
-    return {name: path for name, path in paths if counts[name] == 1 and _is_text(_at(request, path))}
-
-
-def _is_text(value: Json) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+    texts = {name: _Text(path, _at(request, path)) for name, path in paths if counts[name] == 1}
+    return {name: text for name, text in texts.items() if isinstance(text.text, str) and text.text.strip()}
 
 
 def _object(value: Json) -> Mapping[str, Json]:

@@ -116,13 +116,13 @@ class PromoteRequest(PromptChoice):
     """Step of the checkpoint."""
     name: Name | None = Field(default=None, alias="as")
     """The name to promote it to, in the project of the model. Default, with `if_better_than`: that name."""
-    base_model: str | None = Field(default=None, min_length=1, max_length=300)
-    """With step 0: the base model that is promoted. The model in the path is made from it, unless it exists."""
     if_better_than: Name | None = None
     """A promoted name of the project. Both checkpoints attempt the same held-out scenarios, until the test says that
     this one is better, or not by `margin`."""
     end_release: bool = False
     """Ends a live release of the name as overtaken, immediately, also if a trial decides. Without it, 409."""
+    base_model: str | None = Field(default=None, min_length=1, max_length=300)
+    """With step 0: the base model that is promoted. The model in the path is made from it, unless it exists."""
     alpha: float = Field(default=Rule().alpha, gt=0, lt=0.5)
     """Bound of the probability that one which is no better is promoted, and that one which is better by `margin` is
     refused, however often the pairs are looked at."""
@@ -266,10 +266,10 @@ async def promote_model(
     evaluation, which promotes both if they win. To roll back, promote the older checkpoint again. A name with a live
     release is refused with 409, unless `end_release` ends the release.
     """
-    if request.base_model is not None:
-        await checkpoints.create(request.base_model, evaluations.models.base_models)
     name = request.name or str(request.if_better_than)
     prompt = await promoted_prompt(checkpoints, service.settings.data_dir, name, request.step, request)
+    if request.base_model is not None:
+        await checkpoints.create(request.base_model, evaluations.models.base_models)
     if request.if_better_than is None:
         promoted, ended = await checkpoints.promote(name, request.step, prompt, caller, end_release=request.end_release)
         await after_overtaken(service, ended, caller.actor)

@@ -26,7 +26,6 @@ from learnloop_service.app.gateway.chat import ChatAsked
 from learnloop_service.app.gateway.forms import GatewayRequest, begun
 from learnloop_service.app.gateway.gateway import SessionGateway
 from learnloop_service.app.gateway.observed import ObservedExchange, observed_response
-from learnloop_service.app.gateway.prompts import with_prompt
 from learnloop_service.app.gateway.unrecorded import UnrecordedExchange
 from learnloop_service.app.model_registry.listing import listed, one
 from learnloop_service.app.model_registry.resolver import ModelResolver, ResolvedModel
@@ -68,8 +67,10 @@ async def chat_completions(
     model = await models.resolve(caller, _model_of(body), users.of_openai(body))
     if model.exposure is not None:
         return await _observed(models, model, model.exposure, gateway, request, ChatAsked(body))
-    body, delivery = await gateway.prompts.put_in(model, body)
-    return with_prompt(await proxy.chat(request, await models.endpoint(model), body), model, delivery)
+    body, header = await gateway.prompts.put_in(model, body)
+    reply = await proxy.chat(request, await models.endpoint(model), body)
+    reply.headers.update(header)
+    return reply
 
 
 @asked_by_agents(
@@ -93,7 +94,7 @@ async def create_response(
         raise BadBody(
             ("body", "model"), f"{model.name} is on the backend {model.backend!r}, which only has chat completions."
         )
-    body, delivery = await gateway.prompts.put_in_response(model, body)
+    body, header = await gateway.prompts.put_in_response(model, body)
     # Identifies who can continue a response. Callers for all projects share a value that no project's key has.
     whose = {"openai-project": caller.project or ""}
 
@@ -103,9 +104,11 @@ async def create_response(
         return await proxy.forward(request, endpoint, "/responses", headers=whose, json=content)
 
     if model.exposure is None:
-        return with_prompt(await forwarded(), model, delivery)
-    reply = _of_release(await observed_response(models.database, model.exposure, forwarded), model.exposure)
-    return with_prompt(reply, model, delivery)
+        reply = await forwarded()
+    else:
+        reply = _of_release(await observed_response(models.database, model.exposure, forwarded), model.exposure)
+    reply.headers.update(header)
+    return reply
 
 
 @asked_by_agents(
@@ -123,9 +126,9 @@ async def create_message(
     model = await models.resolve(caller, _model_of(body), users.of_anthropic(body))
     if model.exposure is not None:
         return await _observed(models, model, model.exposure, gateway, request, gateway_request)
-    chat_body, delivery = await gateway.prompts.put_in(model, gateway_request.chat_body)
-    exchange = UnrecordedExchange(gateway.upstream, await models.endpoint(model), chat_body)
-    return with_prompt(await begun(exchange, request, gateway_request), model, delivery)
+    chat_body, header = await gateway.prompts.put_in(model, gateway_request.chat_body)
+    exchange = UnrecordedExchange(gateway.upstream, await models.endpoint(model), chat_body, header)
+    return await begun(exchange, request, gateway_request)
 
 
 @router.post(
@@ -181,12 +184,13 @@ async def _observed(
     gateway_request: GatewayRequest,
 ) -> Response:
     """Reply to a request that a release counts."""
+    chat_body, header = await gateway.prompts.put_in(model, gateway_request.chat_body)
     async with failure_recorded(models.database, exposure):
         endpoint = await models.endpoint(model)
-    chat_body, delivery = await gateway.prompts.put_in(model, gateway_request.chat_body)
-    exchange = UnrecordedExchange(gateway.upstream, endpoint, chat_body)
-    reply = await begun(ObservedExchange(exchange, models.database, exposure), request, gateway_request)
-    return with_prompt(_of_release(reply, exposure), model, delivery)
+    exchange = UnrecordedExchange(gateway.upstream, endpoint, chat_body, header)
+    return _of_release(
+        await begun(ObservedExchange(exchange, models.database, exposure), request, gateway_request), exposure
+    )
 
 
 def _of_release(reply: Response, exposure: Exposure) -> Response:

@@ -61,16 +61,15 @@ async def store_prompt(
     Evaluations, learn-loops and questions name it in `prompt`, as `NAME` (the newest version then) or `NAME@VERSION`.
     Storing the same one under the same name again has no effect.
     """
+    reference = await pinned_prompt(database, settings.data_dir, parent, caller.project, ("query", "parent"))
+    ancestor = await read_stored(database, caller.project, reference)
+    replaces = prompt.replaces or ({} if ancestor is None else dict(ancestor.replaces))
     try:
-        read = read_prompt(prompt.model_dump())
+        read = read_prompt({"parts": prompt.parts, "replaces": replaces})
     except InvalidPrompt as error:
         where = ("body",) if error.part is None else ("body", error.member, error.part)
         raise InvalidRequest(where, error.why) from error
-    reference = await pinned_prompt(database, settings.data_dir, parent, caller.project, ("query", "parent"))
-    if (ancestor := await read_stored(database, caller.project, reference)) is None:
-        return await _added(database, caller, name, read, {})
-    read = Prompt(read.parts, read.replaces or ancestor.replaces)
-    return await _added(database, caller, name, read, {"parent": str(reference)})
+    return await _added(database, caller, name, read, {} if reference is None else {"parent": str(reference)})
 
 
 @router.post("/prompts/found", status_code=201)
@@ -89,10 +88,11 @@ async def find_prompt(
     the first system message, and of each description of a tool or an argument. The prompt replaces them by themselves.
     One that names it as its parent replaces the same texts, in requests of agents with `"prompt": "replace"`.
     """
-    found = await agent_texts(database, caller, evaluation, run)
+    common = await agent_texts(database, caller, evaluation, run)
+    assert common.prompt is not None  # it is refused otherwise
     origin = {"found_in": {"evaluation": evaluation} if run is None else {"run": run}}
-    stored = await _added(database, caller, name, found.prompt, origin)
-    return PromptFound(**stored.model_dump(), requests=found.requests, omitted=dict(found.omitted))
+    stored = await _added(database, caller, name, common.prompt, origin)
+    return PromptFound(**stored.model_dump(), requests=common.requests, omitted=dict(common.omitted))
 
 
 async def _added(

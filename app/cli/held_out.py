@@ -9,6 +9,7 @@ from learnloop_service.app.cli.charts import figure, percent
 from learnloop_service.app.statistics.verdict import headline, on_same_scenarios
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted, signed
+from learnloop_service.training.statistics.shares import wilson
 
 Pair = dict[str, float | None]
 """Values `before` and `after` training, None without an evaluation."""
@@ -79,9 +80,12 @@ def _tasks(figures: Json) -> str:
 
 
 def _add_all(table: Table, on_all: Json) -> None:
-    """Add the success on all scenarios after training, of which the baseline had only some."""
+    """Add the success with its interval on all scenarios after training, of which the baseline had only some."""
+    count = on_all["scenarios"]
     for mode in ("sampled", "greedy"):
-        _add_share(table, f"on all {on_all['scenarios']}, {mode}", {"before": None, "after": on_all.get(mode)})
+        low, high = wilson(on_all[mode], count)
+        success = f"{percent(on_all[mode])} [{100 * low:.0f}, {100 * high:.0f}]"
+        table.add_row(f"on all {count}, {mode}", "-", success, "-")
 
 
 def _add_share(table: Table, label: str, pair: Pair) -> None:

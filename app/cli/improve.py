@@ -214,19 +214,15 @@ class _Lines:
 def _lines(improvement: Json) -> list[str]:
     """Return the lines about what is decided."""
     # Imported late: the models of the API take a while.
-    from learnloop_service.app.improvements.figures import figures_of
     from learnloop_service.app.improvements.lines import candidate_line, forecast_line, line, pilot_line
     from learnloop_service.app.schemas.improvements import ImprovementOut
 
     shown = ImprovementOut.model_validate(improvement)
-    figures = figures_of(shown)
     lines = [f"Improvement {shown.id}", *shown.can_show]
     decided = [
-        candidate_line(candidate, figures.target)
-        for candidate, row in zip(figures.candidates, shown.tried, strict=True)
-        if row.decided_at is not None or row.state == "skipped"
+        candidate_line(row, shown.target) for row in shown.tried if row.decided_at is not None or row.state == "skipped"
     ]
-    pilot = [pilot_line(figures.pilot)] if figures.pilot is not None else []
+    pilot = [pilot_line(shown.pilot)] if shown.pilot is not None else []
     waits = [line("waits", shown.reason)] if shown.reason and shown.status == "running" else []
     forecasts = [forecast_line(forecast) for forecast in shown.forecast]
     return [*lines, *decided[:1], *pilot, *forecasts, *decided[1:], *waits]
@@ -234,7 +230,6 @@ def _lines(improvement: Json) -> list[str]:
 
 def _say_end(improvement: Json) -> None:
     """Print what came of it."""
-    from learnloop_service.app.improvements.figures import figures_of
     from learnloop_service.app.improvements.lines import failures_line, price_line
     from learnloop_service.app.schemas.improvements import ImprovementOut
 
@@ -242,8 +237,7 @@ def _say_end(improvement: Json) -> None:
     if shown.sentence is None:
         say(_doing(improvement))
         return
-    figures = figures_of(shown)
-    for text in (shown.sentence, price_line(figures), failures_line(figures), _next(improvement)):
+    for text in (shown.sentence, price_line(shown), failures_line(shown), _next(improvement)):
         if text is not None:
             say(text)
 

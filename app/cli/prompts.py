@@ -61,13 +61,13 @@ def find(
     """Store the texts that an agent itself brings to its model, as a prompt that replaces them."""
     evaluation = service.call("GET", f"/evaluations/{segment(id)}", accept=(404,))
     subject = {"evaluation": id} if "evaluation_id" in evaluation else {"run": run_named(service, id)}
-    found = service.call("POST", "/prompts/found", params={"name": name} | subject)
-    stored = f"{found['name']}@{found['version']}"
+    common = service.call("POST", "/prompts/found", params={"name": name} | subject)
+    stored = f"{common['name']}@{common['version']}"
     print_result(
-        found,
+        common,
         as_json,
-        f"stored {counted(found['count'], 'part')} as {stored}: what {found['requests']} different requests share",
-        *(f"not in it: {part}: {why}" for part, why in found["omitted"].items()),
+        f"stored {counted(common['count'], 'part')} as {stored}: what {common['requests']} different requests share",
+        *(f"not in it: {part}: {why}" for part, why in common["omitted"].items()),
         f"change it: learnloop prompts show {stored}; learnloop prompts upload {name} FILE --parent {stored}",
     )
 

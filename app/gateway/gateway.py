@@ -311,8 +311,8 @@ class SessionExchange:
     def headers(self) -> Mapping[str, str]:
         """Headers of the reply."""
         prompt = self.session.prompt
-        told = {} if prompt is None or self.delivery is None else prompt_header(prompt, self.delivery)
-        return told if self.call.recorded is None else {**told, "Idempotency-Replayed": "true"}
+        delivered = {} if prompt is None or self.delivery is None else prompt_header(prompt, self.delivery)
+        return delivered if self.call.recorded is None else {**delivered, "Idempotency-Replayed": "true"}
 
     async def completion(self) -> dict[str, Json]:
         """Return the answer once it is durable."""

@@ -5,16 +5,14 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from http import HTTPStatus
 from typing import Any, Literal
 
-from fastapi import Response
 from sqlalchemy import func, or_, update
 
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Promotion
 from learnloop_service.app.domain.stored_request import PromptReference
-from learnloop_service.app.instruments import PROMPT_REPLIES
+from learnloop_service.app.instruments import PROMPT_REQUESTS
 from learnloop_service.app.model_registry.resolver import ResolvedModel
 from learnloop_service.app.runs.documents import UnknownDocument
 from learnloop_service.app.runs.stored_prompts import read_stored
@@ -59,34 +57,35 @@ class ServedPrompts:
             delivery: Delivery = "not-found" if missing else "applied"
         else:
             delivery = "applied" if is_in(prompt, _messages(body), _list(body.get("tools"))) else "not-used"
-        PROMPT_REPLIES.labels(delivery).inc()
+        PROMPT_REQUESTS.labels(delivery).inc()
         if delivery != "applied" and promoted_as is not None:
             await self._note(promoted_as, reference)
         return delivery
 
-    async def put_in(self, model: ResolvedModel, body: dict[str, Json]) -> tuple[dict[str, Json], Delivery | None]:
+    async def put_in(self, model: ResolvedModel, body: dict[str, Json]) -> tuple[dict[str, Json], Mapping[str, str]]:
         """Return the body of a chat completion for a model outside of sessions, with its prompt in place of the texts
-        that this replaces, and what became of the prompt."""
+        that this replaces, and the header of the reply; without a prompt there is none."""
         prompt = None if model.prompt is None else await self._read(model.prompt)
         messages, tools, missing = body.get("messages"), _list(body.get("tools")), None
         if prompt is not None and prompt.replaces and isinstance(messages, list):
             with suppress(ValueError):  # what is wrong with the messages is said by whoever reads them next
                 read, described, missing = replaced(read_messages(messages), tools, prompt)
                 body = {**body, "messages": [*read], **({"tools": [*described]} if tools else {})}
-        return body, await self.delivery(model.prompt, body, model.promoted_as, missing)
+        delivery = await self.delivery(model.prompt, body, model.promoted_as, missing)
+        return body, {} if model.prompt is None or delivery is None else prompt_header(model.prompt, delivery)
 
     async def put_in_response(
         self, model: ResolvedModel, body: dict[str, Json]
-    ) -> tuple[dict[str, Json], Delivery | None]:
+    ) -> tuple[dict[str, Json], Mapping[str, str]]:
         """Do the same with the body of a request of the Responses API, whose instructions are the system message."""
         instructions, tools = body.get("instructions"), _list(body.get("tools"))
         messages = [{"role": "system", "content": instructions}] if isinstance(instructions, str) else []
         described = [{"type": "function", "function": tool} for tool in tools]
-        chat, delivery = await self.put_in(model, {"messages": messages or _messages(body), "tools": described})
+        chat, header = await self.put_in(model, {"messages": messages or _messages(body), "tools": described})
         if not messages or (chat["messages"][0]["content"] == instructions and chat["tools"] == described):
-            return body, delivery
+            return body, header
         told = {"tools": [tool["function"] for tool in chat["tools"]]} if tools else {}
-        return {**body, "instructions": chat["messages"][0]["content"], **told}, delivery
+        return {**body, "instructions": chat["messages"][0]["content"], **told}, header
 
     async def _read(self, reference: PromptReference) -> Prompt | None:
         if (known := self._known.get(reference.sha256)) is not None:
@@ -112,23 +111,16 @@ class ServedPrompts:
             await tx.execute(noting.values(prompt_missed_at=func.clock_timestamp()))
 
 
-def with_prompt(reply: Response, model: ResolvedModel, delivery: Delivery | None) -> Response:
-    """Return the reply of a model, with the header if the model has a prompt."""
-    if reply.status_code < HTTPStatus.BAD_REQUEST and model.prompt is not None and delivery is not None:
-        reply.headers.update(prompt_header(model.prompt, delivery))
-    return reply
-
-
-def prompt_header(reference: PromptReference, delivery: Delivery) -> dict[str, str]:
+def prompt_header(reference: PromptReference, delivery: Delivery) -> Mapping[str, str]:
     """Return the header that says what became of the prompt."""
     return {PROMPT_HEADER: f"{reference.sha256[:12]}; {delivery}"}
 
 
 def _messages(body: Mapping[str, Json]) -> list[Any]:
     """Return the messages of a body, also of one of the Responses API."""
-    given = body.get("input", body.get("messages"))
-    items = [item for item in _list(given) if isinstance(item, dict)]
-    return [{"content": body.get("instructions")}, {"content": given if isinstance(given, str) else None}, *items]
+    content = body.get("input", body.get("messages"))
+    items = [item for item in _list(content) if isinstance(item, dict)]
+    return [{"content": body.get("instructions")}, {"content": content if isinstance(content, str) else None}, *items]
 
 
 def _list(value: Json) -> list[Json]:

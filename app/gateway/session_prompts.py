@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import AgentSession, EvaluationJob, Run
 from learnloop_service.app.domain.stored_evaluation import Slot, parse_evaluation
-from learnloop_service.app.domain.stored_request import Choice, PromptReference
+from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.runs.configuration import is_replaced
 from learnloop_service.app.runs.stored_prompts import read_stored
 from learnloop_service.training.prompt import Prompt
@@ -40,14 +40,11 @@ class SessionPrompts:
         without a rollout, that of the promoted name."""
         if session.run_id is None and session.evaluation_id is None:
             return session.prompt
-        environment: Choice | None = None
-        prompt: PromptReference | None = None
         async with self.database() as tx:
-            if session.run_id is not None and (run := await tx.get(Run, session.run_id)) is not None:
-                environment, prompt = run.stored_request.environment, run.stored_request.prompt
-            elif session.evaluation_id is not None and session.entry is not None:
-                job = await tx.get(EvaluationJob, session.evaluation_id)
-                if job is not None:
-                    stored = parse_evaluation(job.request)
-                    environment, prompt = stored.environment, stored.models[Slot.parse(session.entry).model].prompt
-        return prompt if environment is not None and is_replaced(environment) else None
+            run = None if session.run_id is None else await tx.get(Run, session.run_id)
+            job = None if session.evaluation_id is None else await tx.get(EvaluationJob, session.evaluation_id)
+        if run is not None:
+            return run.stored_request.prompt if is_replaced(run.stored_request.environment) else None
+        if job is None or not is_replaced((stored := parse_evaluation(job.request)).environment):
+            return None
+        return stored.models[Slot.parse(str(session.entry)).model].prompt

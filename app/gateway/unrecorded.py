@@ -1,7 +1,7 @@
 """Requests outside of sessions, in a protocol that the model's server does not support."""
 
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from learnloop_service.app.gateway.chunks import Chunk
 from learnloop_service.app.gateway.upstream import Upstream
@@ -16,7 +16,7 @@ class UnrecordedExchange:
     upstream: Upstream
     endpoint: Endpoint
     chat_body: Mapping[str, Json]
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str]
 
     async def completion(self) -> dict[str, Json]:
         """Return the completion. Raises the errors of Upstream."""

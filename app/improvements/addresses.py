@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
 _ENDS = (
-    "ai app biz blog buzz cafe chat click cloud club co com cyou dev download edu email eu finance fun gov icu info int"
-    " io ink life live loan lol market mil money mobi mom net ninja online org page party pro rest shop site space"
-    " store stream studio tech tel top tv vip website wiki win work world xxx xyz zip zone"
+    "ai app biz blog buzz cafe club co com cyou dev edu eu finance fun gov icu info io life live loan lol mil mobi mom"
+    " net ninja online org pro shop site studio tech tv vip website wiki win world xxx xyz"
     " ae ar au bg br ca ch cl cn cz de dk ee es fi fr gg gr hk hr hu ie il ir jp ke kp kr kz lt lu lv mx ng nl nz pe pk"
     " pl pt ro ru sa se sg sk su th tr tw ua ug uk uy uz ve vn za xn--[a-z0-9-]+"
 )
-"""Ends of hosts that rarely follow a dot otherwise, as words (`is`), fields (`id`) and ends of files (`md`) do."""
+"""Ends of hosts that rarely follow a dot otherwise, as words (`is`), fields (`email`) and ends of files (`md`) do."""
 _FILES = "cc|js|md|mm|ps|py|rb|rs|sh|so|tf|ts|vb"
 """Ends of files with two letters, after which a slash is no sign of a host."""
 _REST = r"[!#-&*-;=?-\[\\^-_a-z|~]"

@@ -3,8 +3,8 @@
 from math import floor
 
 from learnloop_service.app.reports.format import dollars
+from learnloop_service.app.schemas.intervals import IntervalOut
 from learnloop_service.environment.wording import counted
-from learnloop_service.training.statistics.bootstrap import Interval
 
 
 def percent(share: float, target: float | None = None) -> str:
@@ -21,7 +21,7 @@ def exactly(target: float) -> str:
     return f"{100 * target:.4g}%"
 
 
-def with_interval(success: Interval, target: float | None = None) -> str:
+def with_interval(success: IntervalOut, target: float | None = None) -> str:
     """Return a success with its interval, such as `92% [83, 97]`."""
     return f"{percent(success.mean, target)} [{_whole(success.low)}, {_whole(success.high)}]"
 
@@ -43,16 +43,16 @@ def duration(minutes: float, more: str = "") -> str:
     return f"{seconds // 3600}:{seconds // 60 % 60:02} {more}hours" if seconds != 3600 else f"1 {more}hour"
 
 
-def price(minutes: float | None, usd: float | None) -> str:
+def price(minutes: float, usd: float | None) -> str:
     """Return a price, in dollars if it is in dollars."""
-    return dollars(usd) if usd else "unknown" if minutes is None else duration(minutes)
+    return dollars(usd) if usd else duration(minutes)
 
 
-def paid(minutes: float | None, usd: float | None, *, more_usd: bool, more_time: bool) -> str:
+def paid(minutes: float, usd: float | None, *, more_usd: bool, more_time: bool) -> str:
     """Return a price as part of a sentence. It says `more` if a price in the same unit came before it."""
     if usd:
         return f"for {dollars(usd)}{' more' if more_usd else ''}"
-    return "at an unknown price" if minutes is None else f"for {duration(minutes, 'more ' if more_time else '')}"
+    return f"for {duration(minutes, 'more ' if more_time else '')}"
 
 
 def _whole(share: float) -> int:

@@ -52,7 +52,7 @@ def champion_of(
     fields = episodes[0].fields() if isinstance(episodes[0], EpisodeWithFields) else {}
     own = {} if prompt is None else prompt.parts
     if isinstance(episodes[0], ReportedEpisode):  # its agent has texts of its own
-        return Champion(prompt, own, [*fields])
+        return Champion(prompt, own, [*fields, ORIGINAL] if prompt is not None and prompt.replaces else [*fields])
     texts = {part: _template(part, text, fields, episodes) for part, text in _texts(episodes[0]).items()}
     recorded = {part: literal(text) for part, text in _descriptions(tools).items()}
     return Champion(prompt, {**recorded, **texts, **own}, [*fields, ORIGINAL])

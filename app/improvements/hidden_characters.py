@@ -13,8 +13,10 @@ _FLAGS = tuple(
     for region in ("gbeng", "gbsct", "gbwls")
 )
 """The flags that are written with invisible letters: those of England, Scotland and Wales."""
-_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-"""Letters, signs and marks without a form."""
+_BLANK = frozenset(
+    "\u034f\u115f\u1160\u17b4\u17b5\u2065\u2800\u3164\uffa0\ufff0\ufff1\ufff2\ufff3\ufff4\ufff5\ufff6\ufff7\ufff8"
+)
+"""Letters, signs and marks without a form, and code points that stay without one."""
 _SIGNS = frozenset("\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd")
 """Signs for numbers, which can be seen although they are format characters."""
 _JOINERS = frozenset("\u200c\u200d\u180e")
@@ -41,7 +43,7 @@ def hidden_characters(text: str) -> Iterator[str]:
 
 
 def _is_hidden(character: str) -> bool:
-    if character in _BLANK or _is_variant(character):
+    if character in _BLANK or _is_variant(character) or "\U000e0000" <= character <= "\U000e0fff":
         return True
     return unicodedata.category(character) in ("Cc", "Cf", "Co") and character not in _SIGNS
 

@@ -3,17 +3,17 @@
 from collections.abc import Iterable
 
 from learnloop_service.app.domain.improvement_state import CandidateState, Rung
-from learnloop_service.app.improvements.amounts import clock, percent, price, with_interval
-from learnloop_service.app.improvements.figures import (
-    AnswerPrice,
-    CandidateFigures,
-    ImprovementFigures,
-    PairedTasks,
-    PilotFigures,
-)
-from learnloop_service.app.improvements.summary import whole_price
+from learnloop_service.app.improvements.amounts import clock, duration, percent, price, with_interval
+from learnloop_service.app.improvements.figures import champion, name_of
 from learnloop_service.app.reports.format import NONE, dollars
-from learnloop_service.app.schemas.improvements import RungForecastOut
+from learnloop_service.app.schemas.improvements import (
+    AnswerPriceOut,
+    CandidateOut,
+    EvidenceOut,
+    ImprovementOut,
+    PilotOut,
+    RungForecastOut,
+)
 from learnloop_service.environment.wording import counted
 
 _WIDTH = 16
@@ -29,23 +29,23 @@ _IN_PROGRESS = {
 }
 
 
-def label(candidate: CandidateFigures) -> str:
+def label(candidate: CandidateOut) -> str:
     """Return what a candidate is called, such as `prompt careful`."""
-    return f"{_called(candidate.rung)} {candidate.name}".strip()
+    return f"{_called(candidate.rung)} {name_of(candidate)}".strip()
 
 
 def _called(rung: Rung) -> str:
     return "GRPO" if rung is Rung.GRPO else rung.replace("_", " ")
 
 
-def candidate_line(candidate: CandidateFigures, target: float | None = None) -> str:
+def candidate_line(candidate: CandidateOut, target: float | None = None) -> str:
     """Return the line of a candidate: its success, how it was decided and how long it took."""
-    parts = [with_interval(candidate.validation, target)] if candidate.validation else []
+    parts = [with_interval(candidate.success, target)] if candidate.success else []
     match candidate.state:
-        case CandidateState.ACCEPTED if candidate.gate:
-            parts.append(f"accepted: {_pairs(candidate.gate)}")
-        case CandidateState.REFUSED if candidate.gate:
-            parts.append(f"not shown to be better: {_pairs(candidate.gate)}")
+        case CandidateState.ACCEPTED if candidate.evidence:
+            parts.append(f"accepted: {_pairs(candidate.evidence)}")
+        case CandidateState.REFUSED if candidate.evidence:
+            parts.append(f"not shown to be better: {_pairs(candidate.evidence)}")
         case CandidateState.REFUSED if candidate.screening:
             parts.append(f"not better on training tasks: {_pairs(candidate.screening)}")
         case CandidateState.REFUSED | CandidateState.UNREACHABLE | CandidateState.SKIPPED | CandidateState.FAILED:
@@ -54,8 +54,8 @@ def candidate_line(candidate: CandidateFigures, target: float | None = None) -> 
             pass
         case state:
             parts.append(_IN_PROGRESS[state])
-    if candidate.minutes:
-        parts.append(clock(candidate.minutes))
+    if candidate.price.minutes:
+        parts.append(clock(candidate.price.minutes))
     return line(label(candidate), "   ".join(parts))
 
 
@@ -64,7 +64,7 @@ def line(name: str, text: str) -> str:
     return f"{name:{_WIDTH}} {text}".rstrip()
 
 
-def pilot_line(pilot: PilotFigures) -> str:
+def pilot_line(pilot: PilotOut) -> str:
     """Return the line about the attempts at training tasks."""
     shares = (
         f"{percent(pilot.success)} sampled",
@@ -81,46 +81,42 @@ def forecast_line(forecast: RungForecastOut) -> str:
     return line("forecast", f"{_called(forecast.rung)} {low} to {high} ({forecast.source}{gain})")
 
 
-def price_line(figures: ImprovementFigures) -> str:
+def price_line(improvement: ImprovementOut) -> str:
     """Return what all of it took, and what answers of the champion will take."""
-    later = _answers(figures.champion.answer, figures.candidates[0].answer)
-    minutes, usd = _in_all(figures)
-    times = [price(minutes, None)] if minutes is not None or not usd else []
-    return f"Price: {' and '.join([*times, *([dollars(usd)] if usd else [])])} in all.{later}"
+    later = _answers(champion(improvement).answer, improvement.tried[0].answer)
+    in_all = improvement.price
+    paid = f" and {dollars(in_all.usd)}" if in_all.usd else ""
+    return f"Price: {duration(in_all.minutes)}{paid} in all.{later}"
 
 
-def failures_line(figures: ImprovementFigures) -> str | None:
+def failures_line(improvement: ImprovementOut) -> str | None:
     """Return the line about the validation tasks that the champion fails; None if that is unknown."""
-    if (pattern := figures.pattern) is None:
+    if (pattern := improvement.pattern) is None:
         return None
     fail = "fails" if pattern.failures == 1 else "fail"
     return (
-        f"Remaining: {pattern.failures} of {counted(figures.validation_tasks, 'task')} {fail}, "
+        f"Remaining: {pattern.failures} of {counted(improvement.request['validation'], 'task')} {fail}, "
         f'{pattern.tasks} of them "{pattern.sentence}".'
     )
 
 
-def price_table(figures: ImprovementFigures) -> str:
+def price_table(improvement: ImprovementOut) -> str:
     """Return candidates, their success and their prices as a table in Markdown."""
     heads = ("", "", "validation", "test", "won, lost", "price", f"{_ANSWERS:,} answers")
     rows = [
         (
             label(candidate),
             str(candidate.state),
-            with_interval(candidate.validation, figures.target) if candidate.validation else NONE,
-            with_interval(candidate.test, figures.target) if candidate.test else NONE,
-            f"{candidate.gate.won}, {candidate.gate.lost}" if candidate.gate else NONE,
-            price(candidate.minutes, candidate.usd),
+            with_interval(candidate.success, improvement.target) if candidate.success else NONE,
+            with_interval(candidate.test, improvement.target) if candidate.test else NONE,
+            f"{candidate.evidence.won}, {candidate.evidence.lost}" if candidate.evidence else NONE,
+            price(candidate.price.minutes, candidate.price.usd),
             _amount(candidate.answer) or NONE,
         )
-        for candidate in figures.candidates
+        for candidate in improvement.tried
     ]
-    rows.append(("all", "", "", "", "", price(*_in_all(figures)), ""))
+    rows.append(("all", "", "", "", "", price(improvement.price.minutes, improvement.price.usd), ""))
     return "\n".join([_row(heads), _row("---" for _ in heads), *map(_row, rows)])
-
-
-def _in_all(figures: ImprovementFigures) -> tuple[float | None, float | None]:
-    return whole_price(figures.candidates) if figures.minutes is None else (figures.minutes, figures.usd)
 
 
 def _row(cells: Iterable[str]) -> str:
@@ -128,16 +124,15 @@ def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(escaped)} |"
 
 
-def _pairs(pairs: PairedTasks) -> str:
+def _pairs(pairs: EvidenceOut) -> str:
     return f"{pairs.won:,} won, {pairs.lost:,} lost of {pairs.tasks:,}"
 
 
-def _answers(now: AnswerPrice, before: AnswerPrice) -> str:
+def _answers(now: AnswerPriceOut | None, before: AnswerPriceOut | None) -> str:
     """Return a sentence about what answers take, beside what they took before the improvement."""
-    if (amount := _amount(now)) is None:
+    if now is None or (amount := _amount(now)) is None:
         return ""
-    earlier = _amount(before)
-    if earlier is None:
+    if before is None or (earlier := _amount(before)) is None:
         return f" {_ANSWERS:,} answers: {amount}."
     alike = _are_alike(now.tokens, before.tokens) and _are_alike(now.usd, before.usd)
     return f" {_ANSWERS:,} answers: {amount}, {'as before' if alike else f'instead of {earlier}'}."
@@ -149,8 +144,10 @@ def _are_alike(one: float | None, other: float | None) -> bool:
     return abs(one - other) <= _ALIKE * max(one, other)
 
 
-def _amount(answer: AnswerPrice) -> str | None:
+def _amount(answer: AnswerPriceOut | None) -> str | None:
     """Return what 1,000 answers take, with two digits of tokens, because the mean of a few answers has no more."""
+    if answer is None:
+        return None
     tokens = None if answer.tokens is None else float(f"{_ANSWERS * answer.tokens:.2g}")
     parts = [] if tokens is None else [f"{tokens:,.0f} tokens"]
     if answer.usd:

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import Row, select
-from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy import Row, func, or_, select
 
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Trajectory
@@ -34,7 +33,7 @@ _FIRST, _LAST = 8, 32
 """Number of messages at both ends of a long rollout that are in the material."""
 _WITH_PARTS = 20
 """Number of the newest earlier candidates whose texts are in the material."""
-_READ = 8_000
+_READ = 4_000
 """Number of characters of a text that are searched for secrets and orders before it is cut."""
 
 
@@ -102,6 +101,14 @@ async def material(
     )
 
 
+async def recorded_tools(database: Database, evaluation_id: str) -> list[Json]:
+    """Return the tools of the first rollout of an evaluation that has some, in the form of OpenAI."""
+    row = Trajectory
+    query = select(row.tools).where(row.evaluation_id == evaluation_id, row.tools != []).order_by(row.seq).limit(1)
+    async with database() as tx:
+        return (await tx.execute(query)).scalar_one_or_none() or []
+
+
 def rollout_texts(material: Mapping[str, Json]) -> dict[str, list[str]]:
     """Return the texts of the rollouts in the material by id, which the guard looks for in new prompts."""
     rollouts = [*material["solved"], *(rollout for pattern in material["patterns"] for rollout in pattern["rollouts"])]
@@ -120,11 +127,11 @@ async def _rows(database: Database, side: FailureSide, ids: Sequence[str]) -> di
     row = Trajectory
     columns = (row.id, row.scenario_id, row.scenario, row.messages, row.additional_histories, row.success)
     query = select(*columns, row.why_no_success, row.score_explanation, row.error)
-    solved = query.where(*side.rollouts, row.success.is_(True)).ext(distinct_on(row.scenario_id))
+    first = select(func.min(row.seq)).where(*side.rollouts, row.success.is_(True)).group_by(row.scenario_id)
+    solved = first.order_by(row.scenario_id).limit(_SOLVED)
     async with database() as tx:
-        failed = await tx.execute(query.where(row.id.in_(ids)))
-        found = await tx.execute(solved.order_by(row.scenario_id, row.seq).limit(_SOLVED))
-        return {saved.id: saved for saved in (*failed, *found)}
+        rows: Iterable[Any] = await tx.execute(query.where(or_(row.id.in_(ids), row.seq.in_(solved))))
+        return {saved.id: saved for saved in rows}
 
 
 class _Cleaner:

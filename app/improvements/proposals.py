@@ -11,7 +11,7 @@ from learnloop_service.app.domain.stored_request import Choice, PromptReference
 from learnloop_service.app.errors import Conflict, InvalidRequest
 from learnloop_service.app.improvements.actions import Actions
 from learnloop_service.app.improvements.champion import Champion
-from learnloop_service.app.improvements.material import EarlierCandidate, material, rollout_texts
+from learnloop_service.app.improvements.material import EarlierCandidate, material, recorded_tools, rollout_texts
 from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore
 from learnloop_service.app.improvements.tasks import ImprovementTasks
 from learnloop_service.app.operations.named import built_environment
@@ -108,12 +108,14 @@ class Proposals:
         prompt = await read_stored(
             database, improvement.project, None if reference is None else PromptReference.model_validate(reference)
         )
+        pilot = improvement.pilot
+        tools = [] if pilot is None else await recorded_tools(database, pilot["evaluation_id"])
         choice = Choice(name=request.environment.name, config=request.environment.config)
         access = EnvironmentAccess(settings)
         built = await built_environment(database, settings.data_dir, choice, improvement.project, access)
         with closing(built) as environment:
             counts = improvement.request["validation"], improvement.request["test"]
-            yield await asyncio.to_thread(ImprovementTasks.of, environment, request, *counts, prompt)
+            yield await asyncio.to_thread(ImprovementTasks.of, environment, request, *counts, prompt, tools)
 
 
 def proposers_reason(candidate: Candidate) -> str | None:

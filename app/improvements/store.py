@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from learnloop_service.app.db.database import Database
@@ -14,6 +14,7 @@ from learnloop_service.app.domain.evaluation_state import TERMINAL as EVALUATION
 from learnloop_service.app.domain.evaluation_state import EvaluationStatus
 from learnloop_service.app.domain.improvement_state import LIVE, CandidateState, ImprovementStatus
 from learnloop_service.app.errors import existing
+from learnloop_service.app.runs.resume_point import HAS_VERDICT, SUCCESS
 
 MAX_CANDIDATES = 500
 """Maximum number of candidates of an improvement."""
@@ -21,14 +22,6 @@ NO_JOB: Mapping[str, None] = {"job_kind": None, "job_id": None, "job_for": None}
 """Values of an improvement between two jobs."""
 SETTLED = EVALUATION_ENDED | {EvaluationStatus.PAUSED}
 """Statuses of an evaluation in which there is something to decide."""
-_SUCCESS = func.avg(
-    case(
-        (and_(Trajectory.reward.is_(None), Trajectory.error.is_(None)), None),
-        (Trajectory.success.is_(True), 1.0),
-        else_=0.0,
-    )
-)
-"""Success as in reports: a failed rollout is no success, and one without a verdict is left out."""
 
 
 class Taken(Exception):
@@ -137,8 +130,8 @@ class ImprovementStore:
 
     async def _outcomes(self, *where: ColumnElement[bool]) -> Mapping[int | None, ValidationOutcomes]:
         by_scenario = (
-            select(Trajectory.iteration, Trajectory.scenario_id, _SUCCESS.label("success"))
-            .where(*where)
+            select(Trajectory.iteration, Trajectory.scenario_id, SUCCESS)
+            .where(*where, HAS_VERDICT)
             .group_by(Trajectory.iteration, Trajectory.scenario_id)
             .order_by(Trajectory.iteration, func.min(Trajectory.seq))
         )
@@ -155,8 +148,7 @@ class ImprovementStore:
         async with self._database() as tx:
             success: dict[int | None, dict[str, float]] = {}
             for iteration, scenario, mean in await tx.execute(by_scenario):
-                if mean is not None:
-                    success.setdefault(iteration, {})[scenario] = float(mean)
+                success.setdefault(iteration, {})[scenario] = float(mean)
             return {
                 iteration: ValidationOutcomes(success.get(iteration, {}), float(tokens), float(seconds), step)
                 for iteration, tokens, seconds, step in (await tx.execute(usage))

@@ -1,11 +1,11 @@
 """What came of an improvement, in a sentence or two, and why nothing helped."""
 
 from collections.abc import Sequence
-from math import fsum
 
 from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
 from learnloop_service.app.improvements.amounts import exactly, paid, percent, with_interval
-from learnloop_service.app.improvements.figures import CandidateFigures, ImprovementFigures
+from learnloop_service.app.improvements.figures import Findings, accepted, champion, is_tested, price_of
+from learnloop_service.app.schemas.improvements import CandidateOut, ImprovementOut
 from learnloop_service.environment.wording import counted
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -18,21 +18,22 @@ _INCONSISTENT = 0.3
 _PRECISE = "Next: add validation tasks, so that smaller gains can be shown."
 
 
-def sentence(figures: ImprovementFigures) -> str:
+def sentence(improvement: ImprovementOut) -> str:
     """Return what came of an improvement: how it ended, what showed no gain, what each rung reached and for which
     price, and which tasks the figures are from."""
-    if figures.status is ImprovementStatus.NOTHING_HELPS:
-        parts = [*_without_gain(figures.candidates), nothing_helps(figures)]
+    if improvement.status is ImprovementStatus.NOTHING_HELPS:
+        parts = [*_without_gain(improvement.tried), nothing_helps(improvement)]
     else:
-        parts = [*_end(figures), *_without_gain(figures.candidates), *_climb(figures)]
-    return " ".join([*parts, *_basis(figures)])
+        parts = [*_end(improvement), *_without_gain(improvement.tried), *_climb(improvement)]
+    return " ".join([*parts, *_basis(improvement)])
 
 
-def nothing_helps(figures: ImprovementFigures) -> str:
+def nothing_helps(improvement: ImprovementOut, findings: Findings | None = None) -> str:
     """Return why nothing helped, the first reason that fits, and one thing to do next."""
-    pilot, pattern, agreement = figures.pilot, figures.pattern, figures.judge_agreement
-    if figures.environment is not None:
-        return f"Nothing can help before the environment is repaired: {figures.environment}. Next: repair it."
+    findings = findings or Findings()
+    pilot, pattern, agreement = improvement.pilot, improvement.pattern, findings.judge_agreement
+    if findings.environment is not None:
+        return f"Nothing can help before the environment is repaired: {findings.environment}. Next: repair it."
     if pilot is not None and not pilot.groups_differ:
         other = "another judge" if pilot.solved_once else "demonstrations"
         return (
@@ -49,40 +50,32 @@ def nothing_helps(figures: ImprovementFigures) -> str:
             "Nothing helped: two attempts of the same agent differ on "
             f"{percent(pilot.inconsistent)} of the tasks, which hides small gains. {_PRECISE}"
         )
-    if figures.causes:
-        return f"Nothing helped. The diagnosis says: {figures.causes[0].rstrip('.')}. Next: remove this cause."
+    if findings.causes:
+        return f"Nothing helped. The diagnosis says: {findings.causes[0].rstrip('.')}. Next: remove this cause."
     if pattern is not None and 2 * pattern.tasks > pattern.failures:
         example = f" (for example rollout {pattern.rollouts[0]})" if pattern.rollouts else ""
         return (
             f'Nothing helped: {pattern.tasks} of {counted(pattern.failures, "failure")} are "{pattern.sentence}"'
             f"{example}. Next: demonstrate these tasks."
         )
-    gain = figures.smallest_gain
+    gain = improvement.smallest_gain
     certain = f" A gain of {100 * gain:.0f} points would have been shown with 80% probability." if gain else ""
     return (
         "Nothing helped: gains, if there are any, are below what "
-        f"{counted(figures.validation_tasks, 'validation task')} can show.{certain} {_PRECISE}"
+        f"{counted(improvement.request['validation'], 'validation task')} can show.{certain} {_PRECISE}"
     )
 
 
-def whole_price(candidates: Sequence[CandidateFigures]) -> tuple[float | None, float | None]:
-    """Return what candidates took together in minutes and dollars; None where that is unknown."""
-    minutes = [candidate.minutes for candidate in candidates if candidate.minutes is not None]
-    dollars = [candidate.usd for candidate in candidates if candidate.usd is not None]
-    return fsum(minutes) if len(minutes) == len(candidates) else None, fsum(dollars) if dollars else None
-
-
-def _end(figures: ImprovementFigures) -> list[str]:
+def _end(improvement: ImprovementOut) -> list[str]:
     """Return how it ended; nothing if the target was reached and test tasks, if there are any, confirm it."""
-    target, champion = figures.target, figures.champion
+    target, best = improvement.target, champion(improvement)
     aim = "" if target is None else f" before the target of {exactly(target)} was reached"
-    match figures.status:
-        case ImprovementStatus.REACHED if target is not None and champion.test and champion.test.mean < target:
-            validation = champion.validation
-            by = f" with {percent(validation.mean, target)}" if validation else ""
+    match improvement.status:
+        case ImprovementStatus.REACHED if target is not None and best.test and best.test.mean < target:
+            by = f" with {percent(best.success.mean, target)}" if best.success else ""
             return [
                 f"The target of {exactly(target)} was reached on validation tasks{by}, and is not confirmed: "
-                f"{with_interval(champion.test, target)} on test tasks."
+                f"{with_interval(best.test, target)} on test tasks."
             ]
         case ImprovementStatus.BEST_SO_FAR if target is not None:
             return [f"The target of {exactly(target)} was not reached by all that there was to try."]
@@ -93,13 +86,13 @@ def _end(figures: ImprovementFigures) -> list[str]:
         case ImprovementStatus.CANCELLED:
             return [f"It was cancelled{aim}."]
         case ImprovementStatus.FAILED:
-            return [f"It failed{f': {figures.reason}' if figures.reason else ''}".rstrip(".") + "."]
+            return [f"It failed{f': {improvement.reason}' if improvement.reason else ''}".rstrip(".") + "."]
         case ImprovementStatus.RUNNING | ImprovementStatus.PAUSED:
             return ["It has not ended."]
     return []
 
 
-def _without_gain(candidates: Sequence[CandidateFigures]) -> list[str]:
+def _without_gain(candidates: Sequence[CandidateOut]) -> list[str]:
     """Return sentences about the rungs of which nothing was accepted."""
     ends = {
         CandidateState.REFUSED: "showed no gain",
@@ -127,47 +120,49 @@ def _number_of(rung: Rung, count: int) -> str:
     return f"{_NUMBERS[count] if count < len(_NUMBERS) else f'{count:,}'} {rung}s"
 
 
-def _climb(figures: ImprovementFigures) -> list[str]:
+def _climb(improvement: ImprovementOut) -> list[str]:
     """Return what the accepted candidate of each rung reached, and what the rung took, as one sentence."""
-    is_enough = figures.status is ImprovementStatus.REACHED and not _end(figures)
-    if not figures.accepted:
-        success = _success(figures, figures.candidates[0])
+    is_enough = improvement.status is ImprovementStatus.REACHED and not _end(improvement)
+    climbed = accepted(improvement)
+    if not climbed:
+        success = _success(improvement, improvement.tried[0])
         if success is None:
             return []
         return [f"The agent reaches {success} as it is{'; nothing was needed' if is_enough else ''}."]
     clauses: list[str] = []
     has_usd = has_time = False
-    for candidate in figures.accepted:
-        minutes, usd = whole_price([other for other in figures.candidates if other.rung == candidate.rung])
+    for candidate in climbed:
+        minutes, usd = price_of([other for other in improvement.tried if other.rung == candidate.rung])
         called = "a prompt alone" if candidate.rung is Rung.PROMPT else _CALLED[candidate.rung]
         verb = "" if clauses else " reached"
         price = paid(minutes, usd, more_usd=has_usd, more_time=has_time)
-        clauses.append(f"{called}{verb} {_success(figures, candidate) or 'an unknown success'} {price}")
-        has_usd, has_time = has_usd or bool(usd), has_time or (not usd and minutes is not None)
+        clauses.append(f"{called}{verb} {_success(improvement, candidate) or 'an unknown success'} {price}")
+        has_usd, has_time = has_usd or bool(usd), has_time or not usd
     if is_enough:
         clauses.append("nothing else was needed")
     climb = "; ".join(clauses)
     return [f"{climb[0].upper()}{climb[1:]}."]
 
 
-def _basis(figures: ImprovementFigures) -> list[str]:
+def _basis(improvement: ImprovementOut) -> list[str]:
     """Return in parentheses which tasks the figures are from, what the agent reaches as it is, and the target."""
-    first = _success(figures, figures.candidates[0])
+    first, climbed = _success(improvement, improvement.tried[0]), accepted(improvement)
     if first is None:
         return []
-    if figures.is_tested:
-        before, were = figures.test_looks - 1, "was" if figures.test_tasks == 1 else "were"
+    if is_tested(improvement):
+        count = improvement.request["test"]
+        before, were = improvement.test_looks - 1, "was" if count == 1 else "were"
         use = f"{were} looked at {_LOOKS.get(before, f'{before} times')} before" if before else "no decision has used"
-        tasks = f"{counted(figures.test_tasks, 'test task')} that {use}"
+        tasks = f"{counted(count, 'test task')} that {use}"
     else:
-        tasks = counted(figures.validation_tasks, "validation task")
-        tasks += " that also decided, so expect less on others" if figures.accepted else ""
-    if figures.accepted or figures.status is ImprovementStatus.NOTHING_HELPS:
+        tasks = counted(improvement.request["validation"], "validation task")
+        tasks += " that also decided, so expect less on others" if climbed else ""
+    if climbed or improvement.status is ImprovementStatus.NOTHING_HELPS:
         tasks += f"; {first} as it is"
-    return [f"({tasks}{'' if figures.target is None else f'; target {exactly(figures.target)}'}.)"]
+    return [f"({tasks}{'' if improvement.target is None else f'; target {exactly(improvement.target)}'}.)"]
 
 
-def _success(figures: ImprovementFigures, candidate: CandidateFigures) -> str | None:
+def _success(improvement: ImprovementOut, candidate: CandidateOut) -> str | None:
     """Return a success on the tasks that all figures of the sentence are from; None if it was not measured."""
-    success = candidate.test if figures.is_tested else candidate.validation
-    return None if success is None else percent(success.mean, figures.target)
+    success = candidate.test if is_tested(improvement) else candidate.success
+    return None if success is None else percent(success.mean, improvement.target)

@@ -9,6 +9,7 @@ from learnloop_service.app.improvements.guard import Quotation, TaskTexts, check
 from learnloop_service.app.runs.stored_prompts import require_fit
 from learnloop_service.app.schemas.improvements import ImprovementRequest
 from learnloop_service.environment.base import Environment, Scenario
+from learnloop_service.environment.json_type import Json
 from learnloop_service.training.prompt import InvalidPrompt, Prompt
 
 _SHOWN_TASKS = 3
@@ -31,16 +32,22 @@ class ImprovementTasks:
 
     @classmethod
     def of(
-        cls, environment: Environment, request: ImprovementRequest, validation: int, test: int, prompt: Prompt | None
+        cls,
+        environment: Environment,
+        request: ImprovementRequest,
+        validation: int,
+        test: int,
+        prompt: Prompt | None,
+        tools: Sequence[Json] = (),
     ) -> "ImprovementTasks":
-        """Draw the tasks. `validation` and `test` are their numbers, and `prompt` is the champion's. Call it in a
-        thread."""
+        """Draw the tasks. `validation` and `test` are their numbers, `prompt` is the champion's, and `tools` are those
+        of a recorded rollout. Call it in a thread."""
         training = environment.scenarios("train", validation, request.seed)
         held_out = [
             *environment.scenarios("validation", validation, request.held_out_seed),
             *(environment.scenarios("test", test, request.held_out_seed) if test else ()),
         ]
-        champion = champion_of(environment, training[:_SHOWN_TASKS], prompt)
+        champion = champion_of(environment, training[:_SHOWN_TASKS], prompt, tools)
         texts = list(map(TaskTexts.of, held_out)), list(map(TaskTexts.of, training))
         return cls(environment, champion, *texts, training[0], request.allow)
 

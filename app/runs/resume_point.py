@@ -3,9 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Integer, and_, cast, func, or_, select
+from sqlalchemy import ColumnElement, Integer, and_, cast, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from learnloop_service.app.db.database import Database
@@ -17,6 +18,10 @@ from learnloop_service.training.types import Resume, Snapshot
 
 INHERITED = -1
 """Iteration number of the reflection that a fork starts with, before its baseline."""
+SUCCESS: ColumnElement[Decimal] = func.avg(cast(func.coalesce(Trajectory.success, False), Integer))
+"""Selects the share of rollouts that succeeded. A failed rollout is no success."""
+HAS_VERDICT = or_(Trajectory.reward.is_not(None), Trajectory.error.is_not(None))
+"""The condition that a rollout counts in such a share."""
 
 
 async def inherited_state(database: Database, run_id: str) -> Mapping[str, Any] | None:
@@ -126,9 +131,9 @@ async def evaluated_successes(tx: AsyncSession, run_id: str, iteration: int) -> 
     """Return the success of each scenario in an iteration's evaluations, by split and mode."""
     row = Trajectory
     query = (
-        select(row.split, row.mode, row.scenario_id, func.avg(cast(func.coalesce(row.success, False), Integer)))
+        select(row.split, row.mode, row.scenario_id, SUCCESS)
         .where(row.run_id == run_id, row.iteration == iteration, row.kind == "evaluation")
-        .where(or_(row.reward.is_not(None), row.error.is_not(None)))
+        .where(HAS_VERDICT)
         .group_by(row.split, row.mode, row.scenario_id)
     )
     successes: dict[tuple[str, str], dict[str, float]] = {}

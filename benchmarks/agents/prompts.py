@@ -5,9 +5,9 @@
 The agents do the mail job over a service with the included base model (a LangGraph graph, the OpenAI Agents SDK, the
 `anthropic` SDK, a Node program, a shell script). Each does the same tasks without a prompt; its texts are then found in
 its requests. With these as the prompt its requests must have the same digests, and a changed prompt must be in each
-rollout's first request: as it is, with streams (SDKs), and while the service is killed with SIGKILL. Agents that read
-their prompt must bring it, and those that ignore it must be unreachable. A run with the found texts must end with the
-weights of a run without a prompt.
+rollout's first request: as it is, with streams (all but the shell script), when another worker continues, and while the
+service is killed with SIGKILL. Agents that read their prompt must bring it, and those that ignore it must be
+unreachable. A run with the found texts must end with the weights of a run without a prompt.
 """
 
 import argparse
@@ -78,11 +78,11 @@ class Stage:
         """Store a prompt, and return its version."""
         return self.service.call("POST", "/prompts", params={"name": name, "parent": parent}, json={"parts": parts})
 
-    def found(self, name: str, path: str) -> Mapping[str, str]:
+    def find(self, name: str, path: str) -> Mapping[str, str]:
         """Store the texts in the requests of an evaluation as a prompt, and return them."""
         of_evaluation = {"name": name, "evaluation": path.rpartition("/")[2]}
-        found = self.service.call("POST", "/prompts/found", params=of_evaluation)
-        texts: Mapping[str, str] = self.texts(found["sha256"])["replaces"]
+        stored = self.service.call("POST", "/prompts/found", params=of_evaluation)
+        texts: Mapping[str, str] = self.texts(stored["sha256"])["replaces"]
         return texts
 
     def texts(self, sha256: str) -> Json:
@@ -128,14 +128,14 @@ def with_agent(stage: Stage, agent: str, claim: Any) -> dict[str, Json]:
     with claim():
         plain = stage.started([None], "replace")
         stage.ended(plain)
-        found = stage.found(agent, plain)
+        originals = stage.find(agent, plain)
         parts = dict.fromkeys(("system", _TOOL), f"{{original}} {_HINT}")
         new = stage.stored(agent, parts, parent=f"{agent}@1")["sha256"]
-        changed = {part: f"{found[part]} {_HINT}" for part in parts}
+        changed = {part: f"{originals[part]} {_HINT}" for part in parts}
         path = stage.started(both, "replace")
         stage.ended(path)
         digests = stage.digests(path)
-        figures: dict[str, Json] = {"found": sorted(found), "replaced": stage.arrived(path, new, changed)}
+        figures: dict[str, Json] = {"found": sorted(originals), "replaced": stage.arrived(path, new, changed)}
         figures["same_digests_with_the_original"] = digests["0"] == stage.digests(plain)["0"]
         continued = stage.started(both, "replace")
     with claim():  # another worker continues what the first one leaves
@@ -153,7 +153,7 @@ def with_agent(stage: Stage, agent: str, claim: Any) -> dict[str, Json]:
         path = stage.started([f"{agent}-read"], "read")
         stage.ended(path)
         figures["read"] = stage.arrived(path, read, texts)
-    if agent in PYTHON_AGENTS:
+    if agent != "shell":
         with claim(_STREAMS):
             path = stage.started(both, "replace")
             stage.ended(path)

@@ -29,7 +29,6 @@ from benchmarks.scripted.service import scripted_service
 from benchmarks.scripted.worlds import PROMPTS, prompt_of, request_for
 from learnloop_service.app.cli.client import Service
 from learnloop_service.app.cli.service_process import free_port
-from learnloop_service.app.improvements.figures import figures_of
 from learnloop_service.app.improvements.summary import sentence
 from learnloop_service.app.schemas.improvements import ImprovementOut, PriceOut
 from learnloop_service.environment.json_type import Json
@@ -67,7 +66,7 @@ def account(improvement: Json) -> Json:
         "status": improvement["status"],
         "champion": improvement["champion"],
         "tried": tried,
-        "sentence": sentence(figures_of(shown)),
+        "sentence": sentence(shown),
     }
 
 

@@ -17,6 +17,9 @@ PAGES = [
     *sorted((ROOT / "plugins").glob("*/README.md")),
 ]
 ILLUSTRATIONS = {
+    "system: ": "prompts; tests/integration/cli/test_prompts.py uploads some",
+    "With 64 validation tasks": "what improving prints",
+    "environment: {name: agent": "the request of an improvement; tests/integration/app/test_improvements.py has one",
     "parts:": "a prompt; tests/integration/cli/test_prompts.py uploads one",
     "Learned: held-out success rose": "output of a demo of minutes",
     "Turn 1 decided it:": "output of a what-if of minutes",
@@ -61,6 +64,7 @@ ELSEWHERE = {
     ".": "the environment is active here",
     "cd": "a folder of the user's",
     "cp": "a user's own file",
+    "claude": "there is no coding agent here",
     "docker": "there is no docker here",
     "chmod": "a user's own file",
     "export": "a variable of the shell",

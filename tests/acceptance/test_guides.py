@@ -32,12 +32,17 @@ LEFT_OUT = {
     "Qwen/": "a base model of gigabytes",
     "qwen-coder": "the same base model",
     "activate": "the environment is active here",
+    "--wait-minutes": "it waits for a person",
+    "latest": "the person's part of it",
+    "claude": "there is no coding agent here",
+    "desk": "an agent of the reader's",
 }
 """Words in commands that are not run, with the reason."""
 GUIDES = sorted(path.stem for path in (ROOT / "docs/guides").glob("*.md"))
 BIN = Path(sys.executable).parent
 PROGRAMS = {
     "learnloop": f"""#!/bin/sh
+case "$*" in improve*start*) set -- "$@" --set validation=8 --set test=8 --set 'rungs=["prompt"]' ;; esac
 case "$*" in train*epochs=*) set -- "$@" --set warm_start.epochs=1 ;; esac
 case "$*" in
   train*"--iterations 0"*) ;;

@@ -86,9 +86,11 @@ def test_modules_exist() -> None:
 @_named("learnloop")
 def test_the_command_line_takes_it(where: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "configs").symlink_to(ROOT / "configs")
+    (tmp_path / "material").mkdir()
     (tmp_path / "graph.json").write_text("[]")
     (tmp_path / "run.yaml").write_text("iterations: 1")
-    (tmp_path / "careful.yaml").write_text("system: Be careful.")
+    for name in ("careful", "short", "desk"):
+        (tmp_path / f"{name}.yaml").write_text("system: Be careful.")
     (tmp_path / "orders.json").write_text("{}")
     (tmp_path / "orders.jsonl").touch()
     (tmp_path / "calls.jsonl").touch()

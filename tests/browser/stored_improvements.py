@@ -84,6 +84,10 @@ async def stored_improvement(
         tx.add(Improvement(id=id, **fields | values))
         await tx.flush()
         for number, row in enumerate(candidates):
-            tx.add(Candidate(improvement_id=id, number=number, author="local", model="learnloop/tiny", **row))
+            tx.add(
+                Candidate(
+                    **{"improvement_id": id, "number": number, "author": "local", "model": "learnloop/tiny"} | row
+                )
+            )
     await engine.dispose()
     return id

@@ -52,9 +52,7 @@ async def test_an_improvement_says_what_it_tried_and_why_it_ended(
         await expect(best).to_contain_text("8 won, 0 lost of 8")
         await expect(best).to_contain_text("error at most 1.25%")
         await expect(best).to_contain_text("400K tokens")
-        assert await best.locator(".evidence-bar .won").evaluate(
-            "bar => bar.clientWidth === bar.parentElement.clientWidth"
-        )
+        assert await best.locator(".fill.good").evaluate("bar => bar.clientWidth === bar.parentElement.clientWidth")
         await expect(page.get_by_role("heading", name="system new")).to_be_visible()
         await page.get_by_label("Of candidate").select_option("1 prompt")
         await expect(visit.text("{original} Be brief.")).to_be_visible()
@@ -72,8 +70,15 @@ async def test_an_improvement_that_has_ended_goes_on_or_is_deleted(
     async with service(data_dir, database_url) as client:
         id = await stored_improvement(client, database_url)
         await visit.open(str(client.base_url).rstrip("/"), f"/improvements/{id}")
-        await visit.button("Continue").click()
         dialog = visit.page.get_by_role("dialog")
+        await visit.button("Promote").click()
+        await expect(dialog).to_contain_text("a model is needed for a release")
+        async with visit.page.expect_request("**/promote") as sent:
+            await visit.button("Promote it").click()
+        body = (await sent.value).post_data_json
+        assert body == {"step": 0, "prompt": "hinted@1", "as": "live", "base_model": "learnloop/tiny"}
+        await dialog.get_by_role("button", name="Close").click()
+        await visit.button("Continue").click()
         await dialog.get_by_label("Success to reach, in percent").fill("150")
         await visit.button("Continue it").click()
         await expect(dialog.get_by_role("alert")).to_contain_text("less than or equal to 1")
@@ -109,7 +114,8 @@ async def test_a_paused_improvement_has_a_forecast_of_what_is_left(
         await visit.is_well_made()
         await visit.button("Promote").click()
         dialog = visit.page.get_by_role("dialog")
-        await expect(dialog.get_by_role("link", name="hinted@1")).to_be_visible()
+        await expect(dialog.get_by_label("Prompt")).to_have_value("hinted@1")
+        await expect(dialog).to_contain_text("100% success on held-out scenarios")
         await visit.is_well_made()
         await dialog.get_by_role("button", name="Close").click()
         await visit.button("Resume").click()

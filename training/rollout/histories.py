@@ -7,7 +7,7 @@ rendering it again. Other endpoints report only messages, and sequences are form
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,13 +47,15 @@ class TrainingSequence:
 
 def record(trajectory: "Trajectory", calls: Sequence[AnsweredCall], prompt: Mapping[str, str] | None = None) -> None:
     """Put the calls into the trajectory. Of a rollout with a prompt, given by the texts of its parts, count those that
-    its first call was without.
+    its first call was without, or that replaced a text of no call.
 
     The earliest sequence becomes the trajectory's conversation, the others its additional histories. Without calls the
     trajectory keeps its opening messages.
     """
     if calls:
-        note_delivery(trajectory, prompt or {}, calls[0].messages, calls[0].tools, calls[0].missing)
+        missing = [set(call.missing) for call in calls if call.missing is not None]
+        nowhere = set.intersection(*missing) if missing else None
+        note_delivery(trajectory, prompt or {}, calls[0].messages, calls[0].tools, nowhere)
     history_type = import_art("art.trajectories").History
     for number, conversation in enumerate(conversations(calls)):
         history: Trajectory | History = trajectory
@@ -70,12 +72,12 @@ def note_delivery(
     prompt: Mapping[str, str],
     messages: Sequence[Mapping[str, Json]],
     tools: Sequence[Json],
-    missing: Sequence[str] | None = None,
+    nowhere: Collection[str] | None = None,
 ) -> None:
-    """Count the parts of a rollout's prompt that its first request is without; `missing`, if they are known. A prompt
-    that does not reach the model must not look as if it did not help."""
+    """Count the parts of a rollout's prompt that its first request is without; those that replaced a text `nowhere`, if
+    that is known. A prompt that does not reach the model must not look as if it did not help."""
     if prompt:
-        lacking = undelivered(prompt, messages, tools) if missing is None else missing
+        lacking = undelivered(prompt, messages, tools) if nowhere is None else nowhere
         trajectory.metrics[UNDELIVERED_PARTS] = len(lacking)
 
 

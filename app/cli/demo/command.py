@@ -14,14 +14,7 @@ from learnloop_service.app.cli.client import PATIENCE_S, Service
 from learnloop_service.app.cli.demo.document import demo_document
 from learnloop_service.app.cli.demo.job import DemoJob
 from learnloop_service.app.cli.demo.jobs import demo_job
-from learnloop_service.app.cli.demo.real_base import (
-    Device,
-    RealBase,
-    held_out_evaluations,
-    prepare_real_base,
-    print_held_out_evaluations,
-    print_real_introduction,
-)
+from learnloop_service.app.cli.demo.real_base import Device, prepare_real_base, print_real_introduction
 from learnloop_service.app.cli.demo.report import print_figures, print_introduction, print_links, print_report
 from learnloop_service.app.cli.options import AsJson
 from learnloop_service.app.cli.report import write_report
@@ -98,7 +91,7 @@ def demo(
         print_real_introduction(progress, real)
     with own_service(data_dir, waiting=Waiting(progress).show, variables=real.variables if real else None) as service:
         stays = not as_json and _is_interactive() if keep is None else keep
-        _train_and_show(service, job, request, real, started, data_dir, keep=stays, as_json=as_json)
+        _train_and_show(service, job, request, started, data_dir, keep=stays, as_json=as_json)
 
 
 def _check_options(
@@ -121,7 +114,6 @@ def _train_and_show(
     service: Service,
     job: DemoJob,
     request: dict[str, Any],
-    real: RealBase | None,
     started: float,
     data_dir: Path,
     *,
@@ -132,16 +124,13 @@ def _train_and_show(
         run = run_to_end(service, request, display)
     if run["status"] != "completed":
         raise Failure(f"run {run['run_id']} is {run['status']}: {run['error'] or 'unknown reason'}")
-    reports = held_out_evaluations(service, run) if real else {}
-    examples = job.examples(service, run) | ({"evaluations": reports} if real else {})
     report = data_dir / "runs" / run["run_id"] / "report.html"
     write_report(service.within(PATIENCE_S), run["run_id"], report)
-    document = demo_document(run, examples, time.monotonic() - started) | {"report": str(report)}
+    document = demo_document(run, job.examples(service, run), time.monotonic() - started) | {"report": str(report)}
     if as_json:
         print_json(document)
     else:
         print_figures(results, run, document)
-        print_held_out_evaluations(results, reports)
         job.print_examples(results, document)
         print_links(results, document, service.url if keep else None, data_dir)
         print_report(results, report)

@@ -1,4 +1,4 @@
-"""The demo with a base model that others made: what it needs, what it requests, and its test questions at the end.
+"""The demo with a base model that others made: what it needs, and what it requests.
 
 The request names neither a learning rate nor a number of iterations or groups: the defaults are what is demonstrated.
 """
@@ -8,20 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import SimpleNamespace
 
 from rich.console import Console
 from rich.padding import Padding
 
-from learnloop_service.app.cli.client import Service
 from learnloop_service.app.cli.demo.base import FoundBase, add_found, find_base
 from learnloop_service.app.cli.demo.own_data import OwnData, own_data
-from learnloop_service.app.cli.evaluations import evaluation_table
 from learnloop_service.app.cli.serve import settings_with
 from learnloop_service.app.cli.terminal import Failure
 from learnloop_service.environment.json_type import Json
 
-MODES = ("greedy", "sampled")
 _MAX_SCENARIOS = 1_000
 """Most test scenarios of a run."""
 
@@ -108,56 +104,6 @@ def print_real_introduction(console: Console, real: RealBase) -> None:
         f"defaults. At the end both models answer {_scenarios(data)} test questions that neither was trained on."
     )
     console.print(Padding(text, (0, 0, 1, 2), expand=False))
-
-
-def held_out_evaluations(service: Service, run: Json) -> dict[str, Json]:
-    """Return reports on the run's own test rollouts by mode: the base model's and those of its best checkpoint."""
-    return {mode: _report(list(service.trajectories(run["run_id"], split="test", mode=mode)), run) for mode in MODES}
-
-
-def _report(rollouts: Sequence[Json], run: Json) -> Json:
-    from learnloop_service.app.domain.stored_evaluation import Comparison, Contestant, Slot
-    from learnloop_service.app.evaluations.report import report_of
-
-    base, best = run["model"]["base_model"], f"{run['model']['project']}/{run['model']['name']}"
-    by_place: dict[tuple[bool, str], list[Json]] = {}
-    for rollout in rollouts:
-        by_place.setdefault((rollout["iteration"] > 0, rollout["scenario_id"]), []).append(rollout)
-    ids = sorted({id for _, id in by_place})
-    rows = [
-        SimpleNamespace(**rollout, undelivered_parts=None, slot=str(Slot(int(is_after), ids.index(id), sample)))
-        for (is_after, id), samples in by_place.items()
-        for sample, rollout in enumerate(samples)
-    ]
-    request = Comparison.model_validate(
-        {
-            **run["request"],
-            "models": [
-                Contestant(label="before", kind="trained", model=base),
-                Contestant(
-                    label="after", kind="trained", model=best, step=max(rollout["step"] for rollout in rollouts)
-                ),
-            ],
-            "split": "test",
-            "scenarios": len(ids),
-            "samples": max(map(len, by_place.values())),
-            "budget": None,
-        }
-    )
-    report = report_of(request, rows, [None, None])
-    if len(ids) > sum(not is_after for is_after, _ in by_place):  # the baseline ended early
-        alone = [row for row in rows if row.slot.startswith("1/")]
-        report["models"].append(report_of(request, alone, [None, None])["models"][1] | {"label": "after, all"})
-    return report
-
-
-def print_held_out_evaluations(console: Console, reports: Mapping[str, Json]) -> None:
-    """Print a table for each mode: both models' figures with their intervals."""
-    for mode, report in reports.items():
-        compared, count = report["compared"]["success"], report["scenarios"]
-        only = "" if compared == count else f"; both models answered {compared} of them"
-        console.print(f"\nAll {count} test questions, {mode}{only}", style="bold")
-        console.print(evaluation_table(report))
 
 
 def _scenarios(data: OwnData) -> int:

@@ -38,6 +38,7 @@ from learnloop_service.app.operations.named import (
 from learnloop_service.app.operations.start.run_plan import judge_with_defaults
 from learnloop_service.app.resources import Resources
 from learnloop_service.app.runs.configuration import is_replaced, model_spec
+from learnloop_service.app.runs.documents import UnknownDocument
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.store import RunStore
 from learnloop_service.app.runs.stored_prompts import check_fits, pinned_prompt, read_stored
@@ -335,9 +336,12 @@ class EvaluationStarter:
                 count = 1 if synthetic else request.scenarios
                 drawn = await asyncio.to_thread(environment.scenarios, request.split, count, seed)
             for index, contestant in enumerate(models):
-                prompt = await read_stored(database, project, contestant.prompt)
+                where = ("body", "models", index, "prompt")
+                try:
+                    prompt = await read_stored(database, project, contestant.prompt)
+                except UnknownDocument as error:  # it belongs to the model's project, and this is another one
+                    raise InvalidRequest(where, str(error)) from error
                 if prompt is not None and drawn:
-                    where = ("body", "models", index, "prompt")
                     replaces = is_replaced(choice)
                     await asyncio.to_thread(check_fits, environment, drawn[0], prompt, where, replaces=replaces)
         return environment.default_judge, request.scenarios if synthetic else len(different(drawn))

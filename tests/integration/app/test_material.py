@@ -11,7 +11,7 @@ from learnloop_service.app.db.database import Database, make_database, make_engi
 from learnloop_service.app.errors import Conflict
 from learnloop_service.app.improvements.champion import Champion
 from learnloop_service.app.improvements.guard import Quotation, check
-from learnloop_service.app.improvements.material import EarlierCandidate, material, rollout_texts
+from learnloop_service.app.improvements.material import EarlierCandidate, material, recorded_tools, rollout_texts
 from learnloop_service.app.settings import Settings
 from learnloop_service.training.prompt import Prompt
 from tests.fakes.failing_models import compared, failing_models
@@ -55,9 +55,11 @@ async def test_the_material_has_what_fails_and_what_succeeds(data_dir: Path, dat
             await _material(database, settings, id)
         await _as_training(database, id, said)
         read = await _material(database, settings, id, earlier=[_earlier(number) for number in range(25)])
+        tools = await recorded_tools(database, id)
         after = await _material(database, settings, id, model="after")
     await engine.dispose()
 
+    assert [tool["function"]["name"] for tool in tools] == ["search_inbox", "read_email", "return_final_answer"]
     assert (read["goal"], read["tasks"], read["solved_tasks"]) == ("Solve more.", 4, 1)
     assert read["prompt"]["parts"] == CHAMPION.parts
     assert [(pattern["id"], pattern["tasks"]) for pattern in read["patterns"]] == [

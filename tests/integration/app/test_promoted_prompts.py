@@ -74,6 +74,16 @@ async def test_a_name_has_a_prompt_and_going_back_brings_both_back(stage: ModelS
     assert (used.status_code, used.json()["used_by"]["promotions"]) == (409, ["mail/live"])
 
 
+async def test_an_evaluation_in_another_project_is_refused(stage: ModelStage) -> None:
+    await _stored(stage, KIND, "kind")
+    await _promoted(stage, prompt="kind")
+    await stage.run_of()
+    request = {"models": [{"model": "mail/live"}], "scenarios": 1}
+    anybody = bearer(await stage.key("*"))  # whose evaluations belong to the project of the service
+    refused = await stage.service.client.post("/evaluations", json=request, headers=anybody)
+    assert (refused.status_code, refused.json()["errors"][0]["loc"]) == (422, ["body", "models", 0, "prompt"])
+
+
 async def test_a_prompt_is_promoted_for_a_base_model(stage: ModelStage) -> None:
     client = stage.service.client
     await _stored(stage, KIND, "kind")
@@ -147,7 +157,7 @@ async def test_replies_say_what_became_of_the_prompt(stage: ModelStage) -> None:
     assert whole["warnings"] == ["A request came without the prompt tooled@1."]
     assert (await client.get("/promotions")).json()["items"][0]["prompt_missed_at"] is not None
     metrics = (await client.get("/metrics", headers=bearer(await stage.key("*")))).text
-    assert 'learnloop_prompt_replies_total{delivery="not-used"}' in metrics
+    assert 'learnloop_prompt_requests_total{delivery="not-used"}' in metrics
 
 
 async def test_a_session_keeps_its_checkpoint_and_its_prompt(stage: ModelStage) -> None:
@@ -176,9 +186,9 @@ async def test_users_of_a_release_meet_the_prompt_of_their_arm(stage: ModelStage
         for requests in (_requests("Be kind. And more."), _requests("Be short.")):
             is_its = requests["messages"]["system"].startswith(begins)
             headers = {"Learnloop-User": user}
-            said = await _deliveries(stage, "/v1", requests, headers=headers)
+            deliveries = await _deliveries(stage, "/v1", requests, headers=headers)
             delivery = "applied" if is_its else "not-used"
-            assert set(said.values()) == {f"{stored['sha256'][:12]}; {delivery}"}
+            assert set(deliveries.values()) == {f"{stored['sha256'][:12]}; {delivery}"}
     async with stage.service.database() as tx:
         promotion = await tx.get_one(Promotion, 1)
     assert promotion.prompt_missed_at is not None

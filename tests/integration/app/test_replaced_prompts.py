@@ -53,8 +53,9 @@ def messages_body(system: str, question: str) -> tuple[str, Json]:
 class FixedAgent:
     """An agent whose prompt is in its code. The first three of its attempts crash after the model's reply."""
 
-    def __init__(self, body: Any = chat_body, prompt: str = DESK) -> None:
-        self.body, self.prompt = body, prompt
+    def __init__(self, body: Any = chat_body, prompt: str = DESK, title: Json = None) -> None:
+        """`title` is a request that it makes before its work."""
+        self.body, self.prompt, self.title = body, prompt, title
         self.crashes = 0
 
     async def __call__(self, document: Mapping[str, Json]) -> tuple[int, Json]:
@@ -65,6 +66,8 @@ class FixedAgent:
         async with httpx.AsyncClient(
             base_url=session["base_url"], headers=headers, timeout=60, trust_env=False
         ) as client:
+            if self.title is not None:
+                (await client.post("/chat/completions", json=self.title)).raise_for_status()
             replied = (await client.post(f"/{path}", json=body | {"model": "any"})).raise_for_status()
         if self.crashes < 3 and document["attempt"] == 1:
             self.crashes += 1
@@ -101,7 +104,7 @@ async def evaluated(client: httpx.AsyncClient, url: str, *prompts: str | None, *
     return await answered(ask, lambda evaluation: evaluation["status"] in ENDED)
 
 
-async def found(client: httpx.AsyncClient, **subject: str) -> Json:
+async def find(client: httpx.AsyncClient, **subject: str) -> Json:
     response = await client.post("/prompts/found", params={"name": "desk"} | subject)
     assert response.status_code == 201, response.text
     return response.json()
@@ -127,12 +130,12 @@ async def test_a_prompt_takes_the_place_of_the_agents_own(
     async with service(data_dir, database_url) as client, runner(agent) as it:
         plain = await evaluated(client, it.url, None)
         assert plain["status"] == "completed", plain["error"]
-        desk = await found(client, evaluation=plain["evaluation_id"])
+        desk = await find(client, evaluation=plain["evaluation_id"])
         assert (desk["name"], desk["version"], desk["requests"], desk["omitted"]) == ("desk", 1, 4, {})
         assert desk["origin"]["found_in"] == {"evaluation": plain["evaluation_id"]}
         texts = (await client.get(desk["links"]["self"])).json()["prompt"]
-        own = {"system": DESK, "tool:look": "Look it up."}
-        assert texts == {"parts": own, "replaces": own}
+        texts_of_agent = {"system": DESK, "tool:look": "Look it up."}
+        assert texts == {"parts": texts_of_agent, "replaces": texts_of_agent}
         changed = {"parts": {"system": f"{{original}}\r\n{HINT}"}}
         stored = await client.post("/prompts", params={"name": "desk", "parent": "desk@1"}, json=changed)
         assert stored.json()["version"] == 2
@@ -156,7 +159,7 @@ async def test_a_prompt_takes_the_place_of_the_agents_own(
 async def test_an_agent_whose_code_has_changed_is_unreachable(data_dir: Path, database_url: str) -> None:
     async with service(data_dir, database_url) as client:
         async with runner(FixedAgent()) as it:
-            await found(client, evaluation=(await evaluated(client, it.url, None))["evaluation_id"])
+            await find(client, evaluation=(await evaluated(client, it.url, None))["evaluation_id"])
         # The new text is in the request, and yet it was not put there.
         shorter = {"parts": {"system": "You answer at the help desk."}}
         await client.post("/prompts", params={"name": "desk", "parent": "desk"}, json=shorter)
@@ -167,12 +170,26 @@ async def test_an_agent_whose_code_has_changed_is_unreachable(data_dir: Path, da
         assert "its prompt is unreachable: 4 of 4 rollouts" in new["error"]
 
 
+async def test_a_request_for_a_title_before_the_work_does_not_count(data_dir: Path, database_url: str) -> None:
+    messages = [{"role": "system", "content": "Write a title."}, {"role": "user", "content": "Hello"}]
+    agent = FixedAgent(title={"model": "any", "messages": messages})
+    async with service(data_dir, database_url) as client, runner(agent) as it:
+        plain = await evaluated(client, it.url, None)
+        desk = await find(client, evaluation=plain["evaluation_id"])
+        texts = (await client.get(desk["links"]["self"])).json()["prompt"]["replaces"]
+        assert texts == {"system": DESK, "tool:look": "Look it up."}
+        hinted = {"parts": {"system": HINT}}
+        await client.post("/prompts", params={"name": "desk", "parent": "desk"}, json=hinted)
+        [model] = (await evaluated(client, it.url, "desk"))["report"]["models"]
+        assert (model["error"], model["success"]["mean"]) == (None, 1.0)
+
+
 async def test_a_run_has_replaced_texts(data_dir: Path, database_url: str) -> None:
     async with service(data_dir, database_url) as client, runner(FixedAgent()) as it:
         request = {"environment": environment(it.url), "judge": {"name": "reported"}} | SMALL
         plain = (await client.post("/learn-loop", json=request)).raise_for_status().json()["run_id"]
         await run_with(client, plain, "completed", "failed", "paused")
-        await found(client, run=plain)
+        await find(client, run=plain)
         await client.post(
             "/prompts", params={"name": "desk", "parent": "desk"}, json={"parts": {"system": f"{{original}} {HINT}"}}
         )
@@ -196,6 +213,7 @@ async def test_what_cannot_be_replaced_or_found_is_refused(data_dir: Path, datab
             ("/learn-loop", {"environment": environment(it.url, prompt="swap")}, "must be read or replace"),
             ("/learn-loop", {"environment": environment(it.url, **function)}, "a Python function reads"),
             ("/prompts?name=a", {"parts": {"system": "a"}, "replaces": {"system": " "}}, "replaces"),
+            ("/prompts?name=a", {"parts": {"system": "{day}"}, "replaces": {"system": "b"}}, "there are original"),
             ("/prompts?name=a&parent=gone", {"parts": {"system": "a"}}, "there is no prompt 'gone'"),
         ):
             refused = await client.post(

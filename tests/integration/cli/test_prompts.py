@@ -50,15 +50,15 @@ async def test_an_agents_texts_are_found(
             return (await client.get(f"/evaluations/{id}")).json()
 
         await answered(ask_status, lambda evaluation: evaluation["status"] == "completed")
-        found = await asyncio.to_thread(learnloop, "prompts", "find", "desk", id, "--url", str(client.base_url))
+        command = await asyncio.to_thread(learnloop, "prompts", "find", "desk", id, "--url", str(client.base_url))
         if not is_found:
-            assert found.exit_code == 1
-            assert "The requests have no text in common that a prompt can replace" in found.stderr
+            assert command.exit_code == 1
+            assert "The requests have no text in common that a prompt can replace" in command.stderr
             return
-        assert "stored 1 part as desk@1: what 8 different requests share" in found.stdout
-        assert "learnloop prompts upload desk FILE --parent desk@1" in found.stdout
-        shown = await asyncio.to_thread(learnloop, "prompts", "show", "desk", "--json", "--url", str(client.base_url))
-        assert shown.json["replaces"] == {"system": "You are the desk."}
+        assert "stored 1 part as desk@1: what 8 different requests share" in command.stdout
+        assert "learnloop prompts upload desk FILE --parent desk@1" in command.stdout
+        stored = await asyncio.to_thread(learnloop, "prompts", "show", "desk", "--json", "--url", str(client.base_url))
+        assert stored.json["replaces"] == {"system": "You are the desk."}
 
 
 async def gives_up(request: Mapping[str, Json]) -> Reply:

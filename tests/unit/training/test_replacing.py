@@ -29,14 +29,14 @@ def tool(name: str, description: str | None = None, **arguments: str) -> Any:
     return {"type": "function", "function": {**function, "parameters": {"type": "object", "properties": properties}}}
 
 
-def found(*requests: Any, days: Sequence[date] = ()) -> Prompt:
+def prompt_of(*requests: Any, days: Sequence[date] = ()) -> Prompt:
     prompt = common_texts(requests, days).prompt
     assert prompt is not None
     return prompt
 
 
 def system_of(*systems: str, days: Sequence[date] = ()) -> str:
-    return found(*map(asked, systems), days=days).replaces["system"]
+    return prompt_of(*map(asked, systems), days=days).replaces["system"]
 
 
 def test_what_changes_from_task_to_task_stays_outside() -> None:
@@ -163,7 +163,7 @@ def bodies(system: str) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("form", bodies(DESK))
 def test_each_protocol_gets_the_new_text_and_the_original_keeps_the_digest(form: str) -> None:
     requests = [canonical(bodies(f"{DESK}\nCase {case}")[form], None) for case in (1, 2)]
-    prompt = found(*((request.messages, request.tools) for request in requests))
+    prompt = prompt_of(*((request.messages, request.tools) for request in requests))
     assert prompt.replaces == {"system": DESK}
     body = bodies(f"{DESK}\nCase 3")[form]
     plain, same = canonical(body, None), canonical(body, None, prompt)

@@ -13,7 +13,7 @@ import { PromptParts, partsOf } from "../parts/prompt_parts.js";
 import { Empty, Loaded, useLoaded, useReload } from "../parts/states.js";
 import { Progress, Status } from "../parts/status.js";
 import { Table } from "../parts/table.js";
-import { JsonText, label, Text } from "../parts/text.js";
+import { JsonText, label, promptName, Text } from "../parts/text.js";
 import { go, href } from "../router.js";
 import { may } from "../session.js";
 import { Failures } from "./failures.js";
@@ -129,7 +129,8 @@ function Head({ improvement, reload }) {
 }
 
 /** @param {Props} props */
-function Buttons({ improvement: { id, status, waits_until: until, tried, champion }, reload }) {
+function Buttons({ improvement, reload }) {
+  const { id, status, waits_until: until } = improvement;
   const isLive = _LIVE.has(status);
   /** @param {string} verb @param {unknown} [body] */
   const act = (verb, body) => async () => (await post(`${path`improvements/${id}`}/${verb}`, body), reload());
@@ -137,7 +138,7 @@ function Buttons({ improvement: { id, status, waits_until: until, tried, champio
     ${status === "running" && html`<${Action} label="Pause" act=${act("pause")} />`}
     ${status === "running" && until && html`<${Action} label="Wait no longer" act=${act("resume")} />`}
     ${status === "paused" && html`<${Action} label="Resume" kind="primary" act=${act("resume")} />`}
-    <${PromoteChampion} candidate=${tried[champion]} />
+    <${PromoteChampion} improvement=${improvement} />
     ${!isLive && status !== "failed" && html`<${Continue} act=${act} />`}
     ${
       isLive
@@ -160,25 +161,30 @@ function Continue({ act }) {
       ${(/** @type {() => void} */ close) => html`<label class="field"><span>Success to reach, in percent</span>
         <input inputmode="decimal" value=${target} placeholder="as before"
           onInput=${(/** @type {any} */ event) => setTarget(event.target.value)} /></label>
-        <div class="actions"><${Action} label="Continue it" kind="primary" act=${act("continue", body)} />
+        <div class="actions"><${Action} label="Continue it" kind="primary"
+          act=${async () => (await act("continue", body)(), close())} />
           <button onClick=${close}>Close</button></div>`}<//>`
     }`;
 }
 
-/** Promotes the checkpoint of the best candidate, if it has one. @param {{candidate: Candidate}} props */
-function PromoteChampion({ candidate }) {
+/**
+ * Promotes the best candidate with its prompt: its checkpoint, or else its base model as step 0 of a new model.
+ * @param {{improvement: Improvement}} props
+ */
+function PromoteChampion({ improvement: { id, project: owner, tried, champion } }) {
   const [isOpen, setOpen] = useState(false);
-  const [, project, name, step] = _CHECKPOINT.exec(candidate.model) ?? [];
-  if (!step || !candidate.success) return null;
-  const checkpoints = [{ step: Number(step), success: candidate.success.mean, is_best: true }];
+  const { model, prompt, run_id: run, success } = tried[champion];
+  if (champion === 0) return null;
+  const [, project, name, step] = _CHECKPOINT.exec(model) ?? [, owner, `improved-${id.slice(-6)}`, 0];
+  const checkpoints = [{ step: Number(step), success: success?.mean ?? null, is_best: true }];
+  const reference = prompt?.name ? promptName(prompt) : (prompt?.sha256 ?? "-");
   return html`<button onClick=${() => setOpen(true)}>Promote</button>
     ${
       isOpen &&
       html`<${Dialog} title="Promote the best candidate" close=${() => setOpen(false)}>
       ${(/** @type {() => void} */ close) => html`
-        ${candidate.prompt && html`<p>Its prompt is <${PromptLink} prompt=${candidate.prompt} />.</p>`}
-        <${Promote} project=${project} name=${name} checkpoints=${checkpoints} runId=${candidate.run_id}
-          done=${close} />`}<//>`
+        <${Promote} project=${project} name=${name} checkpoints=${checkpoints} runId=${run} done=${close}
+          prompt=${reference} base=${step === 0 ? model : undefined} />`}<//>`
     }`;
 }
 
@@ -188,18 +194,18 @@ const candidateColumns = (champion) => [
     title: "Candidate",
     isHead: true,
     cell: (/** @type {Candidate} */ each) =>
-      html`${each.number} ${rungOf(each.rung)} ${each.prompt && html`<${PromptLink} prompt=${each.prompt} />`}
+      html`${each.number} ${rungOf(each.rung)} ${each.prompt && html`<${PromptLink} prompt=${each.prompt} />`}${" "}
         ${each.number === champion && html`<span class="tag">best</span>`}
-        <span class="muted small">by ${label(each.author, 60)}${each.why && `: ${label(each.why, 200)}`}</span>`,
+        <br /><span class="muted small">by ${label(each.author, 60)}${each.why && `: ${label(each.why, 200)}`}</span>`,
   },
   {
     title: "State",
     by: "state",
     cell: (/** @type {Candidate} */ each) =>
-      html`<${Status} status=${inWords(each.state)} />
-        ${each.reason && html`<br /><${Text} class="muted small" value=${each.reason} limit=${200} />`}
-        ${each.only_by_person && html`<br /><span class="muted small">quotes training tasks: read it first</span>`}
-        <br />${jobsOf(each)}`,
+      html`${each.rung !== "as_it_is" && html`<${Status} status=${inWords(each.state)} />`}
+        ${each.reason && html`<${Text} class="muted small" value=${each.reason} limit=${200} />`}
+        ${each.only_by_person && html`<span class="muted small">quotes training tasks: read it first</span>`}
+        ${jobsOf(each)}`,
   },
   {
     title: "Success",
@@ -237,16 +243,17 @@ const jobsOf = ({ run_id: run, screening_id: screening, gate_id: gate }) =>
     ["run", "runs", run],
   ]
     .filter(([, , id]) => id)
-    .map(([title, place, id]) => html`<a href=${href([String(place), String(id)])}>${title}</a> `);
+    .map(([title, place, id]) => html`<div><a href=${href([String(place), String(id)])}>${title}</a></div>`);
 
 /** A comparison with the champion as a bar. @param {{evidence: EvidenceOut | null, where?: string}} props */
 function Evidence({ evidence, where = "" }) {
   if (!evidence) return null;
   const { won, lost, tasks } = evidence;
-  const width = (/** @type {number} */ count) => ({ width: `${(100 * count) / Math.max(1, tasks)}%` });
-  return html`<span class="evidence-bar" aria-hidden="true"><span class="won" style=${width(won)}></span>
-      <span class="lost" style=${width(lost)}></span></span>
-    ${won} won, ${lost} lost <span class="muted">of ${tasks} ${where}</span>`;
+  const at = (/** @type {number} */ count) => `${(100 * count) / Math.max(1, tasks)}%`;
+  return html`<span class="share"><span class="track" aria-hidden="true">
+      <span class="fill good" style=${{ width: at(won) }}></span>
+      <span class="fill bad" style=${{ width: at(lost), left: at(tasks - lost) }}></span></span>
+    <span>${won} won, ${lost} lost <span class="muted">of ${tasks} ${where}</span></span></span>`;
 }
 
 /** @param {{minutes: number, usd: number | null}} price */
@@ -268,8 +275,8 @@ const _FORECAST = [
     cell: (/** @type {Forecast} */ each) => ranged(each.minutes, (value) => duration(60 * value)),
   },
   { title: "Dollars", cell: (/** @type {Forecast} */ each) => (each.usd ? ranged(each.usd, dollars) : NONE) },
-  { title: "What others reached", cell: (/** @type {Forecast} */ each) => label(each.gain ?? "unknown", 100) },
-  { title: "Judged by", cell: (/** @type {Forecast} */ each) => label(each.source, 200) },
+  { title: "Others reached", cell: (/** @type {Forecast} */ each) => label(each.gain ?? "unknown", 100) },
+  { title: "Source", cell: (/** @type {Forecast} */ each) => label(each.source, 200) },
 ];
 
 /**

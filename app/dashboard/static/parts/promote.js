@@ -30,14 +30,16 @@ const _FIELDS = ["as", "ramp"];
 const _PROMPTS = 200;
 
 /**
- * @param {{project: string, name: string, checkpoints: Checkpoint[], runId: string | null, done: () => void}} props
- *   the first checkpoint is proposed; `done` is called to close, whether or not it was promoted
+ * @param {{project: string, name: string, checkpoints: Checkpoint[], runId: string | null, done: () => void,
+ *   prompt?: string, base?: string}} props
+ *   the first checkpoint and `prompt` are proposed; `done` is called to close, whether or not it was promoted; `base`:
+ *   the base model that a new model of that name is made of
  */
-export function Promote({ project, name, checkpoints, runId, done }) {
+export function Promote({ project, name, checkpoints, runId, done, prompt: proposed = "", base }) {
   const [choice, setChoice] = useState(
     /** @type {Choice} */ ({
       step: checkpoints[0].step,
-      prompt: "",
+      prompt: proposed,
       as: "live",
       way: "now",
       champion: "",
@@ -54,13 +56,14 @@ export function Promote({ project, name, checkpoints, runId, done }) {
   );
   if (outcome) return html`<${Result} outcome=${outcome} project=${project} name=${name} close=${done} />`;
   const obstacles = obstaclesOf(promoted, `${project}/${choice.as}`, `${project}/${name}`, choice);
+  if (base) obstacles.release = "It becomes a model when it is promoted, and a model is needed for a release.";
   const way = obstacles[choice.way] ? "now" : choice.way;
   const champion = choice.champion || firstOf(promoted, `${project}/${choice.as}`);
   async function promote() {
     const request = { ...choice, way, champion };
     setFaults([]);
     try {
-      setOutcome({ choice: request, ...(await send(project, name, request)) });
+      setOutcome({ choice: request, ...(await send(project, name, request, base)) });
     } catch (error) {
       const atFields = error instanceof ApiError ? error.errors.map(atField) : [];
       if (!atFields.some(({ loc }) => _FIELDS.includes(String(loc[1])))) throw error;
@@ -91,8 +94,11 @@ export function Promote({ project, name, checkpoints, runId, done }) {
     </div>`;
 }
 
-/** Post what was chosen. @param {string} project @param {string} name of the model @param {Choice} choice */
-async function send(project, name, { step, prompt, as, way, champion, share: percentage, isTried }) {
+/**
+ * Post what was chosen.
+ * @param {string} project @param {string} name of the model @param {Choice} choice @param {string} [base]
+ */
+async function send(project, name, { step, prompt, as, way, champion, share: percentage, isTried }, base) {
   const served = prompt ? { step, prompt: prompt === "-" ? null : prompt } : { step };
   if (way === "release") {
     const first = Number(percentage || Number.NaN) / 100;
@@ -100,7 +106,7 @@ async function send(project, name, { step, prompt, as, way, champion, share: per
     const body = { model: name, ...served, ramp, skip_trial: !isTried };
     return { release: /** @type {Release} */ (await post(path`promotions/${project}/${as}/releases`, body)) };
   }
-  const body = { ...served, as, ...(way === "trial" ? { if_better_than: champion } : {}) };
+  const body = { ...served, as, base_model: base, ...(way === "trial" ? { if_better_than: champion } : {}) };
   const reply = await post(path`models/${project}/${name}/promote`, body);
   return way === "trial" ? { evaluationId: reply.evaluation_id } : { promoted: /** @type {Promotion} */ (reply) };
 }

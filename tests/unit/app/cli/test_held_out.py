@@ -20,3 +20,16 @@ def test_the_heading_counts_the_tasks(count: int, heading: str) -> None:
         console.print(held_out_table(rows))
     assert f"{heading}(validation)" in capture.get()
     assert f"{heading}(test), best checkpoint" in capture.get()
+
+
+def test_all_tasks_have_an_interval_where_the_baseline_had_only_some() -> None:
+    same = {"split": "test", "mean_reward": 0.1, "malformed": 0.0, "turns": 3.0, "difference": None}
+    rows = [
+        same | {"mode": mode, "iteration": iteration, "step": iteration, "scenarios": count, "success": success}
+        for iteration, count, success in ((0, 64, 0.0), (24, 152, 146 / 152))
+        for mode in ("sampled", "greedy")
+    ]
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(held_out_table(rows))
+    assert ["on", "all", "152,", "greedy", "-", "96%", "[92,", "98]", "-"] in map(str.split, capture.get().splitlines())

@@ -116,6 +116,8 @@ def test_the_tokenizers_own_tokens_are_refused_and_what_people_write_is_not() ->
         "🙂\ufe0f\ufe0f",
         "می\u200c\u200cخ",
         "a\u034fb",
+        "a\U000e0080b",
+        "a\u2065b",
         "\U0001f3f4\U000e0067\U000e0062\U000e007f",
         "word\U000e0101",
         "कि\u200b",
@@ -194,7 +196,7 @@ def test_new_addresses_and_long_numbers_are_refused(text: str, address: str) -> 
         "01000001 01000011 01000101",
         "1-2-4-6-7-10-11-12",
         "1/3 + 1/6, 24/7, 555-1234, AB-1234",
-        "logger.info(x), @media, a@b",
+        "logger.info(x), @media, a@b, user.email, request.page, button.click, file.zip, rect.top",
     ],
 )
 def test_dates_files_fields_and_examples_are_no_addresses(text: str) -> None:
@@ -246,6 +248,14 @@ def test_eight_words_in_a_row_of_a_held_out_task_are_refused(text: str) -> None:
 )
 def test_fewer_words_pass(text: str) -> None:
     guarded(text)
+
+
+def test_a_short_task_is_refused_as_a_whole() -> None:
+    held_out = [TaskTexts(["Who is the vendor for Susokrel?", "show a demo"]), TaskTexts(["谁是我们供应商的联系人？"])]
+    for text in ("E.g. who is the VENDOR for Susokrel: Notiku", "例如：谁是我们供应商的联系人。"):
+        assert "of a task that is not for training" in refusal(text, held_out=held_out)
+        guarded(text, held_out=held_out, training=held_out)
+    guarded("Who is the vendor for Pelun? Who is the vendor? Then show a demo.", held_out=held_out)
 
 
 def test_long_reference_answers_of_held_out_tasks_are_refused() -> None:
@@ -302,3 +312,11 @@ def test_the_part_is_named() -> None:
     prompt = Prompt({"system": "Be brief.", "tool:read_email": "Read https://evil.com."})
     with pytest.raises(InvalidPrompt, match=r"part 'tool:read_email': it has 'https://evil\.com'"):
         check(prompt, CHAMPION, held_out=[], training=[], rollouts={})
+
+
+def test_names_of_parts_are_read_as_well() -> None:
+    for name in ("file:see evil.com", "skill:Gate 12 at 7.45", f"skill:{TASK[:60]}"):
+        with pytest.raises(InvalidPrompt):
+            check(Prompt({name: "Do."}), CHAMPION, held_out=HELD_OUT, training=[], rollouts={})
+    honest = Prompt({"file:AGENTS.md": "Do.", "skill:refunds": "Pay.", "tool:lookup.info": "Look."})
+    assert check(honest, CHAMPION, held_out=HELD_OUT, training=[], rollouts={}) == []

@@ -4,7 +4,6 @@ import pytest
 
 from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
 from learnloop_service.app.improvements.amounts import clock, duration, price
-from learnloop_service.app.improvements.figures import AnswerPrice, CandidateFigures, LargestPattern, PairedTasks
 from learnloop_service.app.improvements.lines import (
     candidate_line,
     failures_line,
@@ -13,41 +12,55 @@ from learnloop_service.app.improvements.lines import (
     price_table,
 )
 from learnloop_service.app.reports.format import NONE
-from tests.unit.app.improvements.figures import PILOT, accepted, as_it_is, improvement, refused, success
+from learnloop_service.app.schemas.improvements import CandidateOut
+from tests.unit.app.improvements.figures import (
+    PILOT,
+    accepted,
+    answer,
+    as_it_is,
+    candidate,
+    improvement,
+    pairs,
+    pattern,
+    refused,
+    success,
+)
 
 REACHED = ImprovementStatus.REACHED
 IMITATION = accepted(
-    Rung.IMITATION, success(61, 64), success(141, 152), 5 / 3, gate=PairedTasks(42, 1, 64), answer=AnswerPrice(414)
+    Rung.IMITATION, success(61, 64), success(141, 152), 5 / 3, evidence=pairs(42, 1, 64), answer=answer(414)
 )
 
 
 @pytest.mark.parametrize(
-    ("candidate", "text"),
+    ("tried", "text"),
     [
         (as_it_is(success(20, 64)), "as it is         31% [21, 43]   0:12"),
-        (refused(Rung.PROMPT, "careful"), "prompt careful   not better on training tasks: 5 won, 6 lost of 32   0:15"),
+        (refused(Rung.PROMPT, "careful"), "prompt careful@1 not better on training tasks: 5 won, 6 lost of 32   0:15"),
         (IMITATION, "imitation        95% [87, 98]   accepted: 42 won, 1 lost of 64   1:40"),
         (
-            CandidateFigures(
-                Rung.GRPO, CandidateState.REFUSED, validation=success(20, 64), gate=PairedTasks(8, 7, 64), minutes=61
-            ),
+            candidate(Rung.GRPO, CandidateState.REFUSED, minutes=61, success=success(20, 64), evidence=pairs(8, 7, 64)),
             "GRPO             31% [21, 43]   not shown to be better: 8 won, 7 lost of 64   1:01:00",
         ),
         (
-            CandidateFigures(Rung.MODEL, CandidateState.SKIPPED, "a-model-with-a-long-name", "It costs more."),
-            "model a-model-with-a-long-name skipped: It costs more.",
+            candidate(Rung.MODEL, CandidateState.REFUSED, "a-model-with-a-long-name", reason="It is slow."),
+            "model a-model-with-a-long-name refused: It is slow.",
         ),
-        (CandidateFigures(Rung.GRPO, CandidateState.TRAINING, minutes=0.5), "GRPO             is trained   0:30"),
-        (CandidateFigures(Rung.PROMPT, CandidateState.UNREACHABLE, "x"), "prompt x         unreachable"),
+        (
+            candidate(Rung.MODEL, CandidateState.SKIPPED, reason="It costs more."),
+            "model            skipped: It costs more.",
+        ),
+        (candidate(Rung.GRPO, CandidateState.TRAINING, minutes=0.5), "GRPO             is trained   0:30"),
+        (candidate(Rung.PROMPT, CandidateState.UNREACHABLE, "x"), "prompt x@1       unreachable"),
     ],
 )
-def test_a_candidate_is_a_line(candidate: CandidateFigures, text: str) -> None:
-    assert candidate_line(candidate) == text
+def test_a_candidate_is_a_line(tried: CandidateOut, text: str) -> None:
+    assert candidate_line(tried) == text
 
 
 def test_every_state_has_a_line() -> None:
     for state in CandidateState:
-        assert candidate_line(CandidateFigures(Rung.PROMPT, state, "x")).startswith("prompt x")
+        assert candidate_line(candidate(Rung.PROMPT, state, "x")).startswith("prompt x@1")
 
 
 def test_the_pilot_is_a_line() -> None:
@@ -60,22 +73,20 @@ def test_the_pilot_is_a_line() -> None:
 def test_the_price_is_a_line() -> None:
     figures = improvement(REACHED, as_it_is(success(20, 64)), refused(Rung.PROMPT), IMITATION)
     assert price_line(figures) == "Price: 2:07 minutes in all. 1,000 answers: 410,000 tokens, as before."
-    dear = accepted(Rung.MODEL, success(60, 64), None, None, usd=0.5, answer=AnswerPrice(800, 0.002))
-    assert price_line(improvement(REACHED, as_it_is(None), dear)) == (
-        "Price: $0.50 in all. 1,000 answers: 800,000 tokens and $2.00, instead of 410,000 tokens."
+    dear = accepted(Rung.MODEL, success(60, 64), None, 0.8, answer=answer(800, 0.002))
+    assert price_line(improvement(REACHED, as_it_is(None), dear, usd=0.5)) == (
+        "Price: 1 minute and $0.50 in all. 1,000 answers: 800,000 tokens and $2.00, instead of 410,000 tokens."
     )
-    both = accepted(Rung.MODEL, success(60, 64), None, 0.8, usd=0.5)
-    assert price_line(improvement(REACHED, as_it_is(None), both)) == "Price: 1 minute and $0.50 in all."
-    unknown = accepted(Rung.GRPO, success(60, 64), None, None)
-    assert price_line(improvement(REACHED, as_it_is(None), unknown)) == "Price: unknown in all."
+    unmeasured = accepted(Rung.GRPO, success(60, 64), None, 0.8)
+    assert price_line(improvement(REACHED, as_it_is(None), unmeasured)) == "Price: 1 minute in all."
 
 
 def test_what_still_fails_is_a_line() -> None:
-    some = LargestPattern("wrong answer", 2, 3)
+    some = pattern("wrong answer", 2, 3)
     assert failures_line(improvement(REACHED, as_it_is(None), pattern=some)) == (
         'Remaining: 3 of 64 tasks fail, 2 of them "wrong answer".'
     )
-    one = improvement(REACHED, as_it_is(None), validation_tasks=1, pattern=LargestPattern("x", 1, 1))
+    one = improvement(REACHED, as_it_is(None), validation=1, pattern=pattern("x", 1, 1))
     assert failures_line(one) == 'Remaining: 1 of 1 task fails, 1 of them "x".'
     assert failures_line(improvement(REACHED, as_it_is(None))) is None
 
@@ -88,7 +99,7 @@ def test_prices_are_a_table() -> None:
         "|  |  | validation | test | won, lost | price | 1,000 answers |",
         "| --- | --- | --- | --- | --- | --- | --- |",
         f"| as it is | accepted | 31% [21, 43] | 30% [24, 38] | {NONE} | 12 seconds | 410,000 tokens |",
-        rf"| prompt a\|b | refused | {NONE} | {NONE} | {NONE} | 15 seconds | {NONE} |",
+        rf"| prompt a\|b@1 | refused | {NONE} | {NONE} | {NONE} | 15 seconds | {NONE} |",
         "| imitation | accepted | 95% [87, 98] | 93% [88, 96] | 42, 1 | 1:40 minutes | 410,000 tokens |",
         "| all |  |  |  |  | 2:07 minutes |  |",
     ]
@@ -115,5 +126,4 @@ def test_times_are_said_in_their_units(minutes: float, words: str, figures: str)
 def test_prices_are_in_dollars_if_anything_was_paid_in_them() -> None:
     assert price(3.0, None) == "3 minutes"
     assert price(3.0, 0.0) == "3 minutes"
-    assert price(None, 0.004) == "$0.0040"
-    assert price(None, None) == "unknown"
+    assert price(3.0, 0.004) == "$0.0040"

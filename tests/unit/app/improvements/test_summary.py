@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
-from learnloop_service.app.improvements.figures import ImprovementFigures, LargestPattern
+from learnloop_service.app.improvements.figures import Findings
 from learnloop_service.app.improvements.summary import nothing_helps, sentence
-from learnloop_service.training.statistics.bootstrap import Interval
-from tests.unit.app.improvements.figures import PILOT, accepted, as_it_is, improvement, refused, success
+from learnloop_service.app.schemas.improvements import ImprovementOut
+from tests.unit.app.improvements.figures import PILOT, accepted, as_it_is, improvement, pattern, refused, success
 
 REACHED, BEST, NOTHING = ImprovementStatus.REACHED, ImprovementStatus.BEST_SO_FAR, ImprovementStatus.NOTHING_HELPS
 LOW, MIDDLE, HIGH = success(20, 64), success(45, 64), success(60, 64)
@@ -20,7 +20,7 @@ GRPO = accepted(Rung.GRPO, HIGH, HIGH_TEST, 9.0)
 BASIS = "(152 test tasks that no decision has used; 30% as it is; target 90%.)"
 UNTESTED = as_it_is(LOW)
 
-ENDS: dict[str, tuple[ImprovementFigures, str]] = {
+ENDS: dict[str, tuple[ImprovementOut, str]] = {
     "three rungs": (
         improvement(REACHED, START, PROMPT, IMITATION, GRPO),
         "A prompt alone reached 71% for $0.40; imitation 84% for 6 minutes; GRPO 93% for 9 more minutes; "
@@ -105,7 +105,7 @@ ENDS: dict[str, tuple[ImprovementFigures, str]] = {
         "It has not ended. The agent reaches 31% as it is. (64 validation tasks; target 90%.)",
     ),
     "no test tasks": (
-        improvement(REACHED, UNTESTED, accepted(Rung.PROMPT, HIGH), test_tasks=0),
+        improvement(REACHED, UNTESTED, accepted(Rung.PROMPT, HIGH), test=0),
         "A prompt alone reached 94% for 1 minute; nothing else was needed. "
         "(64 validation tasks that also decided, so expect less on others; 31% as it is; target 90%.)",
     ),
@@ -120,18 +120,14 @@ ENDS: dict[str, tuple[ImprovementFigures, str]] = {
         "(152 test tasks that were looked at 3 times before; target 90%.)",
     ),
     "one task": (
-        improvement(REACHED, as_it_is(success(0, 1), success(0, 1)), PROMPT, validation_tasks=1, test_tasks=1),
+        improvement(REACHED, as_it_is(success(0, 1), success(0, 1)), PROMPT, validation=1, test=1),
         "The target of 90% was reached on validation tasks with 70%, and is not confirmed: 71% [63, 78] on test tasks. "
         "A prompt alone reached 71% for $0.40. (1 test task that no decision has used; 0% as it is; target 90%.)",
     ),
     "one test task that was looked at": (
-        improvement(REACHED, as_it_is(HIGH, success(1, 1)), test_tasks=1, test_looks=3),
+        improvement(REACHED, as_it_is(HIGH, success(1, 1)), test=1, test_looks=3),
         "The agent reaches 100% as it is; nothing was needed. "
         "(1 test task that was looked at twice before; target 90%.)",
-    ),
-    "unknown prices": (
-        improvement(REACHED, START, accepted(Rung.PROMPT, MIDDLE, MIDDLE_TEST, None), GRPO),
-        "A prompt alone reached 71% at an unknown price; GRPO 93% for 9 minutes; nothing else was needed. " + BASIS,
     ),
     "nothing": (
         improvement(NOTHING, UNTESTED, *[refused(Rung.PROMPT)] * 12, smallest_gain=0.25),
@@ -144,8 +140,8 @@ ENDS: dict[str, tuple[ImprovementFigures, str]] = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_an_end_is_said_in_a_sentence(end: str) -> None:
-    figures, text = ENDS[end]
-    assert sentence(figures) == text
+    ended, text = ENDS[end]
+    assert sentence(ended) == text
 
 
 @pytest.mark.parametrize(
@@ -163,11 +159,11 @@ def test_an_end_is_said_in_a_sentence(end: str) -> None:
     ],
 )
 def test_what_is_rounded_is_on_the_same_side(solved: int, tasks: int, target: float, text: str) -> None:
-    figures = improvement(BEST, as_it_is(success(solved, tasks)), target=target, test_tasks=0)
-    assert f" reaches {text} as it is" in sentence(figures)
+    ended = improvement(BEST, as_it_is(success(solved, tasks)), target=target, test=0)
+    assert f" reaches {text} as it is" in sentence(ended)
 
 
-PATTERN = LargestPattern("gave up: never found the source", 8, 15, ("01K7",))
+PATTERN = pattern("gave up: never found the source", 8, 15, "01K7")
 REASONS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"environment": "cheating earns 0.4 on average"},
@@ -188,31 +184,31 @@ REASONS: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-def _figures(*reasons: dict[str, Any]) -> ImprovementFigures:
+def _without_help(*reasons: dict[str, Any]) -> tuple[ImprovementOut, Findings]:
     fields: dict[str, Any] = {}
     pilot: dict[str, Any] = {}
     for reason in reversed(reasons):
         fields |= reason
         pilot |= reason.get("pilot", {})
-    facts = {name: getattr(PILOT, name) for name in PILOT.__slots__}
-    return improvement(NOTHING, UNTESTED, **fields | {"pilot": type(PILOT)(**facts | pilot)})
+    findings = Findings(**{name: fields.pop(name) for name in Findings.__slots__ if name in fields})
+    return improvement(NOTHING, UNTESTED, **fields | {"pilot": PILOT.model_copy(update=pilot)}), findings
 
 
 @pytest.mark.parametrize("number", range(len(REASONS)))
 def test_the_first_reason_that_fits_is_named_with_one_thing_to_do(number: int) -> None:
     _, why, next_thing = REASONS[number]
-    text = nothing_helps(_figures(*[reason for reason, _, _ in REASONS[number:]]))
+    text = nothing_helps(*_without_help(*[reason for reason, _, _ in REASONS[number:]]))
     assert why in text
     assert next_thing in text.partition("Next: ")[2]
     assert text.count("Next: ") == 1
 
 
 def test_a_pattern_of_half_of_the_failures_is_no_reason() -> None:
-    half = LargestPattern("gave up", 5, 10)
+    half = pattern("gave up", 5, 10)
     assert "below what 64" in nothing_helps(improvement(NOTHING, UNTESTED, pattern=half))
-    assert "6 of 10 failures" in nothing_helps(improvement(NOTHING, UNTESTED, pattern=LargestPattern("gave up", 6, 10)))
+    assert "6 of 10 failures" in nothing_helps(improvement(NOTHING, UNTESTED, pattern=pattern("gave up", 6, 10)))
 
 
 def test_a_success_that_was_not_measured_is_unknown() -> None:
-    figures = improvement(BEST, as_it_is(Interval(0.5, 0.4, 0.6)), accepted(Rung.GRPO, None))
-    assert "GRPO reached an unknown success for 1 minute." in sentence(figures)
+    ended = improvement(BEST, as_it_is(LOW), accepted(Rung.GRPO, None))
+    assert "GRPO reached an unknown success for 1 minute." in sentence(ended)
