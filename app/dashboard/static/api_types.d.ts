@@ -633,6 +633,13 @@ export interface FinishedRollouts {
   "items": (FinishedRollout)[];
 }
 
+export interface ForecastOut {
+  "units_a_day": number;
+  "enrolled_a_week": number;
+  "days": (number | null)[];
+  "note": string;
+}
+
 export interface GateOut {
   "decision": "better" | "not_better";
   "error": number;
@@ -1181,7 +1188,7 @@ export interface ReleaseAccepted {
   "created_at": string;
   "started_at": string | null;
   "ended_at": string | null;
-  "forecast": app__schemas__releases__ForecastOut;
+  "forecast": ForecastOut;
   "warnings": (string)[];
 }
 
@@ -1244,7 +1251,7 @@ export interface ReleaseOut {
   "stage_since": string | null;
   "next": string | null;
   "quality": string;
-  "forecast": app__schemas__releases__ForecastOut;
+  "forecast": ForecastOut;
   "salt": string | null;
 }
 
@@ -1812,11 +1819,4 @@ export interface WhatIfReport {
   "edited": boolean;
   "original": OriginalRollout;
   "continuations": (Continued)[];
-}
-
-export interface app__schemas__releases__ForecastOut {
-  "units_a_day": number;
-  "enrolled_a_week": number;
-  "days": (number | null)[];
-  "note": string;
 }
