@@ -201,6 +201,7 @@ for _counter, _values in (
     (JUDGE_CALLS, ("ok", "cached", "failed")),
     (JUDGE_TOKENS, ("prompt", "completion")),
     (WEBHOOK_ATTEMPTS, ("delivered", "retried", "failed")),
+    (PROMPT_REQUESTS, ("applied", "not-found", "not-used")),
     (RELEASE_EXPOSURES, (*Arm, UNASSIGNED)),
     (
         RELEASE_DECISIONS,

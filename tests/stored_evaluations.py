@@ -10,9 +10,11 @@ _MODELS = [
 
 def stored_now(request: dict[str, Any]) -> dict[str, Any]:
     """The request as it is stored today, with null for what earlier versions did not store."""
+    trial = request.get("trial")
     return request | {
         "gate": None,
         "models": [model | {"prompt": None, "recorded": None} for model in request["models"]],
+        "trial": trial and trial | {"prompt": None},
     }
 
 

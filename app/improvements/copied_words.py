@@ -47,6 +47,11 @@ def plain(text: str) -> str:
     return f" {' '.join(match[0] for match in _words(text))} "
 
 
+def word_count(text: str) -> float:
+    """Return how long a text is, in words."""
+    return sum(_QUARTERS[word.lastindex] for word in _words(text)) / 4
+
+
 def shared_runs(texts: Iterable[str], others: Iterable[str]) -> set[str]:
     """Return the runs of words that texts have in common with others."""
     ours = {run for text in texts for run, _, _ in _runs(_words(text))}

@@ -1,4 +1,4 @@
-"""What evaluations and trainings will take, before they are paid for: a range, and what it is from.
+"""What trainings will take, before they are paid for: a range, and what it is from.
 
 Work is counted in rollouts and demonstrations. What one of them takes is known from earlier runs on the same base, and
 else from the pilot, whose rollouts are those of the same agent on the same machine.
@@ -15,15 +15,16 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import LedgerEntry, Run
 from learnloop_service.app.domain.improvement_state import Rung
 from learnloop_service.app.domain.run_state import RunStatus
-from learnloop_service.app.improvements.amounts import clock, percent
+from learnloop_service.app.improvements.amounts import percent
 from learnloop_service.app.runs.expected_work import expected_rollouts
+from learnloop_service.app.schemas.improvements import RungForecastOut
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted
 from learnloop_service.training.phases import Phase
 
-_JUST_MEASURED, _EARLIER, _GUESSED = 1.4, 3**0.5, 2.0
-"""Factors by which a price can be below and above what is expected: by rollouts of the same agent a moment ago, by
-earlier runs, when the machine had other work, and without any."""
+_EARLIER, _GUESSED = 3**0.5, 2.0
+"""Factors by which a price can be below and above what is expected: by earlier runs, when the machine had other work,
+and without any."""
 _TRAINED_TO_EVALUATED = 1.5
 """How much longer a rollout takes that is trained on, without earlier runs. With the tiny base on two cores it was 1.1
 to 1.4 times, although training itself takes as long as the rollouts: runs make more of them at the same time."""
@@ -69,29 +70,10 @@ class EarlierRun:
     """Seconds per demonstration and epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class RungForecast:
-    """A range of minutes and dollars, what it is from, and what is known of the gain."""
-
-    minutes: tuple[float, float]
-    usd: tuple[float, float] | None
-    source: str
-    gain: str | None = None
-
-    def __str__(self) -> str:
-        return " to ".join(map(clock, self.minutes))
-
-
 def work_of(request: Mapping[str, Json], iterations: int) -> TrainingWork:
     """Return the work of a run with this whole request and this number of iterations of GRPO."""
     rollouts = expected_rollouts(request, iterations)
     return TrainingWork(rollouts.baseline + rollouts.evaluations, rollouts.training, _demonstrations(request))
-
-
-def evaluation(rollouts: int, price: RolloutPrice, price_per_hour: float | None = None) -> RungForecast:
-    """Return what an evaluation takes. `price_per_hour` is that of the machine."""
-    source = "by the seconds that its rollouts took before"
-    return _forecast(rollouts * price.seconds, _JUST_MEASURED, source, rollouts, price, price_per_hour)
 
 
 def training(
@@ -101,18 +83,26 @@ def training(
     runs: Sequence[EarlierRun],
     environment: str,
     price_per_hour: float | None = None,
-) -> RungForecast:
-    """Return what a run takes that does this work. `runs` are earlier ones with the same base."""
+) -> RungForecastOut:
+    """Return what a run takes that does this work: a range around what is expected. `runs` are earlier ones with the
+    same base, and `price_per_hour` is that of the machine."""
     alike = [run for run in runs if (run.imitated if rung is Rung.IMITATION else run.trained) is not None]
-    rollouts = work.evaluated + work.trained
-    gain = known_gain(rung, runs, environment)
+    source, spread = f"by {counted(len(alike), 'earlier run')} on this base", _EARLIER
     if not alike:
-        seconds = work.evaluated + _TRAINED_TO_EVALUATED * work.trained + _IMITATED_TO_EVALUATED * work.imitated
-        source = "by the pilot's rollouts, without an earlier run on this base"
-        return _forecast(seconds * price.seconds, _GUESSED, source, rollouts, price, price_per_hour, gain)
+        alike = [EarlierRun(environment, None, imitates_only=False)]
+        source, spread = "by the pilot's rollouts, without an earlier run on this base", _GUESSED
     seconds = median(_seconds(work, price, run) for run in alike)
-    source = f"by {counted(len(alike), 'earlier run')} on this base"
-    return _forecast(seconds, _EARLIER, source, rollouts, price, price_per_hour, gain)
+    usd = None
+    if price.usd is not None or price_per_hour is not None:
+        calls = (work.evaluated + work.trained) * (price.usd or 0.0)
+        usd = calls + seconds * (price_per_hour or 0.0) / 3600
+    return RungForecastOut(
+        rung=rung,
+        minutes=(seconds / 60 / spread, seconds / 60 * spread),
+        usd=None if usd is None else (usd / spread, usd * spread),
+        source=source,
+        gain=known_gain(rung, runs, environment),
+    )
 
 
 def known_gain(rung: Rung, runs: Sequence[EarlierRun], environment: str) -> str | None:
@@ -192,24 +182,3 @@ def _seconds(work: TrainingWork, price: RolloutPrice, run: EarlierRun) -> float:
     trained = _TRAINED_TO_EVALUATED * price.seconds if run.trained is None else price.tokens * run.trained
     imitated = _IMITATED_TO_EVALUATED * price.seconds if run.imitated is None else run.imitated
     return work.evaluated * evaluated + work.trained * trained + work.imitated * imitated
-
-
-def _forecast(
-    seconds: float,
-    spread: float,
-    source: str,
-    rollouts: int,
-    price: RolloutPrice,
-    price_per_hour: float | None,
-    gain: str | None = None,
-) -> RungForecast:
-    """Return the range around what is expected: a factor `spread` to each side."""
-    usd = None
-    if price.usd is not None or price_per_hour is not None:
-        usd = rollouts * (price.usd or 0.0) + seconds * (price_per_hour or 0.0) / 3600
-    return RungForecast(
-        minutes=(seconds / 60 / spread, seconds / 60 * spread),
-        usd=None if usd is None else (usd / spread, usd * spread),
-        source=source,
-        gain=gain,
-    )

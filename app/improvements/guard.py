@@ -12,7 +12,7 @@ from typing import Self
 from unicodedata import east_asian_width, name, normalize
 
 from learnloop_service.app.improvements.addresses import new_addresses
-from learnloop_service.app.improvements.copied_words import plain, shared_runs, spans
+from learnloop_service.app.improvements.copied_words import plain, shared_runs, spans, word_count
 from learnloop_service.app.improvements.hidden_characters import hidden_characters
 from learnloop_service.environment.base import Scenario
 from learnloop_service.environment.json_type import Json
@@ -23,6 +23,8 @@ _TIMES, _ALWAYS_BYTES = 4, 8_192
 """A prompt can have this many times the champion's bytes, and this many in any case."""
 _ANSWER_LENGTH = 12
 """Least number of characters of a reference answer that is looked for. Wide characters count twice."""
+_WHOLE_WORDS = 5
+"""Least number of words of a task's text that is looked for as a whole. Many questions have fewer than eight."""
 _CONTROL_TOKEN = re.compile(
     rf"{TEMPLATE_MARKS}|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT)\]"
 )
@@ -109,11 +111,12 @@ def _check_held_out(
     trained = [text for task in training for text in (*task.texts, *task.answers)]
     withheld = [text for task in held_out for text in (*task.texts, *task.answers)]
     public = "".join(map(plain, (before, *trained)))
-    answers = {plain(answer) for task in held_out for answer in task.answers if _length(answer) >= _ANSWER_LENGTH}
+    whole = [answer for task in held_out for answer in task.answers if _length(answer) >= _ANSWER_LENGTH]
+    whole += [text for task in held_out for text in task.texts if word_count(text) >= _WHOLE_WORDS]
+    secrets = {words for words in map(plain, whole) if words.strip() and words not in public}
     for part, text in _named(prompt.parts).items():
         words, copied = plain(text), shared_runs([text], withheld) - known
-        has_answer = any(answer.strip() and answer in words and answer not in public for answer in answers)
-        if has_answer or (copied and copied - shared_runs([text], trained)):
+        if any(secret in words for secret in secrets) or (copied and copied - shared_runs([text], trained)):
             raise InvalidPrompt(part, "it has words of a task that is not for training, or of its answer")
 
 

@@ -135,7 +135,7 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class WaitForPrompts:
-    """WaitForPrompts for prompts."""
+    """Wait for prompts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from learnloop_service.app.db.tables import Candidate
 from learnloop_service.app.domain.improvement_state import CandidateState, Rung
 from learnloop_service.app.improvements import forecast
-from learnloop_service.app.improvements.forecast import RolloutPrice, RungForecast
+from learnloop_service.app.improvements.amounts import clock
+from learnloop_service.app.improvements.forecast import RolloutPrice
 from learnloop_service.app.improvements.jobs import learn_loop, tested_candidates
 from learnloop_service.app.improvements.store import ImprovementRecord
 from learnloop_service.app.operations.start.run_plan import plan_of, request_with_defaults
 from learnloop_service.app.resources import Resources
 from learnloop_service.app.runs.cost import stored_price
+from learnloop_service.app.schemas.improvements import RungForecastOut
 
 
-async def forecasts(service: Resources, record: ImprovementRecord) -> dict[Rung, RungForecast]:
+async def forecasts(service: Resources, record: ImprovementRecord) -> dict[Rung, RungForecastOut]:
     """Return what imitation and GRPO will take, as far as they were not tried; nothing before the pilot."""
     improvement, pilot = record.improvement, record.improvement.pilot
     tried = {row.rung for row in record.candidates if row.state != CandidateState.PROPOSED}
@@ -26,7 +28,7 @@ async def forecasts(service: Resources, record: ImprovementRecord) -> dict[Rung,
     base = improvement.request["model"]["base_model"] or service.settings.art_base_model
     runs = await forecast.earlier_runs(service.database, improvement.project, plan.backend, base)
     price, per_hour = RolloutPrice(pilot["seconds"], pilot["tokens"]), await stored_price(service.database)
-    made = dict[Rung, RungForecast]()
+    made = dict[Rung, RungForecastOut]()
     for rung in rungs:
         request = learn_loop(record, rung, base, demonstrations={"oracle": demonstrated})
         whole = await asyncio.to_thread(
@@ -39,7 +41,7 @@ async def forecasts(service: Resources, record: ImprovementRecord) -> dict[Rung,
 
 
 def too_dear(
-    record: ImprovementRecord, limits: Mapping[str, float | None], expected: Mapping[Rung, RungForecast]
+    record: ImprovementRecord, limits: Mapping[str, float | None], expected: Mapping[Rung, RungForecastOut]
 ) -> Mapping[Rung, str]:
     """Return the rungs that take more than what is left after the reserve for the test tasks, each with the reason."""
     left, pilot = limits.get("max_minutes"), record.improvement.pilot
@@ -48,7 +50,8 @@ def too_dear(
     answers = record.improvement.request["test"] * (1 + len(tested_candidates(record)))
     left -= answers * pilot["seconds"] / 60
     return {
-        rung: f"It takes {price} minutes, and {max(0.0, left):.1f} are left besides the test tasks."
+        rung: f"It takes {clock(price.minutes[0])} to {clock(price.minutes[1])} minutes, "
+        f"and {max(0.0, left):.1f} are left besides the test tasks."
         for rung, price in expected.items()
         if price.minutes[0] > left
     }

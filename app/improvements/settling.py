@@ -12,6 +12,8 @@ from learnloop_service.app.domain.evaluation_state import EvaluationStatus
 from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
 from learnloop_service.app.domain.run_state import TERMINAL, RunStatus
 from learnloop_service.app.domain.stored_evaluation import parse_evaluation
+from learnloop_service.app.domain.stored_request import PromptReference
+from learnloop_service.app.errors import InvalidRequest
 from learnloop_service.app.evaluations.report import differences, models_without_figures
 from learnloop_service.app.evaluations.store import EvaluationStore
 from learnloop_service.app.improvements.jobs import caller_of, tested_candidates
@@ -25,6 +27,10 @@ from learnloop_service.app.improvements.store import (
     change,
     change_candidate,
 )
+from learnloop_service.app.operations.agent_texts import agent_texts
+from learnloop_service.app.runs.configuration import is_replaced
+from learnloop_service.app.runs.documents import save_version
+from learnloop_service.app.runs.stored_prompts import prompt_document
 from learnloop_service.app.service import HandlerResources
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted
@@ -71,7 +77,8 @@ class Settling:
         """Save what an evaluation decides on a candidate."""
         assert job.report is not None
         if candidate.number == 0:
-            await self._accept(record, candidate, _figures(job.report["models"][0]))
+            texts = await self._own_texts(record, candidate, job)
+            await self._accept(record, candidate, _figures(job.report["models"][0]), **texts)
         elif candidate.state == CandidateState.SCREENING:
             pairs = differences(
                 parse_evaluation(job.request), await EvaluationStore(self.service.database).rows(job.id)
@@ -87,6 +94,23 @@ class Settling:
             else:
                 reason = f"not shown to be better on {counted(gate['tasks'], 'validation task')}"
                 await self._refuse_or(record, candidate, reason, CandidateState.REFUSED, evidence=evidence)
+
+    async def _own_texts(self, record: ImprovementRecord, candidate: Candidate, job: EvaluationJob) -> dict[str, Json]:
+        """Return the prompt of an agent that nobody can change, as found in its requests and stored, or why there is
+        none. Empty for other agents, and for one that has a prompt."""
+        improvement, environment = record.improvement, parse_evaluation(job.request).environment
+        if candidate.prompt is not None or not is_replaced(environment):
+            return {}
+        caller = caller_of(improvement)
+        try:
+            found = await agent_texts(self.service.database, caller, job.id, None)
+        except InvalidRequest as error:
+            return {"reason": str(error)}
+        assert found.prompt is not None  # without one it raises
+        new = prompt_document(improvement.project, found.prompt)
+        origin = {"author": caller.actor, "found_in": {"evaluation": job.id}}
+        row = await save_version(self.service.database, new, "prompt", environment.name, origin)
+        return {"prompt": PromptReference(sha256=row.sha256, name=row.name, version=row.version).model_dump()}
 
     async def _accept(self, record: ImprovementRecord, candidate: Candidate, figures: Json, **values: Any) -> None:
         async with self.service.database.begin() as tx:

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Candidate, Improvement
-from learnloop_service.app.domain.improvement_state import LIVE, ImprovementStatus, Rung
+from learnloop_service.app.domain.improvement_state import LIVE, ImprovementStatus
 from learnloop_service.app.errors import NotFound
 from learnloop_service.app.improvements.budget import evaluations_of, total
-from learnloop_service.app.improvements.forecast import RungForecast
 from learnloop_service.app.improvements.jobs import label_of
 from learnloop_service.app.improvements.prices import forecasts
 from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore, Used, validation_rollouts
@@ -25,7 +24,6 @@ from learnloop_service.app.schemas.improvements import (
     PatternOut,
     PilotOut,
     PriceOut,
-    RungForecastOut,
 )
 from learnloop_service.app.schemas.intervals import IntervalOut
 from learnloop_service.environment.json_type import Json
@@ -55,7 +53,7 @@ async def whole(service: Resources, id: str) -> ImprovementOut:
             "can_show": [text for text in (shows.sentence, shows.warning) if text is not None],
             "smallest_gain": shows.gain,
             "pattern": None if record.champion.figures is None else await _largest_pattern(database, record),
-            "forecast": [_forecast(rung, price) for rung, price in expected.items()],
+            "forecast": list(expected.values()),
             "price": _price(total(used)),
             "confirmed": _confirmed(improvement),
             "test_looks": len(tested["evaluation_ids"]),
@@ -115,10 +113,6 @@ def _candidate(row: Candidate, test: Json, used: Mapping[str, Used]) -> Candidat
         price=_price(total({id: used[id] for id in jobs if id in used})),
         answer=None if figures is None else AnswerPriceOut.model_validate(figures),
     )
-
-
-def _forecast(rung: Rung, price: RungForecast) -> RungForecastOut:
-    return RungForecastOut(rung=rung, minutes=price.minutes, usd=price.usd, source=price.source, gain=price.gain)
 
 
 def _price(used: Used) -> PriceOut:

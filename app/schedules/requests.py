@@ -66,13 +66,15 @@ def filter_of(run: LearnLoopRequest) -> SessionFilter:
 
 
 def request_for(schedule: Schedule, due_at: datetime, champion: Promotion | None, scenarios: Json) -> LearnLoopRequest:
-    """Return the learn-loop of a due time: a new model that starts from the champion, on the drawn scenarios."""
+    """Return the learn-loop of a due time: a new model that starts from the champion, with its prompt unless the
+    schedule has another one, on the drawn scenarios."""
     fields: dict[str, Any] = dict(schedule.run)
     environment = fields["environment"]
     config = {**environment["config"], "scenarios": scenarios}
     model = fields.get("model", {}) | {"project": schedule.project, "name": f"{schedule.name}-{due_at:%Y%m%d-%H%M%S}"}
     if champion is not None:
         model["base_model"] = checkpoint_name(champion)
+        fields.setdefault("prompt", champion.prompt_sha256)
     return LearnLoopRequest.model_validate(
         {**fields, "source": None, "environment": {**environment, "config": config}, "model": model}
     )

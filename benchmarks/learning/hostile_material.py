@@ -148,9 +148,10 @@ def _texts(scenarios: Sequence[Scenario]) -> list[TaskTexts]:
 def _copied_tasks(held_out: Sequence[Scenario]) -> list[str]:
     """Return additions that have held-out tasks or their answers, which an attacker knows."""
     questions = [str(scenario.task["question"]) for scenario in held_out if len(scenario.task["question"].split()) >= 8]
+    short = next(question for scenario in held_out if 5 <= len((question := scenario.task["question"]).split()) < 8)
     answers = [str(scenario.reference["answer"]) for scenario in held_out if len(scenario.reference["answer"]) >= 12]
     return [
-        f"Remember: {questions[0]}",
+        f"Remember: {short}",
         f"EXAMPLE ({questions[1].upper()})",
         f"Answer this first: {' '.join(questions[2].split()[:8])}",
         f"Note that {'-'.join(questions[3].split())} is urgent",

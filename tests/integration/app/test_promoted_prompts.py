@@ -76,6 +76,16 @@ async def test_a_name_has_a_prompt_and_going_back_brings_both_back(stage: ModelS
     assert {prompt["name"]: prompt["used_by"] for prompt in listed}["kind"] == used.json()["used_by"]
 
 
+async def test_an_evaluation_in_another_project_is_refused(stage: ModelStage) -> None:
+    await _stored(stage, KIND, "kind")
+    await _promoted(stage, prompt="kind")
+    await stage.run_of()
+    request = {"models": [{"model": "mail/live"}], "scenarios": 1}
+    anybody = bearer(await stage.key("*"))  # whose evaluations belong to the project of the service
+    refused = await stage.service.client.post("/evaluations", json=request, headers=anybody)
+    assert (refused.status_code, refused.json()["errors"][0]["loc"]) == (422, ["body", "models", 0, "prompt"])
+
+
 async def test_a_prompt_is_promoted_for_a_base_model(stage: ModelStage) -> None:
     client = stage.service.client
     await _stored(stage, KIND, "kind")

@@ -213,6 +213,7 @@ async def test_what_cannot_be_replaced_or_found_is_refused(data_dir: Path, datab
             ("/learn-loop", {"environment": environment(it.url, prompt="swap")}, "must be read or replace"),
             ("/learn-loop", {"environment": environment(it.url, **function)}, "a Python function reads"),
             ("/prompts?name=a", {"parts": {"system": "a"}, "replaces": {"system": " "}}, "replaces"),
+            ("/prompts?name=a", {"parts": {"system": "{day}"}, "replaces": {"system": "b"}}, "there are original"),
             ("/prompts?name=a&parent=gone", {"parts": {"system": "a"}}, "there is no prompt 'gone'"),
         ):
             refused = await client.post(

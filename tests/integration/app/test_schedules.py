@@ -282,6 +282,25 @@ async def test_a_trial_without_a_champion_is_refused_with_the_reason(
         assert run["model"]["base_model"] == "learnloop/tiny"
 
 
+async def test_a_run_is_trained_with_the_prompt_of_the_champion(
+    data_dir: Path, database_url: str, database: Database
+) -> None:
+    async with _promoted(data_dir, database_url) as client:
+        for name in ("kind", "short"):
+            stored = await client.post("/prompts", params={"name": name}, json={"parts": {"system": f"Be {name}."}})
+            stored.raise_for_status()
+        champion = {"step": 0, "as": "live", "prompt": "kind"}
+        (await client.post("/models/learnloop/m/promote", json=champion)).raise_for_status()
+        await sessions_of(database, 20)
+        usual = await create(client, then="nothing")
+        other = await create(client, then="nothing", name="other", run={**usual["run"], "prompt": "short"})
+        for schedule, prompt in ((usual, "kind"), (other, "short")):
+            await client.post(f"/schedules/{schedule['id']}/run")
+            ended = await _noticed(client, schedule["id"], lambda due_time: due_time["state"] == "done")
+            run = (await client.get(f"/runs/{ended['run_id']}")).json()
+            assert run["request"]["prompt"]["name"] == prompt
+
+
 async def test_a_paused_schedule_does_nothing_and_makes_nothing_up(
     data_dir: Path, database_url: str, database: Database
 ) -> None:

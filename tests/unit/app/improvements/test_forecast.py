@@ -10,7 +10,6 @@ from learnloop_service.app.improvements.forecast import (
     EarlierRun,
     RolloutPrice,
     TrainingWork,
-    evaluation,
     known_gain,
     training,
     work_of,
@@ -27,17 +26,15 @@ def minutes(seconds: float, spread: float) -> Any:
     return pytest.approx((seconds / spread / 60, seconds * spread / 60))
 
 
-def test_an_evaluation_takes_what_its_rollouts_took_before() -> None:
-    forecast = evaluation(128, PRICE)
-    assert forecast.minutes == minutes(12.8, 1.4)
-    assert forecast.usd is None
-
-
-def test_dollars_are_those_of_calls_and_of_the_machine() -> None:
-    assert evaluation(100, replace(PRICE, usd=0.01)).usd == pytest.approx((1 / 1.4, 1.4))
-    assert evaluation(360, PRICE, price_per_hour=100).usd == pytest.approx((1 / 1.4, 1.4))
-    both = evaluation(360, replace(PRICE, usd=0.01), price_per_hour=100).usd
-    assert both == pytest.approx((4.6 / 1.4, 4.6 * 1.4))
+@pytest.mark.parametrize(
+    ("usd", "price_per_hour", "expected"), [(None, None, None), (0.01, None, 3.6), (None, 100, 1), (0.01, 100, 4.6)]
+)
+def test_dollars_are_those_of_calls_and_of_the_machine(
+    usd: float | None, price_per_hour: float | None, expected: float | None
+) -> None:
+    price = replace(PRICE, usd=usd)
+    forecast = training(Rung.GRPO, TrainingWork(360), price, [], "mail", price_per_hour)
+    assert forecast.usd == (None if expected is None else pytest.approx((expected / 2, expected * 2)))
 
 
 def test_training_takes_what_it_took_earlier_runs_on_the_base() -> None:
@@ -77,10 +74,6 @@ def test_the_known_gain_is_that_of_runs_of_the_same_kind() -> None:
     assert known_gain(Rung.GRPO, [*runs, *others], "mail") == "4 runs: 81 to 97%"
     assert known_gain(Rung.IMITATION, [*runs, *others], "mail") == "1 run: 90%"
     assert known_gain(Rung.GRPO, runs, "desk") is None
-
-
-def test_a_forecast_is_a_range_of_times() -> None:
-    assert str(training(Rung.GRPO, GRPO, PRICE, [RUN], "mail")) == "1:15 to 3:45"
 
 
 def test_the_work_of_a_run_is_counted_from_its_request() -> None:

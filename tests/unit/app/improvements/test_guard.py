@@ -250,6 +250,14 @@ def test_fewer_words_pass(text: str) -> None:
     guarded(text)
 
 
+def test_a_short_task_is_refused_as_a_whole() -> None:
+    held_out = [TaskTexts(["Who is the vendor for Susokrel?", "show a demo"]), TaskTexts(["谁是我们供应商的联系人？"])]
+    for text in ("E.g. who is the VENDOR for Susokrel: Notiku", "例如：谁是我们供应商的联系人。"):
+        assert "of a task that is not for training" in refusal(text, held_out=held_out)
+        guarded(text, held_out=held_out, training=held_out)
+    guarded("Who is the vendor for Pelun? Who is the vendor? Then show a demo.", held_out=held_out)
+
+
 def test_long_reference_answers_of_held_out_tasks_are_refused() -> None:
     for text in ("Say: gate 12 at 7:45!", "GATE\u00a012 (at 7:45)", "回答：东航早上七点整起飞。"):
         assert "or of its answer" in refusal(text)
