@@ -41,12 +41,14 @@ WHERE trajectory.split = 'test'
 """Selects the number of rollouts of test tasks, and of those that are not of a final evaluation, or too early."""
 
 
-def climbed(service: Service, base: str) -> tuple[str, str | None]:
-    """Improve an agent. Return its world, and the kind of change by which it reached the target."""
+def climbed(service: Service, base: str) -> tuple[str, str | None, str]:
+    """Improve an agent. Return its world, the kind of change by which it reached the target, and what came of it."""
     improvement = improved([service], request_for(base))
     assert improvement["status"] != "failed", improvement["reason"]
     champion = improvement["tried"][improvement["champion"]]
-    return base.rpartition(".")[0], champion["rung"] if improvement["status"] == "reached" else None
+    rung = champion["rung"] if improvement["status"] == "reached" else None
+    grpo = [row["reason"] for row in improvement["tried"] if row["rung"] == "grpo"]
+    return base.rpartition(".")[0], rung, f"{base}: {improvement['sentence']} {grpo}"
 
 
 def measure(worlds: Sequence[str], agents: int) -> dict[str, Json]:
@@ -62,12 +64,20 @@ def measure(worlds: Sequence[str], agents: int) -> dict[str, Json]:
         ):
             for number in range(PROMPTS):
                 it.client.call("POST", "/prompts", params={"name": f"p{number}"}, json=prompt_of(number))
-            ends = Counter(pool.map(partial(climbed, it.client), bases))
+            ended = list(pool.map(partial(climbed, it.client), bases))
             with psycopg.connect(url) as connection:
                 [(tested, early)] = connection.execute(_TESTED).fetchall()
+    ends = Counter((world, rung) for world, rung, _ in ended)
     stops = {world: {str(rung): count for (of, rung), count in ends.items() if of == world} for world in worlds}
     right = {world: ends[world, WORLDS[world].rung] for world in worlds}
-    return {"agents": agents, "stops": stops, "right": right, "test_rollouts": tested, "too_early": early}
+    return {
+        "agents": agents,
+        "stops": stops,
+        "right": right,
+        "wrong": [text for world, rung, text in ended if rung != WORLDS[world].rung],
+        "test_rollouts": tested,
+        "too_early": early,
+    }
 
 
 def main() -> None:

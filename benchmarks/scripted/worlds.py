@@ -61,11 +61,9 @@ class Agent:
     prompt: int | None = None
 
     def solves(self, task: str, seed: int | None) -> bool:
-        """Return whether it solves a task, without a seed greedily. Half of the sampled attempts go by chance."""
+        """Return whether it solves a task: without a seed greedily, else by chance, so that attempts differ."""
         solves, success = self._skill(task)
-        if seed is None or (luck := _luck(self, task, seed)) < 0.5:
-            return solves
-        return luck < 0.5 + success / 2
+        return solves if seed is None else _luck(self, task, seed) < success
 
     def _skill(self, task: str) -> tuple[bool, float]:
         """Return whether it solves the task, and its success at all tasks."""
