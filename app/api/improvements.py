@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from fastapi import Depends, Path
+from fastapi import Depends, Path, Response
 from ulid import ULID
 
 from learnloop_service.app.api.dependencies import NO_NUL, CurrentCaller, CurrentDatabase, CurrentService
@@ -13,6 +13,7 @@ from learnloop_service.app.domain.improvement_state import LIVE, CandidateState,
 from learnloop_service.app.errors import NotAllowed, NotFound
 from learnloop_service.app.http import idempotency
 from learnloop_service.app.improvements.actions import Actions
+from learnloop_service.app.improvements.lines import price_table
 from learnloop_service.app.improvements.proposals import Proposals, proposers_reason
 from learnloop_service.app.improvements.start import ImprovementStarter
 from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore
@@ -76,6 +77,22 @@ async def list_improvements(store: Store, caller: CurrentCaller, paging: ById) -
 async def get_improvement(service: CurrentService, id: ImprovementId) -> ImprovementOut:
     """Get an improvement with everything that it tried."""
     return await whole(service, id)
+
+
+@router.get(
+    "/{id}/report",
+    response_class=Response,
+    responses={200: {"content": {"text/markdown": {}}, "description": "The report."}},
+)
+async def get_improvement_report(service: CurrentService, id: ImprovementId) -> Response:
+    """Download what was tried, what it reached and what it cost, as Markdown."""
+    shown = await whole(service, id)
+    parts = (f"# Improvement {shown.id}", shown.sentence or f"It is {shown.status}.", price_table(shown))
+    headers = {
+        "Content-Disposition": f'attachment; filename="{shown.id}.md"',
+        "X-Content-Type-Options": "nosniff",
+    }
+    return Response("\n\n".join(parts) + "\n", media_type="text/markdown", headers=headers)
 
 
 @router.delete("/{id}")

@@ -107,7 +107,7 @@ class PromoteRequest(PromptChoice):
             "examples": [
                 {"step": 12, "as": "live"},
                 {"step": 12, "if_better_than": "live"},
-                {"step": 0, "as": "live", "prompt": "careful@2", "base_model": "learnloop/tiny"},
+                {"step": 0, "as": "live", "base_model": "learnloop/tiny"},
             ]
         }
     )

@@ -27,8 +27,13 @@ _USERS: tuple[tuple[str, type[Run | EvaluationJob], InstrumentedAttribute[str]],
     ("evaluations", EvaluationJob, EvaluationJob.project),
 )
 """What needs data: its name in errors, its table, and the column with its project."""
+_SERVED: tuple[tuple[str, type[Promotion | Release], ColumnElement[str]], ...] = (
+    ("promotions", Promotion, Promotion.project + "/" + Promotion.name),
+    ("releases", Release, Release.id.expression),
+)
+"""What serves a prompt: its name in errors, its table, and what it is called."""
 Users = Mapping[str, dict[str, list[str]]]
-"""Ids of the `runs` and `evaluations` that have a prompt, by its hash."""
+"""What has a prompt, by its hash: ids of `runs`, `evaluations` and `releases`, and names of `promotions`."""
 
 
 class InUse(Conflict):
@@ -135,8 +140,7 @@ async def _served_with(tx: AsyncSession, hashes: set[str], project: str) -> dict
     """Return the names that were promoted with the prompts, and the releases of one: also past ones, so that going back
     to an older promotion brings its prompt back."""
     users: dict[str, list[str]] = {}
-    name = Promotion.project + "/" + Promotion.name
-    for kind, table, id in (("promotions", Promotion, name), ("releases", Release, Release.id)):
+    for kind, table, id in _SERVED:
         query = select(id).where(table.prompt_sha256.in_(hashes)).distinct().order_by(id)
         if project != ANY_PROJECT:
             query = query.where(table.project == project)
@@ -145,16 +149,23 @@ async def _served_with(tx: AsyncSession, hashes: set[str], project: str) -> dict
 
 
 async def users_of_prompts(database: Database, project: str | None, hashes: Iterable[str]) -> Users:
-    """Return what has each of the prompts: runs and evaluations of the project (None: of all)."""
-    users = {hash: {name: list[str]() for name, _, _ in _USERS} for hash in hashes}
+    """Return what has each of the prompts, in the project (None: in all)."""
+    users = {hash: {name: list[str]() for name, *_ in (*_USERS, *_SERVED)} for hash in hashes}
+    queries: list[tuple[str, Any, ColumnElement[Any], Any]] = [
+        *((name, table.id, _prompts_of(table), owner) for name, table, owner in _USERS),
+        *(
+            (name, id, func.jsonb_build_array(table.prompt_sha256, type_=JSONB), table.project)
+            for name, table, id in _SERVED
+        ),
+    ]
     async with database() as tx:
-        for name, table, owner in _USERS if users else ():
-            query = select(table.id, _prompts_of(table)).where(*_refers_to(table, "prompt", set(users)))
+        for name, id, prompts, owner in queries if users else ():
+            query = select(id, prompts).where(prompts.has_any(array(sorted(users)))).distinct()
             if project is not None:
                 query = query.where(owner == project)
-            for id, prompts in await tx.execute(query.order_by(table.id)):
-                for hash in users.keys() & set(prompts):
-                    users[hash][name].append(id)
+            for user, those in await tx.execute(query.order_by(id)):
+                for hash in users.keys() & set(those):
+                    users[hash][name].append(user)
     return users
 
 

@@ -14,8 +14,6 @@ class Findings:
 
     environment: str | None = None
     """What the check of the environment says is broken; None if nothing is."""
-    judge_agreement: float | None = None
-    """Intraclass correlation of an LLM judge that scored the pilot's rollouts twice; None if it was not measured."""
     causes: Sequence[str] = ()
     """What the diagnosis of its runs says, the cause that explains the others first."""
 

@@ -76,6 +76,8 @@ class Situation:
     test_tasks: int
     tested: bool
     """Whether the test tasks were done since the champion last changed."""
+    is_broken: bool
+    """Whether the check of the environment found that its figures mean nothing."""
     too_dear: Mapping[Rung, str]
     """Rungs that the budget does not permit, with the reason."""
     is_used_up: bool = False
@@ -155,6 +157,8 @@ Move = Measure | Pilot | Screen | Compare | Train | Add | Skip | WaitForPrompts 
 
 def next_move(situation: Situation) -> Move:
     """Return what to do next."""
+    if situation.is_broken:
+        return End(ImprovementStatus.NOTHING_HELPS)
     as_it_is = situation.candidates[0]
     if as_it_is.state is CandidateState.PROPOSED and not situation.is_used_up:
         return Measure()

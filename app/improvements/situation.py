@@ -32,6 +32,7 @@ async def situation_of(
         proposals_open=await _is_open(service, record),
         test_tasks=request["test"],
         tested=final is not None and final["champion"] == improvement.champion,
+        is_broken=bool(improvement.facts.get("broken")),
         too_dear=too_dear(record, limits, await forecasts(service, record) if limits else {}),
         is_used_up=any(limit is not None and limit <= 0 for limit in limits.values()),
     )

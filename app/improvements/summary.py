@@ -11,18 +11,16 @@ from learnloop_service.environment.wording import counted
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _CALLED = {Rung.PROMPT: "a prompt", Rung.MODEL: "another model", Rung.IMITATION: "imitation", Rung.GRPO: "GRPO"}
 _LOOKS = {1: "once", 2: "twice"}
-_LEAST_AGREEMENT = 0.5
-"""Below this agreement of a judge with itself, more of the scores is chance than quality."""
 _INCONSISTENT = 0.3
 """Share of tasks on which an agent differs from itself, from which small gains are hidden."""
 _PRECISE = "Next: add validation tasks, so that smaller gains can be shown."
 
 
-def sentence(improvement: ImprovementOut) -> str:
+def sentence(improvement: ImprovementOut, findings: Findings | None = None) -> str:
     """Return what came of an improvement: how it ended, what showed no gain, what each rung reached and for which
-    price, and which tasks the figures are from."""
+    price, and which tasks the figures are from. `findings` can explain that nothing helped."""
     if improvement.status is ImprovementStatus.NOTHING_HELPS:
-        parts = [*_without_gain(improvement.tried), nothing_helps(improvement)]
+        parts = [*_without_gain(improvement.tried), nothing_helps(improvement, findings)]
     else:
         parts = [*_end(improvement), *_without_gain(improvement.tried), *_climb(improvement)]
     return " ".join([*parts, *_basis(improvement)])
@@ -31,7 +29,7 @@ def sentence(improvement: ImprovementOut) -> str:
 def nothing_helps(improvement: ImprovementOut, findings: Findings | None = None) -> str:
     """Return why nothing helped, the first reason that fits, and one thing to do next."""
     findings = findings or Findings()
-    pilot, pattern, agreement = improvement.pilot, improvement.pattern, findings.judge_agreement
+    pilot, pattern = improvement.pilot, improvement.pattern
     if findings.environment is not None:
         return f"Nothing can help before the environment is repaired: {findings.environment}. Next: repair it."
     if pilot is not None and not pilot.groups_differ:
@@ -39,11 +37,6 @@ def nothing_helps(improvement: ImprovementOut, findings: Findings | None = None)
         return (
             f"Nothing helped: all attempts at a task had the same reward, so there is nothing to learn from. "
             f"Next: try {other}."
-        )
-    if agreement is not None and agreement < _LEAST_AGREEMENT:
-        return (
-            "Nothing helped: the judge does not agree with itself when it scores the same rollouts twice "
-            f"(intraclass correlation {agreement:.2f}). Next: try another judge."
         )
     if pilot is not None and pilot.inconsistent > _INCONSISTENT:
         return (

@@ -8,6 +8,7 @@ from learnloop_service.app.db.tables import Candidate, Improvement
 from learnloop_service.app.domain.improvement_state import LIVE, ImprovementStatus
 from learnloop_service.app.errors import NotFound
 from learnloop_service.app.improvements.budget import evaluations_of, total
+from learnloop_service.app.improvements.figures import Findings
 from learnloop_service.app.improvements.jobs import label_of
 from learnloop_service.app.improvements.prices import forecasts
 from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore, Used, validation_rollouts
@@ -15,6 +16,7 @@ from learnloop_service.app.improvements.summary import sentence
 from learnloop_service.app.operations.failure_map import failure_map
 from learnloop_service.app.operations.failure_sides import FailureSide
 from learnloop_service.app.resources import Resources
+from learnloop_service.app.runs.diagnoses import causes_of
 from learnloop_service.app.schemas.improvements import (
     AnswerPriceOut,
     CandidateOut,
@@ -37,7 +39,7 @@ def brief(improvement: Improvement, candidates: int) -> ImprovementBrief:
 
 async def whole(service: Resources, id: str) -> ImprovementOut:
     """Return an improvement with its candidates. Raises NotFound."""
-    database, store = service.database, ImprovementStore(service.database)
+    store = ImprovementStore(service.database)
     record = await store.read(id)
     shows = await asyncio.to_thread(power, record.improvement.request["validation"])
     improvement, pilot = record.improvement, record.improvement.pilot
@@ -52,7 +54,7 @@ async def whole(service: Resources, id: str) -> ImprovementOut:
             "pilot": None if pilot is None else PilotOut.model_validate(pilot),
             "can_show": [text for text in (shows.sentence, shows.warning) if text is not None],
             "smallest_gain": shows.gain,
-            "pattern": None if record.champion.figures is None else await _largest_pattern(database, record),
+            "pattern": None,
             "forecast": list(expected.values()),
             "price": _price(total(used)),
             "confirmed": _confirmed(improvement),
@@ -63,8 +65,17 @@ async def whole(service: Resources, id: str) -> ImprovementOut:
         }
     )
     if improvement.status not in LIVE:
-        shown.sentence = sentence(shown)
+        shown.pattern = await _largest_pattern(service.database, record)
+        shown.sentence = sentence(shown, await _findings(store, record))
     return shown
+
+
+async def _findings(store: ImprovementStore, record: ImprovementRecord) -> Findings:
+    """Return what the check of the environment and the diagnoses of the runs say."""
+    broken = record.improvement.facts.get("broken") or [None]
+    runs = [await store.run(row.run_id) for row in record.candidates if row.run_id is not None]
+    causes = [cause for run in reversed(runs) if run is not None for cause in causes_of(run)]
+    return Findings(environment=broken[0], causes=[cause.replace("_", " ") for cause in causes])
 
 
 async def _largest_pattern(database: Database, record: ImprovementRecord) -> PatternOut | None:

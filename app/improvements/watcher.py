@@ -5,6 +5,7 @@ it in the transaction that creates the job, if the improvement was not changed s
 before the commit has done nothing; after it, everything. So there is no lease, and nothing is remembered.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from learnloop_service.app.aio.periodic import every
 from learnloop_service.app.db.tables import Candidate
 from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
+from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.app.errors import DATABASE_DOWN, ServiceError, Unavailable
 from learnloop_service.app.improvements import policy
 from learnloop_service.app.improvements.budget import remaining
@@ -35,9 +37,16 @@ from learnloop_service.app.improvements.store import (
 )
 from learnloop_service.app.model_registry.resolver import ModelResolver, base_models
 from learnloop_service.app.operations.start.evaluation import EvaluationStarter
+from learnloop_service.app.runs.documents import resolve_references
+from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.service import HandlerResources
+from learnloop_service.app.settings import Settings
+from learnloop_service.training.environment_check.check import check
+from learnloop_service.training.environment_check.report import FindingState
 
 EVERY_S = 1.0
+_CHECKED_TASKS = 24
+"""Training tasks that the environment is checked on before any rollout."""
 _MOST_MOVES = 20
 """Moves of an improvement in one look, so that others get their turn."""
 _REFUSED = (ServiceError, ValueError)
@@ -78,6 +87,8 @@ class ImprovementWatcher:
         """Settle the job or make the next move. Returns whether there can be another one right away."""
         if record.improvement.job_id is not None:
             return await Settling(self.service, self.store).settle(record)
+        if record.improvement.facts["oracle"] and "broken" not in record.improvement.facts:
+            return await self._check(record)
         limits = await remaining(self.store, record)
         move = policy.next_move(await situation_of(self.service, record, limits))
         try:
@@ -86,6 +97,16 @@ class ImprovementWatcher:
             raise
         except _REFUSED as error:
             return await self._refused(record, move, str(error))
+
+    async def _check(self, record: ImprovementRecord) -> bool:
+        """Check the environment by agents without a model, and save what is broken. Where it has no oracle, the check
+        would say little."""
+        improvement, settings = record.improvement, self.service.settings
+        choice = Choice(**improvement.request["environment"])
+        whole = await resolve_references(self.service.database, settings.data_dir, choice, improvement.project)
+        broken = await asyncio.to_thread(_broken, whole, settings, improvement.request["seed"])
+        await self.store.change(record, facts={**improvement.facts, "broken": broken})
+        return True
 
     async def _make(self, record: ImprovementRecord, move: policy.Move, limits: Mapping[str, float | None]) -> bool:
         match move:
@@ -202,6 +223,13 @@ class ImprovementWatcher:
             return True
         await self.store.change(record, status=ImprovementStatus.FAILED, finished_at=func.now(), reason=error)
         return False
+
+
+def _broken(environment: Choice, settings: Settings, seed: int) -> list[str]:
+    """Return what the check of an environment says is broken."""
+    access, tasks = EnvironmentAccess(settings), {"scenarios": _CHECKED_TASKS, "seed": seed}
+    examined = check(environment.name, environment.config, settings.data_dir, access=access, **tasks)
+    return [finding.said for finding in asyncio.run(examined).findings if finding.state is FindingState.FAILED]
 
 
 def watcher_of(service: HandlerResources) -> ImprovementWatcher:

@@ -325,7 +325,7 @@ class ImprovementOut(ImprovementBrief):
     smallest_gain: float | None
     """Gain in success that they show with 80% probability; null if there is none."""
     pattern: PatternOut | None
-    """The largest pattern of the failures that remain; null without failures, and before the champion was measured."""
+    """The largest pattern of the champion's failures on validation tasks; null without failures, and before its end."""
     forecast: list[RungForecastOut]
     """What the kinds of change that were not tried yet are expected to take."""
     price: PriceOut

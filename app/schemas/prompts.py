@@ -53,7 +53,7 @@ class PromptOut(ResponseModel):
     """Where it is from: `author` is who stored it, `parent` the prompt that it was made from, `improvement` what it was
     proposed for, and `found_in` the evaluation or run in whose requests it was found."""
     used_by: dict[str, list[str]]
-    """Ids of the caller's `runs` and `evaluations` that have it, oldest first."""
+    """What of the caller's has it, oldest first: ids of `runs`, `evaluations` and `releases`, names of `promotions`."""
     created_at: datetime
     """When it was stored."""
     links: dict[str, str]

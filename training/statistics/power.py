@@ -7,6 +7,7 @@ for every other. Numbers of lost tasks that chance almost never reaches are left
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import ceil, log, sqrt
 from typing import Any
 
@@ -67,6 +68,7 @@ class TooFewTasks(ValueError):
         super().__init__(f"{tasks} validation tasks are too few to show any gain: at least {FEWEST_TASKS} are needed.")
 
 
+@cache
 def power(tasks: int, differing: float = USUAL_DIFFERING, rule: GateRule = FIRST_PROMPT) -> Power:
     """Return what `tasks` tasks can show, if two attempts of the same agent differ on a share `differing` of them.
 

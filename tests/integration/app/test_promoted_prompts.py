@@ -72,6 +72,8 @@ async def test_a_name_has_a_prompt_and_going_back_brings_both_back(stage: ModelS
     assert (unknown.status_code, unknown.json()["errors"][0]["loc"]) == (422, ["body", "prompt"])
     used = await client.delete(f"/prompts/{short['sha256']}")
     assert (used.status_code, used.json()["used_by"]["promotions"]) == (409, ["mail/live"])
+    listed = (await stage.service.client.get("/prompts")).json()["items"]
+    assert {prompt["name"]: prompt["used_by"] for prompt in listed}["kind"] == used.json()["used_by"]
 
 
 async def test_an_evaluation_in_another_project_is_refused(stage: ModelStage) -> None:

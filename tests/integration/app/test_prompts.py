@@ -93,8 +93,8 @@ async def test_a_prompt_decides_and_its_gate_says_so_early(data_dir: Path, datab
         assert described[True] == f"Open a mail. {described[False]}"
         used = await client.delete(f"/prompts/{stored['sha256']}")
         assert used.status_code == 409
-        uses = {"runs": [], "evaluations": [evaluation["evaluation_id"]]}
-        assert used.json()["used_by"] == uses | {"promotions": [], "releases": []}
+        uses = {"runs": [], "evaluations": [evaluation["evaluation_id"]], "promotions": [], "releases": []}
+        assert used.json()["used_by"] == uses
         assert [prompt["used_by"] for prompt in (await client.get("/prompts")).json()["items"]] == [uses]
 
 

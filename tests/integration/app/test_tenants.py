@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 from ulid import ULID
 
 from learnloop_service.app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
@@ -19,6 +19,7 @@ from learnloop_service.app.auth.scopes import Scope
 from learnloop_service.app.db.tables import (
     DatasetVersion,
     EvaluationJob,
+    Improvement,
     Promotion,
     Trajectory,
     WebhookDelivery,
@@ -40,7 +41,7 @@ SCENARIOS = {
     "scenarios": [{"prospect": f"Person {n}", "company": "Zolem Works", "start": "job-quotes"} for n in range(5)],
     "graph": GRAPH,
 }
-_OTHERS = {"name": "run.json", "step": "1", "table": "iterations"}
+_OTHERS = {"name": "run.json", "step": "1", "table": "iterations", "number": "1", "action": "pause"}
 """Parameters below a run or a model that are no ids."""
 
 
@@ -71,6 +72,7 @@ async def tenants(data_dir: Path, database_url: str) -> AsyncIterator[Tenants]:
             "/evaluations/{evaluation_id}": str(ULID()),
             "/releases/{release_id}": await running_release(service.database),
             "/schedules/{id}": await _scheduled(service, key.key),
+            "/improvements/{id}": await _improvement(service, key.key),
             "/sessions/{id}": await _session(service),
             "/keys/{key_id}": (await service.new("mail")).row.id,
             "/models/{project}/{name}": "mail",
@@ -128,6 +130,19 @@ async def _scheduled(service: Keyed, key: str) -> str:
     reply = await service.client.post("/schedules", headers=bearer(key), json=body)
     assert reply.status_code == 201, reply.text
     return str(reply.json()["id"])
+
+
+async def _improvement(service: Keyed, key: str) -> str:
+    """One that tried a prompt and was cancelled."""
+    prompt = {"parts": {"system": "{original} Be brief."}}
+    await service.client.post("/prompts?name=brief", headers=bearer(key), json=prompt)
+    body = {"prompts": ["brief"], "rungs": ["prompt"]}
+    reply = await service.client.post("/improvements", headers=bearer(key), json=body)
+    assert reply.status_code == 202, reply.text
+    id = str(reply.json()["id"])
+    async with service.database.begin() as tx:
+        await tx.execute(update(Improvement).where(Improvement.id == id).values(status="cancelled", pilot=None))
+    return id
 
 
 async def _session(service: Keyed) -> str:

@@ -47,9 +47,9 @@ export function Prompts() {
 
 /** What uses a prompt, in numbers. @param {Prompt} prompt */
 const uses = ({ used_by: by }) =>
-  ["run", "evaluation"]
-    .filter((kind) => by[`${kind}s`].length > 0)
-    .map((kind) => counted(by[`${kind}s`].length, kind))
+  Object.entries(by)
+    .filter(([, ids]) => ids.length > 0)
+    .map(([kind, ids]) => counted(ids.length, kind.slice(0, -1)))
     .join(", ") || html`<span class="muted">nothing</span>`;
 
 /** @param {{sha256: string, query: URLSearchParams}} props `query`: `against` is the hash of another prompt, or `-` */
@@ -90,15 +90,14 @@ const nameOf = ({ name, version }) => `${name}@${version}`;
 
 /** @param {{prompt: Prompt}} props */
 function Origin({ prompt: { origin, created_at: at, used_by: by } }) {
-  const links = ["runs", "evaluations"].flatMap((kind) => by[kind].map((id) => ({ kind, id })));
+  const links = Object.entries(by).flatMap(([kind, ids]) => ids.map((id) => ({ kind, id })));
   return html`<p class="muted">Stored ${moment(at)} by ${label(origin.author)}.
     ${
       links.length > 0 &&
-      html`${" "}Used by${" "}${links
-        .slice(-_LINKS)
-        .map(
-          ({ kind, id }, index) =>
-            html`${index > 0 && ", "}<a href=${href([kind, id])}>${kind.slice(0, -1)} ${idEnd(id)}</a>`,
-        )}${links.length > _LINKS && ` and ${links.length - _LINKS} more`}.`
+      html`${" "}Used by${" "}${links.slice(-_LINKS).map(
+        ({ kind, id }, index) =>
+          html`${index > 0 && ", "}<a href=${href(kind === "promotions" ? ["models"] : [kind, id])}>
+              ${kind.slice(0, -1)} ${kind === "promotions" ? label(id) : idEnd(id)}</a>`,
+      )}${links.length > _LINKS && ` and ${links.length - _LINKS} more`}.`
     }</p>`;
 }

@@ -31,6 +31,7 @@ def situation(*candidates: CandidateFacts, **changes: Any) -> Situation:
         proposals_open=False,
         test_tasks=64,
         tested=False,
+        is_broken=False,
         too_dear={},
     )
     return replace(usual, **changes)
@@ -48,6 +49,10 @@ def test_the_agent_is_measured_before_anything_else() -> None:
     unmeasured = replace(_MEASURED, state=CandidateState.PROPOSED, success=None)
     assert policy.next_move(situation(candidates=[unmeasured, prompt(1)], pilot=None)) == policy.Measure()
     assert policy.next_move(situation(prompt(1), pilot=None)) == policy.Pilot()
+
+
+def test_nothing_is_tried_in_a_broken_environment() -> None:
+    assert policy.next_move(situation(prompt(1), is_broken=True)) == policy.End(ImprovementStatus.NOTHING_HELPS)
 
 
 def test_an_agent_that_is_good_enough_does_the_test_tasks_only() -> None:

@@ -176,7 +176,6 @@ REASONS: list[tuple[dict[str, Any], str, str]] = [
         "demonstrations",
     ),
     ({"pilot": {"groups_differ": 0.0, "solved_once": 1.0}}, "all attempts at a task had the same", "another judge"),
-    ({"judge_agreement": 0.31}, "(intraclass correlation 0.31)", "another judge"),
     ({"pilot": {"inconsistent": 0.38}}, "differ on 38% of the tasks", "add validation tasks"),
     ({"causes": ["Rewards come from length.", "other"]}, "The diagnosis says: Rewards come from length.", "this cause"),
     ({"pattern": PATTERN}, '8 of 15 failures are "gave up: never', "demonstrate these tasks"),

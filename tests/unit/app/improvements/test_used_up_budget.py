@@ -19,6 +19,7 @@ USED_UP = Situation(
     proposals_open=False,
     test_tasks=64,
     tested=True,
+    is_broken=False,
     too_dear={},
     is_used_up=True,
 )
