@@ -205,7 +205,9 @@ class Settling:
                 f"none of its {counted(len(compared), 'checkpoint')} was shown to be better; the best one solved "
                 f"{best.success:.0%}"
             )
-            await self._refuse_or(record, candidate, reason, CandidateState.REFUSED, evidence=best.evidence)
+            await self._refuse_or(
+                record, candidate, reason, CandidateState.REFUSED, evidence=best.evidence, figures=best.figures
+            )
         return True
 
     async def _compared(
