@@ -8,7 +8,7 @@ before the commit has done nothing; after it, everything. So there is no lease, 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -35,6 +35,7 @@ from learnloop_service.app.improvements.store import (
     change,
     change_candidate,
 )
+from learnloop_service.app.logs import RepeatedLog
 from learnloop_service.app.model_registry.resolver import ModelResolver, base_models
 from learnloop_service.app.operations.start.evaluation import EvaluationStarter
 from learnloop_service.app.runs.documents import resolve_references
@@ -61,6 +62,7 @@ class ImprovementWatcher:
 
     service: HandlerResources
     jobs: ImprovementJobs
+    failed: RepeatedLog = field(default_factory=lambda: RepeatedLog(log))
 
     @property
     def store(self) -> ImprovementStore:
@@ -80,8 +82,8 @@ class ImprovementWatcher:
                 log.warning("improvement has to wait", improvement_id=id, error=str(error))
             except DATABASE_DOWN:
                 raise
-            except Exception:
-                log.exception("improvement failed to move", improvement_id=id)
+            except Exception as error:
+                self.failed.error("improvement failed to move", improvement_id=id, exc_info=error)
 
     async def _step(self, record: ImprovementRecord) -> bool:
         """Settle the job or make the next move. Returns whether there can be another one right away."""
@@ -104,7 +106,10 @@ class ImprovementWatcher:
         improvement, settings = record.improvement, self.service.settings
         choice = Choice(**improvement.request["environment"])
         whole = await resolve_references(self.service.database, settings.data_dir, choice, improvement.project)
-        broken = await asyncio.to_thread(_broken, whole, settings, improvement.request["seed"])
+        try:
+            broken = await asyncio.to_thread(_broken, whole, settings, improvement.request["seed"])
+        except ValueError as error:
+            broken = [f"it cannot be checked: {error}"]
         await self.store.change(record, facts={**improvement.facts, "broken": broken})
         return True
 
