@@ -53,7 +53,7 @@ def start(
     max_usd: _MaxUsd = None,
     max_minutes: _MaxMinutes = None,
     settings: Annotated[
-        list[str] | None, setting("Any other field, such as environment.name=sales_email; repeatable.")
+        list[str] | None, setting("Any other field, such as environment.config.inbox=mine; repeatable.")
     ] = None,
     url: Annotated[str | None, own_url("improvement")] = None,
     data_dir: DataDir = None,

@@ -8,11 +8,8 @@ for every other. Numbers of lost tasks that chance almost never reaches are left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import ceil, log, sqrt
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from math import ceil, exp, fsum, log, sqrt
+from typing import NamedTuple
 
 from learnloop_service.training.statistics.error_shares import ERROR
 from learnloop_service.training.statistics.gate import GateRule, sign_test, wealth_of
@@ -29,7 +26,6 @@ _SMALL_GAIN = 0.1
 _LARGE_GAIN = 0.6
 """Gain that must be possible to show, or the number of tasks is too small to be sensible."""
 _FOLLOWED_GAIN = 0.2
-_Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +89,13 @@ def acceptance(tasks: int, differing: float, rule: GateRule) -> Callable[[float]
     """
     chance = differing / 2
     followed = _shares(_FOLLOWED_GAIN, chance)
-    won, lost, equal, weights = _accepted(tasks, followed, rule)
+    ends = _accepted(tasks, followed, rule)
 
     def probability(gain: float) -> float:
-        factors = [
+        won, lost, equal = (
             log(max(share, 1e-300) / before) for share, before in zip(_shares(gain, chance), followed, strict=True)
-        ]
-        return float(np.exp(np.log(weights) + won * factors[0] + lost * factors[1] + equal * factors[2]).sum())
+        )
+        return fsum(exp(log(end.probability) + end.won * won + end.lost * lost + end.equal * equal) for end in ends)
 
     return probability
 
@@ -111,8 +107,17 @@ def _shares(gain: float, chance: float) -> tuple[float, float, float]:
     return won, lost, max(1e-6, 1 - won - lost)
 
 
-def _accepted(tasks: int, shares: tuple[float, float, float], rule: GateRule) -> tuple[_Array, _Array, _Array, _Array]:
-    """Return numbers of tasks won, lost and neither at which a candidate is accepted, with their probabilities."""
+class _End(NamedTuple):
+    """Numbers of tasks at which a candidate is accepted, and the probability of getting there."""
+
+    won: int
+    lost: int
+    equal: int
+    probability: float
+
+
+def _accepted(tasks: int, shares: tuple[float, float, float], rule: GateRule) -> list[_End]:
+    """Return all ways in which a candidate is accepted."""
     p_won, p_lost, p_equal = shares
     most_lost = min(tasks, ceil(tasks * p_lost + 6 * sqrt(tasks * p_lost) + rule.look_every))
     by_bets = _boundary(most_lost, lambda won, lost: wealth_of({1.0: won, -1.0: lost}) >= rule.accepted_from)
@@ -120,24 +125,26 @@ def _accepted(tasks: int, shares: tuple[float, float, float], rule: GateRule) ->
     at_the_end = by_bets
     if rule.exact:
         at_the_end = _boundary(most_lost, lambda won, lost: sign_test(won, lost) <= rule.exact * rule.error)
-    won, lost = np.arange(most_won + 1), np.arange(most_lost + 1)[:, None]
-    ways = np.zeros((most_lost + 1, most_won + 1))
-    ways[0, 0] = 1.0
-    ends: list[tuple[_Array, ...]] = []
+    none = [0.0] * (most_won + 1)
+    # Probabilities by the number of tasks lost and won.
+    ways = [[1.0, *none[1:]], *([*none] for _ in range(most_lost))]
+    ends: list[_End] = []
     for count in range(1, tasks + 1):
-        reached = ways[: count + 1, : count + 1]
-        after = p_equal * reached
-        after[1:] += p_lost * reached[:-1]
-        after[:, 1:] += p_won * reached[:, :-1]
-        reached[:] = after
+        for lost in range(min(count, most_lost), -1, -1):
+            row, fewer_lost = ways[lost], ways[lost - 1] if lost else none
+            ways[lost] = [
+                p_equal * same + p_lost * after_loss + p_won * after_win
+                for same, after_loss, after_win in zip(row, fewer_lost, [0.0, *row[:-1]], strict=True)
+            ]
         if count % rule.look_every and count < tasks:
             continue
-        accepted = won >= np.minimum(by_bets, at_the_end if count == tasks else tasks + 1)[:, None]
-        at_lost, at_won = np.nonzero(accepted & (ways > 0))
-        ends.append((at_won, at_lost, count - at_won - at_lost, ways[at_lost, at_won]))
-        ways[accepted | ((won <= lost) & (count >= rule.given_up_from(tasks)))] = 0
-    at_won, at_lost, equal, weights = (np.concatenate(column) for column in zip(*ends, strict=True))
-    return at_won, at_lost, equal, weights
+        is_last, gives_up = count == tasks, count >= rule.given_up_from(tasks)
+        for lost, row in enumerate(ways):
+            enough = min(by_bets[lost], at_the_end[lost]) if is_last else by_bets[lost]
+            ends += [_End(won, lost, count - won - lost, way) for won, way in enumerate(row) if won >= enough and way]
+            first = lost + 1 if gives_up else 0
+            ways[lost] = [way if first <= won < enough else 0.0 for won, way in enumerate(row)]
+    return ends
 
 
 def _boundary(most_lost: int, is_enough: Callable[[int, int], bool]) -> Sequence[int]:
