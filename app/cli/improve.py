@@ -9,13 +9,14 @@ import typer
 
 from learnloop.operations import segment
 from learnloop_service.app.cli import prompts as stored_prompts
-from learnloop_service.app.cli.client import HERE, Service, ServiceAt
+from learnloop_service.app.cli.client import HERE, Service, ServiceAt, ServiceUnreachable
 from learnloop_service.app.cli.material_files import read_proposal, write_material
 from learnloop_service.app.cli.options import AsJson, DataDir, config_file, own_url, setting
 from learnloop_service.app.cli.run_request import overlay, parse_settings, read_run_file
 from learnloop_service.app.cli.service_process import service_at
 from learnloop_service.app.cli.terminal import (
     confirm,
+    folded,
     print_json,
     print_list,
     print_result,
@@ -34,6 +35,7 @@ _MaxMinutes = Annotated[float | None, typer.Option(help="Limit in minutes of wor
 _LIVE = ("running", "paused")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
 _POLL_S = 0.5
+_RECONNECT_S = 30.0
 
 
 @app.command()
@@ -79,7 +81,7 @@ def start(
 def list_(service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """List improvements, newest first."""
     improvements = service.call("GET", "/improvements", params={"limit": 50})["items"]
-    columns = map(whole, ("ID", "STATUS", "ENVIRONMENT", "TARGET", "CANDIDATES", "STARTED"))
+    columns = (whole("ID"), *map(folded, ("STATUS", "ENVIRONMENT", "TARGET", "CANDIDATES", "STARTED")))
     print_list(improvements, as_json, "No improvements. Start one: learnloop improve start", columns, _row)
 
 
@@ -185,11 +187,21 @@ def delete(
 
 
 def watch(service: Service, id: str, *, quiet: bool = False) -> Json:
-    """Print what an improvement does, a line for each candidate, until it ends. Return it as it is then."""
-    lines = _Lines()
+    """Print what an improvement does, a line for each candidate, until it ends. Return it as it is then. A service that
+    does not respond, as during a restart, gets half a minute to return."""
+    lines, lost_at = _Lines(), None
     with progress.status(f"improvement {id}") as display:
         while True:
-            improvement = service.call("GET", f"/improvements/{segment(id)}")
+            try:
+                improvement = service.call("GET", f"/improvements/{segment(id)}")
+            except ServiceUnreachable:
+                lost_at = lost_at or time.monotonic()
+                if time.monotonic() - lost_at > _RECONNECT_S:
+                    raise
+                display.update(f"improvement {id}: the service does not respond, asking again")
+                time.sleep(_POLL_S)
+                continue
+            lost_at = None
             for line in () if quiet else lines.new(improvement):
                 say(line)
             if improvement["status"] not in _LIVE:

@@ -214,7 +214,11 @@ async def change_candidate(tx: AsyncSession, candidate: Candidate, **values: Any
 
 def _used_by(job: EvaluationJob, tokens: int) -> Used:
     judge = job.judge
-    usd = [judge.get("usd"), *(model.get("cost_usd") for model in (job.report or {}).get("models", ()))]
+    # A judge without a model costs 0, which is no price.
+    usd = [
+        judge.get("usd") if judge.get("requests") else None,
+        *(model.get("cost_usd") for model in (job.report or {}).get("models", ())),
+    ]
     priced = [price for price in usd if price is not None]
     tokens += int(judge.get("prompt_tokens", 0)) + int(judge.get("completion_tokens", 0))
     return Used(job.driven_s / 60, tokens, sum(priced) if priced else None)

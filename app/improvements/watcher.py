@@ -24,7 +24,7 @@ from learnloop_service.app.errors import DATABASE_DOWN, ServiceError, Unavailabl
 from learnloop_service.app.improvements import policy
 from learnloop_service.app.improvements.budget import remaining
 from learnloop_service.app.improvements.demonstrations import demonstrations_of
-from learnloop_service.app.improvements.jobs import ImprovementJobs, Save, caller_of
+from learnloop_service.app.improvements.jobs import ImprovementJobs, Save
 from learnloop_service.app.improvements.prices import trainable
 from learnloop_service.app.improvements.settling import Settling
 from learnloop_service.app.improvements.situation import situation_of
@@ -196,7 +196,7 @@ class ImprovementWatcher:
                     rung=rung,
                     state=state,
                     reason=reason,
-                    author=caller_of(record.improvement).actor,
+                    author=record.improvement.actor,
                     prompt=record.champion.prompt,
                     model=model,
                     listed=listed,
