@@ -28,12 +28,14 @@ async def forecasts(service: Resources, record: ImprovementRecord) -> dict[Rung,
     base = improvement.request["model"]["base_model"] or service.settings.art_base_model
     runs = await forecast.earlier_runs(service.database, improvement.project, plan.backend, base)
     price, per_hour = RolloutPrice(pilot["seconds"], pilot["tokens"]), await stored_price(service.database)
+    imitates = Rung.IMITATION in rungs or any(
+        row.rung == Rung.IMITATION and row.state in (CandidateState.TRAINING, CandidateState.ACCEPTED)
+        for row in record.candidates
+    )
     made = dict[Rung, RungForecastOut]()
     for rung in rungs:
         request = learn_loop(record, rung, base, demonstrations={"oracle": demonstrated})
-        whole = await asyncio.to_thread(
-            request_with_defaults, request, service.settings, after_demonstrations=Rung.IMITATION in rungs
-        )
+        whole = await asyncio.to_thread(request_with_defaults, request, service.settings, after_demonstrations=imitates)
         work = forecast.work_of(whole, whole["iterations"])
         environment = improvement.request["environment"]["name"]
         made[rung] = forecast.training(rung, work, price, runs, environment, per_hour)
