@@ -1,4 +1,4 @@
-"""Prompts of agents that nobody can change: finds the texts that an agent brings to its model, and replaces them.
+"""Prompts of agents whose code cannot be changed: finds the texts that an agent brings to its model, and replaces them.
 
 Both work on requests in the form of chat completions, whose text contents are strings (`chat_reader.read_messages`). A
 text is replaced exactly or not at all: it must occur exactly once in its message or description.

@@ -105,7 +105,7 @@ def watch_(id: ImprovementId, service: ServiceAt = HERE, as_json: AsJson = False
 
 @app.command()
 def pause(id: ImprovementId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
-    """Pause an improvement: nothing more is started. An evaluation in progress goes on to its end."""
+    """Pause an improvement: nothing more is started. An evaluation in progress continues to its end."""
     _act(service, id, "pause", as_json)
 
 

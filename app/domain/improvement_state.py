@@ -23,7 +23,7 @@ class ImprovementStatus(StrEnum):
 
 LIVE = frozenset({ImprovementStatus.RUNNING, ImprovementStatus.PAUSED})
 CONTINUABLE = frozenset(ImprovementStatus) - LIVE - {ImprovementStatus.FAILED}
-"""States from which `continue` goes on, with another target or budget."""
+"""States from which `continue` resumes the improvement, with another target or budget."""
 
 
 class Rung(StrEnum):

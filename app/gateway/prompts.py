@@ -84,8 +84,8 @@ class ServedPrompts:
         chat, header = await self.put_in(model, {"messages": messages or _messages(body), "tools": described})
         if not messages or (chat["messages"][0]["content"] == instructions and chat["tools"] == described):
             return body, header
-        told = {"tools": [tool["function"] for tool in chat["tools"]]} if tools else {}
-        return {**body, "instructions": chat["messages"][0]["content"], **told}, header
+        changed_tools = {"tools": [tool["function"] for tool in chat["tools"]]} if tools else {}
+        return {**body, "instructions": chat["messages"][0]["content"], **changed_tools}, header
 
     async def _read(self, reference: PromptReference) -> Prompt | None:
         if (known := self._known.get(reference.sha256)) is not None:

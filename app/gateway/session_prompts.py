@@ -1,4 +1,4 @@
-"""The prompts that are put into the requests of agents that nobody can change."""
+"""The prompts that are put into the requests of agents whose code cannot be changed."""
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field

@@ -39,7 +39,7 @@ class Actions:
     store: ImprovementStore
 
     async def pause(self, id: str, actor: str) -> None:
-        """Start nothing more. A run is paused; an evaluation goes on to its end."""
+        """Start nothing more. A run is paused; an evaluation continues to its end."""
         record = await self._in(id, {ImprovementStatus.RUNNING}, "pause")
         await self._change(record, status=ImprovementStatus.PAUSED, reason=f"paused by {actor}")
         if record.improvement.job_kind == "run":
@@ -57,15 +57,22 @@ class Actions:
             await self._job(record, "resume", actor)
 
     async def cancel(self, id: str, actor: str) -> None:
-        """End the improvement. Its evaluation or run is cancelled, and its candidate is tried anew by `continue`."""
+        """End the improvement. Its evaluation or run is cancelled, and its candidate is tried anew by `continue`: as
+        another candidate if its comparison had begun, because a second comparison takes a share of the error, too."""
         record = await self._in(id, LIVE, "cancel")
         ended = {"status": ImprovementStatus.CANCELLED, "finished_at": func.now(), "reason": f"cancelled by {actor}"}
         try:
             async with self.service.database.begin() as tx:
                 await change(tx, record.improvement, **ended, **NO_JOB)
                 for row in record.candidates:
-                    if row.state in IN_PROGRESS:
-                        await change_candidate(tx, row, state=CandidateState.PROPOSED, error_share=None)
+                    if row.state not in IN_PROGRESS:
+                        continue
+                    if row.error_share is None:
+                        await change_candidate(tx, row, state=CandidateState.PROPOSED)
+                        continue
+                    skipped = {"state": CandidateState.SKIPPED, "reason": ended["reason"], "decided_at": func.now()}
+                    await change_candidate(tx, row, **skipped)
+                    tx.add(_again(row, len(record.candidates)))
         except Taken:
             raise _moved() from None
         await self._job(record, "cancel", actor)
@@ -147,6 +154,18 @@ class Actions:
         except NotAllowed:
             return
         self.service.runner.nudge(improvement.job_id)
+
+
+def _again(candidate: Candidate, number: int) -> Candidate:
+    """Return a candidate to be tried from the beginning, which has passed the screening that the other one passed."""
+    same = ("improvement_id", "rung", "author", "why", "prompt", "model", "listed", "only_by_person", "screening_id")
+    training = (candidate.evidence or {}).get("training")
+    return Candidate(
+        **{name: getattr(candidate, name) for name in same},
+        number=number,
+        state=CandidateState.PROPOSED,
+        evidence=None if training is None else {"training": training},
+    )
 
 
 def _moved() -> Conflict:

@@ -32,7 +32,7 @@ class Champion:
     """The names of the placeholders that texts can have."""
 
     def proposed(self, parts: Mapping[str, str]) -> Prompt:
-        """Return the prompt of these parts, without those of the environment that nobody has changed. Raises
+        """Return the prompt of these parts, without unchanged ones of the environment. Raises
         InvalidPrompt."""
         theirs = {} if self.prompt is None else self.prompt.parts
         changed = {part: text for part, text in parts.items() if part in theirs or self.parts.get(part) != text}

@@ -9,19 +9,21 @@ from ulid import ULID
 
 from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.auth.scopes import Scope
-from learnloop_service.app.db.tables import Candidate, Improvement
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Candidate, Improvement, Run
 from learnloop_service.app.domain.improvement_state import Rung
 from learnloop_service.app.domain.stored_evaluation import Comparison, Gate, GateEvaluation
 from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.improvements.policy import PILOT_SAMPLES, PILOT_TASKS
 from learnloop_service.app.improvements.store import ImprovementRecord
 from learnloop_service.app.operations.start.evaluation import EvaluationStarter, StartedEvaluation
-from learnloop_service.app.operations.start.run import Started, start_run
+from learnloop_service.app.operations.start.run import ForkOrigin, Started, start_run
 from learnloop_service.app.schemas.evaluations import EvaluationBudget, EvaluationRequest, ModelToEvaluate
 from learnloop_service.app.schemas.improvements import ImprovementRequest
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.service import HandlerResources
 from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.statistics.gate import GateRule
 
 Save = Callable[[AsyncSession, str], Awaitable[None]]
@@ -133,7 +135,23 @@ class ImprovementJobs:
             await save(tx, run_id)
 
         request = learn_loop(record, Rung(candidate.rung), candidate.model, _budget(limits), demonstrations)
-        await start_run(self.service, run_id, request, caller.actor, also)
+        parent = await origin_of(self.service.database, record) if candidate.rung == Rung.GRPO else None
+        await start_run(self.service, run_id, request, caller.actor, also, parent)
+
+
+async def origin_of(database: Database, record: ImprovementRecord) -> ForkOrigin | None:
+    """Return the run of the imitation that GRPO starts from, so that its rollouts attempt first what was not
+    demonstrated; None without one, or if it was deleted."""
+    champion, improvement = record.champion, record.improvement
+    if champion.rung != Rung.IMITATION or champion.run_id is None:
+        return None
+    async with database() as tx:
+        run = await tx.get(Run, champion.run_id)
+    step = ModelName.parse(champion.model).step
+    if run is None or step is None:
+        return None
+    shown = improvement.facts["oracle"] if "oracle" in improvement.request["imitation"]["sources"] else 0
+    return ForkOrigin(run.id, step, learned=None, first_scenario=shown)
 
 
 def learn_loop(

@@ -96,7 +96,7 @@ class Settling:
                 await self._refuse_or(record, candidate, reason, CandidateState.REFUSED, evidence=evidence)
 
     async def _own_texts(self, record: ImprovementRecord, candidate: Candidate, job: EvaluationJob) -> dict[str, Json]:
-        """Return the prompt of an agent that nobody can change, as found in its requests and stored, or why there is
+        """Return the prompt of an agent whose code is fixed, as found in its requests and stored, or why there is
         none. Empty for other agents, and for one that has a prompt."""
         improvement, environment = record.improvement, parse_evaluation(job.request).environment
         if candidate.prompt is not None or not is_replaced(environment):

@@ -88,10 +88,8 @@ class ImprovementStarter:
         """Return the evaluation of the agent as it is, with all names pinned. Raises InvalidRequest."""
         # Without a prompt that is named, it is that of the run that trained the model.
         prompt: dict[str, Any] = {} if request.prompt is None and request.from_ else {"prompt": request.prompt}
-        named = {"prompted": request.from_} if self._is_listed(request.from_) else {"model": request.from_}
-        if request.from_ is None:
-            named = {"model": request.model.base_model}
-        model = ModelToEvaluate(label="as it is", **named, **prompt)
+        kind = "prompted" if self._is_listed(request.from_) else "model"
+        model = ModelToEvaluate(label="as it is", **{kind: request.from_ or request.model.base_model}, **prompt)
         measured = EvaluationRequest(
             models=[model],
             environment=request.environment,

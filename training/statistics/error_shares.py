@@ -1,6 +1,6 @@
 """How the error of an improvement is divided among the tests of its candidates.
 
-Half is for prompts, whose number nobody knows beforehand: test number j gets half / (j (j + 1)), which adds up to at
+Half is for prompts, whose number is not known beforehand: test number j gets half / (j (j + 1)), which adds up to at
 most half for any number of prompts. The other half is for the tests that are planned from the beginning, in equal
 parts. So a hundred refused prompts cost training nothing, and by the union bound the probability that any candidate is
 accepted that is not better is at most the whole error.

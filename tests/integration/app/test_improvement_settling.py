@@ -1,15 +1,20 @@
 """Improvements that several processes look at."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import psycopg
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, delete, event, update
 
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.db.tables import Candidate, EvaluationJob, Improvement
+from learnloop_service.app.db.tables import Candidate, EvaluationJob, Improvement, Run
+from learnloop_service.app.improvements.actions import Actions
+from learnloop_service.app.improvements.jobs import origin_of
 from learnloop_service.app.improvements.settling import Settling
 from learnloop_service.app.improvements.store import ImprovementStore
+from learnloop_service.app.operations.start.run import ForkOrigin
+from tests.fakes.stored_request import stored_run
 
 ID = "I" * 26
 
@@ -50,3 +55,36 @@ async def test_what_is_read_is_not_half_of_another_process_s_move(database: Data
     finally:
         event.remove(Engine, "after_cursor_execute", move)
     assert (record.improvement.version, record.champion.state) == (0, "measuring")
+
+
+async def test_a_comparison_that_is_cancelled_keeps_its_share_of_the_error(database: Database) -> None:
+    await an_improvement(database, "completed")
+    again = {"author": "local", "model": "m", "prompt": {"sha256": "a" * 64}, "screening_id": "S" * 26}
+    screened = {"training": {"won": 5, "lost": 0, "tasks": 32}}
+    async with database.begin() as tx:
+        of_prompt = {"improvement_id": ID, "rung": "prompt", "error_share": 0.0125, "evidence": screened}
+        tx.add(Candidate(number=1, state="measuring", gate_id="G" * 26, **of_prompt, **again))
+        await tx.execute(update(Improvement).values(job_kind=None, job_id=None))
+    service = cast(Any, SimpleNamespace(database=database))
+    await Actions(service, store := ImprovementStore(database)).cancel(ID, "local")
+    as_it_is, cancelled, fresh = (await store.read(ID)).candidates
+    assert as_it_is.state == "proposed", "without a comparison it is tried as the same candidate"
+    assert (cancelled.state, cancelled.error_share, cancelled.reason) == ("skipped", 0.0125, "cancelled by local")
+    assert (fresh.number, fresh.state, fresh.error_share, fresh.gate_id) == (2, "proposed", None, None)
+    assert (fresh.prompt, fresh.evidence) == (again["prompt"], screened)
+
+
+@pytest.mark.parametrize(("sources", "first"), [(["oracle", "own"], 480), (["own"], 0)])
+async def test_grpo_begins_with_what_was_not_demonstrated(database: Database, sources: list[str], first: int) -> None:
+    await an_improvement(database, "completed")
+    run = stored_run(status="completed")
+    imitation = {"rung": "imitation", "state": "accepted", "author": "local", "model": "p/m@2", "run_id": run.id}
+    async with database.begin() as tx:
+        tx.add_all([run, Candidate(improvement_id=ID, number=1, **imitation)])
+        facts, request = {"oracle": 480}, {"imitation": {"sources": sources}}
+        await tx.execute(update(Improvement).values(champion=1, facts=facts, request=request))
+    record = await ImprovementStore(database).read(ID)
+    assert await origin_of(database, record) == ForkOrigin(run.id, 2, None, first_scenario=first)
+    async with database.begin() as tx:
+        await tx.execute(delete(Run))
+    assert await origin_of(database, record) is None
