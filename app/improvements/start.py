@@ -29,6 +29,7 @@ from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.service import HandlerResources
 from learnloop_service.environment.base import Environment, Reflective, Solvable, Split, Synthetic
 from learnloop_service.environment.scenario_order import different
+from learnloop_service.environment.wording import counted
 from learnloop_service.judges.base import UnknownModel
 from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.bases.defaults import MOST_DEMONSTRATIONS, BaseModelFacts, defaults_of
@@ -209,7 +210,8 @@ def _check(request: ImprovementRequest, evaluation: Evaluation, counts: dict[Spl
     if evaluation.scenarios < FEWEST_VALIDATION_TASKS:
         raise InvalidRequest(
             ("body", "validation"),
-            f"The environment has {evaluation.scenarios} validation tasks, of at least {FEWEST_VALIDATION_TASKS}: with "
+            f"The environment has {counted(evaluation.scenarios, 'validation task')}, of at least "
+            f"{FEWEST_VALIDATION_TASKS}: with "
             "fewer no improvement can be shown. Add tasks, or name their splits.",
         )
     if not counts["train"]:
