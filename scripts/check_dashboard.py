@@ -17,6 +17,7 @@ from learnloop_service.app.http.typescript import client_types
 from learnloop_service.app.main import create_app
 from learnloop_service.app.settings import load_settings
 from scripts.dashboard_elements import faults
+from scripts.dashboard_types import TYPES, files
 from scripts.npm_programs import TYPESCRIPT, ProgramUnavailable
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -44,11 +45,11 @@ def main() -> None:
     except ProgramUnavailable as error:
         print(f"The dashboard's types were not checked: no TypeScript compiler ({error})")
         return
+    api = create_app(load_settings(_env_file=None, data_dir=Path("nowhere"))).openapi()
+    (_PROJECT.parent / TYPES).write_text(files(api)[TYPES], encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         client_module = Path(folder) / "learnloop.ts"
-        client_module.write_text(
-            client_types(create_app(load_settings(_env_file=None, data_dir=Path("nowhere"))).openapi())
-        )
+        client_module.write_text(client_types(api))
         scripts = [Path(folder) / name for name in ("main.js", "others.js")]
         for script in scripts:
             script.write_bytes(dashboard().files[script.name].content)

@@ -2,9 +2,10 @@
 
     python -m scripts.dashboard_types
 
-`api_types.d.ts`, for the type checker: the replies that the dashboard uses and the types inside them. Every field is
-required, because the service leaves none out. `api_fields.js`: those settings of a run that `start_fields.js` names,
-each with its description and default, for the form that starts one.
+`api_types.d.ts`, for the type checker and editors: the replies that the dashboard uses and the types inside them. Every
+field is required, because the service leaves none out. Git ignores it, and scripts/check_dashboard.py writes it anew.
+`api_fields.js`: those settings of a run that `start_fields.js` names, each with its description and default, for the
+form that starts one.
 """
 
 import json
@@ -18,6 +19,7 @@ from learnloop_service.app.settings import load_settings
 from learnloop_service.environment.json_type import Json
 
 FOLDER = Path(__file__).resolve().parent.parent / "app" / "dashboard" / "static"
+TYPES = "api_types.d.ts"
 USED = (
     "AgentSessionAccess",
     "AgentSessionCallOut",
@@ -92,15 +94,14 @@ _BOOLEAN = ["true", "false"]
 _HEAD = "// Made from the OpenAPI file by `python -m scripts.dashboard_types`; do not edit.\n"
 
 
-def files() -> dict[str, str]:
-    """Return the files' texts by name."""
-    api = create_app(load_settings(_env_file=None, data_dir=Path("nowhere"))).openapi()
+def files(api: Json) -> dict[str, str]:
+    """Return the files' texts by name, from the OpenAPI document."""
     schemas = api["components"]["schemas"]
     request = api["paths"]["/learn-loop"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     words = set(re.findall(r"[\w.]+", (FOLDER / "start_fields.js").read_text(encoding="utf-8")))
     fields = json.dumps({name: field for name, field in _fields(request, schemas) if name in words}, indent=2)
     return {
-        "api_types.d.ts": _HEAD + "".join(declared(name, schemas[name]) for name in sorted(reached(schemas, USED))),
+        TYPES: _HEAD + "".join(declared(name, schemas[name]) for name in sorted(reached(schemas, USED))),
         "api_fields.js": f"{_HEAD}\n/** @type {{Record<string, any>}} */\nexport const FIELDS = {fields};\n",
     }
 
@@ -127,5 +128,5 @@ def _resolved(schema: Json, schemas: Json) -> Json:
 
 
 if __name__ == "__main__":
-    for name, text in files().items():
+    for name, text in files(create_app(load_settings(_env_file=None, data_dir=Path("nowhere"))).openapi()).items():
         (FOLDER / name).write_text(text, encoding="utf-8")
