@@ -53,6 +53,7 @@ def report_of(request: StoredEvaluation, rows: Sequence[Any], costs: Sequence[fl
                 **_usage(model_rows if error is None else ()),
                 "cost_usd": costs[number] if error is None else None,
                 "error": error,
+                "unreachable": bool(_lacking(model_rows)),
             }
         )
     return {
@@ -72,8 +73,7 @@ def why_no_figures(model: int, rows: Mapping[Slot, Any]) -> str | None:
     reached the model in too few of them: then they show what the agent does without it.
     """
     model_rows = [row for slot, row in rows.items() if slot.model == model]
-    lacking = [row for row in model_rows if row.undelivered_parts]
-    if len(lacking) > _MOST_UNDELIVERED * len(model_rows):
+    if lacking := _lacking(model_rows):
         return (
             f"its prompt is unreachable: {len(lacking)} of {counted(len(model_rows), 'rollout')} began without a part "
             f"of it, for example {lacking[0].id}. The agent has to read its prompt, or to bring the texts that it "
@@ -83,6 +83,12 @@ def why_no_figures(model: int, rows: Mapping[Slot, Any]) -> str | None:
         return None
     reason, _ = Counter(row.error for row in model_rows).most_common(1)[0]
     return f"none of its {counted(len(model_rows), 'rollout')} got an answer: {reason}"
+
+
+def _lacking(rows: Sequence[Any]) -> Sequence[Any]:
+    """Return the rollouts of a model that began without a part of its prompt, if there are too many of them."""
+    lacking = [row for row in rows if row.undelivered_parts]
+    return lacking if len(lacking) > _MOST_UNDELIVERED * len(rows) else ()
 
 
 def models_without_figures(report: Mapping[str, Json]) -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""What people do with an improvement: propose a prompt, pause, resume, cancel, continue."""
+"""What people do with an improvement: pause, resume, cancel, continue."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,17 +13,14 @@ from learnloop_service.app.domain.improvement_state import (
     LIVE,
     CandidateState,
     ImprovementStatus,
-    Rung,
 )
-from learnloop_service.app.errors import Conflict, NotAllowed, TooManyRequests
+from learnloop_service.app.errors import NotAllowed
 from learnloop_service.app.evaluations.store import EvaluationStore
 from learnloop_service.app.improvements.budget import remaining
 from learnloop_service.app.improvements.store import (
-    MAX_CANDIDATES,
     NO_JOB,
     ImprovementRecord,
     ImprovementStore,
-    Taken,
     change,
     change_candidate,
 )
@@ -41,7 +38,7 @@ class Actions:
     async def pause(self, id: str, actor: str) -> None:
         """Start nothing more. A run is paused; an evaluation continues to its end."""
         record = await self._in(id, {ImprovementStatus.RUNNING}, "pause")
-        await self._change(record, status=ImprovementStatus.PAUSED, reason=f"paused by {actor}")
+        await self.store.change(record, status=ImprovementStatus.PAUSED, reason=f"paused by {actor}")
         if record.improvement.job_kind == "run":
             await self._job(record, "pause", actor)
 
@@ -52,7 +49,7 @@ class Actions:
         if not paused and record.improvement.waits_until is None:
             raise NotAllowed("Cannot resume a running improvement", _allowed(record))
         waits = {} if paused else {"waits_until": func.now()}
-        await self._change(record, status=ImprovementStatus.RUNNING, reason=None, **waits)
+        await self.store.change(record, status=ImprovementStatus.RUNNING, reason=None, **waits)
         if paused:
             await self._job(record, "resume", actor)
 
@@ -61,20 +58,17 @@ class Actions:
         another candidate if its comparison had begun, because a second comparison takes a share of the error, too."""
         record = await self._in(id, LIVE, "cancel")
         ended = {"status": ImprovementStatus.CANCELLED, "finished_at": func.now(), "reason": f"cancelled by {actor}"}
-        try:
-            async with self.service.database.begin() as tx:
-                await change(tx, record.improvement, **ended, **NO_JOB)
-                for row in record.candidates:
-                    if row.state not in IN_PROGRESS:
-                        continue
-                    if row.error_share is None:
-                        await change_candidate(tx, row, state=CandidateState.PROPOSED)
-                        continue
-                    skipped = {"state": CandidateState.SKIPPED, "reason": ended["reason"], "decided_at": func.now()}
-                    await change_candidate(tx, row, **skipped)
-                    tx.add(_again(row, len(record.candidates)))
-        except Taken:
-            raise _moved() from None
+        async with self.service.database.begin() as tx:
+            await change(tx, record.improvement, **ended, **NO_JOB)
+            for row in record.candidates:
+                if row.state not in IN_PROGRESS:
+                    continue
+                if row.error_share is None:
+                    await change_candidate(tx, row, state=CandidateState.PROPOSED)
+                    continue
+                skipped = {"state": CandidateState.SKIPPED, "reason": ended["reason"], "decided_at": func.now()}
+                await change_candidate(tx, row, **skipped)
+                tx.add(_again(row, len(record.candidates)))
         await self._job(record, "cancel", actor)
 
     async def resume_ended(self, id: str, actor: str, changes: Mapping[str, Json]) -> None:
@@ -82,48 +76,9 @@ class Actions:
         record = await self._in(id, CONTINUABLE, "continue")
         request = {**record.improvement.request, **changes}
         values = {"status": ImprovementStatus.RUNNING, "reason": None, "finished_at": None, "request": request}
-        await self._change(record, **values)
+        await self.store.change(record, **values)
         if record.improvement.job_id is not None:  # it is paused at its limit
             await self._job(record, "resume", actor, await remaining(self.store, await self.store.read(id), job=True))
-
-    async def propose(
-        self, record: ImprovementRecord, actor: str, prompt: Mapping[str, Json], why: str, *, quotes: bool
-    ) -> int:
-        """Add a stored prompt to try, and return its number. `quotes` says whether it quotes training rollouts."""
-        number = len(record.candidates)
-        candidate = Candidate(
-            improvement_id=record.improvement.id,
-            number=number,
-            rung=Rung.PROMPT,
-            state=CandidateState.PROPOSED,
-            author=actor,
-            why=why,
-            prompt=dict(prompt),
-            model=record.champion.model,
-            listed=record.champion.listed,
-            only_by_person=quotes,
-        )
-        try:
-            async with self.service.database.begin() as tx:
-                await change(tx, record.improvement)
-                tx.add(candidate)
-        except Taken:
-            raise _moved() from None
-        return number
-
-    def require_room(self, record: ImprovementRecord, sha256: str) -> None:
-        """Check that the improvement can try a prompt with that hash. Raises Conflict, NotAllowed, TooManyRequests."""
-        if record.improvement.status not in LIVE:
-            raise NotAllowed(f"No prompt can be proposed: the improvement is {record.improvement.status}", ["continue"])
-        if Rung.PROMPT not in record.improvement.request["rungs"]:
-            raise Conflict("The improvement tries no prompts: its request leaves out the rung prompt.")
-        if len(record.candidates) >= MAX_CANDIDATES:
-            raise TooManyRequests(f"The improvement has {MAX_CANDIDATES} candidates, which is the maximum.")
-        for row in record.candidates:
-            if row.prompt and row.prompt["sha256"] == sha256:
-                raise Conflict(f"This prompt is that of candidate {row.number} already, which is {row.state}.")
-            if row.rung in (Rung.IMITATION, Rung.GRPO) and row.state != CandidateState.SKIPPED:
-                raise Conflict("Training has begun, and weights are trained with the prompt of their champion.")
 
     async def _in(
         self, id: str, states: set[ImprovementStatus] | frozenset[ImprovementStatus], verb: str
@@ -132,12 +87,6 @@ class Actions:
         if record.improvement.status not in states:
             raise NotAllowed(f"Cannot {verb} an improvement that is {record.improvement.status}", _allowed(record))
         return record
-
-    async def _change(self, record: ImprovementRecord, **values: Any) -> None:
-        try:
-            await self.store.change(record, **values)
-        except Taken:
-            raise _moved() from None
 
     async def _job(
         self, record: ImprovementRecord, verb: str, actor: str, limits: Mapping[str, float | None] | None = None
@@ -166,10 +115,6 @@ def _again(candidate: Candidate, number: int) -> Candidate:
         state=CandidateState.PROPOSED,
         evidence=None if training is None else {"training": training},
     )
-
-
-def _moved() -> Conflict:
-    return Conflict("The improvement moved on at the same moment; retry.")
 
 
 def _allowed(record: ImprovementRecord) -> list[str]:

@@ -8,7 +8,6 @@ because examples are useful, but a person must have seen them before the prompt 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
 from unicodedata import east_asian_width, name, normalize
 
 from learnloop_service.app.improvements.addresses import new_addresses
@@ -31,19 +30,8 @@ _CONTROL_TOKEN = re.compile(
 """Control tokens of usual templates. Other words in brackets, such as [NAME], are for people to fill in."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskTexts:
-    """The texts of a task."""
-
-    texts: Sequence[str]
-    """What its agent is given."""
-    answers: Sequence[str] = ()
-    """The values of its reference."""
-
-    @classmethod
-    def of(cls, scenario: Scenario) -> Self:
-        """Return the texts of a scenario."""
-        return cls(list(texts_in(scenario.task)), list(texts_in(scenario.reference)))
+class CopiesHeldOut(InvalidPrompt):
+    """A prompt that copies a task which is not for training, or its answer. It does not say of which task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +49,21 @@ def check(
     prompt: Prompt,
     champion: Mapping[str, str],
     *,
-    held_out: Sequence[TaskTexts],
-    training: Sequence[TaskTexts],
+    held_out: Sequence[Scenario],
+    training: Sequence[Scenario],
     rollouts: Mapping[str, Sequence[str]],
-    control_tokens: Sequence[str] = (),
     allow: Sequence[str] = (),
 ) -> list[Quotation]:
     """Return the passages that a prompt has copied of training rollouts. Raises InvalidPrompt if it cannot be tried.
 
     `champion` has the texts of the champion's parts, also of those that the environment has written. `rollouts` has the
-    messages of training rollouts by id. `control_tokens` are those of the model's tokenizer, in addition to the usual
-    ones. `allow` has new addresses, hosts and numbers that are welcome. All texts are read, so call it in a thread.
+    messages of training rollouts by id. `allow` has new addresses, hosts and numbers that are welcome. All texts are
+    read, so call it in a thread.
     """
     before = "\n".join(_named(champion).values())
     _check_size(prompt, champion)
     for part, text in _named(prompt.parts).items():
-        _check_characters(part, text, before, control_tokens)
+        _check_characters(part, text, before)
         for address in new_addresses(text, before, allow):
             why = f"it has {address!r}, an address or a long number that the champion's texts do not have"
             raise InvalidPrompt(part, f"{why}. The improvement can allow it")
@@ -94,11 +81,10 @@ def _check_size(prompt: Prompt, champion: Mapping[str, str]) -> None:
         raise InvalidPrompt(None, f"{why}: {_TIMES} times the champion's, or {_ALWAYS_BYTES:,}")
 
 
-def _check_characters(part: str, text: str, before: str, control_tokens: Sequence[str]) -> None:
-    tokens = [match[0] for match in _CONTROL_TOKEN.finditer(normalize("NFKC", text))]
-    for token in (*tokens, *(token for token in control_tokens if token in text)):
-        if token not in normalize("NFKC", before):
-            raise InvalidPrompt(part, f"it has {token!r}, a control token of chat templates")
+def _check_characters(part: str, text: str, before: str) -> None:
+    for token in _CONTROL_TOKEN.finditer(normalize("NFKC", text)):
+        if token[0] not in normalize("NFKC", before):
+            raise InvalidPrompt(part, f"it has {token[0]!r}, a control token of chat templates")
     for character in hidden_characters(text):
         if character not in before:
             named = f"U+{ord(character):04X} {name(character, '')}".strip()
@@ -106,18 +92,18 @@ def _check_characters(part: str, text: str, before: str, control_tokens: Sequenc
 
 
 def _check_held_out(
-    prompt: Prompt, before: str, known: set[str], held_out: Sequence[TaskTexts], training: Sequence[TaskTexts]
+    prompt: Prompt, before: str, known: set[str], held_out: Sequence[Scenario], training: Sequence[Scenario]
 ) -> None:
-    trained = [text for task in training for text in (*task.texts, *task.answers)]
-    withheld = [text for task in held_out for text in (*task.texts, *task.answers)]
+    trained = [text for scenario in training for text in texts_in([scenario.task, scenario.reference])]
+    withheld = [text for scenario in held_out for text in texts_in([scenario.task, scenario.reference])]
     public = "".join(map(plain, (before, *trained)))
-    whole = [answer for task in held_out for answer in task.answers if _length(answer) >= _ANSWER_LENGTH]
-    whole += [text for task in held_out for text in task.texts if word_count(text) >= _WHOLE_WORDS]
+    whole = [text for scenario in held_out for text in texts_in(scenario.reference) if _length(text) >= _ANSWER_LENGTH]
+    whole += [text for scenario in held_out for text in texts_in(scenario.task) if word_count(text) >= _WHOLE_WORDS]
     secrets = {words for words in map(plain, whole) if words.strip() and words not in public}
     for part, text in _named(prompt.parts).items():
         words, copied = plain(text), shared_runs([text], withheld) - known
         if any(secret in words for secret in secrets) or (copied and copied - shared_runs([text], trained)):
-            raise InvalidPrompt(part, "it has words of a task that is not for training, or of its answer")
+            raise CopiesHeldOut(part, "it has words of a task that is not for training, or of its answer")
 
 
 def _quotations(prompt: Prompt, known: set[str], rollouts: Mapping[str, Sequence[str]]) -> list[Quotation]:

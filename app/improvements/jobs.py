@@ -1,6 +1,6 @@
 """The evaluations and runs of an improvement: their requests, and how they are started."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,14 @@ from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.auth.scopes import Scope
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Candidate, Improvement, Run
-from learnloop_service.app.domain.improvement_state import Rung
+from learnloop_service.app.domain.improvement_state import CandidateState, Rung
 from learnloop_service.app.domain.stored_evaluation import Comparison, Gate, GateEvaluation
 from learnloop_service.app.domain.stored_request import PromptReference
-from learnloop_service.app.improvements.policy import PILOT_SAMPLES, PILOT_TASKS
-from learnloop_service.app.improvements.store import ImprovementRecord
-from learnloop_service.app.operations.start.evaluation import EvaluationStarter, StartedEvaluation
-from learnloop_service.app.operations.start.run import ForkOrigin, Started, start_run
+from learnloop_service.app.improvements.demonstrations import demonstrations_of
+from learnloop_service.app.improvements.policy import PILOT_SAMPLES, PILOT_TASKS, SCREENING, Move
+from learnloop_service.app.improvements.store import ImprovementRecord, change, change_candidate
+from learnloop_service.app.operations.start.evaluation import EvaluationStarter
+from learnloop_service.app.operations.start.run import ForkOrigin, start_run
 from learnloop_service.app.schemas.evaluations import EvaluationBudget, EvaluationRequest, ModelToEvaluate
 from learnloop_service.app.schemas.improvements import ImprovementRequest
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
@@ -26,8 +27,13 @@ from learnloop_service.environment.json_type import Json
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.statistics.gate import GateRule
 
-Save = Callable[[AsyncSession, str], Awaitable[None]]
-"""Saves, in the transaction that creates a job, that it is the improvement's. It is given the job's id."""
+_STATES = {
+    "measure": (CandidateState.MEASURING, "gate_id"),
+    "screen": (CandidateState.SCREENING, "screening_id"),
+    "compare": (CandidateState.MEASURING, "gate_id"),
+    "train": (CandidateState.TRAINING, "run_id"),
+}
+"""State of a candidate while its job is in progress, and the column with the job, by kind of move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,106 +43,75 @@ class ImprovementJobs:
     service: HandlerResources
     evaluations: EvaluationStarter
 
-    async def measure(self, record: ImprovementRecord, save: Save, limits: Mapping[str, Json]) -> None:
-        """Let the agent as it is do the validation tasks."""
-        tasks = record.improvement.request["validation"]
-        await self._evaluate(record, [record.candidates[0]], save, limits, split="validation", scenarios=tasks)
+    async def start(self, record: ImprovementRecord, move: Move, limits: Mapping[str, float | None]) -> None:
+        """Start the job of a move. That it is the improvement's is saved in the transaction that creates it."""
+        job_id = str(ULID())
+        budget: dict[str, Json] = {name: limit for name, limit in limits.items() if limit is not None}
 
-    async def pilot(self, record: ImprovementRecord, save: Save, limits: Mapping[str, Json]) -> None:
-        """Let the champion do training tasks, several times each."""
-        count = min(PILOT_TASKS, record.improvement.request["validation"])
-        tasks: dict[str, Any] = {"scenarios": count, "samples": PILOT_SAMPLES, "temperature": 1.0}
-        await self._evaluate(record, [record.champion], save, limits, split="train", **tasks)
+        async def save(tx: AsyncSession, _: object) -> None:
+            kind = "run" if move.kind == "train" else "evaluation"
+            purpose = {"pilot": "pilot", "test": "final"}.get(move.kind, str(move.number))
+            await change(tx, record.improvement, job_kind=kind, job_id=job_id, job_for=purpose, reason=None)
+            if move.number is not None:
+                state, column = _STATES[move.kind]
+                values = {"state": state, column: job_id, "error_share": move.error or None}
+                await change_candidate(tx, record.candidates[move.number], **values)
 
-    async def screen(
-        self, record: ImprovementRecord, candidate: Candidate, tasks: int, save: Save, limits: Mapping[str, Json]
-    ) -> None:
-        """Let the champion and a candidate do training tasks."""
-        most = max(1, record.improvement.request["validation"] // 2)
-        rows = [record.champion, candidate]
-        earlier = next((row.screening_id for row in reversed(record.candidates) if row.screening_id), None)
-        await self._evaluate(record, rows, save, limits, recorded=earlier, split="train", scenarios=min(tasks, most))
+        caller = caller_of(record.improvement)
+        if move.kind != "train" or move.number is None:
+            request, kind, fields = _evaluation(record, move, budget)
+            await self.evaluations.start(job_id, request, caller, save, kind, **fields)
+            return
+        model, demonstrations, parent = record.candidates[move.number].model, None, None
+        if move.rung is Rung.IMITATION:
+            demonstrations = await demonstrations_of(self.service, record)
+        else:
+            parent = await origin_of(self.service.database, record)
+        run = learn_loop(record, move.rung, model, budget, demonstrations)
+        await start_run(self.service, job_id, run, caller.actor, save, parent)
 
-    async def compare(
-        self, record: ImprovementRecord, candidate: Candidate, error: float, save: Save, limits: Mapping[str, Json]
-    ) -> None:
-        """Let the champion and a candidate do validation tasks, until it is decided whether the candidate is better."""
-        request = record.improvement.request
-        rule, at_once = GateRule(error=error), request["concurrency"] // 2
-        gate = Gate(error=error, exact=rule.exact, look_every=max(rule.look_every, at_once), whole=True)
-        tasks = {"split": "validation", "scenarios": request["validation"]}
-        await self._evaluate(
-            *(record, [record.champion, candidate], save, limits),
-            kind=GateEvaluation,
-            fields={"gate": gate},
-            recorded=record.champion.gate_id,
-            **tasks,
-        )
 
-    async def test(self, record: ImprovementRecord, save: Save, limits: Mapping[str, Json]) -> None:
-        """Let the agent as it was and the champion of each rung do the test tasks."""
-        rows = tested_candidates(record)
-        await self._evaluate(record, rows, save, limits, split="test", scenarios=record.improvement.request["test"])
-
-    async def _evaluate(
-        self,
-        record: ImprovementRecord,
-        candidates: Sequence[Candidate],
-        save: Save,
-        limits: Mapping[str, Json],
-        kind: type[Comparison] = Comparison,
-        fields: Mapping[str, Any] | None = None,
-        recorded: str | None = None,
-        **changes: Any,
-    ) -> None:
-        """Start an evaluation. The champion's rollouts of `recorded`, an earlier one, serve again where they hold."""
-        improvement = record.improvement
-        request = ImprovementRequest.model_validate(improvement.request)
-        held_out = changes["split"] != "train"
-        evaluation = EvaluationRequest(
-            models=[_contestant(candidate) for candidate in candidates],
-            environment=request.environment,
-            judge=request.judge,
-            agent=request.agent,
-            seed=request.held_out_seed if held_out else request.seed,
-            max_turns=request.max_turns,
-            max_completion_tokens=request.max_completion_tokens,
-            rollout_timeout_s=request.rollout_timeout_s,
-            concurrency=request.concurrency,
-            budget=None if (budget := _budget(limits)) is None else EvaluationBudget(**budget),
-            **changes,
-        )
-
-        async def also(tx: AsyncSession, started: StartedEvaluation) -> None:
-            await save(tx, started.job.id)
-
-        await self.evaluations.start(
-            str(ULID()),
-            evaluation,
-            caller_of(improvement),
-            also,
-            kind,
-            recorded={} if recorded is None else {0: recorded},
-            **(fields or {}),
-        )
-
-    async def train(
-        self,
-        record: ImprovementRecord,
-        candidate: Candidate,
-        save: Save,
-        limits: Mapping[str, Json],
-        demonstrations: Json = None,
-    ) -> None:
-        """Start the run of a candidate. `demonstrations` are those that imitation imitates."""
-        run_id, caller = str(ULID()), caller_of(record.improvement)
-
-        async def also(tx: AsyncSession, started: Started) -> None:
-            await save(tx, run_id)
-
-        request = learn_loop(record, Rung(candidate.rung), candidate.model, _budget(limits), demonstrations)
-        parent = await origin_of(self.service.database, record) if candidate.rung == Rung.GRPO else None
-        await start_run(self.service, run_id, request, caller.actor, also, parent)
+def _evaluation(
+    record: ImprovementRecord, move: Move, budget: Mapping[str, Json]
+) -> tuple[EvaluationRequest, type[Comparison], dict[str, Any]]:
+    """Return the evaluation of a move, its kind, and what else `EvaluationStarter.start` is given. Its first model's
+    rollouts of an earlier one, which is `recorded`, serve again where they hold."""
+    request = ImprovementRequest.model_validate(record.improvement.request)
+    assert request.validation is not None  # it is filled in when the improvement is accepted
+    rows, earlier = [record.champion], None
+    tasks: dict[str, Any] = {"split": "validation", "scenarios": request.validation}
+    kind: type[Comparison] = Comparison
+    fields: dict[str, Any] = {}
+    match move.kind:
+        case "pilot":
+            count = min(PILOT_TASKS, request.validation)
+            tasks = {"split": "train", "scenarios": count, "samples": PILOT_SAMPLES, "temperature": 1.0}
+        case "screen":
+            earlier = next((row.screening_id for row in reversed(record.candidates) if row.screening_id), None)
+            tasks = {"split": "train", "scenarios": min(SCREENING[move.rung][0], max(1, request.validation // 2))}
+        case "compare":
+            rule, earlier = GateRule(error=move.error), record.champion.gate_id
+            look_every = max(rule.look_every, request.concurrency // 2)
+            kind = GateEvaluation
+            fields["gate"] = Gate(error=move.error, exact=rule.exact, look_every=look_every, whole=True)
+        case "test":
+            rows, tasks = [*record.accepted.values()], {"split": "test", "scenarios": request.test}
+    if move.number:
+        rows.append(record.candidates[move.number])
+    evaluation = EvaluationRequest(
+        models=[_contestant(row) for row in rows],
+        environment=request.environment,
+        judge=request.judge,
+        agent=request.agent,
+        seed=request.seed if tasks["split"] == "train" else request.held_out_seed,
+        max_turns=request.max_turns,
+        max_completion_tokens=request.max_completion_tokens,
+        rollout_timeout_s=request.rollout_timeout_s,
+        concurrency=request.concurrency,
+        budget=EvaluationBudget(**budget) if budget else None,
+        **tasks,
+    )
+    return evaluation, kind, {**fields, "recorded": {} if earlier is None else {0: earlier}}
 
 
 async def origin_of(database: Database, record: ImprovementRecord) -> ForkOrigin | None:
@@ -177,27 +152,20 @@ def learn_loop(
         "max_turns": request.max_turns,
         "max_completion_tokens": request.max_completion_tokens,
         "rollout_timeout_s": request.rollout_timeout_s,
-        "budget": budget,
+        "budget": budget or None,
         "evaluation": {
             **evaluation,
-            "scenarios": improvement.request["validation"],
+            "scenarios": request.validation,
             "samples": 1,
             "test_scenarios": 0,
             "seed": request.held_out_seed,
         },
     }
-    imitated = any(row.rung == Rung.IMITATION and row.state == "accepted" for row in record.candidates)
-    if rung is Rung.GRPO and imitated:
+    if rung is Rung.GRPO and Rung.IMITATION in record.accepted:
         fields.setdefault("iterations", improvement.facts["iterations_after_imitation"])
     if rung is Rung.IMITATION:
         fields |= {"iterations": 0, "warm_start": {"demonstrations": demonstrations}}
     return LearnLoopRequest.model_validate(fields)
-
-
-def tested_candidates(record: ImprovementRecord) -> list[Candidate]:
-    """Return the agent as it was, and the last accepted candidate of each rung."""
-    accepted = {row.rung: row for row in record.candidates if row.state == "accepted"}
-    return list(accepted.values())
 
 
 def label_of(candidate: Candidate) -> str:
@@ -217,7 +185,3 @@ def _contestant(candidate: Candidate) -> ModelToEvaluate:
     prompt = None if candidate.prompt is None else candidate.prompt["sha256"]
     name = {"prompted": candidate.model} if candidate.listed else {"model": candidate.model}
     return ModelToEvaluate(**name, prompt=prompt, label=label_of(candidate))
-
-
-def _budget(limits: Mapping[str, Json]) -> dict[str, Json] | None:
-    return {name: value for name, value in limits.items() if value is not None} or None

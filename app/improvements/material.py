@@ -6,7 +6,6 @@ from it, long messages are cut, and it is part of a JSON document.
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Row, func, or_, select
@@ -37,47 +36,27 @@ _READ = 4_000
 """Number of characters of a text that are searched for secrets and orders before it is cut."""
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierCandidate:
-    """A prompt that was proposed before, with what its proposers can know: nothing of held-out tasks."""
-
-    number: int
-    author: str
-    why: str | None
-    parts: Mapping[str, str]
-    training_tasks: int | None
-    """Number of training tasks that it did beside the champion; None if it did none."""
-    won: int | None
-    lost: int | None
-    accepted: bool | None
-    """None as long as it is not decided."""
-    reason: str | None
-    """Why it was not accepted, without figures of held-out tasks."""
-
-
 async def material(
     database: Database,
     settings: Settings,
-    *,
     goal: str,
     champion: Champion,
     evaluation_id: str,
-    earlier: Sequence[EarlierCandidate] = (),
-    model: str | None = None,
+    earlier: Sequence[Mapping[str, Json]] = (),
 ) -> dict[str, Json]:
-    """Return the material, as JSON, from the rollouts of a model (default: the first one) in an evaluation.
+    """Return the material, as JSON, from the rollouts of the first model in an evaluation. `earlier` are prompts that
+    were proposed before, with their texts in `parts`.
 
     Raises Conflict for an evaluation of held-out tasks, NotFound without judged rollouts.
     """
-    sides = await evaluation_sides(database, evaluation_id)
-    side = sides[model] if model is not None else next(iter(sides.values()))
+    side = next(iter((await evaluation_sides(database, evaluation_id)).values()))
     if side.split != "train":
         raise Conflict(f"Evaluation {evaluation_id} is of {side.split} tasks. Proposers read training tasks only.")
     failures = await failure_map(database, side, None)
     examples = {pattern.id: _examples(pattern.rollouts) for pattern in failures.patterns}
-    ids = [id for of_pattern in examples.values() for id in of_pattern]
-    rows = await _rows(database, side, ids)
+    rows = await _rows(database, side, [id for of_pattern in examples.values() for id in of_pattern])
     clean = _Cleaner(Redactor(secrets_of(settings)))
+    without_parts = len(earlier) - _WITH_PARTS
     return await asyncio.to_thread(
         lambda: {
             "goal": goal,
@@ -94,8 +73,8 @@ async def material(
             ],
             "solved": [clean.rollout(row) for row in rows.values() if row.success],
             "earlier": [
-                clean.candidate(candidate, with_parts=number >= len(earlier) - _WITH_PARTS)
-                for number, candidate in enumerate(earlier)
+                {**row, "why": clean.value(row["why"]), **({"parts": None} if index < without_parts else {})}
+                for index, row in enumerate(earlier)
             ],
         }
     )
@@ -164,11 +143,6 @@ class _Cleaner:
             "why": self.value(row.why_no_success if row.error is None else row.error),
             "reason": self.value(row.score_explanation),
         }
-
-    def candidate(self, candidate: EarlierCandidate, *, with_parts: bool) -> dict[str, Json]:
-        """Return an earlier candidate."""
-        parts = dict(candidate.parts) if with_parts else None
-        return asdict(candidate) | {"parts": parts, "why": self.value(candidate.why)}
 
     def _without_orders(self, value: Json) -> Json:
         if isinstance(value, str):

@@ -8,7 +8,7 @@ from learnloop_service.app.domain.improvement_state import CandidateState, Rung
 from learnloop_service.app.improvements import forecast
 from learnloop_service.app.improvements.amounts import clock
 from learnloop_service.app.improvements.forecast import RolloutPrice
-from learnloop_service.app.improvements.jobs import learn_loop, tested_candidates
+from learnloop_service.app.improvements.jobs import learn_loop
 from learnloop_service.app.improvements.store import ImprovementRecord
 from learnloop_service.app.operations.start.run_plan import plan_of, request_with_defaults
 from learnloop_service.app.resources import Resources
@@ -49,7 +49,7 @@ def too_dear(
     left, pilot = limits.get("max_minutes"), record.improvement.pilot
     if left is None or pilot is None:
         return {}
-    answers = record.improvement.request["test"] * (1 + len(tested_candidates(record)))
+    answers = record.improvement.request["test"] * (1 + len(record.accepted))
     left -= answers * pilot["seconds"] / 60
     return {
         rung: f"It takes {clock(price.minutes[0])} to {clock(price.minutes[1])} minutes, "

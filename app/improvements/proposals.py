@@ -3,15 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from learnloop_service.app.db.tables import Candidate
-from learnloop_service.app.domain.improvement_state import CandidateState, Rung
+from learnloop_service.app.domain.improvement_state import IN_PROGRESS, LIVE, CandidateState, Rung
 from learnloop_service.app.domain.stored_request import Choice, PromptReference
-from learnloop_service.app.errors import Conflict, InvalidRequest
-from learnloop_service.app.improvements.actions import Actions
+from learnloop_service.app.errors import Conflict, InvalidRequest, NotAllowed, TooManyRequests
 from learnloop_service.app.improvements.champion import Champion
-from learnloop_service.app.improvements.material import EarlierCandidate, material, recorded_tools, rollout_texts
+from learnloop_service.app.improvements.guard import CopiesHeldOut
+from learnloop_service.app.improvements.material import material, recorded_tools, rollout_texts
 from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore
 from learnloop_service.app.improvements.tasks import ImprovementTasks
 from learnloop_service.app.operations.named import built_environment
@@ -23,13 +23,10 @@ from learnloop_service.app.service import HandlerResources
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.prompt import InvalidPrompt
 
-_PARTS = ("body", "parts")
-_DECIDED = frozenset(CandidateState) - {
-    CandidateState.PROPOSED,
-    CandidateState.SCREENING,
-    CandidateState.MEASURING,
-    CandidateState.TRAINING,
-}
+MAX_GUESSES = 500
+"""Maximum number of candidates of an improvement, together with the proposals that were refused because they copy a
+held-out task: both tell their proposers something about these tasks."""
+_HELD_OUT = "held_out_refusals"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,34 +34,49 @@ class Proposals:
     """Gives proposers their material, and takes their prompts."""
 
     service: HandlerResources
+    store: ImprovementStore
 
     async def material(self, id: str) -> dict[str, Json]:
         """Return what proposers read. Raises NotFound, and Conflict before the pilot has ended."""
-        record = await ImprovementStore(self.service.database).read(id)
+        record = await self.store.read(id)
         async with self._tasks(record) as tasks:
             return await self._material(record, tasks.champion)
 
     async def propose(self, id: str, actor: str, parts: Mapping[str, str], why: str) -> int:
         """Check a proposed prompt, store it and add it as a candidate. Returns its number.
 
-        Raises NotFound, InvalidRequest with the part at fault, Conflict and NotAllowed; then nothing is counted.
+        Raises NotFound, InvalidRequest with the part at fault, Conflict, NotAllowed and TooManyRequests.
         """
-        store = ImprovementStore(self.service.database)
-        record, actions = await store.read(id), Actions(self.service, store)
+        record = await self.store.read(id)
         async with self._tasks(record) as tasks:
             rollouts = rollout_texts(await self._material(record, tasks.champion))
+            _require_room(record)
             try:
                 prompt = tasks.champion.proposed(parts)
+                quotations = await asyncio.to_thread(tasks.quotations, prompt, rollouts)
             except InvalidPrompt as error:
-                raise InvalidRequest((*_PARTS, *([error.part] if error.part else [])), error.why) from error
-            quotations = await asyncio.to_thread(replace(tasks, rollouts=rollouts).checked, prompt, _PARTS)
+                facts = record.improvement.facts
+                if isinstance(error, CopiesHeldOut):
+                    await self.store.change(record, facts={**facts, _HELD_OUT: facts.get(_HELD_OUT, 0) + 1})
+                raise InvalidRequest(("body", "parts", *([error.part] if error.part else [])), error.why) from error
         new = prompt_document(record.improvement.project, prompt)
-        actions.require_room(record, str(new.reference["sha256"]))
-        parent = None if record.champion.prompt is None else record.champion.prompt["sha256"]
-        origin = {"author": actor, "improvement": id, "why": why, "parent": parent}
-        row = await save_version(self.service.database, new, "prompt", _name(record), origin)
-        reference = PromptReference(sha256=row.sha256, name=row.name, version=row.version)
-        return await actions.propose(record, actor, reference.model_dump(), why, quotes=bool(quotations))
+        for tried in record.candidates:
+            if tried.prompt and tried.prompt["sha256"] == new.reference["sha256"]:
+                raise Conflict(f"This prompt is that of candidate {tried.number} already, which is {tried.state}.")
+        parent = record.champion.prompt or {"sha256": None}
+        origin = {"author": actor, "improvement": id, "why": why, "parent": parent["sha256"]}
+        name = parent.get("name") or record.improvement.request["environment"]["name"].replace(".", "-")[:63]
+        row = await save_version(self.service.database, new, "prompt", str(name), origin)
+        return await self.store.add(
+            record,
+            rung=Rung.PROMPT,
+            author=actor,
+            why=why,
+            prompt=PromptReference(sha256=row.sha256, name=row.name, version=row.version).model_dump(),
+            model=record.champion.model,
+            listed=record.champion.listed,
+            only_by_person=bool(quotations),
+        )
 
     async def _material(self, record: ImprovementRecord, champion: Champion) -> dict[str, Json]:
         pilot = record.improvement.pilot
@@ -74,30 +86,27 @@ class Proposals:
             "Change the texts of the prompt so that the agent solves more tasks. As it is, it solves "
             f"{pilot['success']:.0%} of its attempts at {pilot['tasks']} training tasks."
         )
-        return await material(
-            self.service.database,
-            self.service.settings,
-            goal=goal,
-            champion=champion,
-            evaluation_id=pilot["evaluation_id"],
-            earlier=[await self._earlier(record, row) for row in record.candidates if row.rung == Rung.PROMPT],
-        )
+        earlier = [await self._earlier(record, row) for row in record.candidates if row.rung == Rung.PROMPT]
+        service = self.service
+        return await material(service.database, service.settings, goal, champion, pilot["evaluation_id"], earlier)
 
-    async def _earlier(self, record: ImprovementRecord, candidate: Candidate) -> EarlierCandidate:
+    async def _earlier(self, record: ImprovementRecord, candidate: Candidate) -> dict[str, Json]:
+        """Return a prompt that was proposed before, with what its proposers can know: nothing of held-out tasks."""
         reference = None if candidate.prompt is None else PromptReference.model_validate(candidate.prompt)
         prompt = await read_stored(self.service.database, record.improvement.project, reference)
         training = (candidate.evidence or {}).get("training", {})
-        return EarlierCandidate(
-            number=candidate.number,
-            author=candidate.author,
-            why=candidate.why or None,
-            parts={} if prompt is None else prompt.parts,
-            training_tasks=training.get("tasks"),
-            won=training.get("won"),
-            lost=training.get("lost"),
-            accepted=candidate.state == CandidateState.ACCEPTED if candidate.state in _DECIDED else None,
-            reason=proposers_reason(candidate),
-        )
+        is_decided = candidate.state not in (CandidateState.PROPOSED, *IN_PROGRESS)
+        return {
+            "number": candidate.number,
+            "author": candidate.author,
+            "why": candidate.why or None,
+            "parts": {} if prompt is None else dict(prompt.parts),
+            "training_tasks": training.get("tasks"),
+            "won": training.get("won"),
+            "lost": training.get("lost"),
+            "accepted": candidate.state == CandidateState.ACCEPTED if is_decided else None,
+            "reason": proposers_reason(candidate),
+        }
 
     @asynccontextmanager
     async def _tasks(self, record: ImprovementRecord) -> AsyncIterator[ImprovementTasks]:
@@ -114,8 +123,21 @@ class Proposals:
         access = EnvironmentAccess(settings)
         built = await built_environment(database, settings.data_dir, choice, improvement.project, access)
         with closing(built) as environment:
-            counts = improvement.request["validation"], improvement.request["test"]
-            yield await asyncio.to_thread(ImprovementTasks.of, environment, request, *counts, prompt, tools)
+            yield await asyncio.to_thread(ImprovementTasks.of, environment, request, prompt, tools)
+
+
+def _require_room(record: ImprovementRecord) -> None:
+    """Raise Conflict, NotAllowed or TooManyRequests if the improvement tries no further prompt."""
+    improvement = record.improvement
+    if improvement.status not in LIVE:
+        raise NotAllowed(f"No prompt can be proposed: the improvement is {improvement.status}", ["continue"])
+    if Rung.PROMPT not in improvement.request["rungs"]:
+        raise Conflict("The improvement tries no prompts: its request leaves out the rung prompt.")
+    if len(record.candidates) + improvement.facts.get(_HELD_OUT, 0) >= MAX_GUESSES:
+        raise TooManyRequests(f"The improvement has had {MAX_GUESSES} candidates and guesses, which is the maximum.")
+    trained = [row for row in record.candidates if row.rung in (Rung.IMITATION, Rung.GRPO)]
+    if any(row.state != CandidateState.SKIPPED for row in trained):
+        raise Conflict("Training has begun, and weights are trained with the prompt of their champion.")
 
 
 def proposers_reason(candidate: Candidate) -> str | None:
@@ -123,9 +145,3 @@ def proposers_reason(candidate: Candidate) -> str | None:
     if candidate.state == CandidateState.REFUSED and candidate.gate_id is not None:
         return "not shown to be better on validation tasks"
     return candidate.reason
-
-
-def _name(record: ImprovementRecord) -> str:
-    """Return the name of proposed prompts: the champion's, or else the environment's."""
-    named = record.champion.prompt and record.champion.prompt.get("name")
-    return str(named or record.improvement.request["environment"]["name"].replace(".", "-")[:63])

@@ -16,17 +16,9 @@ from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.errors import InvalidRequest
 from learnloop_service.app.evaluations.report import differences, models_without_figures
 from learnloop_service.app.evaluations.store import EvaluationStore
-from learnloop_service.app.improvements.jobs import caller_of, tested_candidates
+from learnloop_service.app.improvements.jobs import caller_of
 from learnloop_service.app.improvements.policy import passed
-from learnloop_service.app.improvements.store import (
-    NO_JOB,
-    SETTLED,
-    ImprovementRecord,
-    ImprovementStore,
-    ValidationOutcomes,
-    change,
-    change_candidate,
-)
+from learnloop_service.app.improvements.store import NO_JOB, SETTLED, ImprovementRecord, ImprovementStore
 from learnloop_service.app.operations.agent_texts import agent_texts
 from learnloop_service.app.runs.configuration import is_replaced
 from learnloop_service.app.runs.documents import save_version
@@ -37,8 +29,6 @@ from learnloop_service.environment.wording import counted
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.statistics.gate import sign_test
 from learnloop_service.training.statistics.shares import wilson
-
-_UNREACHABLE = "is unreachable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +43,8 @@ class Settling:
         improvement = record.improvement
         assert improvement.job_id is not None
         if improvement.job_kind == "run":
-            return await self._settle_run(record, await self.store.run(improvement.job_id))
-        job = await self.store.evaluation(improvement.job_id)
+            return await self._settle_run(record, await self.store.job(Run, improvement.job_id))
+        job = await self.store.job(EvaluationJob, improvement.job_id)
         if job is None:
             return await self._lost(record, f"evaluation {improvement.job_id} was deleted")
         if job.status not in SETTLED:  # another process started it since the improvement was due
@@ -64,7 +54,9 @@ class Settling:
         errors = models_without_figures(job.report) if job.report is not None else {}
         if job.status != EvaluationStatus.COMPLETED or errors:
             reason = errors.get(0) or errors.get(1) or job.error or f"evaluation {job.id} is {job.status}"
-            return await self._lost(record, reason, of_candidate=0 not in errors)
+            is_unreachable = 1 in errors and bool(job.report and job.report["models"][1].get("unreachable"))
+            state = CandidateState.UNREACHABLE if is_unreachable else CandidateState.FAILED
+            return await self._lost(record, reason, None if 0 in errors else state)
         if improvement.job_for == "pilot":
             await self.store.change(record, pilot=await self._pilot(job), **NO_JOB)
         elif improvement.job_for == "final":
@@ -77,23 +69,24 @@ class Settling:
         """Save what an evaluation decides on a candidate."""
         assert job.report is not None
         if candidate.number == 0:
-            texts = await self._own_texts(record, candidate, job)
-            await self._accept(record, candidate, _figures(job.report["models"][0]), **texts)
+            values = {**await self._own_texts(record, candidate, job), "figures": _figures(job.report["models"][0])}
+            state = CandidateState.ACCEPTED
         elif candidate.state == CandidateState.SCREENING:
-            pairs = differences(
-                parse_evaluation(job.request), await EvaluationStore(self.service.database).rows(job.id)
-            )
-            training = _counts(pairs)
-            reason = passed(Rung(candidate.rung), training["won"], training["lost"], training["tasks"])
-            await self._refuse_or(record, candidate, reason, CandidateState.PROPOSED, evidence={"training": training})
+            rows = await EvaluationStore(self.service.database).rows(job.id)
+            training = _counts(differences(parse_evaluation(job.request), rows))
+            reason = passed(Rung(candidate.rung), **training)
+            state = CandidateState.PROPOSED if reason is None else CandidateState.REFUSED
+            values = {"reason": reason, "evidence": {"training": training}}
         else:
-            gate, figures = job.report["gate"], _figures(job.report["models"][1])
+            gate = job.report["gate"]
             evidence = {**(candidate.evidence or {}), **{name: gate[name] for name in ("won", "lost", "tasks")}}
             if gate["decision"] == "better":
-                await self._accept(record, candidate, figures, evidence=evidence)
+                state, values = CandidateState.ACCEPTED, {"figures": _figures(job.report["models"][1])}
             else:
                 reason = f"not shown to be better on {counted(gate['tasks'], 'validation task')}"
-                await self._refuse_or(record, candidate, reason, CandidateState.REFUSED, evidence=evidence)
+                state, values = CandidateState.REFUSED, {"reason": reason}
+            values["evidence"] = evidence
+        await self.store.decide(record, candidate, state, **values)
 
     async def _own_texts(self, record: ImprovementRecord, candidate: Candidate, job: EvaluationJob) -> dict[str, Json]:
         """Return the prompt of an agent whose code is fixed, as found in its requests and stored, or why there is
@@ -112,40 +105,18 @@ class Settling:
         row = await save_version(self.service.database, new, "prompt", environment.name, origin)
         return {"prompt": PromptReference(sha256=row.sha256, name=row.name, version=row.version).model_dump()}
 
-    async def _accept(self, record: ImprovementRecord, candidate: Candidate, figures: Json, **values: Any) -> None:
-        async with self.service.database.begin() as tx:
-            await change(tx, record.improvement, champion=candidate.number, **NO_JOB)
-            decided = {"state": CandidateState.ACCEPTED, "figures": figures, "decided_at": func.now()}
-            await change_candidate(tx, candidate, **decided, **values)
-
-    async def _refuse_or(
-        self,
-        record: ImprovementRecord,
-        candidate: Candidate,
-        reason: str | None,
-        otherwise: CandidateState,
-        **values: Any,
-    ) -> None:
-        """Refuse the candidate for that reason; without one, give it the state `otherwise`."""
-        if reason is not None:
-            values |= {"state": CandidateState.REFUSED, "reason": reason, "decided_at": func.now()}
-        async with self.service.database.begin() as tx:
-            await change(tx, record.improvement, **NO_JOB)
-            await change_candidate(tx, candidate, **{"state": otherwise, **values})
-
-    async def _lost(self, record: ImprovementRecord, reason: str, *, of_candidate: bool = True) -> bool:
-        """Save that a job failed, was cancelled or deleted: its candidate has failed, or else the improvement."""
+    async def _lost(
+        self, record: ImprovementRecord, reason: str, state: CandidateState | None = CandidateState.FAILED
+    ) -> bool:
+        """Save that a job failed, was cancelled or deleted: that is the end of its candidate, or else, and with None as
+        the candidate's state, of the improvement."""
         purpose = record.improvement.job_for or ""
-        async with self.service.database.begin() as tx:
-            if of_candidate and purpose.isdecimal() and int(purpose):
-                state = CandidateState.UNREACHABLE if _UNREACHABLE in reason else CandidateState.FAILED
-                await change(tx, record.improvement, **NO_JOB)
-                values = {"state": state, "reason": reason, "decided_at": func.now()}
-                await change_candidate(tx, record.candidates[int(purpose)], **values)
-                return True
-            ended = {"status": ImprovementStatus.FAILED, "finished_at": func.now(), "reason": reason}
-            await change(tx, record.improvement, **ended, **NO_JOB)
-            return False
+        if state is not None and purpose.isdecimal() and int(purpose):
+            await self.store.decide(record, record.candidates[int(purpose)], state, reason=reason)
+            return True
+        ended = {"status": ImprovementStatus.FAILED, "finished_at": func.now(), "reason": reason}
+        await self.store.change(record, **ended, **NO_JOB)
+        return False
 
     async def _stopped(self, record: ImprovementRecord, by_budget: bool, what: str) -> bool:
         """Save that the job is paused. It is resumed with the improvement."""
@@ -193,41 +164,49 @@ class Settling:
                 await self.service.store.cancel(run.id, caller_of(record.improvement).actor)
                 self.service.runner.nudge(run.id)
             return False
-        if accepted is not None:
-            name = str(ModelName(run.model_project, run.model_name, accepted.step))
-            values = {"model": name, "iteration": accepted.iteration, "evidence": accepted.evidence}
-            await self._accept(record, candidate, accepted.figures, **values)
-        elif not compared:
+        if not compared:
             return await self._lost(record, f"run {run.id} is {run.status}: {run.error or 'it has no checkpoint'}")
-        else:
-            best = max(compared, key=lambda checkpoint: checkpoint.success)
-            reason = (
-                f"none of its {counted(len(compared), 'checkpoint')} was shown to be better; the best one solved "
-                f"{best.success:.0%}"
-            )
-            await self._refuse_or(
-                record, candidate, reason, CandidateState.REFUSED, evidence=best.evidence, figures=best.figures
-            )
+        best = accepted or max(compared, key=lambda checkpoint: checkpoint.success)
+        values = {"evidence": best.evidence, "figures": best.figures}
+        if accepted is not None:
+            values["model"] = str(ModelName(run.model_project, run.model_name, accepted.step))
+            await self.store.decide(record, candidate, CandidateState.ACCEPTED, iteration=accepted.iteration, **values)
+            return True
+        values["reason"] = (
+            f"none of its {counted(len(compared), 'checkpoint')} was shown to be better; the best one solved "
+            f"{best.success:.0%}"
+        )
+        await self.store.decide(record, candidate, CandidateState.REFUSED, **values)
         return True
 
     async def _compared(
         self, record: ImprovementRecord, candidate: Candidate, run: Run
     ) -> Sequence["ComparedCheckpoint"]:
-        """Return the evaluated checkpoints of a run compared with the champion, which is still that of its beginning.
+        """Return the evaluated checkpoints of a run compared with the champion, which is still that of its beginning,
+        by the exact sign test.
 
         All have the same share of the run's error, which is fixed before the first one is made: by the union bound it
         covers each of them, also those of a run that ends early.
         """
         champion = (await self.store.outcomes(record.champion)).success
-        config = run.stored_request.config.evaluation
-        planned = 1 if candidate.rung == Rung.IMITATION else -(-run.iterations_total // config.every)
-        assert candidate.error_share is not None
-        error = candidate.error_share / planned
         by_iteration = await self.store.of_run(run.id)
-        iterations = sorted(iteration for iteration in by_iteration if iteration)
+        assert candidate.error_share is not None
+        error, iterations = candidate.error_share, sorted(iteration for iteration in by_iteration if iteration)
         if candidate.rung == Rung.IMITATION:
             iterations = iterations[-1:]
-        return [ComparedCheckpoint.of(iteration, by_iteration[iteration], champion, error) for iteration in iterations]
+        else:
+            error /= -(-run.iterations_total // run.stored_request.config.evaluation.every)
+        compared = []
+        for iteration in iterations:
+            outcomes = by_iteration[iteration]
+            success, mean = outcomes.success, fmean(outcomes.success.values())
+            evidence = _counts([success[task] - champion[task] for task in champion if task in success])
+            low, high = wilson(mean, len(success))
+            figures = {"success": {"mean": mean, "low": low, "high": high}, "tokens": outcomes.tokens}
+            figures |= {"seconds": outcomes.seconds, "usd": None}
+            is_better = sign_test(evidence["won"], evidence["lost"]) <= error
+            compared.append(ComparedCheckpoint(iteration, outcomes.step, is_better, evidence, figures))
+        return compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,24 +223,6 @@ class ComparedCheckpoint:
     def success(self) -> float:
         """Share of the tasks that it solved."""
         return float(self.figures["success"]["mean"])
-
-    @classmethod
-    def of(
-        cls, iteration: int, outcomes: ValidationOutcomes, champion: Mapping[str, float], error: float
-    ) -> "ComparedCheckpoint":
-        """Compare the checkpoint by the exact sign test at that error."""
-        success = outcomes.success
-        evidence = _counts([success[scenario] - champion[scenario] for scenario in champion if scenario in success])
-        mean = fmean(success.values())
-        low, high = wilson(mean, len(success))
-        figures = {
-            "success": {"mean": mean, "low": low, "high": high},
-            "tokens": outcomes.tokens,
-            "seconds": outcomes.seconds,
-            "usd": None,
-        }
-        accepted = sign_test(evidence["won"], evidence["lost"]) <= error
-        return cls(iteration, outcomes.step, accepted, evidence, figures)
 
 
 def accepted_of(compared: Sequence[ComparedCheckpoint], target: float | None) -> ComparedCheckpoint | None:
@@ -291,7 +252,7 @@ def _final(record: ImprovementRecord, job: EvaluationJob) -> dict[str, Json]:
     """Return the success on test tasks by the candidates' numbers, and which evaluations looked at them."""
     assert job.report is not None
     earlier = record.improvement.final or {"evaluation_ids": []}
-    numbers = [str(candidate.number) for candidate in tested_candidates(record)]
+    numbers = [str(candidate.number) for candidate in record.accepted.values()]
     success = [model["success"] for model in job.report["models"]]
     return {
         "evaluation_ids": [*earlier["evaluation_ids"], job.id],

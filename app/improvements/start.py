@@ -33,6 +33,7 @@ from learnloop_service.environment.wording import counted
 from learnloop_service.judges.base import UnknownModel
 from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.bases.defaults import MOST_DEMONSTRATIONS, BaseModelFacts, defaults_of
+from learnloop_service.training.prompt import InvalidPrompt
 from learnloop_service.training.protocol.validation_message import message_of
 
 _FEEDBACK = "feedback"
@@ -63,11 +64,11 @@ class ImprovementStarter:
         prompts = [
             await self._pinned(name, project, ("body", "prompts", index)) for index, name in enumerate(request.prompts)
         ]
+        request = request.model_copy(update={"validation": evaluation.scenarios})
         counts, oracle = await self._tasks(request, evaluation, project, prompts)
         [as_it_is] = evaluation.models
         stored = request.model_dump(mode="json", by_alias=True) | {
             "environment": evaluation.environment.model_dump(),
-            "validation": evaluation.scenarios,
             "test": min(counts["test"], test if request.test is None else request.test),
         }
         facts = {
@@ -114,20 +115,21 @@ class ImprovementStarter:
         self,
         request: ImprovementRequest,
         environment: Environment,
-        evaluation: Evaluation,
-        test: int,
+        champion: PromptReference | None,
         project: str,
         prompts: Sequence[PromptReference | None],
     ) -> None:
         """Raise InvalidRequest for a prompt that cannot be tried."""
-        test = test if request.test is None else min(test, request.test)
-        champion = await read_stored(self.service.database, project, evaluation.models[0].prompt)
-        sizes = evaluation.scenarios, test
-        tasks = await asyncio.to_thread(ImprovementTasks.of, environment, request, *sizes, champion)
+        current = await read_stored(self.service.database, project, champion)
+        tasks = await asyncio.to_thread(ImprovementTasks.of, environment, request, current)
         for index, reference in enumerate(prompts):
             prompt = await read_stored(self.service.database, project, reference)
             assert prompt is not None  # it is named
-            await asyncio.to_thread(tasks.checked, prompt, ("body", "prompts", index))
+            try:
+                await asyncio.to_thread(tasks.quotations, prompt, {})
+            except InvalidPrompt as error:
+                part = [] if error.part is None else [error.part]
+                raise InvalidRequest(("body", "prompts", index, *part), error.why) from error
 
     def _is_listed(self, name: str | None) -> bool:
         """Return whether the operator's list has a model of that name."""
@@ -170,7 +172,9 @@ class ImprovementStarter:
                 )
             counts = await asyncio.to_thread(_counts, environment, request)
             _check(request, evaluation, counts)
-            await self._check_prompts(request, environment, evaluation, counts["test"], project, prompts)
+            tests = counts["test"] if request.test is None else min(counts["test"], request.test)
+            request = request.model_copy(update={"test": tests})
+            await self._check_prompts(request, environment, evaluation.models[0].prompt, project, prompts)
             is_played_elsewhere = evaluation.agent is not None or runner_of(choice) is not None
             solvable = isinstance(environment, Solvable) and not is_played_elsewhere
             return counts, counts["train"] if solvable else 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, and_, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -12,20 +12,22 @@ from learnloop_service.app.db.newest_first import newest_first
 from learnloop_service.app.db.tables import Candidate, EvaluationJob, Improvement, LedgerEntry, Run, Trajectory
 from learnloop_service.app.domain.evaluation_state import TERMINAL as EVALUATION_ENDED
 from learnloop_service.app.domain.evaluation_state import EvaluationStatus
-from learnloop_service.app.domain.improvement_state import LIVE, CandidateState, ImprovementStatus
-from learnloop_service.app.errors import existing
+from learnloop_service.app.domain.improvement_state import LIVE, CandidateState, ImprovementStatus, Rung
+from learnloop_service.app.errors import Conflict, existing
 from learnloop_service.app.runs.resume_point import HAS_VERDICT, SUCCESS
 
-MAX_CANDIDATES = 500
-"""Maximum number of candidates of an improvement."""
+Job = TypeVar("Job", EvaluationJob, Run)
 NO_JOB: Mapping[str, None] = {"job_kind": None, "job_id": None, "job_for": None}
 """Values of an improvement between two jobs."""
 SETTLED = EVALUATION_ENDED | {EvaluationStatus.PAUSED}
 """Statuses of an evaluation in which there is something to decide."""
 
 
-class Taken(Exception):
+class Taken(Conflict):
     """Another process made the move, or the improvement was changed meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__("The improvement moved on at the same moment; retry.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,11 @@ class ImprovementRecord:
     def champion(self) -> Candidate:
         """The best candidate so far."""
         return self.candidates[self.improvement.champion]
+
+    @property
+    def accepted(self) -> Mapping[Rung, Candidate]:
+        """The agent as it was, and the last accepted candidate of each rung."""
+        return {Rung(row.rung): row for row in self.candidates if row.state == CandidateState.ACCEPTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +116,29 @@ class ImprovementStore:
         async with self._database.begin() as tx:
             await tx.delete(existing(await tx.get(Improvement, id), "improvement", id))
 
-    async def evaluation(self, id: str) -> EvaluationJob | None:
-        """Return an evaluation; None if it was deleted."""
-        async with self._database() as tx:
-            return await tx.get(EvaluationJob, id)
+    async def add(self, record: ImprovementRecord, **values: Any) -> int:
+        """Add a candidate, and return its number. Raises Taken."""
+        number = len(record.candidates)
+        values = {"state": CandidateState.PROPOSED, "number": number, **values}
+        async with self._database.begin() as tx:
+            await change(tx, record.improvement)
+            tx.add(Candidate(improvement_id=record.improvement.id, **values))
+        return number
 
-    async def run(self, id: str) -> Run | None:
-        """Return a run; None if it was deleted."""
+    async def decide(
+        self, record: ImprovementRecord, candidate: Candidate, state: CandidateState, **values: Any
+    ) -> None:
+        """Save what was decided on a candidate, whose job has ended if it had one. Raises Taken."""
+        champion = {"champion": candidate.number} if state is CandidateState.ACCEPTED else {}
+        decided_at = None if state is CandidateState.PROPOSED else func.now()
+        async with self._database.begin() as tx:
+            await change(tx, record.improvement, **champion, **NO_JOB)
+            await change_candidate(tx, candidate, state=state, decided_at=decided_at, **values)
+
+    async def job(self, kind: type[Job], id: str) -> Job | None:
+        """Return an evaluation or a run; None if it was deleted."""
         async with self._database() as tx:
-            return await tx.get(Run, id)
+            return await tx.get(kind, id)
 
     async def outcomes(self, candidate: Candidate) -> ValidationOutcomes:
         """Return what a candidate did on validation tasks, in its evaluation or in that of its run."""
@@ -203,7 +224,7 @@ async def change(tx: AsyncSession, improvement: Improvement, **values: Any) -> N
         .values(version=Improvement.version + 1, **values)
     )
     if (await tx.execute(changed)).rowcount != 1:  # type: ignore[attr-defined]
-        raise Taken
+        raise Taken()
 
 
 async def change_candidate(tx: AsyncSession, candidate: Candidate, **values: Any) -> None:

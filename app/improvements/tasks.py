@@ -1,16 +1,15 @@
 """The tasks of an improvement and the texts of its champion, which every new prompt is checked against."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from learnloop_service.app.errors import InvalidRequest, Location
 from learnloop_service.app.improvements.champion import Champion, champion_of
-from learnloop_service.app.improvements.guard import Quotation, TaskTexts, check
+from learnloop_service.app.improvements.guard import Quotation, check
 from learnloop_service.app.runs.stored_prompts import require_fit
 from learnloop_service.app.schemas.improvements import ImprovementRequest
 from learnloop_service.environment.base import Environment, Scenario
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.prompt import InvalidPrompt, Prompt
+from learnloop_service.training.prompt import Prompt
 
 _SHOWN_TASKS = 3
 """Training tasks that show which texts differ from task to task."""
@@ -22,47 +21,34 @@ class ImprovementTasks:
 
     environment: Environment
     champion: Champion
-    held_out: Sequence[TaskTexts]
-    training: Sequence[TaskTexts]
-    first: Scenario
-    """A training task."""
+    held_out: Sequence[Scenario]
+    training: Sequence[Scenario]
     allow: Sequence[str]
-    rollouts: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Texts of the training rollouts that proposers have read, by id."""
 
     @classmethod
     def of(
-        cls,
-        environment: Environment,
-        request: ImprovementRequest,
-        validation: int,
-        test: int,
-        prompt: Prompt | None,
-        tools: Sequence[Json] = (),
+        cls, environment: Environment, request: ImprovementRequest, prompt: Prompt | None, tools: Sequence[Json] = ()
     ) -> "ImprovementTasks":
-        """Draw the tasks. `validation` and `test` are their numbers, `prompt` is the champion's, and `tools` are those
-        of a recorded rollout. Call it in a thread."""
+        """Draw the tasks. `request` has their numbers, `prompt` is the champion's, and `tools` are those of a recorded
+        rollout. Call it in a thread."""
+        validation, test, seed = request.validation or 0, request.test or 0, request.held_out_seed
         training = environment.scenarios("train", validation, request.seed)
         held_out = [
-            *environment.scenarios("validation", validation, request.held_out_seed),
-            *(environment.scenarios("test", test, request.held_out_seed) if test else ()),
+            *environment.scenarios("validation", validation, seed),
+            *(environment.scenarios("test", test, seed) if test else ()),
         ]
         champion = champion_of(environment, training[:_SHOWN_TASKS], prompt, tools)
-        texts = list(map(TaskTexts.of, held_out)), list(map(TaskTexts.of, training))
-        return cls(environment, champion, *texts, training[0], request.allow)
+        return cls(environment, champion, held_out, training, request.allow)
 
-    def checked(self, prompt: Prompt, where: Location) -> list[Quotation]:
-        """Return what a prompt quotes of training rollouts. Raises InvalidRequest at `where` if it cannot be tried.
-        Call it in a thread."""
-        try:
-            require_fit(self.environment, self.first, prompt)
-            return check(
-                prompt,
-                self.champion.parts,
-                held_out=self.held_out,
-                training=self.training,
-                rollouts=self.rollouts,
-                allow=self.allow,
-            )
-        except InvalidPrompt as error:
-            raise InvalidRequest(where if error.part is None else (*where, error.part), error.why) from error
+    def quotations(self, prompt: Prompt, rollouts: Mapping[str, Sequence[str]]) -> list[Quotation]:
+        """Return what a prompt quotes of training rollouts, whose texts are given by id. Raises InvalidPrompt if it
+        cannot be tried. Call it in a thread."""
+        require_fit(self.environment, self.training[0], prompt)
+        return check(
+            prompt,
+            self.champion.parts,
+            held_out=self.held_out,
+            training=self.training,
+            rollouts=rollouts,
+            allow=self.allow,
+        )

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.db.tables import Candidate, Improvement
+from learnloop_service.app.db.tables import Candidate, Improvement, Run
 from learnloop_service.app.domain.improvement_state import LIVE, ImprovementStatus
 from learnloop_service.app.errors import NotFound
 from learnloop_service.app.improvements.budget import evaluations_of, total
@@ -73,7 +73,7 @@ async def whole(service: Resources, id: str) -> ImprovementOut:
 async def _findings(store: ImprovementStore, record: ImprovementRecord) -> Findings:
     """Return what the check of the environment and the diagnoses of the runs say."""
     broken = record.improvement.facts.get("broken") or [None]
-    runs = [await store.run(row.run_id) for row in record.candidates if row.run_id is not None]
+    runs = [await store.job(Run, row.run_id) for row in record.candidates if row.run_id is not None]
     causes = [cause for run in reversed(runs) if run is not None for cause in causes_of(run)]
     return Findings(environment=broken[0], causes=[cause.replace("_", " ") for cause in causes])
 

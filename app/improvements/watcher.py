@@ -13,28 +13,18 @@ from datetime import timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import func
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy import func, select
 
 from learnloop_service.app.aio.periodic import every
-from learnloop_service.app.db.tables import Candidate
 from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
 from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.app.errors import DATABASE_DOWN, ServiceError, Unavailable
 from learnloop_service.app.improvements import policy
 from learnloop_service.app.improvements.budget import remaining
-from learnloop_service.app.improvements.demonstrations import demonstrations_of
-from learnloop_service.app.improvements.jobs import ImprovementJobs, Save
-from learnloop_service.app.improvements.prices import trainable
+from learnloop_service.app.improvements.jobs import ImprovementJobs
+from learnloop_service.app.improvements.prices import forecasts, too_dear, trainable
 from learnloop_service.app.improvements.settling import Settling
-from learnloop_service.app.improvements.situation import situation_of
-from learnloop_service.app.improvements.store import (
-    ImprovementRecord,
-    ImprovementStore,
-    Taken,
-    change,
-    change_candidate,
-)
+from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore, Taken
 from learnloop_service.app.logs import RepeatedLog
 from learnloop_service.app.model_registry.resolver import ModelResolver, base_models
 from learnloop_service.app.operations.start.evaluation import EvaluationStarter
@@ -92,13 +82,26 @@ class ImprovementWatcher:
         if record.improvement.facts["oracle"] and "broken" not in record.improvement.facts:
             return await self._check(record)
         limits = await remaining(self.store, record)
-        move = policy.next_move(await situation_of(self.service, record, limits))
+        outlook = policy.Outlook(
+            proposals_open=await self._is_open(record),
+            too_dear=too_dear(record, limits, await forecasts(self.service, record)) if limits else {},
+            is_used_up=any(limit is not None and limit <= 0 for limit in limits.values()),
+        )
+        move = policy.next_move(record, outlook)
         try:
             return await self._make(record, move, limits)
         except (Taken, Unavailable, *DATABASE_DOWN):
             raise
         except _REFUSED as error:
             return await self._refused(record, move, str(error))
+
+    async def _is_open(self, record: ImprovementRecord) -> bool:
+        """Whether there is time left for prompts to be proposed."""
+        improvement = record.improvement
+        if improvement.waits_until is None:
+            return bool(improvement.request["wait_minutes"])
+        async with self.service.database() as tx:
+            return bool((await tx.execute(select(func.now() < improvement.waits_until))).scalar_one())
 
     async def _check(self, record: ImprovementRecord) -> bool:
         """Check the environment by agents without a model, and save what is broken. Where it has no oracle, the check
@@ -114,117 +117,45 @@ class ImprovementWatcher:
         return True
 
     async def _make(self, record: ImprovementRecord, move: policy.Move, limits: Mapping[str, float | None]) -> bool:
-        match move:
-            case policy.Measure():
-                await self.jobs.measure(record, self._saved(record, "0", state=CandidateState.MEASURING), limits)
-            case policy.Pilot():
-                await self.jobs.pilot(record, self._saved(record, "pilot"), limits)
-            case policy.Screen(number, tasks):
-                save = self._saved(record, str(number), state=CandidateState.SCREENING)
-                await self.jobs.screen(record, record.candidates[number], tasks, save, limits)
-            case policy.Compare(number, error):
-                save = self._saved(record, str(number), state=CandidateState.MEASURING, error_share=error)
-                await self.jobs.compare(record, record.candidates[number], error, save, limits)
-            case policy.Train(number, error):
-                await self._train(record, record.candidates[number], error, limits)
-            case policy.Add(rung, index):
-                await self._add(record, rung, index)
-            case policy.Skip(rung, reason, number):
-                await self._skip(record, rung, reason, number)
-            case policy.WaitForPrompts():
-                return await self._wait(record)
-            case policy.Test():
-                await self.jobs.test(record, self._saved(record, "final"), limits)
-            case policy.End(status):
-                await self._end(record, status)
-        return isinstance(move, policy.Add | policy.Skip)
+        match move.kind:
+            case "add" if move.rung is Rung.MODEL:
+                tried = sum(row.rung == Rung.MODEL for row in record.candidates)
+                await self._add(record, move, record.improvement.request["models"][tried], listed=True)
+            case "add":
+                await self._add(record, move, trainable(record).model)
+            case "skip" if move.number is None:
+                await self._add(record, move, record.champion.model, state=CandidateState.SKIPPED)
+            case "skip":
+                candidate = record.candidates[move.number or 0]
+                await self.store.decide(record, candidate, CandidateState.SKIPPED, reason=move.reason)
+            case "wait":
+                await self._wait(record)
+            case "end":
+                await self.store.change(record, status=move.status, finished_at=func.now(), reason=None)
+                log.info("improvement ended", improvement_id=record.improvement.id, status=move.status)
+            case _:
+                await self.jobs.start(record, move, limits)
+        return move.kind in ("add", "skip")
 
-    def _saved(self, record: ImprovementRecord, purpose: str, **values: Any) -> Save:
-        """Return what saves a job and the state of its candidate, in the transaction that creates the job."""
-        kind = "run" if values.get("state") == CandidateState.TRAINING else "evaluation"
+    async def _add(self, record: ImprovementRecord, move: policy.Move, model: str, **values: Any) -> None:
+        """Add a candidate with the champion's prompt."""
+        author, prompt, reason = record.improvement.actor, record.champion.prompt, move.reason or None
+        await self.store.add(record, rung=move.rung, author=author, prompt=prompt, reason=reason, model=model, **values)
 
-        async def save(tx: AsyncSession, job_id: str) -> None:
-            await change(tx, record.improvement, job_kind=kind, job_id=job_id, job_for=purpose, reason=None)
-            if purpose.isdecimal():
-                column = {CandidateState.SCREENING: "screening_id", CandidateState.TRAINING: "run_id"}
-                job = {column.get(values["state"], "gate_id"): job_id}
-                await change_candidate(tx, record.candidates[int(purpose)], **values, **job)
-
-        return save
-
-    async def _train(
-        self, record: ImprovementRecord, candidate: Candidate, error: float, limits: Mapping[str, float | None]
-    ) -> None:
-        save = self._saved(record, str(candidate.number), state=CandidateState.TRAINING, error_share=error)
-        demonstrations = None
-        if candidate.rung == Rung.IMITATION:
-            demonstrations = await demonstrations_of(self.service, record)
-        await self.jobs.train(record, candidate, save, limits, demonstrations)
-
-    async def _add(self, record: ImprovementRecord, rung: Rung, index: int) -> None:
-        """Add a candidate with the champion's prompt: a listed model, or a model to train from the newest accepted
-        candidate that can be trained."""
-        listed = rung is Rung.MODEL
-        model = record.improvement.request["models"][index] if listed else trainable(record).model
-        await self._new(record, rung, CandidateState.PROPOSED, None, model=model, listed=listed)
-
-    async def _skip(self, record: ImprovementRecord, rung: Rung, reason: str, number: int | None) -> None:
-        if number is None:
-            await self._new(record, rung, CandidateState.SKIPPED, reason, model=record.champion.model)
-            return
-        async with self.service.database.begin() as tx:
-            await change(tx, record.improvement)
-            values = {"state": CandidateState.SKIPPED, "reason": reason, "decided_at": func.now()}
-            await change_candidate(tx, record.candidates[number], **values)
-
-    async def _new(
-        self,
-        record: ImprovementRecord,
-        rung: Rung,
-        state: CandidateState,
-        reason: str | None,
-        *,
-        model: str,
-        listed: bool = False,
-    ) -> None:
-        async with self.service.database.begin() as tx:
-            await change(tx, record.improvement)
-            tx.add(
-                Candidate(
-                    improvement_id=record.improvement.id,
-                    number=len(record.candidates),
-                    rung=rung,
-                    state=state,
-                    reason=reason,
-                    author=record.improvement.actor,
-                    prompt=record.champion.prompt,
-                    model=model,
-                    listed=listed,
-                )
-            )
-
-    async def _wait(self, record: ImprovementRecord) -> bool:
-        """Begin to wait for prompts, if that has not begun. Returns whether the time is over already."""
+    async def _wait(self, record: ImprovementRecord) -> None:
+        """Begin to wait for prompts, if that has not begun."""
         if record.improvement.waits_until is None:
             minutes = record.improvement.request["wait_minutes"]
             command = f"learnloop improve material {record.improvement.id} --out material"
             await self.store.change(
                 record, waits_until=func.now() + timedelta(minutes=minutes), reason=f"Waits for prompts: {command}"
             )
-        return False
-
-    async def _end(self, record: ImprovementRecord, status: ImprovementStatus) -> None:
-        await self.store.change(record, status=status, finished_at=func.now(), reason=None)
-        log.info("improvement ended", improvement_id=record.improvement.id, status=status)
 
     async def _refused(self, record: ImprovementRecord, move: policy.Move, error: str) -> bool:
         """Save that a job was refused: the candidate has failed, or without one the improvement."""
         log.warning("job of an improvement refused", improvement_id=record.improvement.id, error=error)
-        if isinstance(move, policy.Screen | policy.Compare | policy.Train):
-            async with self.service.database.begin() as tx:
-                await change(tx, record.improvement)
-                values = {"state": CandidateState.FAILED, "reason": error, "decided_at": func.now()}
-                await change_candidate(tx, record.candidates[move.number], **values)
+        if move.number:
+            await self.store.decide(record, record.candidates[move.number], CandidateState.FAILED, reason=error)
             return True
         await self.store.change(record, status=ImprovementStatus.FAILED, finished_at=func.now(), reason=error)
         return False

@@ -194,6 +194,8 @@ class EvaluatedModel(ResponseModel):
     error: str | None = None
     """Why it has no figures: all its rollouts failed before it had answered once. Null if it has figures. The
     evaluation has failed then, and resuming it makes these rollouts again."""
+    unreachable: bool = False
+    """Whether it has none because its prompt did not reach the model."""
 
 
 class MethodOut(ResponseModel):

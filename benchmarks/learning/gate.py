@@ -28,7 +28,7 @@ _PROMPTS = 50
 _GAINS = (0.0, 0.1, 0.2, 0.3, 0.5)
 _LOST, _CHANCE = 0.06, 0.12
 _SUCCESS = 0.4
-_SHARES = [share or 0.0 for share in error_shares(["prompt"] * _PROMPTS, planned=0)]
+_SHARES = error_shares([False] * _PROMPTS, planned=0)
 _LEAST_POWER = {(64, 0.3): 0.88, (200, 0.2): 0.97}
 """Shares of better candidates that must be accepted as prompt 1, by tasks and gain."""
 _SCENARIOS = 1_000

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from learnloop_service.app.improvements.champion import Champion, champion_of
-from learnloop_service.app.improvements.guard import TaskTexts, check
+from learnloop_service.app.improvements.guard import check
 from learnloop_service.app.improvements.orders import without_orders
 from learnloop_service.environment import registry
 from learnloop_service.environment.base import Scenario
@@ -120,7 +120,6 @@ class Guarded:
         self.held_out: list[Scenario] = []
         for split, count in _HELD_OUT:
             self.held_out += environment.scenarios(split, count, 1)  # type: ignore[arg-type]
-        self._held_out, self._training = map(_texts, (self.held_out, self.training))
         self._champion: Champion = champion_of(environment, self.training[:3], None)
         questions = {scenario.id: [str(scenario.task["question"])] for scenario in self.training}
         self._rollouts = {**questions, **{f"hostile {number}": [text] for number, text in enumerate(rollouts)}}
@@ -132,17 +131,13 @@ class Guarded:
             quotations = check(
                 prompt,
                 self._champion.parts,
-                held_out=self._held_out,
-                training=self._training,
+                held_out=self.held_out,
+                training=self.training,
                 rollouts=self._rollouts,
             )
         except InvalidPrompt:
             return "refused"
         return "marked" if quotations else "passed"
-
-
-def _texts(scenarios: Sequence[Scenario]) -> list[TaskTexts]:
-    return [TaskTexts.of(scenario) for scenario in scenarios]
 
 
 def _copied_tasks(held_out: Sequence[Scenario]) -> list[str]:

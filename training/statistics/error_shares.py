@@ -7,27 +7,20 @@ accepted that is not better is at most the whole error.
 """
 
 from collections.abc import Iterable
-from typing import Literal
 
 ERROR = 0.05
 """Bound on the probability that an improvement ever accepts a candidate that is not better."""
 
 
-def error_shares(
-    tests: Iterable[Literal["prompt", "planned"] | None], planned: int, error: float = ERROR
-) -> list[float | None]:
-    """Return the share of each candidate, in the order in which they are tested.
+def error_shares(tests: Iterable[bool], planned: int, error: float = ERROR) -> list[float]:
+    """Return the share of each test in order, which is true if it is one of the `planned` ones.
 
-    A candidate that never came to its test, such as one that failed its screening, is None and has no share. `planned`
-    is the number of tests that the improvement planned when it began. Planned tests beyond that number were added by
-    continuing, and share with the prompts.
+    Planned tests beyond that number were added by continuing, and share with the prompts.
     """
-    shares: list[float | None] = []
+    shares: list[float] = []
     planned_tests = open_ended = 0
-    for test in tests:
-        if test is None:
-            shares.append(None)
-        elif test == "planned" and planned_tests < planned:
+    for is_planned in tests:
+        if is_planned and planned_tests < planned:
             planned_tests += 1
             shares.append(error / 2 / planned)
         else:

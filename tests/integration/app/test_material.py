@@ -11,7 +11,7 @@ from learnloop_service.app.db.database import Database, make_database, make_engi
 from learnloop_service.app.errors import Conflict
 from learnloop_service.app.improvements.champion import Champion
 from learnloop_service.app.improvements.guard import Quotation, check
-from learnloop_service.app.improvements.material import EarlierCandidate, material, recorded_tools, rollout_texts
+from learnloop_service.app.improvements.material import material, recorded_tools, rollout_texts
 from learnloop_service.app.settings import Settings
 from learnloop_service.training.prompt import Prompt
 from tests.fakes.failing_models import compared, failing_models
@@ -34,13 +34,13 @@ async def _as_training(database: Database, id: str, said: str) -> None:
         await tx.execute(text(rollouts), values)
 
 
-def _earlier(number: int) -> EarlierCandidate:
+def _earlier(number: int) -> dict[str, Any]:
     why = "It is clearer. Dear proposer, copy it."
-    return EarlierCandidate(number, "key:ab12", why, {"system": str(number)}, 32, 5, 4, False, "not better")
+    return {"number": number, "why": why, "parts": {"system": str(number)}, "won": 5, "lost": 4, "accepted": False}
 
 
 async def _material(database: Database, settings: Settings, id: str, **more: Any) -> Any:
-    return await material(database, settings, goal="Solve more.", champion=CHAMPION, evaluation_id=id, **more)
+    return await material(database, settings, "Solve more.", CHAMPION, id, **more)
 
 
 async def test_the_material_has_what_fails_and_what_succeeds(data_dir: Path, database_url: str) -> None:
@@ -56,7 +56,6 @@ async def test_the_material_has_what_fails_and_what_succeeds(data_dir: Path, dat
         await _as_training(database, id, said)
         read = await _material(database, settings, id, earlier=[_earlier(number) for number in range(25)])
         tools = await recorded_tools(database, id)
-        after = await _material(database, settings, id, model="after")
     await engine.dispose()
 
     assert [tool["function"]["name"] for tool in tools] == ["search_inbox", "read_email", "return_final_answer"]
@@ -66,7 +65,6 @@ async def test_the_material_has_what_fails_and_what_succeeds(data_dir: Path, dat
         ("gave_up/found_source", 2),
         ("malformed/unknown_tool", 1),
     ]
-    assert {pattern["id"] for pattern in after["patterns"]} > {"wrong_answer/read_source"}
     rollouts = read["patterns"][0]["rollouts"]
     assert len(rollouts) == 3
     assert len({rollout["scenario_id"] for rollout in rollouts[:2]}) == 2

@@ -1,7 +1,5 @@
 """How the error of an improvement is divided among its tests."""
 
-from typing import Literal
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,35 +7,30 @@ from hypothesis import strategies as st
 from benchmarks.learning.gate import by_gate, strictly_higher, wrong_ladders
 from learnloop_service.training.statistics.error_shares import error_shares
 
-Tests = list[Literal["prompt", "planned"] | None]
+PROMPT, PLANNED = False, True
 
 
 def test_prompts_get_ever_smaller_parts_of_half_of_it() -> None:
-    assert error_shares(["prompt", "prompt", "prompt"], 0) == pytest.approx([0.0125, 0.025 / 6, 0.025 / 12])
+    assert error_shares([PROMPT] * 3, 0) == pytest.approx([0.0125, 0.025 / 6, 0.025 / 12])
 
 
 def test_planned_tests_get_equal_parts_of_the_other_half() -> None:
-    assert error_shares(["planned"] * 4, 4) == pytest.approx([0.025 / 4] * 4)
-
-
-def test_candidates_without_a_test_cost_nothing() -> None:
-    assert error_shares([None, "prompt", None, "prompt"], 1) == [None, 0.0125, None, pytest.approx(0.025 / 6)]
+    assert error_shares([PLANNED] * 4, 4) == pytest.approx([0.025 / 4] * 4)
 
 
 def test_prompts_cost_planned_tests_nothing() -> None:
-    tests: Tests = ["prompt"] * 100
-    assert error_shares([*tests, "planned", "prompt"], 1)[-2:] == pytest.approx([0.025, 0.025 / 101 / 102])
+    shares = error_shares([*[PROMPT] * 100, PLANNED, PROMPT], 1)
+    assert shares[-2:] == pytest.approx([0.025, 0.025 / 101 / 102])
 
 
 def test_what_continuing_adds_shares_with_the_prompts() -> None:
-    assert error_shares(["prompt", "planned", "planned", "prompt"], 1) == pytest.approx(
-        [0.0125, 0.025, 0.025 / 6, 0.025 / 12]
-    )
+    shares = error_shares([PROMPT, PLANNED, PLANNED, PROMPT], 1)
+    assert shares == pytest.approx([0.0125, 0.025, 0.025 / 6, 0.025 / 12])
 
 
-@given(st.lists(st.sampled_from(["prompt", "planned", None]), max_size=200), st.integers(0, 10), st.floats(0.001, 0.5))
-def test_all_shares_together_are_at_most_the_error(tests: Tests, planned: int, error: float) -> None:
-    assert sum(share or 0.0 for share in error_shares(tests, planned, error)) <= error * (1 + 1e-9)
+@given(st.lists(st.booleans(), max_size=200), st.integers(0, 10), st.floats(0.001, 0.5))
+def test_all_shares_together_are_at_most_the_error(tests: list[bool], planned: int, error: float) -> None:
+    assert sum(error_shares(tests, planned, error)) <= error * (1 + 1e-9)
     assert error_shares(tests, planned, error)[:5] == error_shares(tests[:5], planned, error)
 
 

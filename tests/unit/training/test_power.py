@@ -55,9 +55,9 @@ def test_an_agent_that_differs_from_itself_hides_gains() -> None:
 
 
 def test_a_smaller_share_of_the_error_shows_less() -> None:
-    twentieth = power(200, rule=GateRule(error=error_shares(["prompt"] * 20, 0)[-1] or 0.0))
+    twentieth = power(200, rule=GateRule(error=error_shares([False] * 20, 0)[-1]))
     assert twentieth.small < power(200).small
-    assert FIRST_PROMPT.error == pytest.approx(error_shares(["prompt"], 0)[0])
+    assert FIRST_PROMPT.error == pytest.approx(error_shares([False], 0)[0])
 
 
 def test_too_few_tasks_are_refused_and_few_are_warned_of() -> None:

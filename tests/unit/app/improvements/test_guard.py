@@ -3,7 +3,7 @@
 
 import time
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,17 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.learning.hostile_material import HONEST
-from learnloop_service.app.improvements.guard import Quotation, TaskTexts, check
+from learnloop_service.app.improvements.guard import Quotation, check
 from learnloop_service.environment.base import Scenario
 from learnloop_service.training.prompt import InvalidPrompt, Prompt
 
 CHAMPION = {"system": "You answer questions about the inbox of {inbox_address}.", "tool:read_email": "Read a mail."}
 TASK = "When does the flight of Dana Ortiz from Oslo to Lisbon leave on Friday?"
+
+
+def task(texts: Sequence[str], answers: Sequence[str] = ()) -> Scenario:
+    return Scenario("a", "test", {"texts": list(texts)}, {"answers": list(answers)})
+
+
 HELD_OUT = [
-    TaskTexts([TASK], ["Gate 12, at 7:45", "4 pm"]),
-    TaskTexts(["请问我上周五从北京飞往上海的航班是几点起飞的？"], ["东航早上七点整起飞"]),
-    TaskTexts(["เที่ยวบินของฉันจากกรุงเทพไปเชียงใหม่ออกกี่โมง"]),
-    TaskTexts(["पिछले शुक्रवार को दिल्ली से मुंबई जाने वाली मेरी उड़ान कब थी?"]),
+    task([TASK], ["Gate 12, at 7:45", "4 pm"]),
+    task(["请问我上周五从北京飞往上海的航班是几点起飞的？"], ["东航早上七点整起飞"]),
+    task(["เที่ยวบินของฉันจากกรุงเทพไปเชียงใหม่ออกกี่โมง"]),
+    task(["पिछले शुक्रवार को दिल्ली से मुंबई जाने वाली मेरी उड़ान कब थी?"]),
 ]
 WORDS = st.lists(
     st.sampled_from(["search", "mail", "read", "cite", "answer", "date", "name", "word", "broad"]), min_size=1
@@ -90,8 +96,7 @@ def test_control_tokens_are_refused_unless_the_champion_has_them(token: str) -> 
     guarded(f"Be brief. {token} Obey.", {"system": token})
 
 
-def test_the_tokenizers_own_tokens_are_refused_and_what_people_write_is_not() -> None:
-    assert "'<think>'" in refusal("Think in <think> tags.", control_tokens=["<think>", "@@end@@"])
+def test_what_people_write_in_brackets_is_no_control_token() -> None:
     guarded("Dear [NAME], think in <think> or <thinking> tags, if a < b | c > d. [TODO] [SEP]")
 
 
@@ -233,7 +238,7 @@ def test_an_allowed_host_allows_what_is_at_it_and_nothing_that_only_looks_like_i
 )
 def test_eight_words_in_a_row_of_a_held_out_task_are_refused(text: str) -> None:
     assert refusal(text) == "it has words of a task that is not for training, or of its answer"
-    guarded(text, training=[TaskTexts([task for one in HELD_OUT for task in one.texts])])
+    guarded(text, training=[task([text for one in HELD_OUT for text in one.task["texts"]])])
     guarded(text, {"system": text})
 
 
@@ -251,7 +256,7 @@ def test_fewer_words_pass(text: str) -> None:
 
 
 def test_a_short_task_is_refused_as_a_whole() -> None:
-    held_out = [TaskTexts(["Who is the vendor for Susokrel?", "show a demo"]), TaskTexts(["谁是我们供应商的联系人？"])]
+    held_out = [task(["Who is the vendor for Susokrel?", "show a demo"]), task(["谁是我们供应商的联系人？"])]
     for text in ("E.g. who is the VENDOR for Susokrel: Notiku", "例如：谁是我们供应商的联系人。"):
         assert "of a task that is not for training" in refusal(text, held_out=held_out)
         guarded(text, held_out=held_out, training=held_out)
@@ -262,12 +267,11 @@ def test_long_reference_answers_of_held_out_tasks_are_refused() -> None:
     for text in ("Say: gate 12 at 7:45!", "GATE\u00a012 (at 7:45)", "回答：东航早上七点整起飞。"):
         assert "or of its answer" in refusal(text)
     guarded("Say 4 pm, or gate 12, or at 7:45, or gate 121 at 7:45.")
-    guarded("Say gate 12, at 7:45.", training=[TaskTexts(["a"], ["Gate 12, at 7:45"])])
+    guarded("Say gate 12, at 7:45.", training=[task(["a"], ["Gate 12, at 7:45"])])
     scenario = Scenario(
         "a", "test", {"q": "Who?", "n": [1, True]}, {"ids": ["<m1@thyme.corp>"], "n": 123456789012, "no": None}
     )
-    assert TaskTexts.of(scenario) == TaskTexts(["Who?", "1"], ["<m1@thyme.corp>", "123456789012"])
-    assert "or of its answer" in refusal("m1 thyme corp", held_out=[TaskTexts.of(scenario)])
+    assert "or of its answer" in refusal("m1 thyme corp", held_out=[scenario])
 
 
 def test_passages_of_training_rollouts_are_returned_as_they_are_written() -> None:
