@@ -34,7 +34,6 @@ from learnloop_service.app.gateway import responses
 from learnloop_service.app.gateway.chunks import AnotherReply, Assembly, Chunk, chunks_of
 from learnloop_service.app.gateway.known_replies import KnownReplies
 from learnloop_service.app.gateway.prompts import Delivery, ServedPrompts, prompt_header
-from learnloop_service.app.gateway.session_prompts import SessionPrompts
 from learnloop_service.app.gateway.upstream import ServerAway, Upstream
 from learnloop_service.app.model_registry.resolver import ModelResolver, ResolvedModel, base_models
 from learnloop_service.app.releases.exposures import AnswerObservation, failure_recorded, record
@@ -116,7 +115,6 @@ class SessionGateway:
         self.upstream = upstream
         self.prompts = ServedPrompts(database)
         self._replies = KnownReplies(database)
-        self._prompts = SessionPrompts(database)
         self._known: OrderedDict[str, KnownSession] = OrderedDict()
         self._endpoints: dict[tuple[str, str, int | None], tuple[Endpoint, float]] = {}
         """Endpoints of checkpoints on other backends, and when each expires (monotonic clock)."""
@@ -172,7 +170,7 @@ class SessionGateway:
             None if row.sampling is None else Sampling(**row.sampling),
             row.seed,
             set(row.warnings),
-            await self._prompts.of(row),
+            await self.prompts.replacing(row),
             exposure=None if release is None else _exposure(row, release),
             prompt=row.prompt,
             name=_promoted_name(row),

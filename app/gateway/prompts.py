@@ -10,10 +10,12 @@ from typing import Any, Literal
 from sqlalchemy import func, or_, update
 
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.db.tables import Promotion
+from learnloop_service.app.db.tables import AgentSession, EvaluationJob, Promotion, Run
+from learnloop_service.app.domain.stored_evaluation import Slot, parse_evaluation
 from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.instruments import PROMPT_REQUESTS
 from learnloop_service.app.model_registry.resolver import ResolvedModel
+from learnloop_service.app.runs.configuration import is_replaced
 from learnloop_service.app.runs.documents import UnknownDocument
 from learnloop_service.app.runs.stored_prompts import read_stored
 from learnloop_service.environment.json_type import Json
@@ -31,7 +33,7 @@ _NOTE_EVERY = timedelta(minutes=1)
 
 
 class ServedPrompts:
-    """Looks for the prompts of models in the requests to them."""
+    """Looks for the prompts of models in the requests to them, and puts them there if agents cannot."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -86,6 +88,27 @@ class ServedPrompts:
             return body, header
         changed_tools = {"tools": [tool["function"] for tool in chat["tools"]]} if tools else {}
         return {**body, "instructions": chat["messages"][0]["content"], **changed_tools}, header
+
+    async def replacing(self, session: AgentSession) -> Prompt | None:
+        """Return the prompt whose texts replace those of the session's requests, if there is one. It follows from rows
+        that never change."""
+        reference = await self._replacing(session)
+        prompt = None if reference is None else await self._read(reference)
+        return prompt if prompt is not None and prompt.replaces else None
+
+    async def _replacing(self, session: AgentSession) -> PromptReference | None:
+        """Return the prompt whose texts may replace others: that of the session's rollout, if its environment says so;
+        without a rollout, that of the promoted name."""
+        if session.run_id is None and session.evaluation_id is None:
+            return session.prompt
+        async with self._database() as tx:
+            run = None if session.run_id is None else await tx.get(Run, session.run_id)
+            job = None if session.evaluation_id is None else await tx.get(EvaluationJob, session.evaluation_id)
+        if run is not None:
+            return run.stored_request.prompt if is_replaced(run.stored_request.environment) else None
+        if job is None or not is_replaced((stored := parse_evaluation(job.request)).environment):
+            return None
+        return stored.models[Slot.parse(str(session.entry)).model].prompt
 
     async def _read(self, reference: PromptReference) -> Prompt | None:
         if (known := self._known.get(reference.sha256)) is not None:
