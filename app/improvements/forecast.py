@@ -35,26 +35,6 @@ _RUNS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class RolloutPrice:
-    """What a rollout takes on average, as measured."""
-
-    seconds: float
-    """Seconds of the evaluation divided by its rollouts, many of which were made at the same time."""
-    tokens: float
-    usd: float | None = None
-    """US dollars for models and judges; None if no price is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingWork:
-    """Rollouts that are only evaluated, rollouts that are trained on, and trainings on one demonstration."""
-
-    evaluated: int
-    trained: int = 0
-    imitated: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class EarlierRun:
     """What a completed run took, in seconds; None for work that it did not do."""
 
@@ -70,32 +50,24 @@ class EarlierRun:
     """Seconds per demonstration and epoch."""
 
 
-def work_of(request: Mapping[str, Json], iterations: int) -> TrainingWork:
-    """Return the work of a run with this whole request and this number of iterations of GRPO."""
-    rollouts = expected_rollouts(request, iterations)
-    return TrainingWork(rollouts.baseline + rollouts.evaluations, rollouts.training, _demonstrations(request))
-
-
 def training(
     rung: Rung,
-    work: TrainingWork,
-    price: RolloutPrice,
+    request: Mapping[str, Json],
+    pilot: Mapping[str, float],
     runs: Sequence[EarlierRun],
-    environment: str,
     price_per_hour: float | None = None,
 ) -> RungForecastOut:
-    """Return what a run takes that does this work: a range around what is expected. `runs` are earlier ones with the
-    same base, and `price_per_hour` is that of the machine."""
+    """Return what a run with this whole request takes: a range around what is expected. `pilot` has the mean `seconds`
+    and `tokens` of a rollout, `runs` are earlier ones with the same base, and `price_per_hour` is that of the machine.
+    """
+    environment = request["environment"]["name"]
     alike = [run for run in runs if (run.imitated if rung is Rung.IMITATION else run.trained) is not None]
     source, spread = f"by {counted(len(alike), 'earlier run')} on this base", _EARLIER
     if not alike:
         alike = [EarlierRun(environment, None, imitates_only=False)]
         source, spread = "by the pilot's rollouts, without an earlier run on this base", _GUESSED
-    seconds = median(_seconds(work, price, run) for run in alike)
-    usd = None
-    if price.usd is not None or price_per_hour is not None:
-        calls = (work.evaluated + work.trained) * (price.usd or 0.0)
-        usd = calls + seconds * (price_per_hour or 0.0) / 3600
+    seconds = median(_seconds(request, pilot, run) for run in alike)
+    usd = None if price_per_hour is None else seconds * price_per_hour / 3600
     return RungForecastOut(
         rung=rung,
         minutes=(seconds / 60 / spread, seconds / 60 * spread),
@@ -176,9 +148,15 @@ def _demonstrations(request: Mapping[str, Json]) -> int:
     return int((source.get("count") or source.get("oracle") or 0) * warm_start["epochs"])
 
 
-def _seconds(work: TrainingWork, price: RolloutPrice, run: EarlierRun) -> float:
-    """Return the seconds of the work at the pace of a run; for work that it did not do, at that of the pilot."""
-    evaluated = price.seconds if run.evaluated is None else price.tokens * run.evaluated
-    trained = _TRAINED_TO_EVALUATED * price.seconds if run.trained is None else price.tokens * run.trained
-    imitated = _IMITATED_TO_EVALUATED * price.seconds if run.imitated is None else run.imitated
-    return work.evaluated * evaluated + work.trained * trained + work.imitated * imitated
+def _seconds(request: Mapping[str, Json], pilot: Mapping[str, float], run: EarlierRun) -> float:
+    """Return the seconds that a request takes at the pace of a run; for work that it did not do, at the pilot's."""
+    rollouts = expected_rollouts(request, request["iterations"])
+    seconds, tokens = pilot["seconds"], pilot["tokens"]
+    evaluated = seconds if run.evaluated is None else tokens * run.evaluated
+    trained = _TRAINED_TO_EVALUATED * seconds if run.trained is None else tokens * run.trained
+    imitated = _IMITATED_TO_EVALUATED * seconds if run.imitated is None else run.imitated
+    return (
+        (rollouts.baseline + rollouts.evaluations) * evaluated
+        + rollouts.training * trained
+        + _demonstrations(request) * imitated
+    )

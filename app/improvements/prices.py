@@ -7,7 +7,6 @@ from learnloop_service.app.db.tables import Candidate
 from learnloop_service.app.domain.improvement_state import CandidateState, Rung
 from learnloop_service.app.improvements import forecast
 from learnloop_service.app.improvements.amounts import clock
-from learnloop_service.app.improvements.forecast import RolloutPrice
 from learnloop_service.app.improvements.jobs import learn_loop
 from learnloop_service.app.improvements.store import ImprovementRecord
 from learnloop_service.app.operations.start.run_plan import plan_of, request_with_defaults
@@ -27,7 +26,7 @@ async def forecasts(service: Resources, record: ImprovementRecord) -> dict[Rung,
     plan = plan_of(learn_loop(record, Rung.GRPO, trainable(record).model), service.settings, improvement.id)
     base = improvement.request["model"]["base_model"] or service.settings.art_base_model
     runs = await forecast.earlier_runs(service.database, improvement.project, plan.backend, base)
-    price, per_hour = RolloutPrice(pilot["seconds"], pilot["tokens"]), await stored_price(service.database)
+    per_hour = await stored_price(service.database)
     imitates = Rung.IMITATION in rungs or any(
         row.rung == Rung.IMITATION and row.state in (CandidateState.TRAINING, CandidateState.ACCEPTED)
         for row in record.candidates
@@ -36,9 +35,7 @@ async def forecasts(service: Resources, record: ImprovementRecord) -> dict[Rung,
     for rung in rungs:
         request = learn_loop(record, rung, base, demonstrations={"oracle": demonstrated})
         whole = await asyncio.to_thread(request_with_defaults, request, service.settings, after_demonstrations=imitates)
-        work = forecast.work_of(whole, whole["iterations"])
-        environment = improvement.request["environment"]["name"]
-        made[rung] = forecast.training(rung, work, price, runs, environment, per_hour)
+        made[rung] = forecast.training(rung, whole, pilot, runs, per_hour)
     return made
 
 
