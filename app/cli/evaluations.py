@@ -1,7 +1,6 @@
 """`learnloop eval` and `learnloop evaluations`: compare models on the same scenarios."""
 
 import json
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -33,6 +32,7 @@ from learnloop_service.app.cli.terminal import (
     table,
     whole,
 )
+from learnloop_service.app.cli.watching import polled
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted, counted_scenarios, signed
 
@@ -40,7 +40,6 @@ app = typer.Typer(no_args_is_help=True, help="List, inspect and control evaluati
 
 EvaluationId = Annotated[str, typer.Argument(metavar="EVALUATION_ID")]
 _ENDED = ("completed", "failed", "cancelled", "paused")
-_POLL_S = 0.5
 
 
 _File = Annotated[
@@ -206,14 +205,15 @@ def _with_prompts(models: list[Json] | None, prompts: list[str] | None, run: str
 def watch_evaluation(service: Service, id: str) -> Json:
     """Show the progress of an evaluation on a terminal until it ends, and return it."""
     with progress.status(f"evaluation {id}") as display:
-        while (evaluation := service.call("GET", f"/evaluations/{segment(id)}"))["status"] not in _ENDED:
+
+        def show_progress(evaluation: Json) -> None:
             waits = f"; waits: {evaluation['wait_reason']}" if evaluation["wait_reason"] else ""
             display.update(
                 f"evaluation {id} is {evaluation['status']} {bar(evaluation['done'], evaluation['total'])} "
                 f"{evaluation['done']}/{evaluation['total']}{waits}"
             )
-            time.sleep(_POLL_S)
-    return evaluation
+
+        return polled(lambda: service.call("GET", f"/evaluations/{segment(id)}"), show_progress, _ENDED, display.update)
 
 
 def trial_decision(evaluation: Json) -> str | None:

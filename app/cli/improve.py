@@ -1,7 +1,6 @@
 """`learnloop improve`: make an agent better by the cheapest step that is good enough."""
 
 import re
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +8,7 @@ import typer
 
 from learnloop.operations import segment
 from learnloop_service.app.cli import prompts as stored_prompts
-from learnloop_service.app.cli.client import HERE, Service, ServiceAt, ServiceUnreachable
+from learnloop_service.app.cli.client import HERE, Service, ServiceAt
 from learnloop_service.app.cli.material_files import read_proposal, write_material
 from learnloop_service.app.cli.options import AsJson, DataDir, config_file, own_url, setting
 from learnloop_service.app.cli.run_request import overlay, parse_settings, read_run_file
@@ -24,6 +23,7 @@ from learnloop_service.app.cli.terminal import (
     say,
     whole,
 )
+from learnloop_service.app.cli.watching import polled
 from learnloop_service.environment.json_type import Json
 
 app = typer.Typer(no_args_is_help=True, help="Make an agent better by the cheapest step that is good enough.")
@@ -32,10 +32,8 @@ ImprovementId = Annotated[str, typer.Argument(metavar="ID", help="Id of the impr
 _Target = Annotated[float | None, typer.Option(min=0, max=1, help="Success at which to stop, such as 0.9.")]
 _MaxUsd = Annotated[float | None, typer.Option(help="Limit in US dollars for all of it.")]
 _MaxMinutes = Annotated[float | None, typer.Option(help="Limit in minutes of work for all of it.")]
-_LIVE = ("running", "paused")
+_ENDED = ("reached", "best_so_far", "budget", "nothing_helps", "cancelled", "failed")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
-_POLL_S = 0.5
-_RECONNECT_S = 30.0
 
 
 @app.command()
@@ -92,7 +90,7 @@ def show(id: ImprovementId, service: ServiceAt = HERE, as_json: AsJson = False) 
     if as_json:
         print_json(improvement)
         return
-    for line in _Lines().new(improvement):
+    for line in _lines(improvement):
         say(line)
     _say_end(improvement)
 
@@ -187,40 +185,18 @@ def delete(
 
 
 def watch(service: Service, id: str, *, quiet: bool = False) -> Json:
-    """Print what an improvement does, a line for each candidate, until it ends. Return it as it is then. A service that
-    does not respond, as during a restart, gets half a minute to return."""
-    lines, lost_at = _Lines(), None
+    """Print what an improvement does, a line for each candidate, until it ends. Return it as it is then."""
+    printed = set[str]()
     with progress.status(f"improvement {id}") as display:
-        while True:
-            try:
-                improvement = service.call("GET", f"/improvements/{segment(id)}")
-            except ServiceUnreachable:
-                lost_at = lost_at or time.monotonic()
-                if time.monotonic() - lost_at > _RECONNECT_S:
-                    raise
-                display.update(f"improvement {id}: the service does not respond, asking again")
-                time.sleep(_POLL_S)
-                continue
-            lost_at = None
-            for line in () if quiet else lines.new(improvement):
-                say(line)
-            if improvement["status"] not in _LIVE:
-                return improvement
+
+        def show_new(improvement: Json) -> None:
+            for line in () if quiet else _lines(improvement):
+                if line not in printed:
+                    printed.add(line)
+                    say(line)
             display.update(_doing(improvement))
-            time.sleep(_POLL_S)
 
-
-class _Lines:
-    """The lines about an improvement that were not printed yet."""
-
-    def __init__(self) -> None:
-        self._printed: set[str] = set()
-
-    def new(self, improvement: Json) -> list[str]:
-        """Return the lines that are new since the last call."""
-        lines = [line for line in _lines(improvement) if line not in self._printed]
-        self._printed.update(lines)
-        return lines
+        return polled(lambda: service.call("GET", f"/improvements/{segment(id)}"), show_new, _ENDED, display.update)
 
 
 def _lines(improvement: Json) -> list[str]:

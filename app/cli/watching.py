@@ -53,14 +53,30 @@ def follow(
     `note` is called with its newest events. If the service does not respond, as during a restart, `away` is called
     once, and the service gets half a minute to return. Raises the errors of Service.
     """
+    noted: int | None = None
+
+    def read() -> Json:
+        nonlocal noted
+        run = service.run(run_id)
+        if note is not None:
+            noted = _note_events(service, run, noted, note)
+        return run
+
+    return polled(read, show, until, away)
+
+
+def polled(
+    read: Callable[[], Json],
+    show: Callable[[Json], None],
+    until: Collection[str],
+    away: Callable[[str], None] | None = None,
+) -> Json:
+    """Show what is read again and again, and return it once its status is one of `until`. For `away` see `follow`."""
     lost_at: float | None = None
     pause_s = _FIRST_POLL_S
-    noted: int | None = None
     while True:
         try:
-            run = service.run(run_id)
-            if note is not None:
-                noted = _note_events(service, run, noted, note)
+            document = read()
         except (ServiceUnreachable, ServiceRefused) as error:
             if isinstance(error, ServiceRefused) and error.status not in _RESTARTING:
                 raise
@@ -71,9 +87,9 @@ def follow(
                 raise
         else:
             lost_at = None
-            show(run)
-            if run["status"] in until:
-                return run
+            show(document)
+            if document["status"] in until:
+                return document
         time.sleep(pause_s)
         pause_s = min(_POLL_S, 1.5 * pause_s)
 

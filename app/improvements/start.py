@@ -12,7 +12,7 @@ from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.backends import base_of
 from learnloop_service.app.db.tables import Candidate, Improvement
 from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
-from learnloop_service.app.domain.stored_evaluation import Contestant, Evaluation
+from learnloop_service.app.domain.stored_evaluation import Evaluation
 from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.errors import InvalidRequest, Location
 from learnloop_service.app.improvements.tasks import ImprovementTasks
@@ -32,7 +32,7 @@ from learnloop_service.environment.scenario_order import different
 from learnloop_service.environment.wording import counted
 from learnloop_service.judges.base import UnknownModel
 from learnloop_service.training.backends.registry import is_on_engine
-from learnloop_service.training.bases.defaults import MOST_DEMONSTRATIONS, BaseModelFacts, defaults_of
+from learnloop_service.training.bases.defaults import MOST_DEMONSTRATIONS, defaults_of
 from learnloop_service.training.prompt import InvalidPrompt
 from learnloop_service.training.protocol.validation_message import message_of
 
@@ -61,36 +61,46 @@ class ImprovementStarter:
         validation, test = _ON_GPU if base.is_sized and base.device == "cuda" else _ON_CPU
         evaluation = await self._checked(request, caller, project, request.validation or validation)
         self._check_models(request)
+        database, data_dir = self.service.database, settings.data_dir
         prompts = [
-            await self._pinned(name, project, ("body", "prompts", index)) for index, name in enumerate(request.prompts)
+            await pinned_prompt(database, data_dir, name, project, ("body", "prompts", index))
+            for index, name in enumerate(request.prompts)
         ]
-        request = request.model_copy(update={"validation": evaluation.scenarios})
-        counts, oracle = await self._tasks(request, evaluation, project, prompts)
+        test = test if request.test is None else request.test
+        request = request.model_copy(update={"validation": evaluation.scenarios, "test": test})
+        request, oracle = await self._tasks(request, evaluation, project, prompts)
         [as_it_is] = evaluation.models
-        stored = request.model_dump(mode="json", by_alias=True) | {
-            "environment": evaluation.environment.model_dump(),
-            "test": min(counts["test"], test if request.test is None else request.test),
-        }
+        iterations = None
+        if base.is_sized:  # otherwise it is that of any run
+            iterations = int(defaults_of(base, after_demonstrations=True)["iterations"].value)
         facts = {
             "oracle": oracle and min(oracle, MOST_DEMONSTRATIONS if base.is_sized else _TINY_DEMONSTRATIONS),
             "trainable": as_it_is.kind == "trained" and is_on_engine(plan.backend),
-            "iterations_after_imitation": _iterations_after_imitation(base),
+            "iterations_after_imitation": iterations,
         }
-        status = ImprovementStatus.RUNNING
-        improvement = Improvement(
-            id=id, project=project, status=status, request=stored, facts=facts, actor=caller.actor
-        )
-        rows = [_candidate(id, 0, Rung.AS_IT_IS, as_it_is, as_it_is.prompt, caller)]
-        rows += [
-            _candidate(id, number, Rung.PROMPT, as_it_is, prompt, caller) for number, prompt in enumerate(prompts, 1)
+        stored = request.model_dump(mode="json", by_alias=True) | {"environment": evaluation.environment.model_dump()}
+        status, actor = ImprovementStatus.RUNNING, caller.actor
+        improvement = Improvement(id=id, project=project, status=status, request=stored, facts=facts, actor=actor)
+        candidates = [
+            Candidate(
+                improvement_id=id,
+                number=number,
+                rung=Rung.PROMPT if number else Rung.AS_IT_IS,
+                state=CandidateState.PROPOSED,
+                author=actor,
+                prompt=None if prompt is None else prompt.model_dump(),
+                model=as_it_is.model,
+                listed=as_it_is.kind == "prompted",
+            )
+            for number, prompt in enumerate([as_it_is.prompt, *prompts])
         ]
-        return improvement, rows
+        return improvement, candidates
 
     async def _checked(self, request: ImprovementRequest, caller: Caller, project: str, validation: int) -> Evaluation:
         """Return the evaluation of the agent as it is, with all names pinned. Raises InvalidRequest."""
         # Without a prompt that is named, it is that of the run that trained the model.
         prompt: dict[str, Any] = {} if request.prompt is None and request.from_ else {"prompt": request.prompt}
-        kind = "prompted" if self._is_listed(request.from_) else "model"
+        kind = "prompted" if request.from_ in ListedModels(self.service.settings).names else "model"
         model = ModelToEvaluate(label="as it is", **{kind: request.from_ or request.model.base_model}, **prompt)
         measured = EvaluationRequest(
             models=[model],
@@ -131,10 +141,6 @@ class ImprovementStarter:
                 part = [] if error.part is None else [error.part]
                 raise InvalidRequest(("body", "prompts", index, *part), error.why) from error
 
-    def _is_listed(self, name: str | None) -> bool:
-        """Return whether the operator's list has a model of that name."""
-        return name is not None and name in ListedModels(self.service.settings).names
-
     def _check_models(self, request: ImprovementRequest) -> None:
         """Raise InvalidRequest for a model that is not listed."""
         listed = ListedModels(self.service.settings)
@@ -144,18 +150,15 @@ class ImprovementStarter:
             except UnknownModel as error:
                 raise InvalidRequest(("body", "models", index), str(error)) from error
 
-    async def _pinned(self, name: str, project: str, where: Location) -> PromptReference | None:
-        database, data_dir = self.service.database, self.service.settings.data_dir
-        return await pinned_prompt(database, data_dir, name, project, where)
-
     async def _tasks(
         self,
         request: ImprovementRequest,
         evaluation: Evaluation,
         project: str,
         prompts: Sequence[PromptReference | None],
-    ) -> tuple[dict[Split, int], int]:
-        """Return the number of tasks by split, and how many of the training tasks the environment can demonstrate.
+    ) -> tuple[ImprovementRequest, int]:
+        """Return the request with the number of test tasks that there are, and how many of the training tasks the
+        environment can demonstrate.
 
         Raises InvalidRequest for an environment whose candidates cannot be compared, for too few tasks and for a task
         in two splits, and for a prompt that cannot be tried.
@@ -172,12 +175,11 @@ class ImprovementStarter:
                 )
             counts = await asyncio.to_thread(_counts, environment, request)
             _check(request, evaluation, counts)
-            tests = counts["test"] if request.test is None else min(counts["test"], request.test)
-            request = request.model_copy(update={"test": tests})
+            request = request.model_copy(update={"test": min(counts["test"], request.test or 0)})
             await self._check_prompts(request, environment, evaluation.models[0].prompt, project, prompts)
             is_played_elsewhere = evaluation.agent is not None or runner_of(choice) is not None
             solvable = isinstance(environment, Solvable) and not is_played_elsewhere
-            return counts, counts["train"] if solvable else 0
+            return request, counts["train"] if solvable else 0
 
 
 def _learn_loop(request: ImprovementRequest) -> LearnLoopRequest:
@@ -226,11 +228,6 @@ def _check(request: ImprovementRequest, evaluation: Evaluation, counts: dict[Spl
         )
 
 
-def _iterations_after_imitation(base: BaseModelFacts) -> int | None:
-    """Return the number of iterations of GRPO that suits the base after imitation; None for that of any run."""
-    return int(defaults_of(base, after_demonstrations=True)["iterations"].value) if base.is_sized else None
-
-
 def _location(loc: Location, request: ImprovementRequest) -> Location:
     """Return where in the improvement's request a fault of its first evaluation is."""
     match loc:
@@ -242,18 +239,3 @@ def _location(loc: Location, request: ImprovementRequest) -> Location:
             return ("body", "validation")
         case _:
             return loc
-
-
-def _candidate(
-    id: str, number: int, rung: Rung, model: Contestant, prompt: PromptReference | None, caller: Caller
-) -> Candidate:
-    return Candidate(
-        improvement_id=id,
-        number=number,
-        rung=rung,
-        state=CandidateState.PROPOSED,
-        author=caller.actor,
-        prompt=None if prompt is None else prompt.model_dump(),
-        model=model.model,
-        listed=model.kind == "prompted",
-    )

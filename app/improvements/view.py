@@ -110,7 +110,19 @@ def _brief(improvement: Improvement, candidates: int) -> dict[str, Json]:
 
 def _candidate(row: Candidate, test: Json, used: Mapping[str, Used]) -> CandidateOut:
     same = (
-        *("number", "rung", "state", "reason", "author", "why", "model", "prompt", "only_by_person", "error_share"),
+        *(
+            "number",
+            "rung",
+            "state",
+            "reason",
+            "author",
+            "why",
+            "model",
+            "listed",
+            "prompt",
+            "only_by_person",
+            "error_share",
+        ),
         *("run_id", "screening_id", "gate_id", "created_at", "decided_at"),
     )
     figures, evidence = row.figures, row.evidence or {}

@@ -207,6 +207,8 @@ class CandidateOut(ResponseModel):
     """The proposer's reason."""
     model: str
     """Its model."""
+    listed: bool
+    """Whether the model is on the operator's list, so that it can be neither trained nor promoted."""
     prompt: PromptUsed | None
     """Its prompt; null for the environment's own texts."""
     only_by_person: bool

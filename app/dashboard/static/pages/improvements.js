@@ -173,8 +173,8 @@ function Continue({ act }) {
  */
 function PromoteChampion({ improvement: { id, project: owner, tried, champion } }) {
   const [isOpen, setOpen] = useState(false);
-  const { model, prompt, run_id: run, success } = tried[champion];
-  if (champion === 0) return null;
+  const { model, prompt, run_id: run, success, listed } = tried[champion];
+  if (champion === 0 || listed) return null; // a listed model cannot be behind a name
   const [, project, name, step] = _CHECKPOINT.exec(model) ?? [, owner, `improved-${id.slice(-6)}`, 0];
   const checkpoints = [{ step: Number(step), success: success?.mean ?? null, is_best: true }];
   const reference = prompt?.name ? promptName(prompt) : (prompt?.sha256 ?? "-");
@@ -226,12 +226,8 @@ const candidateColumns = (champion) => [
   {
     title: "Price",
     by: "price.minutes",
-    cell: (/** @type {Candidate} */ each) => pricedAt(each.price),
-  },
-  {
-    title: "1,000 answers",
-    by: "answer.tokens",
-    cell: (/** @type {Candidate} */ { answer }) => answer && thousand(answer),
+    cell: (/** @type {Candidate} */ { price, answer }) => html`${pricedAt(price)}
+      ${answer && html`<br /><span class="muted small">1,000 answers: ${thousand(answer)}</span>`}`,
   },
 ];
 

@@ -44,7 +44,15 @@ def candidate(
     nothing = ("reason", "success", "test", "screening", "evidence", "error_share", "answer", "run_id", "screening_id")
     return CandidateOut.model_validate(
         dict.fromkeys((*nothing, "gate_id"))
-        | {"number": 0, "author": "key:a", "why": "", "only_by_person": False, "created_at": NOW, "decided_at": NOW}
+        | {
+            "number": 0,
+            "author": "key:a",
+            "why": "",
+            "only_by_person": False,
+            "listed": False,
+            "created_at": NOW,
+            "decided_at": NOW,
+        }
         | {"rung": rung, "state": state, "model": name or "learnloop/tiny", "prompt": prompt}
         | {"price": PriceOut(minutes=minutes, tokens=0, usd=usd)}
         | fields
