@@ -52,7 +52,7 @@ async def whole(service: Resources, id: str) -> ImprovementOut:
             "request": improvement.request,
             "tried": [_candidate(row, tested["success"].get(str(row.number)), used) for row in record.candidates],
             "pilot": None if pilot is None else PilotOut.model_validate(pilot),
-            "can_show": [text for text in (shows.sentence, shows.warning) if text is not None],
+            "can_show": shows.sentences,
             "smallest_gain": shows.gain,
             "pattern": None,
             "forecast": list(expected.values()),

@@ -8,7 +8,7 @@ import pytest
 
 from learnloop_service.training.statistics.error_shares import error_shares
 from learnloop_service.training.statistics.gate import GateDecision, GateRule, verdict
-from learnloop_service.training.statistics.power import FIRST_PROMPT, Power, TooFewTasks, acceptance, power
+from learnloop_service.training.statistics.power import FIRST_PROMPT, Power, acceptance, power
 
 
 @pytest.mark.parametrize(("tasks", "points"), [(24, 51), (64, 25), (141, 15), (200, 12)])
@@ -18,12 +18,13 @@ def test_the_gain_that_is_shown_with_80_percent(tasks: int, points: int) -> None
 
 
 def test_what_can_be_shown_is_a_sentence() -> None:
-    assert power(64).sentence == (
+    assert power(64).sentences == [
         "With 64 validation tasks a gain of 25 points is shown with 80% probability, one of 10 points with 16%."
-    )
-    assert Power(8, None, 0.004).sentence == (
-        "With 8 validation tasks no gain is shown with 80% probability, one of 10 points with 0%."
-    )
+    ]
+    assert Power(8, None, 0.004).sentences == [
+        "With 8 validation tasks no gain is shown with 80% probability, one of 10 points with 0%.",
+        "That is too few to show a gain below 60 points. Add tasks.",
+    ]
 
 
 def accepts(differences: tuple[float, ...], rule: GateRule) -> bool:
@@ -60,12 +61,9 @@ def test_a_smaller_share_of_the_error_shows_less() -> None:
     assert FIRST_PROMPT.error == pytest.approx(error_shares([False], 0)[0])
 
 
-def test_too_few_tasks_are_refused_and_few_are_warned_of() -> None:
-    with pytest.raises(TooFewTasks, match="7 validation tasks are too few"):
-        power(7)
-    assert power(16).warning == ("16 validation tasks show no gain below 60 points with 80% probability. Add tasks.")
-    assert power(24).warning is None
-    assert Power(8, None, 0.0).warning is not None
+def test_few_tasks_are_warned_of() -> None:
+    assert power(16).sentences[1:] == ["That is too few to show a gain below 60 points. Add tasks."]
+    assert len(power(24).sentences) == 1
 
 
 def test_it_is_quick() -> None:
