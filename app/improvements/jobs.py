@@ -1,6 +1,6 @@
 """The evaluations and runs of an improvement: their requests, and how they are started."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,8 @@ _STATES = {
     "train": (CandidateState.TRAINING, "run_id"),
 }
 """State of a candidate while its job is in progress, and the column with the job, by kind of move."""
+_OF_AGENT = ("environment", "judge", "agent", "max_turns", "max_completion_tokens", "rollout_timeout_s")
+"""Fields that evaluations and runs have of the improvement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +100,20 @@ def _evaluation(
             rows, tasks = [*record.accepted.values()], {"split": "test", "scenarios": request.test}
     if move.number:
         rows.append(record.candidates[move.number])
-    evaluation = EvaluationRequest(
-        models=[_contestant(row) for row in rows],
-        environment=request.environment,
-        judge=request.judge,
-        agent=request.agent,
-        seed=request.seed if tasks["split"] == "train" else request.held_out_seed,
-        max_turns=request.max_turns,
-        max_completion_tokens=request.max_completion_tokens,
-        rollout_timeout_s=request.rollout_timeout_s,
-        concurrency=request.concurrency,
-        budget=EvaluationBudget(**budget) if budget else None,
-        **tasks,
-    )
+    evaluation = evaluation_of(request, [_contestant(row) for row in rows], budget, **tasks)
     return evaluation, kind, {**fields, "recorded": {} if earlier is None else {0: earlier}}
+
+
+def evaluation_of(
+    request: ImprovementRequest, models: Sequence[ModelToEvaluate], budget: Mapping[str, Json], **tasks: Any
+) -> EvaluationRequest:
+    """Return the evaluation of models in an improvement, on tasks of `tasks["split"]`."""
+    return EvaluationRequest.model_validate(
+        {name: getattr(request, name) for name in (*_OF_AGENT, "concurrency")}
+        | {"models": models, "budget": EvaluationBudget(**budget) if budget else None}
+        | {"seed": request.seed if tasks["split"] == "train" else request.held_out_seed}
+        | tasks
+    )
 
 
 async def origin_of(database: Database, record: ImprovementRecord) -> ForkOrigin | None:
@@ -138,28 +140,18 @@ def learn_loop(
 ) -> LearnLoopRequest:
     """Return the learn-loop of imitation or GRPO, which starts from that model with the champion's prompt."""
     improvement, request = record.improvement, ImprovementRequest.model_validate(record.improvement.request)
-    prompt, evaluation = record.champion.prompt, request.run.get("evaluation", {})
+    prompt = record.champion.prompt
     fields: dict[str, Any] = {
         **request.run,
+        **{name: getattr(request, name) for name in _OF_AGENT},
         "name": f"{improvement.id[-6:]} {rung}",
-        "environment": request.environment,
-        "agent": request.agent,
-        "judge": request.judge,
         "prompt": None if prompt is None else prompt["sha256"],
         "model": {**request.model.model_dump(), "base_model": model, "project": improvement.project},
         "warm_start": None,
         "seed": request.seed,
-        "max_turns": request.max_turns,
-        "max_completion_tokens": request.max_completion_tokens,
-        "rollout_timeout_s": request.rollout_timeout_s,
         "budget": budget or None,
-        "evaluation": {
-            **evaluation,
-            "scenarios": request.validation,
-            "samples": 1,
-            "test_scenarios": 0,
-            "seed": request.held_out_seed,
-        },
+        "evaluation": request.run.get("evaluation", {})
+        | {"scenarios": request.validation, "samples": 1, "test_scenarios": 0, "seed": request.held_out_seed},
     }
     if rung is Rung.GRPO and Rung.IMITATION in record.accepted:
         fields.setdefault("iterations", improvement.facts["iterations_after_imitation"])

@@ -15,6 +15,7 @@ from learnloop_service.app.domain.improvement_state import CandidateState, Impro
 from learnloop_service.app.domain.stored_evaluation import Evaluation
 from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.errors import InvalidRequest, Location
+from learnloop_service.app.improvements.jobs import evaluation_of
 from learnloop_service.app.improvements.tasks import ImprovementTasks
 from learnloop_service.app.listed_models import ListedModels
 from learnloop_service.app.operations.named import ENVIRONMENT, built_environment, faults_at
@@ -23,7 +24,7 @@ from learnloop_service.app.operations.start.run_plan import plan_of
 from learnloop_service.app.runs.configuration import runner_of
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.stored_prompts import pinned_prompt, read_stored
-from learnloop_service.app.schemas.evaluations import EvaluationBudget, EvaluationRequest, ModelToEvaluate
+from learnloop_service.app.schemas.evaluations import ModelToEvaluate
 from learnloop_service.app.schemas.improvements import FEWEST_VALIDATION_TASKS, ImprovementRequest
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.service import HandlerResources
@@ -102,19 +103,8 @@ class ImprovementStarter:
         prompt: dict[str, Any] = {} if request.prompt is None and request.from_ else {"prompt": request.prompt}
         kind = "prompted" if request.from_ in ListedModels(self.service.settings).names else "model"
         model = ModelToEvaluate(label="as it is", **{kind: request.from_ or request.model.base_model}, **prompt)
-        measured = EvaluationRequest(
-            models=[model],
-            environment=request.environment,
-            judge=request.judge,
-            agent=request.agent,
-            split="validation",
-            scenarios=validation,
-            seed=request.held_out_seed,
-            max_turns=request.max_turns,
-            max_completion_tokens=request.max_completion_tokens,
-            concurrency=request.concurrency,
-            budget=None if request.budget is None else EvaluationBudget(**request.budget.model_dump()),
-        )
+        budget = request.budget.model_dump() if request.budget is not None else {}
+        measured = evaluation_of(request, [model], budget, split="validation", scenarios=validation)
         try:
             evaluation, _, _ = await self.evaluations.prepared(measured, caller, None, project)
         except InvalidRequest as error:
