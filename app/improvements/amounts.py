@@ -3,6 +3,7 @@
 from math import floor
 
 from learnloop_service.app.reports.format import dollars
+from learnloop_service.app.schemas.improvements import PriceOut
 from learnloop_service.app.schemas.intervals import IntervalOut
 from learnloop_service.environment.wording import counted
 
@@ -43,16 +44,16 @@ def duration(minutes: float, more: str = "") -> str:
     return f"{seconds // 3600}:{seconds // 60 % 60:02} {more}hours" if seconds != 3600 else f"1 {more}hour"
 
 
-def price(minutes: float, usd: float | None) -> str:
+def price(spent: PriceOut) -> str:
     """Return a price, in dollars if it is in dollars."""
-    return dollars(usd) if usd else duration(minutes)
+    return dollars(spent.usd) if spent.usd else duration(spent.minutes)
 
 
-def paid(minutes: float, usd: float | None, *, more_usd: bool, more_time: bool) -> str:
+def paid(spent: PriceOut, *, more_usd: bool, more_time: bool) -> str:
     """Return a price as part of a sentence. It says `more` if a price in the same unit came before it."""
-    if usd:
-        return f"for {dollars(usd)}{' more' if more_usd else ''}"
-    return f"for {duration(minutes, 'more ' if more_time else '')}"
+    if spent.usd:
+        return f"for {dollars(spent.usd)}{' more' if more_usd else ''}"
+    return f"for {duration(spent.minutes, 'more ' if more_time else '')}"
 
 
 def _whole(share: float) -> int:

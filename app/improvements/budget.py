@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore, Used
+from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore
+from learnloop_service.app.schemas.improvements import PriceOut
 
 
 async def remaining(
@@ -14,7 +15,7 @@ async def remaining(
     if not any(budget.values()):
         return {}
     by_job = await store.used(record.candidates, evaluations_of(record))
-    used = total({id: amount for id, amount in by_job.items() if not (job and id == record.improvement.job_id)})
+    used = PriceOut.total(price for id, price in by_job.items() if not (job and id == record.improvement.job_id))
     spent = {"max_minutes": used.minutes, "max_usd": used.usd or 0.0, "max_tokens": used.tokens}
     return {name: None if limit is None else limit - spent[name] for name, limit in budget.items()}
 
@@ -23,8 +24,3 @@ def evaluations_of(record: ImprovementRecord) -> list[str]:
     """Return the ids of the pilot's and the test tasks' evaluations."""
     pilot, final = record.improvement.pilot, record.improvement.final
     return [*([pilot["evaluation_id"]] if pilot else ()), *(final["evaluation_ids"] if final else ())]
-
-
-def total(used: Mapping[str, Used]) -> Used:
-    """Return the sum."""
-    return sum(used.values(), Used())

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import fsum
 
 from learnloop_service.app.domain.improvement_state import CandidateState, Rung
 from learnloop_service.app.schemas.improvements import CandidateOut, ImprovementOut
@@ -40,9 +39,3 @@ def champion(improvement: ImprovementOut) -> CandidateOut:
 def is_tested(improvement: ImprovementOut) -> bool:
     """Whether there are test figures of the agent as it is and of the champion of each rung."""
     return all(row.test is not None for row in (improvement.tried[0], *accepted(improvement)))
-
-
-def price_of(candidates: Sequence[CandidateOut]) -> tuple[float, float | None]:
-    """Return what candidates took together in minutes and dollars, None if no price is known."""
-    dollars = [row.price.usd for row in candidates if row.price.usd is not None]
-    return fsum(row.price.minutes for row in candidates), fsum(dollars) if dollars else None

@@ -110,12 +110,12 @@ def price_table(improvement: ImprovementOut) -> str:
             with_interval(candidate.success, improvement.target) if candidate.success else NONE,
             with_interval(candidate.test, improvement.target) if candidate.test else NONE,
             f"{candidate.evidence.won}, {candidate.evidence.lost}" if candidate.evidence else NONE,
-            price(candidate.price.minutes, candidate.price.usd),
+            price(candidate.price),
             _amount(candidate.answer) or NONE,
         )
         for candidate in improvement.tried
     ]
-    rows.append(("all", "", "", "", "", price(improvement.price.minutes, improvement.price.usd), ""))
+    rows.append(("all", "", "", "", "", price(improvement.price), ""))
     return "\n".join([_row(heads), _row("---" for _ in heads), *map(_row, rows)])
 
 

@@ -15,6 +15,7 @@ from learnloop_service.app.domain.evaluation_state import EvaluationStatus
 from learnloop_service.app.domain.improvement_state import LIVE, CandidateState, ImprovementStatus, Rung
 from learnloop_service.app.errors import Conflict, existing
 from learnloop_service.app.runs.resume_point import HAS_VERDICT, SUCCESS
+from learnloop_service.app.schemas.improvements import PriceOut
 
 Job = TypeVar("Job", EvaluationJob, Run)
 NO_JOB: Mapping[str, None] = {"job_kind": None, "job_id": None, "job_for": None}
@@ -46,19 +47,6 @@ class ImprovementRecord:
     def accepted(self) -> Mapping[Rung, Candidate]:
         """The agent as it was, and the last accepted candidate of each rung."""
         return {Rung(row.rung): row for row in self.candidates if row.state == CandidateState.ACCEPTED}
-
-
-@dataclass(frozen=True, slots=True)
-class Used:
-    """What evaluations and runs used."""
-
-    minutes: float = 0.0
-    tokens: int = 0
-    usd: float | None = None
-
-    def __add__(self, other: "Used") -> "Used":
-        priced = [usd for usd in (self.usd, other.usd) if usd is not None]
-        return Used(self.minutes + other.minutes, self.tokens + other.tokens, sum(priced) if priced else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +163,7 @@ class ImprovementStore:
                 for iteration, tokens, seconds, step in (await tx.execute(usage))
             }
 
-    async def used(self, candidates: Sequence[Candidate], evaluations: Sequence[str]) -> Mapping[str, Used]:
+    async def used(self, candidates: Sequence[Candidate], evaluations: Sequence[str]) -> Mapping[str, PriceOut]:
         """Return what evaluations and the runs of candidates used, by their ids."""
         ids = [*evaluations, *(id for row in candidates for id in (row.screening_id, row.gate_id) if id is not None)]
         tokens = (
@@ -204,7 +192,7 @@ class ImprovementStore:
         async with self._database() as tx:
             used = {job.id: _used_by(job, int(count)) for job, count in (await tx.execute(jobs))}
             for run_id, minutes, count, usd in await tx.execute(ledger):
-                used[run_id] = Used(float(minutes), int(count), usd)
+                used[run_id] = PriceOut(minutes=float(minutes), tokens=int(count), usd=usd)
         return used
 
 
@@ -233,7 +221,7 @@ async def change_candidate(tx: AsyncSession, candidate: Candidate, **values: Any
     await tx.execute(update(Candidate).where(*of_candidate).values(**values))
 
 
-def _used_by(job: EvaluationJob, tokens: int) -> Used:
+def _used_by(job: EvaluationJob, tokens: int) -> PriceOut:
     judge = job.judge
     # A judge without a model costs 0, which is no price.
     usd = [
@@ -242,7 +230,7 @@ def _used_by(job: EvaluationJob, tokens: int) -> Used:
     ]
     priced = [price for price in usd if price is not None]
     tokens += int(judge.get("prompt_tokens", 0)) + int(judge.get("completion_tokens", 0))
-    return Used(job.driven_s / 60, tokens, sum(priced) if priced else None)
+    return PriceOut(minutes=job.driven_s / 60, tokens=tokens, usd=sum(priced) if priced else None)
 
 
 _OF_RUN = (

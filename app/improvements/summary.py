@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
 from learnloop_service.app.improvements.amounts import exactly, paid, percent, with_interval
-from learnloop_service.app.improvements.figures import Findings, accepted, champion, is_tested, price_of
-from learnloop_service.app.schemas.improvements import CandidateOut, ImprovementOut
+from learnloop_service.app.improvements.figures import Findings, accepted, champion, is_tested
+from learnloop_service.app.schemas.improvements import CandidateOut, ImprovementOut, PriceOut
 from learnloop_service.environment.wording import counted
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -125,12 +125,12 @@ def _climb(improvement: ImprovementOut) -> list[str]:
     clauses: list[str] = []
     has_usd = has_time = False
     for candidate in climbed:
-        minutes, usd = price_of([other for other in improvement.tried if other.rung == candidate.rung])
+        spent = PriceOut.total(other.price for other in improvement.tried if other.rung == candidate.rung)
         called = "a prompt alone" if candidate.rung is Rung.PROMPT else _CALLED[candidate.rung]
         verb = "" if clauses else " reached"
-        price = paid(minutes, usd, more_usd=has_usd, more_time=has_time)
+        price = paid(spent, more_usd=has_usd, more_time=has_time)
         clauses.append(f"{called}{verb} {_success(improvement, candidate) or 'an unknown success'} {price}")
-        has_usd, has_time = has_usd or bool(usd), has_time or not usd
+        has_usd, has_time = has_usd or bool(spent.usd), has_time or not spent.usd
     if is_enough:
         clauses.append("nothing else was needed")
     climb = "; ".join(clauses)

@@ -7,11 +7,11 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Candidate, Improvement, Run
 from learnloop_service.app.domain.improvement_state import LIVE, ImprovementStatus
 from learnloop_service.app.errors import NotFound
-from learnloop_service.app.improvements.budget import evaluations_of, total
+from learnloop_service.app.improvements.budget import evaluations_of
 from learnloop_service.app.improvements.figures import Findings
 from learnloop_service.app.improvements.jobs import label_of
 from learnloop_service.app.improvements.prices import forecasts
-from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore, Used, validation_rollouts
+from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore, validation_rollouts
 from learnloop_service.app.improvements.summary import sentence
 from learnloop_service.app.operations.failure_map import failure_map
 from learnloop_service.app.operations.failure_sides import FailureSide
@@ -56,7 +56,7 @@ async def whole(service: Resources, id: str) -> ImprovementOut:
             "smallest_gain": shows.gain,
             "pattern": None,
             "forecast": list(expected.values()),
-            "price": _price(total(used)),
+            "price": PriceOut.total(used.values()),
             "confirmed": _confirmed(improvement),
             "test_looks": len(tested["evaluation_ids"]),
             "job": None if improvement.job_id is None else f"/{improvement.job_kind}s/{improvement.job_id}",
@@ -108,7 +108,7 @@ def _brief(improvement: Improvement, candidates: int) -> dict[str, Json]:
     }
 
 
-def _candidate(row: Candidate, test: Json, used: Mapping[str, Used]) -> CandidateOut:
+def _candidate(row: Candidate, test: Json, used: Mapping[str, PriceOut]) -> CandidateOut:
     same = (
         *(
             "number",
@@ -133,13 +133,9 @@ def _candidate(row: Candidate, test: Json, used: Mapping[str, Used]) -> Candidat
         test=test,
         screening=EvidenceOut.model_validate(evidence["training"]) if "training" in evidence else None,
         evidence=EvidenceOut.model_validate(evidence) if "won" in evidence else None,
-        price=_price(total({id: used[id] for id in jobs if id in used})),
+        price=PriceOut.total(used[id] for id in jobs if id in used),
         answer=None if figures is None else AnswerPriceOut.model_validate(figures),
     )
-
-
-def _price(used: Used) -> PriceOut:
-    return PriceOut(minutes=used.minutes, tokens=used.tokens, usd=used.usd)
 
 
 def _confirmed(improvement: Improvement) -> bool | None:

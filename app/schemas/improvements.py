@@ -1,7 +1,9 @@
 """Bodies of the requests and responses about improvements."""
 
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Annotated, Literal
+from math import fsum
+from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator
 
@@ -177,6 +179,14 @@ class PriceOut(ResponseModel):
     """Prompt and completion tokens."""
     usd: float | None
     """US dollars for listed models, judges and, if it has a price, the machine; null if no price is known."""
+
+    @classmethod
+    def total(cls, prices: Iterable[Self]) -> Self:
+        """Return the sum. Only known prices count."""
+        prices = list(prices)
+        priced = [price.usd for price in prices if price.usd is not None]
+        minutes, tokens = fsum(price.minutes for price in prices), sum(price.tokens for price in prices)
+        return cls(minutes=minutes, tokens=tokens, usd=fsum(priced) if priced else None)
 
 
 class AnswerPriceOut(ResponseModel):

@@ -16,51 +16,36 @@ const _WORDS = /\s+|[\p{L}\p{N}_]+|[^\s\p{L}\p{N}_]/gu;
 
 /**
  * What two lists have in common and what not, in order: a longest common subsequence.
- * @param {string[]} before @param {string[]} after @returns {Block[]}
+ * @param {string[]} one @param {string[]} other @returns {Block[]}
  */
-function blocksOf(before, after) {
-  const shorter = Math.min(before.length, after.length);
-  let start = 0;
-  while (start < shorter && before[start] === after[start]) start++;
-  let end = 0;
-  while (end < shorter - start && before.at(-1 - end) === after.at(-1 - end)) end++;
+function blocksOf(one, other) {
   const blocks = /** @type {Block[]} */ ([]);
-  /** @param {string[]} one @param {string[]} other @param {boolean} isSame */
-  function add(one, other, isSame) {
-    if (one.length + other.length === 0) return;
+  /** @param {string[]} before @param {string[]} after */
+  function add(before, after, isSame = false) {
+    if (before.length + after.length === 0) return;
     if (blocks.at(-1)?.isSame !== isSame) blocks.push({ before: [], after: [], isSame });
-    blocks.at(-1)?.before.push(...one);
-    blocks.at(-1)?.after.push(...other);
+    blocks.at(-1)?.before.push(...before);
+    blocks.at(-1)?.after.push(...after);
   }
-  add(before.slice(0, start), after.slice(0, start), true);
-  compare(before.slice(start, before.length - end), after.slice(start, after.length - end), add);
-  add(before.slice(before.length - end), after.slice(after.length - end), true);
-  return blocks;
-}
-
-/**
- * Call `add` with the blocks of two lists, in order.
- * @param {string[]} one @param {string[]} other
- * @param {(one: string[], other: string[], isSame: boolean) => void} add
- */
-function compare(one, other, add) {
-  if (one.length * other.length > _MOST) return add(one, other, false);
   const width = other.length + 1;
-  const common = new Uint16Array((one.length + 1) * width);
-  for (let row = one.length - 1; row >= 0; row--)
-    for (let column = other.length - 1; column >= 0; column--) {
-      const at = row * width + column;
-      common[at] =
-        one[row] === other[column] ? common[at + width + 1] + 1 : Math.max(common[at + width], common[at + 1]);
-    }
   let [row, column] = [0, 0];
-  while (row < one.length && column < other.length) {
-    const at = row * width + column;
-    if (one[row] === other[column]) add([one[row++]], [other[column++]], true);
-    else if (common[at + width] >= common[at + 1]) add([one[row++]], [], false);
-    else add([], [other[column++]], false);
+  if (one.length * other.length <= _MOST) {
+    const common = new Uint16Array((one.length + 1) * width);
+    for (let line = one.length - 1; line >= 0; line--)
+      for (let place = other.length - 1; place >= 0; place--) {
+        const at = line * width + place;
+        common[at] =
+          one[line] === other[place] ? common[at + width + 1] + 1 : Math.max(common[at + width], common[at + 1]);
+      }
+    while (row < one.length && column < other.length) {
+      const at = row * width + column;
+      if (one[row] === other[column]) add([one[row++]], [other[column++]], true);
+      else if (common[at + width] >= common[at + 1]) add([one[row++]], []);
+      else add([], [other[column++]]);
+    }
   }
-  add(one.slice(row), other.slice(column), false);
+  add(one.slice(row), other.slice(column));
+  return blocks;
 }
 
 /**

@@ -12,7 +12,7 @@ from learnloop_service.app.improvements.lines import (
     price_table,
 )
 from learnloop_service.app.reports.format import NONE
-from learnloop_service.app.schemas.improvements import CandidateOut
+from learnloop_service.app.schemas.improvements import CandidateOut, PriceOut
 from tests.unit.app.improvements.figures import (
     PILOT,
     accepted,
@@ -124,6 +124,5 @@ def test_times_are_said_in_their_units(minutes: float, words: str, figures: str)
 
 
 def test_prices_are_in_dollars_if_anything_was_paid_in_them() -> None:
-    assert price(3.0, None) == "3 minutes"
-    assert price(3.0, 0.0) == "3 minutes"
-    assert price(3.0, 0.004) == "$0.0040"
+    for usd, text in ((None, "3 minutes"), (0.0, "3 minutes"), (0.004, "$0.0040")):
+        assert price(PriceOut(minutes=3.0, tokens=0, usd=usd)) == text
