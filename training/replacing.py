@@ -5,11 +5,12 @@ text is replaced exactly or not at all: it must occur exactly once in its messag
 """
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from itertools import accumulate
+from difflib import SequenceMatcher
+from itertools import groupby
 from typing import NamedTuple
 
 from learnloop_service.environment.base import Json
@@ -20,10 +21,6 @@ Path = Sequence[str | int]
 _INSTRUCTING = ("system", "developer")
 _DATE = "\0"
 """Stands for a date while texts are compared. Texts of recorded requests have no such character."""
-_STEPS = 2_000_000
-"""Most comparisons of two texts. A line that is in a text too often for it begins no common run."""
-_RUNS = 50
-"""Number of longest common runs that are tried."""
 _LEAST_WORDS = 20
 """Fewest characters of a run of words. Shorter ones are common by chance."""
 
@@ -150,7 +147,7 @@ def _common_run(texts: Collection[str], dates: Collection[str]) -> str:
     lines = _longest_run(texts, dates, lambda text: text.split("\n"), "\n")
     if 2 * len(lines) >= min(map(len, texts)):
         return lines
-    words = _longest_run(texts, dates, lambda text: re.split(r"(\s+)", text), "")
+    words = _longest_run(texts, dates, lambda text: re.findall(r"\s*\S+\s*", text), "")
     return words if len(words) >= max(_LEAST_WORDS, 2 * len(lines) + 1) else lines
 
 
@@ -160,38 +157,13 @@ def _longest_run(
     base, *others = sorted(texts, key=lambda text: (len(text), text))
     for day in dates:
         base = base.replace(day, _DATE)
-    tokens, lengths = split(base), list[int]()
-    for token in tokens:
-        lengths.append(0 if _DATE in token else 1 + (lengths[-1] if lengths else 0))
+    runs = [[*run] for is_dated, run in groupby(split(base), lambda token: _DATE in token) if not is_dated]
     for other in others:
-        lengths = [min(pair) for pair in zip(lengths, _lengths(tokens, split(other)), strict=True)]
-    ends = [*accumulate((len(token) + len(glue) for token in tokens), initial=0)]
-    runs = [
-        (ends[stop] - ends[stop - length], stop - length, stop)
-        for stop, length in enumerate(lengths, 1)
-        if length and (stop == len(lengths) or lengths[stop] <= length)
-    ]
-    for _, start, stop in sorted(runs, reverse=True)[:_RUNS]:
-        run = glue.join(tokens[start:stop]).strip()
-        if all(_occurs_once(run, text) for text in texts):
-            return run
-    return ""
-
-
-def _lengths(tokens: Sequence[str], other: Sequence[str]) -> Iterator[int]:
-    """Yield for each token the length of the longest run that ends with it and is in `other`, too."""
-    positions = defaultdict[str, list[int]](list)
-    for position, token in enumerate(other):
-        positions[token].append(position)
-    most, row = _STEPS // len(tokens), dict[int, int]()
-    for token in tokens:
-        at = positions.get(token, [])
-        if len(at) <= most:
-            row = {position + 1: row.get(position, 0) + 1 for position in at}
-        else:
-            row = {
-                position + 1: length + 1
-                for position, length in row.items()
-                if position < len(other) and other[position] == token
-            }
-        yield max(row.values(), default=0)
+        matcher = SequenceMatcher(b=split(other))
+        common = list[list[str]]()
+        for run in runs:
+            matcher.set_seq1(run)
+            common += [run[start : start + size] for start, _, size in matcher.get_matching_blocks() if size]
+        runs = common
+    joined = sorted({glue.join(run).strip() for run in runs}, key=lambda run: (-len(run), run))
+    return next((run for run in joined if all(_occurs_once(run, text) for text in texts)), "")
