@@ -8,7 +8,7 @@ because examples are useful, but a person must have seen them before the prompt 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from unicodedata import east_asian_width, name, normalize
+from unicodedata import name, normalize
 
 from learnloop_service.app.improvements.addresses import new_addresses
 from learnloop_service.app.improvements.copied_words import plain, shared_runs, spans, word_count
@@ -21,7 +21,7 @@ from learnloop_service.training.prompt import ORIGINAL, TOOL, InvalidPrompt, Pro
 _TIMES, _ALWAYS_BYTES = 4, 8_192
 """A prompt can have this many times the champion's bytes, and this many in any case."""
 _ANSWER_LENGTH = 12
-"""Least number of characters of a reference answer that is looked for. Wide characters count twice."""
+"""Least number of characters of a reference answer that is looked for, as its words are compared."""
 _WHOLE_WORDS = 5
 """Least number of words of a task's text that is looked for as a whole. Many questions have fewer than eight."""
 _CONTROL_TOKEN = re.compile(
@@ -94,12 +94,14 @@ def _check_characters(part: str, text: str, before: str) -> None:
 def _check_held_out(
     prompt: Prompt, before: str, known: set[str], held_out: Sequence[Scenario], training: Sequence[Scenario]
 ) -> None:
-    trained = [text for scenario in training for text in texts_in([scenario.task, scenario.reference])]
-    withheld = [text for scenario in held_out for text in texts_in([scenario.task, scenario.reference])]
+    trained = list(texts_in([[scenario.task, scenario.reference] for scenario in training]))
+    withheld = list(texts_in([[scenario.task, scenario.reference] for scenario in held_out]))
     public = "".join(map(plain, (before, *trained)))
-    whole = [text for scenario in held_out for text in texts_in(scenario.reference) if _length(text) >= _ANSWER_LENGTH]
-    whole += [text for scenario in held_out for text in texts_in(scenario.task) if word_count(text) >= _WHOLE_WORDS]
-    secrets = {words for words in map(plain, whole) if words.strip() and words not in public}
+    answers = map(plain, texts_in([scenario.reference for scenario in held_out]))
+    whole = [words for words in answers if len(words.strip()) >= _ANSWER_LENGTH]
+    tasks = texts_in([scenario.task for scenario in held_out])
+    whole += [plain(text) for text in tasks if word_count(text) >= _WHOLE_WORDS]
+    secrets = {words for words in whole if words not in public}
     for part, text in _named(prompt.parts).items():
         words, copied = plain(text), shared_runs([text], withheld) - known
         if any(secret in words for secret in secrets) or (copied and copied - shared_runs([text], trained)):
@@ -122,10 +124,6 @@ def _named(parts: Mapping[str, str]) -> dict[str, str]:
     """Return the texts after the names of their parts, unless these are of tools: agents read those of files and
     skills as well."""
     return {part: text if part.startswith(TOOL) else f"{part}\n{text}" for part, text in parts.items()}
-
-
-def _length(text: str) -> int:
-    return sum(2 if east_asian_width(character) in "WF" else 1 for character in " ".join(text.split()))
 
 
 def texts_in(value: Json) -> Iterator[str]:

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 from learnloop_service.app.domain.improvement_state import CandidateState, Rung
 from learnloop_service.app.improvements.amounts import clock, duration, percent, price, with_interval
-from learnloop_service.app.improvements.figures import champion, name_of
 from learnloop_service.app.reports.format import NONE, dollars
 from learnloop_service.app.schemas.improvements import (
     AnswerPriceOut,
@@ -30,8 +29,13 @@ _IN_PROGRESS = {
 
 
 def label(candidate: CandidateOut) -> str:
-    """Return what a candidate is called, such as `prompt careful`."""
-    return f"{_called(candidate.rung)} {name_of(candidate)}".strip()
+    """Return what a candidate is called: its rung, with the name of the prompt or listed model that it tries."""
+    prompt, name = candidate.prompt, ""
+    if candidate.rung is Rung.PROMPT and prompt is not None:
+        name = prompt.sha256[:12] if prompt.name is None else f"{prompt.name}@{prompt.version}"
+    elif candidate.rung is Rung.MODEL and candidate.state is not CandidateState.SKIPPED:
+        name = candidate.model
+    return f"{_called(candidate.rung)} {name}".strip()
 
 
 def _called(rung: Rung) -> str:
@@ -83,7 +87,7 @@ def forecast_line(forecast: RungForecastOut) -> str:
 
 def price_line(improvement: ImprovementOut) -> str:
     """Return what all of it took, and what answers of the champion will take."""
-    later = _answers(champion(improvement).answer, improvement.tried[0].answer)
+    later = _answers(improvement.tried[improvement.champion].answer, improvement.tried[0].answer)
     in_all = improvement.price
     paid = f" and {dollars(in_all.usd)}" if in_all.usd else ""
     return f"Price: {duration(in_all.minutes)}{paid} in all.{later}"

@@ -24,8 +24,8 @@ from learnloop_service.app.operations.start.run_plan import plan_of
 from learnloop_service.app.runs.configuration import runner_of
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.stored_prompts import pinned_prompt, read_stored
-from learnloop_service.app.schemas.evaluations import ModelToEvaluate
-from learnloop_service.app.schemas.improvements import FEWEST_VALIDATION_TASKS, ImprovementRequest
+from learnloop_service.app.schemas.evaluations import FEWEST_TASKS, ModelToEvaluate
+from learnloop_service.app.schemas.improvements import ImprovementRequest
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.service import HandlerResources
 from learnloop_service.environment.base import Environment, Reflective, Solvable, Split, Synthetic
@@ -203,11 +203,11 @@ def _counts(environment: Environment, request: ImprovementRequest) -> dict[Split
 
 def _check(request: ImprovementRequest, evaluation: Evaluation, counts: dict[Split, int]) -> None:
     """Raise InvalidRequest if nothing could be shown."""
-    if evaluation.scenarios < FEWEST_VALIDATION_TASKS:
+    if evaluation.scenarios < FEWEST_TASKS:
         raise InvalidRequest(
             ("body", "validation"),
             f"The environment has {counted(evaluation.scenarios, 'validation task')}, of at least "
-            f"{FEWEST_VALIDATION_TASKS}: with "
+            f"{FEWEST_TASKS}: with "
             "fewer no improvement can be shown. Add tasks, or name their splits.",
         )
     if not counts["train"]:

@@ -1,10 +1,10 @@
 """What came of an improvement, in a sentence or two, and why nothing helped."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
 from learnloop_service.app.improvements.amounts import exactly, paid, percent, with_interval
-from learnloop_service.app.improvements.figures import Findings, accepted, champion, is_tested
 from learnloop_service.app.schemas.improvements import CandidateOut, ImprovementOut, PriceOut
 from learnloop_service.environment.wording import counted
 
@@ -14,6 +14,16 @@ _LOOKS = {1: "once", 2: "twice"}
 _INCONSISTENT = 0.3
 """Share of tasks on which an agent differs from itself, from which small gains are hidden."""
 _PRECISE = "Next: add validation tasks, so that smaller gains can be shown."
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What can explain that nothing helped, from outside of the improvement."""
+
+    environment: str | None = None
+    """What the check of the environment says is broken; None if nothing is."""
+    causes: Sequence[str] = ()
+    """What the diagnosis of its runs says, the cause that explains the others first."""
 
 
 def sentence(improvement: ImprovementOut, findings: Findings | None = None) -> str:
@@ -59,9 +69,20 @@ def nothing_helps(improvement: ImprovementOut, findings: Findings | None = None)
     )
 
 
+def _accepted(improvement: ImprovementOut) -> list[CandidateOut]:
+    """Return the newest accepted candidate of each rung, in the order of the rungs."""
+    newest = {row.rung: row for row in improvement.tried if row.state is CandidateState.ACCEPTED}
+    return [newest[rung] for rung in Rung if rung in newest and rung is not Rung.AS_IT_IS]
+
+
+def _is_tested(improvement: ImprovementOut) -> bool:
+    """Whether there are test figures of the agent as it is and of the champion of each rung."""
+    return all(row.test is not None for row in (improvement.tried[0], *_accepted(improvement)))
+
+
 def _end(improvement: ImprovementOut) -> list[str]:
     """Return how it ended; nothing if the target was reached and test tasks, if there are any, confirm it."""
-    target, best = improvement.target, champion(improvement)
+    target, best = improvement.target, improvement.tried[improvement.champion]
     aim = "" if target is None else f" before the target of {exactly(target)} was reached"
     match improvement.status:
         case ImprovementStatus.REACHED if target is not None and best.test and best.test.mean < target:
@@ -116,7 +137,7 @@ def _number_of(rung: Rung, count: int) -> str:
 def _climb(improvement: ImprovementOut) -> list[str]:
     """Return what the accepted candidate of each rung reached, and what the rung took, as one sentence."""
     is_enough = improvement.status is ImprovementStatus.REACHED and not _end(improvement)
-    climbed = accepted(improvement)
+    climbed = _accepted(improvement)
     if not climbed:
         success = _success(improvement, improvement.tried[0])
         if success is None:
@@ -139,10 +160,10 @@ def _climb(improvement: ImprovementOut) -> list[str]:
 
 def _basis(improvement: ImprovementOut) -> list[str]:
     """Return in parentheses which tasks the figures are from, what the agent reaches as it is, and the target."""
-    first, climbed = _success(improvement, improvement.tried[0]), accepted(improvement)
+    first, climbed = _success(improvement, improvement.tried[0]), _accepted(improvement)
     if first is None:
         return []
-    if is_tested(improvement):
+    if _is_tested(improvement):
         count = improvement.request["test"]
         before, were = improvement.test_looks - 1, "was" if count == 1 else "were"
         use = f"{were} looked at {_LOOKS.get(before, f'{before} times')} before" if before else "no decision has used"
@@ -157,5 +178,5 @@ def _basis(improvement: ImprovementOut) -> list[str]:
 
 def _success(improvement: ImprovementOut, candidate: CandidateOut) -> str | None:
     """Return a success on the tasks that all figures of the sentence are from; None if it was not measured."""
-    success = candidate.test if is_tested(improvement) else candidate.success
+    success = candidate.test if _is_tested(improvement) else candidate.success
     return None if success is None else percent(success.mean, improvement.target)

@@ -8,11 +8,10 @@ from learnloop_service.app.db.tables import Candidate, Improvement, Run
 from learnloop_service.app.domain.improvement_state import LIVE, ImprovementStatus
 from learnloop_service.app.errors import NotFound
 from learnloop_service.app.improvements.budget import evaluations_of
-from learnloop_service.app.improvements.figures import Findings
 from learnloop_service.app.improvements.jobs import label_of
 from learnloop_service.app.improvements.prices import forecasts
 from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore, validation_rollouts
-from learnloop_service.app.improvements.summary import sentence
+from learnloop_service.app.improvements.summary import Findings, sentence
 from learnloop_service.app.operations.failure_map import failure_map
 from learnloop_service.app.operations.failure_sides import FailureSide
 from learnloop_service.app.resources import Resources

@@ -60,17 +60,12 @@ async def failure_sides(
     first, label = next(iter(models)), question.model or [*models][-1]
     if label not in models:
         raise InvalidRequest(("query", "model"), f"There is no model {label!r}; there are: {', '.join(models)}.")
-    if question.before not in (None, question.evaluation):
-        return models[label], await _before(database, caller, str(question.before), label)
-    return models[label], None if label == first else models[first]
-
-
-async def _before(database: Database, caller: Caller, id: str, label: str | None) -> FailureSide:
-    """Return another evaluation's model of that label, or else its last one."""
-    if id.isdecimal():
+    if question.before in (None, question.evaluation):
+        return models[label], None if label == first else models[first]
+    if str(question.before).isdecimal():
         raise InvalidRequest(("query", "before"), "Only a run has iterations: name an evaluation by its id.")
-    models = await _models(database, caller, id)
-    return models.get(str(label), [*models.values()][-1])
+    before = await _models(database, caller, str(question.before))
+    return models[label], before.get(label, [*before.values()][-1])
 
 
 async def _models(database: Database, caller: Caller, id: str) -> dict[str, FailureSide]:
@@ -125,11 +120,10 @@ async def _of_run(
         return FailureSide(f"iteration {iteration}", source, run.environment, rollouts, split)
 
     now = side(max(saved[kind], default=0) if question.iteration is None else question.iteration)
+    if question.before is not None and question.before.isdecimal():
+        return now, side(int(question.before))
     if question.before is not None:
-        is_iteration = question.before.isdecimal()
-        return now, side(int(question.before)) if is_iteration else await _before(
-            database, caller, question.before, None
-        )
+        return now, [*(await _models(database, caller, question.before)).values()][-1]
     baseline = side(saved[kind][0])
     return now, None if split == "train" or baseline == now else baseline
 

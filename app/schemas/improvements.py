@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, field_validator
 from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
 from learnloop_service.app.domain.names import MODEL_PATTERN
 from learnloop_service.app.schemas.base import Name, RequestBody, RequestPart, ResponseModel
+from learnloop_service.app.schemas.evaluations import FEWEST_TASKS
 from learnloop_service.app.schemas.intervals import IntervalOut
 from learnloop_service.app.schemas.prompts import PromptToStore, PromptUsed
 from learnloop_service.app.schemas.run_request import (
@@ -24,10 +25,6 @@ from learnloop_service.environment.json_type import Json
 from learnloop_service.training.types import HELD_OUT_SEED, RunConfig
 
 _DEFAULTS = RunConfig()
-FEWEST_VALIDATION_TASKS = 8
-"""Below this no improvement of any size could be shown."""
-
-
 TriedRung = Literal["prompt", "model", "imitation", "grpo"]
 _OWN_FIELDS = ("environment", "agent", "judge", "prompt", "model", "warm_start", "seed", "budget", "webhooks")
 
@@ -90,7 +87,7 @@ class ImprovementRequest(RequestBody):
     """Where demonstrations come from."""
     run: dict[str, Json] = Field(default_factory=dict)
     """Fields of the learn-loop that GRPO is done by, such as `iterations`."""
-    validation: int | None = Field(default=None, ge=FEWEST_VALIDATION_TASKS, le=1_000)
+    validation: int | None = Field(default=None, ge=FEWEST_TASKS, le=1_000)
     """Number of validation tasks, which decide. Default: 64, and 128 if the model is on a GPU; at most what there is.
     """
     test: int | None = Field(default=None, ge=0, le=1_000)

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
-from learnloop_service.app.improvements.figures import Findings
-from learnloop_service.app.improvements.summary import nothing_helps, sentence
+from learnloop_service.app.improvements.summary import Findings, nothing_helps, sentence
 from learnloop_service.app.schemas.improvements import ImprovementOut
 from tests.unit.app.improvements.figures import PILOT, accepted, as_it_is, improvement, pattern, refused, success
 
