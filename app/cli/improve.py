@@ -28,7 +28,18 @@ from learnloop_service.environment.json_type import Json
 
 app = typer.Typer(no_args_is_help=True, help="Make an agent better by the cheapest step that is good enough.")
 
-ImprovementId = Annotated[str, typer.Argument(metavar="ID", help="Id of the improvement, or `latest`.")]
+
+def _named(context: typer.Context, id: str) -> str:
+    """Return the id of the improvement that is meant. The service is an eager option, so it is known here."""
+    if id != "latest":
+        return id
+    latest = context.obj.call("GET", "/improvements", params={"limit": 1})["items"]
+    return str(latest[0]["id"]) if latest else id
+
+
+ImprovementId = Annotated[
+    str, typer.Argument(metavar="ID", callback=_named, help="Id of the improvement, or `latest`.")
+]
 _Target = Annotated[float | None, typer.Option(min=0, max=1, help="Success at which to stop, such as 0.9.")]
 _MaxUsd = Annotated[float | None, typer.Option(help="Limit in US dollars for all of it.")]
 _MaxMinutes = Annotated[float | None, typer.Option(help="Limit in minutes of work for all of it.")]
@@ -86,19 +97,15 @@ def list_(service: ServiceAt = HERE, as_json: AsJson = False) -> None:
 @app.command()
 def show(id: ImprovementId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Show an improvement: what was tried, what it reached, and what it cost."""
-    improvement = service.call("GET", _path(service, id))
-    if as_json:
-        print_json(improvement)
-        return
-    for line in _lines(improvement):
-        say(line)
-    _say_end(improvement)
+    improvement = service.call("GET", _path(id))
+    lines = [] if as_json else [*_lines(improvement), *_end(improvement)]
+    print_result(improvement, as_json, *lines)
 
 
 @app.command("watch")
 def watch_(id: ImprovementId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Watch an improvement until it ends."""
-    _finish(watch(service, _id(service, id), quiet=as_json), as_json)
+    _finish(watch(service, id, quiet=as_json), as_json)
 
 
 @app.command()
@@ -130,7 +137,7 @@ def continue_(
 ) -> None:
     """Go on with an improvement that has ended, with another target or budget, and watch it."""
     body = overlay({}, {"target": target, "budget.max_usd": max_usd, "budget.max_minutes": max_minutes})
-    accepted = service.call("POST", f"{_path(service, id)}/continue", json=body)
+    accepted = service.call("POST", f"{_path(id)}/continue", json=body)
     _finish(watch(service, accepted["id"], quiet=as_json), as_json)
 
 
@@ -141,12 +148,12 @@ def material(
     service: ServiceAt = HERE,
 ) -> None:
     """Get what is needed to propose a prompt: the texts, and how training tasks fail. With --out, as files to edit."""
-    document = service.call("GET", f"{_path(service, id)}/material")
+    document = service.call("GET", f"{_path(id)}/material")
     if out is None:
         print_json(document)
         return
-    write_material(document, _id(service, id), out)
-    say(f"{out / 'README.md'} says what to do. Then: learnloop improve propose {_id(service, id)} {out}")
+    write_material(document, id, out)
+    say(f"{out / 'README.md'} says what to do. Then: learnloop improve propose {id} {out}")
 
 
 @app.command()
@@ -161,7 +168,7 @@ def propose(
 ) -> None:
     """Propose a prompt to try."""
     body = {"parts": read_proposal(path), "why": why}
-    proposal = service.call("POST", f"{_path(service, id)}/candidates", json=body)
+    proposal = service.call("POST", f"{_path(id)}/candidates", json=body)
     quotes = (
         " It quotes training tasks, so a person should read it before it is promoted." if proposal["quotes"] else ""
     )
@@ -177,10 +184,9 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete an improvement that has ended. Its evaluations, runs and prompts stay."""
-    path = _path(service, id)
     if not yes:
         confirm(f"Delete the improvement {id}?", f"{id} would be deleted")
-    gone = service.call("DELETE", path)
+    gone = service.call("DELETE", _path(id))
     print_result(gone, as_json, f"improvement {gone['id']} is deleted")
 
 
@@ -196,7 +202,7 @@ def watch(service: Service, id: str, *, quiet: bool = False) -> Json:
                     say(line)
             display.update(_doing(improvement))
 
-        return polled(lambda: service.call("GET", f"/improvements/{segment(id)}"), show_new, _ENDED, display.update)
+        return polled(lambda: service.call("GET", _path(id)), show_new, _ENDED, display.update)
 
 
 def _lines(improvement: Json) -> list[str]:
@@ -216,18 +222,16 @@ def _lines(improvement: Json) -> list[str]:
     return [*lines, *decided[:1], *pilot, *forecasts, *decided[1:], *waits]
 
 
-def _say_end(improvement: Json) -> None:
-    """Print what came of it."""
+def _end(improvement: Json) -> list[str]:
+    """Return the lines about what came of it, or what it does now."""
     from learnloop_service.app.improvements.lines import failures_line, price_line
     from learnloop_service.app.schemas.improvements import ImprovementOut
 
     shown = ImprovementOut.model_validate(improvement)
     if shown.sentence is None:
-        say(_doing(improvement))
-        return
-    for text in (shown.sentence, price_line(shown), failures_line(shown), _next(improvement)):
-        if text is not None:
-            say(text)
+        return [_doing(improvement)]
+    lines = (shown.sentence, price_line(shown), failures_line(shown), _next(improvement))
+    return [line for line in lines if line is not None]
 
 
 def _next(improvement: Json) -> str | None:
@@ -245,7 +249,7 @@ def _next(improvement: Json) -> str | None:
 
 def _finish(improvement: Json, as_json: bool) -> None:
     """Print how it ended. Exits with 1 if it failed."""
-    print_json(improvement) if as_json else _say_end(improvement)
+    print_result(improvement, as_json, *([] if as_json else _end(improvement)))
     raise typer.Exit(1 if improvement["status"] == "failed" else 0)
 
 
@@ -258,7 +262,7 @@ def _doing(improvement: Json) -> str:
 
 
 def _act(service: Service, id: str, action: str, as_json: bool) -> None:
-    improvement = service.call("POST", f"{_path(service, id)}/{action}")
+    improvement = service.call("POST", f"{_path(id)}/{action}")
     print_result(improvement, as_json, _doing(improvement))
 
 
@@ -269,15 +273,8 @@ def _stored(service: Service, path: Path) -> str:
     return f"{version['name']}@{version['version']}"
 
 
-def _id(service: Service, id: str) -> str:
-    if id != "latest":
-        return id
-    latest: str = service.call("GET", "/improvements", params={"limit": 1})["items"][0]["id"]
-    return latest
-
-
-def _path(service: Service, id: str) -> str:
-    return f"/improvements/{segment(_id(service, id))}"
+def _path(id: str) -> str:
+    return f"/improvements/{segment(id)}"
 
 
 def _row(improvement: Json) -> tuple[str, ...]:
