@@ -15,7 +15,7 @@ from learnloop_service.app.domain.improvement_state import CandidateState, Rung
 from learnloop_service.app.domain.stored_evaluation import Comparison, Gate, GateEvaluation
 from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.improvements.demonstrations import demonstrations_of
-from learnloop_service.app.improvements.policy import PILOT_SAMPLES, PILOT_TASKS, SCREENING, Move
+from learnloop_service.app.improvements.policy import PILOT_SAMPLES, PILOT_TASKS, SCREENING, NextMove
 from learnloop_service.app.improvements.store import ImprovementRecord, change, change_candidate
 from learnloop_service.app.operations.start.evaluation import EvaluationStarter
 from learnloop_service.app.operations.start.run import ForkOrigin, start_run
@@ -45,7 +45,7 @@ class ImprovementJobs:
     service: HandlerResources
     evaluations: EvaluationStarter
 
-    async def start(self, record: ImprovementRecord, move: Move, limits: Mapping[str, float | None]) -> None:
+    async def start(self, record: ImprovementRecord, move: NextMove, limits: Mapping[str, float | None]) -> None:
         """Start the job of a move. That it is the improvement's is saved in the transaction that creates it."""
         job_id = str(ULID())
         budget: dict[str, Json] = {name: limit for name, limit in limits.items() if limit is not None}
@@ -74,7 +74,7 @@ class ImprovementJobs:
 
 
 def _evaluation(
-    record: ImprovementRecord, move: Move, budget: Mapping[str, Json]
+    record: ImprovementRecord, move: NextMove, budget: Mapping[str, Json]
 ) -> tuple[EvaluationRequest, type[Comparison], dict[str, Any]]:
     """Return the evaluation of a move, its kind, and what else `EvaluationStarter.start` is given. Its first model's
     rollouts of an earlier one, which is `recorded`, serve again where they hold."""

@@ -44,7 +44,7 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class NextMove:
     """What to do next. Fields that do not matter to a kind of move have their defaults."""
 
     kind: Literal["measure", "pilot", "screen", "compare", "train", "add", "skip", "wait", "test", "end"]
@@ -62,26 +62,26 @@ class Move:
     """How the improvement ends."""
 
 
-def next_move(record: ImprovementRecord, outlook: Outlook) -> Move:
+def next_move(record: ImprovementRecord, outlook: Outlook) -> NextMove:
     """Return what to do next, while no job is in progress."""
     improvement, request = record.improvement, record.improvement.request
     if improvement.facts.get("broken"):
         return _end(ImprovementStatus.NOTHING_HELPS)
     if record.candidates[0].state == CandidateState.PROPOSED and not outlook.is_used_up:
-        return Move("measure", 0)
+        return NextMove("measure", 0)
     figures, target = record.champion.figures, request["target"]
     reached = target is not None and figures is not None and figures["success"]["mean"] >= target
     if not reached:
         if outlook.is_used_up:
             return _end(ImprovementStatus.BUDGET)
         if improvement.pilot is None and request["rungs"]:
-            return Move("pilot")
+            return NextMove("pilot")
         for rung in (Rung.PROMPT, *PLANNED):
             if rung in request["rungs"] and (move := _move_on(rung, record, outlook)) is not None:
                 return move
     is_tested = improvement.final is not None and improvement.final["champion"] == improvement.champion
     if request["test"] and not is_tested and not outlook.is_used_up:
-        return Move("test")
+        return NextMove("test")
     if reached:
         return _end(ImprovementStatus.REACHED)
     if improvement.champion:
@@ -89,37 +89,37 @@ def next_move(record: ImprovementRecord, outlook: Outlook) -> Move:
     return _end(ImprovementStatus.BUDGET if outlook.too_dear else ImprovementStatus.NOTHING_HELPS)
 
 
-def _end(status: ImprovementStatus) -> Move:
-    return Move("end", status=status)
+def _end(status: ImprovementStatus) -> NextMove:
+    return NextMove("end", status=status)
 
 
-def _move_on(rung: Rung, record: ImprovementRecord, outlook: Outlook) -> Move | None:
+def _move_on(rung: Rung, record: ImprovementRecord, outlook: Outlook) -> NextMove | None:
     """Return the next move on a rung; None if it is done."""
     of_rung = [row for row in record.candidates if row.rung == rung]
     proposed = next((row for row in of_rung if row.state == CandidateState.PROPOSED), None)
     if proposed is None:
         return _begin(rung, record, outlook, of_rung)
     if rung is Rung.PROMPT and _refused_in_a_row(of_rung) >= REFUSALS:
-        return Move("skip", proposed.number, rung, reason=f"The {REFUSALS} prompts before it were not better.")
+        return NextMove("skip", proposed.number, rung, reason=f"The {REFUSALS} prompts before it were not better.")
     if (reason := outlook.too_dear.get(rung)) is not None:
-        return Move("skip", proposed.number, rung, reason=reason)
+        return NextMove("skip", proposed.number, rung, reason=reason)
     if rung not in SCREENING:
-        return Move("train", proposed.number, rung, error_share(proposed, record))
+        return NextMove("train", proposed.number, rung, error_share(proposed, record))
     if "training" not in (proposed.evidence or {}):
-        return Move("screen", proposed.number, rung)
-    return Move("compare", proposed.number, rung, error_share(proposed, record))
+        return NextMove("screen", proposed.number, rung)
+    return NextMove("compare", proposed.number, rung, error_share(proposed, record))
 
 
-def _begin(rung: Rung, record: ImprovementRecord, outlook: Outlook, of_rung: Sequence[Candidate]) -> Move | None:
+def _begin(rung: Rung, record: ImprovementRecord, outlook: Outlook, of_rung: Sequence[Candidate]) -> NextMove | None:
     """Return the move that begins a rung, or its next candidate; None if all of it was tried."""
     if rung is Rung.PROMPT and outlook.proposals_open and _refused_in_a_row(of_rung) < REFUSALS:
-        return Move("wait")
+        return NextMove("wait")
     if rung is Rung.MODEL and (models := record.improvement.request["models"]):
-        return Move("add", rung=rung) if len(of_rung) < len(models) else None
+        return NextMove("add", rung=rung) if len(of_rung) < len(models) else None
     if of_rung:
         return None
     reason = _why_not(rung, record) or outlook.too_dear.get(rung)
-    return Move("add", rung=rung) if reason is None else Move("skip", rung=rung, reason=reason)
+    return NextMove("add", rung=rung) if reason is None else NextMove("skip", rung=rung, reason=reason)
 
 
 def _why_not(rung: Rung, record: ImprovementRecord) -> str | None:

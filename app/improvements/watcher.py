@@ -116,7 +116,7 @@ class ImprovementWatcher:
         await self.store.change(record, facts={**improvement.facts, "broken": broken})
         return True
 
-    async def _make(self, record: ImprovementRecord, move: policy.Move, limits: Mapping[str, float | None]) -> bool:
+    async def _make(self, record: ImprovementRecord, move: policy.NextMove, limits: Mapping[str, float | None]) -> bool:
         match move.kind:
             case "add" if move.rung is Rung.MODEL:
                 tried = sum(row.rung == Rung.MODEL for row in record.candidates)
@@ -137,7 +137,7 @@ class ImprovementWatcher:
                 await self.jobs.start(record, move, limits)
         return move.kind in ("add", "skip")
 
-    async def _add(self, record: ImprovementRecord, move: policy.Move, model: str, **values: Any) -> None:
+    async def _add(self, record: ImprovementRecord, move: policy.NextMove, model: str, **values: Any) -> None:
         """Add a candidate with the champion's prompt."""
         author, prompt, reason = record.improvement.actor, record.champion.prompt, move.reason or None
         await self.store.add(record, rung=move.rung, author=author, prompt=prompt, reason=reason, model=model, **values)
@@ -151,7 +151,7 @@ class ImprovementWatcher:
                 record, waits_until=func.now() + timedelta(minutes=minutes), reason=f"Waits for prompts: {command}"
             )
 
-    async def _refused(self, record: ImprovementRecord, move: policy.Move, error: str) -> bool:
+    async def _refused(self, record: ImprovementRecord, move: policy.NextMove, error: str) -> bool:
         """Save that a job was refused: the candidate has failed, or without one the improvement."""
         log.warning("job of an improvement refused", improvement_id=record.improvement.id, error=error)
         if move.number:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from learnloop_service.app.db.tables import Candidate
 from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
-from learnloop_service.app.improvements.policy import Move, Outlook, next_move
+from learnloop_service.app.improvements.policy import NextMove, Outlook, next_move
 from tests.unit.app.improvements.rows import PILOT, record, row
 
 SCREENED = {"training": {"won": 9, "lost": 0, "tasks": 32}}
@@ -23,18 +23,18 @@ def skipped(number: int, rung: Rung) -> Candidate:
     return row(number, rung, CandidateState.SKIPPED)
 
 
-def move(*candidates: Candidate, outlook: Outlook | None = None, **changes: Any) -> Move:
+def move(*candidates: Candidate, outlook: Outlook | None = None, **changes: Any) -> NextMove:
     return next_move(record(*candidates, **changes), outlook or Outlook())
 
 
-def end(status: ImprovementStatus) -> Move:
-    return Move("end", status=status)
+def end(status: ImprovementStatus) -> NextMove:
+    return NextMove("end", status=status)
 
 
 def test_the_agent_is_measured_before_anything_else() -> None:
     unmeasured = row(0, Rung.AS_IT_IS, CandidateState.PROPOSED)
-    assert move(unmeasured, prompt(1), pilot=None) == Move("measure", 0)
-    assert move(prompt(1), pilot=None) == Move("pilot")
+    assert move(unmeasured, prompt(1), pilot=None) == NextMove("measure", 0)
+    assert move(prompt(1), pilot=None) == NextMove("pilot")
 
 
 def test_nothing_is_tried_in_a_broken_environment() -> None:
@@ -42,21 +42,21 @@ def test_nothing_is_tried_in_a_broken_environment() -> None:
 
 
 def test_an_agent_that_is_good_enough_does_the_test_tasks_only() -> None:
-    assert move(prompt(1), target=0.4, pilot=None) == Move("test")
+    assert move(prompt(1), target=0.4, pilot=None) == NextMove("test")
     assert move(target=0.4, tested=True) == end(ImprovementStatus.REACHED)
 
 
 def test_a_prompt_is_screened_and_then_compared() -> None:
-    assert move(prompt(1)) == Move("screen", 1, Rung.PROMPT)
-    assert move(prompt(1, evidence=SCREENED)) == Move("compare", 1, Rung.PROMPT, 0.0125)
+    assert move(prompt(1)) == NextMove("screen", 1, Rung.PROMPT)
+    assert move(prompt(1, evidence=SCREENED)) == NextMove("compare", 1, Rung.PROMPT, 0.0125)
 
 
 def test_refused_prompts_cost_the_next_one_error_and_training_none() -> None:
     refused = [prompt(number, CandidateState.REFUSED, error_share=0.01) for number in (1, 2)]
-    assert move(*refused, prompt(3, evidence=SCREENED)) == Move("compare", 3, Rung.PROMPT, 0.05 / 2 / 12)
+    assert move(*refused, prompt(3, evidence=SCREENED)) == NextMove("compare", 3, Rung.PROMPT, 0.05 / 2 / 12)
     imitation = row(4, Rung.IMITATION, CandidateState.PROPOSED)
     done = [*refused, prompt(3, CandidateState.REFUSED), imitation, skipped(5, Rung.MODEL)]
-    assert move(*done) == Move("train", 4, Rung.IMITATION, 0.0125)
+    assert move(*done) == NextMove("train", 4, Rung.IMITATION, 0.0125)
 
 
 def test_prompts_end_after_three_in_a_row() -> None:
@@ -64,7 +64,9 @@ def test_prompts_end_after_three_in_a_row() -> None:
     last = move(*refused, prompt(4), outlook=Outlook(proposals_open=True))
     assert (last.kind, last.rung, last.number) == ("skip", Rung.PROMPT, 4)
     between = [prompt(1, CandidateState.REFUSED), prompt(2, CandidateState.ACCEPTED, success=0.5)]
-    assert move(*between, prompt(3, CandidateState.REFUSED), prompt(4), champion=2) == Move("screen", 4, Rung.PROMPT)
+    assert move(*between, prompt(3, CandidateState.REFUSED), prompt(4), champion=2) == NextMove(
+        "screen", 4, Rung.PROMPT
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,13 +90,13 @@ def test_a_rung_without_anything_to_try_says_why(changes: dict[str, Any], rung: 
 def test_imitation_gives_grpo_differing_groups() -> None:
     imitated = row(1, Rung.IMITATION, CandidateState.ACCEPTED, 0.5)
     equal = {"solved_once": 0.0, "groups_differ": 0.0}
-    assert move(imitated, champion=1, rungs=["imitation", "grpo"], pilot=equal) == Move("add", rung=Rung.GRPO)
+    assert move(imitated, champion=1, rungs=["imitation", "grpo"], pilot=equal) == NextMove("add", rung=Rung.GRPO)
 
 
 def test_it_waits_for_prompts_only_while_their_time_lasts() -> None:
     is_open = Outlook(proposals_open=True)
-    assert move(outlook=is_open) == Move("wait")
-    assert move(prompt(1), outlook=is_open) == Move("screen", 1, Rung.PROMPT)
+    assert move(outlook=is_open) == NextMove("wait")
+    assert move(prompt(1), outlook=is_open) == NextMove("screen", 1, Rung.PROMPT)
     assert move().kind == "skip"
 
 
@@ -114,12 +116,12 @@ def test_the_end_says_what_came_of_it(champion: int, too_dear: dict[Rung, str], 
     assert move(tried, *rest, champion=champion, outlook=outlook, test=0) == end(status)
 
 
-def _climb(outcomes: Iterator[bool], prompts: int, models: int, target: float | None) -> list[Move]:
+def _climb(outcomes: Iterator[bool], prompts: int, models: int, target: float | None) -> list[NextMove]:
     """Play an improvement to its end: each job's outcome is drawn."""
     proposed = (prompt(number) for number in range(1, prompts + 1))
     state = record(*proposed, models=["m"] * models, target=target, pilot=None)
     improvement, candidates = state.improvement, list(state.candidates)
-    moves: list[Move] = []
+    moves: list[NextMove] = []
     while not moves or moves[-1].kind != "end":
         moves.append(turn := next_move(type(state)(improvement, candidates), Outlook()))
         candidate = candidates[turn.number or 0]
