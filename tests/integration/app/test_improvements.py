@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
+from learnloop_service.app.improvements import proposals
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.loop.learn_loop import learn_loop
 from tests.conditions import answered
@@ -199,6 +201,23 @@ async def test_a_prompt_that_cannot_be_tried_is_refused_and_not_counted(data_dir
                 at_once = await client.post("/improvements", json=PROMPTS_ONLY | {"prompts": ["bad"]})
                 assert (at_once.status_code, why in at_once.text) == (422, True), at_once.text
         assert (await _shown(client, id))["candidates"] == 1
+
+
+async def test_guesses_at_held_out_tasks_count_like_candidates(
+    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proposals, "MAX_GUESSES", 2)
+    async with _service(data_dir, database_url) as client:
+        id = await _started(client, wait_minutes=60)
+        waiting = await answered(lambda: _shown(client, id), lambda shown: shown["waits_until"] is not None)
+        validation = f"/evaluations/{waiting['tried'][0]['gate_id']}/trajectories"
+        held_out = (await client.get(validation)).json()["items"]
+        whole = [(await client.get(f"/trajectories/{rollout['id']}")).json() for rollout in held_out]
+        longest = max((rollout["scenario"]["task"]["question"] for rollout in whole), key=len)
+        for text, status, why in ((longest, 422, "not for training"), ("Be kind.", 429, "the maximum")):
+            proposal = {"parts": {"system": f"{{original}} {text}"}}
+            refused = await client.post(f"/improvements/{id}/candidates", json=proposal)
+            assert (refused.status_code, why in refused.text) == (status, True), refused.text
 
 
 _BAD_REQUESTS: list[tuple[Json, list[str], str]] = [
