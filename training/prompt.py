@@ -249,12 +249,17 @@ def undelivered(texts: Mapping[str, str], messages: Iterable[Mapping[str, Json]]
 
 def _texts_of(messages: Iterable[Mapping[str, Json]], tools: Iterable[Json]) -> tuple[str, set[str]]:
     """Return the text of the messages, and the descriptions of the tools and their arguments."""
-    described = set[str]()
+    return "\n".join(_text(message) for message in messages), set(descriptions(tools).values())
+
+
+def descriptions(tools: Iterable[Json]) -> dict[str, str]:
+    """Return what tools in OpenAI's form and their arguments are described by, by part."""
+    texts = dict[str, str]()
     for tool in tools:
         function = _object(_object(tool).get("function")) or _object(tool)  # the Responses API has it without a wrapper
-        properties = _object(_object(function.get("parameters")).get("properties"))
-        described |= {
-            str(function.get("description")),
-            *(str(_object(schema).get("description")) for schema in properties.values()),
-        }
-    return "\n".join(_text(message) for message in messages), described
+        name = f"{TOOL}{function.get('name')}"
+        texts[name] = str(function.get("description") or "")
+        arguments = _object(_object(function.get("parameters")).get("properties"))
+        for argument, schema in arguments.items():
+            texts[f"{name}.{argument}"] = str(_object(schema).get("description") or "")
+    return {part: text for part, text in texts.items() if text.strip()}

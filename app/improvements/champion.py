@@ -3,16 +3,15 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from learnloop_service.environment.base import Environment, Episode, EpisodeWithFields, ReportedEpisode, Scenario
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.prompt import (
     ORIGINAL,
     SYSTEM,
-    TOOL,
     InvalidPrompt,
     Prompt,
+    descriptions,
     literal,
     opening,
     read_prompt,
@@ -54,7 +53,7 @@ def champion_of(
     if isinstance(episodes[0], ReportedEpisode):  # its agent has texts of its own
         return Champion(prompt, own, [*fields, ORIGINAL] if prompt is not None and prompt.replaces else [*fields])
     texts = {part: _template(part, text, fields, episodes) for part, text in _texts(episodes[0]).items()}
-    recorded = {part: literal(text) for part, text in _descriptions(tools).items()}
+    recorded = {part: literal(text) for part, text in descriptions(tools).items()}
     return Champion(prompt, {**recorded, **texts, **own}, [*fields, ORIGINAL])
 
 
@@ -62,18 +61,7 @@ def _texts(episode: Episode) -> dict[str, str]:
     """Return the texts that the environment has written, by part."""
     first = next(iter(episode.messages()), {})
     system = str(first.get("content") or "") if first.get("role") == "system" else ""
-    return ({SYSTEM: system} if system.strip() else {}) | _descriptions([tool.openai() for tool in episode.tools])
-
-
-def _descriptions(tools: Sequence[Json]) -> dict[str, str]:
-    """Return what tools and their arguments are described by, by part."""
-    texts = dict[str, str]()
-    for tool in tools:
-        function: dict[str, Any] = tool["function"]
-        texts[f"{TOOL}{function['name']}"] = str(function.get("description") or "")
-        for argument, schema in ((function.get("parameters") or {}).get("properties") or {}).items():
-            texts[f"{TOOL}{function['name']}.{argument}"] = str(schema.get("description") or "")
-    return {part: text for part, text in texts.items() if text.strip()}
+    return ({SYSTEM: system} if system.strip() else {}) | descriptions([tool.openai() for tool in episode.tools])
 
 
 def _template(part: str, text: str, fields: Mapping[str, str], episodes: Sequence[Episode]) -> str:

@@ -16,6 +16,7 @@ from learnloop_service.app.operations.failure_map import failure_map
 from learnloop_service.app.operations.failure_sides import FailureSide
 from learnloop_service.app.resources import Resources
 from learnloop_service.app.runs.diagnoses import causes_of
+from learnloop_service.app.schemas.base import ResponseModel
 from learnloop_service.app.schemas.improvements import (
     AnswerPriceOut,
     CandidateOut,
@@ -98,43 +99,31 @@ async def _largest_pattern(database: Database, record: ImprovementRecord) -> Pat
 
 
 def _brief(improvement: Improvement, candidates: int) -> dict[str, Json]:
-    same = ("id", "project", "status", "reason", "champion", "actor", "created_at", "finished_at")
     request = improvement.request
-    return {name: getattr(improvement, name) for name in same} | {
-        "environment": request["environment"]["name"],
-        "target": request["target"],
-        "candidates": candidates,
-    }
+    environment, target = request["environment"]["name"], request["target"]
+    shown = _columns(improvement, ImprovementBrief)
+    return shown | {"environment": environment, "target": target, "candidates": candidates}
 
 
 def _candidate(row: Candidate, test: Json, used: Mapping[str, PriceOut]) -> CandidateOut:
-    same = (
-        *(
-            "number",
-            "rung",
-            "state",
-            "reason",
-            "author",
-            "why",
-            "model",
-            "listed",
-            "prompt",
-            "only_by_person",
-            "error_share",
-        ),
-        *("run_id", "screening_id", "gate_id", "created_at", "decided_at"),
-    )
     figures, evidence = row.figures, row.evidence or {}
     jobs = [id for id in (row.screening_id, row.gate_id, row.run_id) if id is not None]
-    return CandidateOut(
-        **{name: getattr(row, name) for name in same},
-        success=None if figures is None else IntervalOut.model_validate(figures["success"]),
-        test=test,
-        screening=EvidenceOut.model_validate(evidence["training"]) if "training" in evidence else None,
-        evidence=EvidenceOut.model_validate(evidence) if "won" in evidence else None,
-        price=PriceOut.total(used[id] for id in jobs if id in used),
-        answer=None if figures is None else AnswerPriceOut.model_validate(figures),
+    return CandidateOut.model_validate(
+        _columns(row, CandidateOut)
+        | {
+            "success": None if figures is None else IntervalOut.model_validate(figures["success"]),
+            "test": test,
+            "screening": EvidenceOut.model_validate(evidence["training"]) if "training" in evidence else None,
+            "evidence": EvidenceOut.model_validate(evidence) if "won" in evidence else None,
+            "price": PriceOut.total(used[id] for id in jobs if id in used),
+            "answer": None if figures is None else AnswerPriceOut.model_validate(figures),
+        }
     )
+
+
+def _columns(row: Improvement | Candidate, shown: type[ResponseModel]) -> dict[str, Json]:
+    """Return the values of the row's columns that are shown under their names."""
+    return {name: getattr(row, name) for name in shown.model_fields if name in row.__table__.columns}
 
 
 def _confirmed(improvement: Improvement) -> bool | None:
