@@ -74,7 +74,9 @@ ALL_REPLACED = str(EntryName("judge", Purpose.REPLACEMENT))
 """Entry with the verdicts on replacements, in runs that replace groups."""
 TRAINED = "train"
 """Entry that ends the train phase, with the outcome of the training."""
-_TRAIN_ENTRIES = (TRAINED, TRAIN_INTENT, "train.job", "train.withdrawn")
+SERVED_USED = "served.used"
+"""Entry with the served answers that the train request is made of. It is written before the request is sent."""
+_TRAIN_ENTRIES = (TRAINED, TRAIN_INTENT, "train.job", "train.withdrawn", SERVED_USED)
 
 
 @dataclass(frozen=True, slots=True)

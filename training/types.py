@@ -98,6 +98,8 @@ class RunConfig:
     train_options: Mapping[str, Json] = field(default_factory=dict)
     """Options of a GRPO step, such as loss, epsilon or kl_penalty_coef (training/backends/train_options.py)."""
     warm_start: WarmStartConfig | None = None
+    served_iterations: int = 0
+    """Number of iterations that learn from served answers, in a run that has no warm start."""
     first_scenario: int = 0
     """Number of the first training scenario that is rolled out; those before it were demonstrated."""
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
@@ -115,8 +117,8 @@ class RunConfig:
 
     @property
     def supervised_iterations(self) -> int:
-        """Number of iterations that learn from demonstrations, before the first one with rollouts."""
-        return self.warm_start.iterations if self.warm_start else 0
+        """Number of iterations that learn from a record, before the first one with rollouts."""
+        return self.warm_start.iterations if self.warm_start else self.served_iterations
 
     @property
     def all_iterations(self) -> int:

@@ -13,7 +13,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from learnloop_service.training.backends.base import ModelSpec, Policy, StepConf
 from learnloop_service.training.journal import IterationJournal, Journal
 from learnloop_service.training.loop.train_step import TrainStep
 from learnloop_service.training.phases import Phase
-from learnloop_service.training.types import Group, IterationProgress, IterationResult, Resume, RunConfig
+from learnloop_service.training.types import IterationProgress, IterationResult, Resume, RunConfig
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy, scripted_result
 
 POISON = "poison"
@@ -132,14 +132,6 @@ class StepsBackend(ScriptedBackend):
         return StepsPolicy(model, self)
 
 
-class QuickTrainStep(TrainStep):
-    """A train step without ART's types, whose import takes seconds."""
-
-    async def _train(self, groups: Sequence[Group]) -> TrainOutcome:
-        request = TrainRequest([], 1e-4, self._step)
-        return await self._send_or_adopt(lambda: self._policy.submit(request), self._policy.follow)
-
-
 @dataclass(frozen=True)
 class JournaledLoop:
     """A learn loop that sleeps for each rollout and writes history; its journal entries are those of the real loop."""
@@ -185,7 +177,7 @@ class JournaledLoop:
                 await entries.keep("judge/train", "[]")
             if iteration > 0:
                 self.history.write(act="train", run=name, iteration=iteration, epoch=epoch)
-                step = (await QuickTrainStep(config, policy, entries, step).take([])).step
+                step = (await TrainStep(policy, entries, step).take(TrainRequest([], 1e-4, step))).step
                 self.freezes.at("publish", name)
             yield scripted_result(policy, iteration, step, config.iterations, "the answer")
 

@@ -14,7 +14,7 @@ from learnloop_service.training.backends.base import Backend, BackendUnavailable
 from learnloop_service.training.backends.local import backend as local
 from learnloop_service.training.backends.serverless import ServerlessAccess
 from learnloop_service.training.journal import IterationJournal
-from learnloop_service.training.loop.train_step import TrainStep
+from learnloop_service.training.loop.train_step import TrainStep, request_for
 from learnloop_service.training.types import Group, RunConfig
 
 import_art()  # import once before forking
@@ -79,7 +79,8 @@ async def _work(order: Order) -> int:
         policy, step = await backend.register(order.model), 0
         for iteration in range(1, order.iterations + 1):
             entries = await IterationJournal.open(journal, iteration)
-            outcome = await TrainStep(RunConfig(learning_rate=1e-3), policy, entries, step).take(order.groups)
+            request = request_for(RunConfig(learning_rate=1e-3), order.groups, iteration, step)
+            outcome = await TrainStep(policy, entries, step).take(request)
             step = outcome.step
     except BackendUnavailable:
         return AGAIN

@@ -71,6 +71,10 @@ class SupervisedRequest:
     """Names of demonstrations that are not among them because they are longer than the model's context."""
 
 
+StepRequest = TrainRequest | SupervisedRequest
+"""Whatever leads to the next step."""
+
+
 @dataclass(frozen=True, slots=True)
 class Overlong:
     """The demonstrations that have more tokens than the model's context, of `total`. Its text is a sentence."""

@@ -1,5 +1,5 @@
-"""The learn loop. Each iteration rolls out, judges, trains, reflects and evaluates. With a warm start, the first
-iterations train on demonstrations instead of rollouts.
+"""The learn loop. Each iteration rolls out, judges, trains, reflects and evaluates. The first iterations of some runs
+train on a record instead: on demonstrations, or on answers that were served.
 
 The loop has no durable state and does not depend on HTTP or a database. The caller consumes it under
 `contextlib.aclosing` and saves what it yields. Cancelling the consumer stops all rollouts.
@@ -20,6 +20,8 @@ from learnloop_service.training.backends.base import (
     OnTrained,
     Policy,
     RestoringPolicy,
+    StepRequest,
+    SupervisedRequest,
     TrainOutcome,
 )
 from learnloop_service.training.budget import BudgetReached, Estimates, RunBudget, Unlimited
@@ -29,7 +31,7 @@ from learnloop_service.training.diagnosis.count_group import count_group
 from learnloop_service.training.diagnosis.facts import GroupFacts
 from learnloop_service.training.diagnosis.scenarios import easy_groups, is_learned
 from learnloop_service.training.inclusion import taught_nothing
-from learnloop_service.training.journal import HeldJournal, Journal, NoJournal
+from learnloop_service.training.journal import HeldJournal, IterationJournal, Journal, NoJournal
 from learnloop_service.training.loop.collector import RolloutCollector, RunContext
 from learnloop_service.training.loop.evaluation import Evaluator
 from learnloop_service.training.loop.iteration_record import IterationRecord
@@ -37,8 +39,9 @@ from learnloop_service.training.loop.rollout_gate import RolloutGate
 from learnloop_service.training.loop.rollout_progress import Report
 from learnloop_service.training.loop.rollout_schedule import JudgedRollouts, RolloutSchedule
 from learnloop_service.training.loop.rollout_tasks import RolloutTask, seed_of
-from learnloop_service.training.loop.train_step import TrainStep
-from learnloop_service.training.loop.warm_start import Demonstrations, RunDemonstrations, warm_start_of
+from learnloop_service.training.loop.run_record import RunRecord
+from learnloop_service.training.loop.train_step import TrainStep, request_for
+from learnloop_service.training.loop.warm_start import Demonstrations, warm_start_of
 from learnloop_service.training.phases import Phase, Purpose
 from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.rollout.environment_calls import off_loop
@@ -53,9 +56,6 @@ from learnloop_service.training.types import (
     RunConfig,
     Snapshot,
 )
-
-LEFT_OUT = "overlong_demonstrations"
-"""Training metric: the number of an iteration's demonstrations that are longer than the model's context."""
 
 
 class CheckpointLost(Exception):
@@ -76,6 +76,7 @@ async def learn_loop(
     prompt: Prompt | None = None,
     now: Callable[[], float] = time.time,
     demonstrations: Demonstrations = (),
+    served: RunRecord | None = None,
     another_environment: Callable[[], Environment] | None = None,
 ) -> AsyncGenerator[IterationResult, None]:
     """Run the loop, yielding the baseline (iteration 0) and then each iteration when it is done.
@@ -85,7 +86,8 @@ async def learn_loop(
 
     `agent` is an agent that owns its loop; by default the built-in loop makes the rollouts. `prompt` replaces
     texts of the environment in all of them. `now` timestamps them, in seconds since the epoch. A warm start trains on
-    the `demonstrations`, or on that number by the environment's oracle. With `pipeline`, rollouts can use the earlier
+    the `demonstrations`, or on that number by the environment's oracle; `served` is the record of a run that learns
+    from served answers instead. With `pipeline`, rollouts can use the earlier
     state of a reflective environment while it learns; `another_environment` creates an instance for them.
 
     Raises BudgetReached, CheckpointLost, and the backend's errors when training fails. Failures of single rollouts and
@@ -97,7 +99,7 @@ async def learn_loop(
     run = RunContext(config, environment, judge, held_journal, progress, budget, estimates, gate, now, agent, prompt)
     first = resume.iteration if resume else 1
     schedule = RolloutSchedule(run, policy, another_environment, first)
-    loop = _Loop(run, policy, schedule, demonstrations, held_journal)
+    loop = _Loop(run, policy, schedule, demonstrations, served, held_journal)
     try:
         if resume is None:
             yield await loop.baseline()
@@ -124,6 +126,7 @@ class _Loop:
         policy: Policy,
         schedule: RolloutSchedule,
         demonstrations: Demonstrations,
+        served: RunRecord | None,
         journal: HeldJournal,
     ) -> None:
         self._run = run
@@ -135,7 +138,8 @@ class _Loop:
         self._schedule = schedule
         self._evaluator = Evaluator(run, policy)
         self._demonstrations = demonstrations
-        self._warm_start: asyncio.Task[RunDemonstrations] | None = None
+        self._served = served
+        self._record: asyncio.Task[RunRecord] | None = None
         self._step = 0
         self._watch = CollapseWatch()
         self._easy: dict[int, Sequence[float]] = {}
@@ -186,8 +190,8 @@ class _Loop:
         return self._result(record)
 
     async def take(self, iteration: int) -> IterationResult:
-        """Learn from demonstrations or from rollouts, whichever the iteration is for."""
-        learn = self.imitate if iteration <= self._run.config.supervised_iterations else self.iterate
+        """Learn from the run's record or from rollouts, whichever the iteration is for."""
+        learn = self.learn_from_record if iteration <= self._run.config.supervised_iterations else self.iterate
         with span("iteration", iteration=iteration):
             return await learn(iteration)
 
@@ -203,18 +207,25 @@ class _Loop:
         await self._beside_writing(record, self._look_back(record, rollouts.collector, rollouts.groups))
         return self._result(record)
 
-    async def imitate(self, iteration: int) -> IterationResult:
-        """Like `iterate`, but train on demonstrations instead of rollouts."""
-        record = IterationRecord(iteration)
+    async def learn_from_record(self, iteration: int) -> IterationResult:
+        """Like `iterate`, but train on what the run's record has for the iteration instead of rollouts, if anything."""
+        record, policy = IterationRecord(iteration), self._policy
         collector = await self._run.collector(iteration)
         with record.timed(Phase.TRAIN):
-            await self._train_on_demonstrations(collector, record)
+            await collector.admit(Phase.TRAIN)
+            learns_from = await self._prepare()
+            lesson = await learns_from.lesson(collector.journal, policy, self._step)
+            record.left_out, record.metrics = lesson.left_out, lesson.metrics
+            if lesson.request is not None:
+                trained = await self._train(lesson.request, collector.journal)
+                further = await learns_from.measured(collector.journal, policy, self._step)
+                record.metrics = {**trained, **lesson.metrics, **further}
         await self._beside_writing(record, self._look_back(record, collector, ()))
         return self._result(record)
 
     async def stop(self) -> None:
         """Stop following the training, whose job the journal has, and preparing the demonstrations."""
-        tasks = [task for task in (self._training, self._warm_start) if task is not None]
+        tasks = [task for task in (self._training, self._record) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -276,19 +287,30 @@ class _Loop:
         good_step = self._good_step(rollouts)
         if good_step is None and not groups:
             return {}
-        iteration, config = rollouts.collector.journal.iteration, self._run.config
-        self._run.progress(IterationProgress(iteration, Phase.TRAIN, 0, 1))
-        slower = replace(config, learning_rate=config.learning_rate * 0.5**watch.restored)
-        journal = rollouts.collector.journal
+        journal, config = rollouts.collector.journal, self._run.config
         if good_step is None:
-            outcome = await self._trained(
-                lambda trained: TrainStep(slower, self._policy, journal, self._step, trained).take(groups)
-            )
-        else:
-            outcome = await TrainStep(slower, self._policy, journal, self._step).restore(good_step)
-            watch.went_back(outcome.step)
+            slower = replace(config, learning_rate=config.learning_rate * 0.5**watch.restored)
+            return await self._train(request_for(slower, groups, journal.iteration, self._step), journal)
+        self._run.progress(IterationProgress(journal.iteration, Phase.TRAIN, 0, 1))
+        outcome = await TrainStep(self._policy, journal, self._step).restore(good_step)
+        watch.went_back(outcome.step)
         self._step = outcome.step
-        self._run.progress(IterationProgress(iteration, Phase.TRAIN, 1, 1))
+        self._run.progress(IterationProgress(journal.iteration, Phase.TRAIN, 1, 1))
+        return outcome.metrics
+
+    async def _train(self, request: StepRequest, journal: IterationJournal) -> Mapping[str, float]:
+        """Train what is requested, and return the training's metrics when its weights can be sampled."""
+
+        def report(finished: int, steps: int) -> None:
+            self._run.progress(IterationProgress(journal.iteration, Phase.TRAIN, finished, steps))
+
+        steps = len(request.learning_rates) if isinstance(request, SupervisedRequest) else 1
+        report(0, steps)
+        outcome = await self._trained(
+            lambda trained: TrainStep(self._policy, journal, self._step, trained).take(request, report)
+        )
+        self._step = outcome.step
+        report(steps, steps)
         return outcome.metrics
 
     def _good_step(self, rollouts: JudgedRollouts) -> int | None:
@@ -304,36 +326,17 @@ class _Loop:
         limit = self._run.config.max_completion_tokens
         return tuple(count_group(group.rollouts, limit, {}) for group in rollouts.scheduled)
 
-    async def _train_on_demonstrations(self, collector: RolloutCollector, record: IterationRecord) -> None:
-        """Train on the iteration's demonstrations, unless all of them are left out."""
-        await collector.admit(Phase.TRAIN)
-        config, iteration = self._run.config, collector.journal.iteration
-        request = (await self._prepare()).request(iteration, self._step)
-        record.left_out = tuple(request.left_out)
-        left_out = {LEFT_OUT: float(len(request.left_out))} if request.left_out else {}
-        record.metrics = left_out
-        if not request.demonstrations:
-            return
+    def _prepare(self) -> "asyncio.Task[RunRecord]":
+        """Begin to prepare the run's record, unless that has begun: demonstrations of an oracle take seconds."""
+        if self._record is None:
+            self._record = asyncio.create_task(self._prepared())
+        return self._record
 
-        def report(finished: int, steps: int) -> None:
-            self._run.progress(IterationProgress(iteration, Phase.TRAIN, finished, steps))
-
-        report(0, len(request.learning_rates))
-        outcome = await self._trained(
-            lambda trained: TrainStep(config, self._policy, collector.journal, self._step, trained).imitate(
-                request, report
-            )
+    async def _prepared(self) -> RunRecord:
+        run = self._run
+        return self._served or await warm_start_of(
+            run.config, run.environment, self._demonstrations, self._policy, run.prompt
         )
-        self._step = outcome.step
-        record.metrics = {**outcome.metrics, **left_out, "demonstrations": float(len(request.demonstrations))}
-
-    def _prepare(self) -> "asyncio.Task[RunDemonstrations]":
-        """Begin to prepare the run's demonstrations, unless that has begun: those of an oracle take seconds."""
-        if self._warm_start is None:
-            run = self._run
-            preparing = warm_start_of(run.config, run.environment, self._demonstrations, self._policy, run.prompt)
-            self._warm_start = asyncio.create_task(preparing)
-        return self._warm_start
 
     async def _reflect(self, collector: RolloutCollector, groups: Sequence[Group]) -> IterationReflection | None:
         """Let the environment learn from the iteration. The policy and the environment are then final, so the rollouts

@@ -3,11 +3,11 @@
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
@@ -22,8 +22,8 @@ from learnloop_service.training.backends.base import (
     Policy,
     RestoringPolicy,
     StepConflict,
+    StepRequest,
     SupervisedPolicy,
-    SupervisedRequest,
     TrainingFailed,
     TrainingInterrupted,
     TrainingStalled,
@@ -106,11 +106,8 @@ class TrainStep:
     backend checks the expected step, a late request finds that the policy has moved on, and trains nothing.
     """
 
-    def __init__(
-        self, config: RunConfig, policy: Policy, journal: IterationJournal, step: int, trained: OnTrained | None = None
-    ) -> None:
+    def __init__(self, policy: Policy, journal: IterationJournal, step: int, trained: OnTrained | None = None) -> None:
         """`trained` is called if the next step can be sampled while its checkpoint is still being written."""
-        self._config = config
         self._policy = policy
         self._journal = journal
         self._step = step
@@ -119,34 +116,21 @@ class TrainStep:
         if trained is not None and isinstance(policy, EarlyPolicy):
             self._follow_job = partial(self._follow_job, trained=trained)
 
-    async def take(self, groups: Sequence[Group]) -> TrainOutcome:
-        """Train on the groups, unless the journal has the outcome.
+    async def take(self, request: StepRequest, report: Callable[[int, int], None] | None = None) -> TrainOutcome:
+        """Train what is requested, unless the journal has the outcome. `report` is called with the finished and the
+        total number of optimizer steps of a supervised request.
 
-        Raises StepConflict if another client trained the policy, and the backend's errors.
+        Raises StepConflict if another client trained the policy, the backend's errors, and ValueError if the policy
+        cannot train on demonstrations.
         """
-        return await self._train_once(lambda: self._train(groups), self._follow_job)
-
-    async def imitate(self, request: SupervisedRequest, report: Callable[[int, int], None]) -> TrainOutcome:
-        """Train on demonstrations, unless the journal has the outcome. `report` is called with the finished and the
-        total number of optimizer steps. Raises the errors of `take`, and ValueError if the policy cannot train on
-        demonstrations."""
         policy = self._policy
+        if isinstance(request, TrainRequest):
+            about: dict[str, Any] = {"groups": len(request.groups), "learning_rate": request.learning_rate}
+            return await self._train_once(partial(policy.submit, request), self._follow_job, "train", about)
         if not isinstance(policy, SupervisedPolicy):
             raise ValueError("the backend of this run does not train on demonstrations (warm_start)")
-
-        async def submit() -> str:
-            return await policy.submit_supervised(request)
-
-        async def follow(job_id: str, expected_step: int) -> TrainOutcome:
-            return await self._follow_job(job_id, expected_step, report)
-
-        async def train() -> TrainOutcome:
-            with span("train", step=self._step, demonstrations=len(request.demonstrations)) as traced:
-                outcome = await self._send_or_adopt(submit, follow)
-                traced.output = {"step": outcome.step, "metrics": dict(outcome.metrics)}
-            return outcome
-
-        return await self._train_once(train, follow)
+        submit, follow = partial(policy.submit_supervised, request), partial(self._follow_job, report=report)
+        return await self._train_once(submit, follow, "train", {"demonstrations": len(request.demonstrations)})
 
     async def restore(self, good_step: int) -> TrainOutcome:
         """Make the weights of an earlier step those of the next one, unless the journal has the outcome. Raises the
@@ -154,24 +138,21 @@ class TrainStep:
         policy = self._policy
         if not isinstance(policy, RestoringPolicy):
             raise ValueError("the backend of this run does not go back to earlier checkpoints (on_collapse)")
+        submit = partial(policy.submit_restore, good_step, self._step)
+        return await self._train_once(submit, policy.follow, "restore", {"restored_step": good_step})
 
-        async def submit() -> str:
-            return await policy.submit_restore(good_step, self._step)
-
-        async def restore() -> TrainOutcome:
-            with span("restore", step=self._step, restored_step=good_step):
-                return await self._send_or_adopt(submit, policy.follow)
-
-        return await self._train_once(restore, policy.follow)
-
-    async def _train_once(self, train: Callable[[], Awaitable[TrainOutcome]], follow: Follow) -> TrainOutcome:
+    async def _train_once(self, submit: Submit, follow: Follow, name: str, about: Mapping[str, Any]) -> TrainOutcome:
+        """Return the outcome of the request that `submit` sends, which is sent only if no earlier one took effect. Its
+        span has that name and says what it is about."""
         requests = self._requests
         if (journaled := await self._outcome_from_journal()) is not None:
             return journaled
         outcome = await self._settle_open_request(follow) if requests.open else None
         if outcome is None:
             await requests.begin(unsure=requests.open and self._policy.settle_timeout_s > 0)
-            outcome = await train()
+            with span(name, step=self._step, **about) as traced:
+                outcome = await self._send_or_adopt(submit, follow)
+                traced.output = {"step": outcome.step, "metrics": dict(outcome.metrics)}
         if requests.unsure:
             outcome = replace(outcome, metrics={**outcome.metrics, UNSURE: 1.0})
         await self._journal.keep(TRAINED, json.dumps(asdict(outcome)))
@@ -213,17 +194,6 @@ class TrainStep:
     async def _outcome_from_checkpoint(self) -> TrainOutcome:
         return TrainOutcome(self._step + 1, await self._policy.metrics(self._step + 1))
 
-    async def _train(self, groups: Sequence[Group]) -> TrainOutcome:
-        # Adam's first steps are its noisiest and have full size, so one unlucky batch could entrench a bad habit.
-        iteration = self._journal.iteration - self._config.supervised_iterations
-        warmup = min(1.0, iteration / self._config.warmup_iterations)
-        learning_rate = self._config.learning_rate * warmup
-        with span("train", step=self._step, groups=len(groups), learning_rate=learning_rate) as traced:
-            request = TrainRequest(_trajectories(groups), learning_rate, self._step, self._config.train_options)
-            outcome = await self._send_or_adopt(lambda: self._policy.submit(request), self._follow_job)
-            traced.output = {"step": outcome.step, "metrics": dict(outcome.metrics)}
-        return outcome
-
     async def _send_or_adopt(self, submit: Submit, follow: Follow) -> TrainOutcome:
         try:
             return await self._send(submit, follow)
@@ -252,6 +222,13 @@ class TrainStep:
         except (TrainingFailed, TrainingInterrupted):
             await self._requests.withdraw()
             raise
+
+
+def request_for(config: RunConfig, groups: Sequence[Group], iteration: int, step: int) -> TrainRequest:
+    """Return the request of an iteration that trains on its groups, from the policy's step `step`."""
+    # Adam's first steps are its noisiest and have full size, so one unlucky batch could entrench a bad habit.
+    warmup = min(1.0, (iteration - config.supervised_iterations) / config.warmup_iterations)
+    return TrainRequest(_trajectories(groups), config.learning_rate * warmup, step, config.train_options)
 
 
 def _trajectories(groups: Sequence[Group]) -> "list[TrajectoryGroup]":

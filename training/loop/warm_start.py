@@ -10,10 +10,14 @@ from learnloop_service.environment.base import Environment, Json, Solvable
 from learnloop_service.training.backends.base import CountingPolicy, Overlong, Policy, SupervisedRequest
 from learnloop_service.training.environment_check.agents import play_turns
 from learnloop_service.training.environment_check.play import PlayedRollout, play
+from learnloop_service.training.journal import IterationJournal
 from learnloop_service.training.loop.rollout_tasks import seed_of
+from learnloop_service.training.loop.run_record import Lesson
 from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.types import RunConfig, WarmStartConfig
 
+LEFT_OUT = "overlong_demonstrations"
+"""Training metric: the number of an iteration's demonstrations that are longer than the model's context."""
 _WARMUP_SHARE = 0.1
 """Share of the optimizer steps during which the learning rate rises."""
 
@@ -65,8 +69,20 @@ class RunDemonstrations:
         """Names of the demonstrations that are left out."""
         return [self.overlong.name(number) for number in sorted(self.overlong.tokens)] if self.overlong else []
 
+    async def lesson(self, journal: IterationJournal, policy: Policy, step: int) -> Lesson:
+        """Return what the iteration of the journal trains on: nothing if all of it is left out."""
+        request = self.request(journal.iteration, step)
+        metrics = {LEFT_OUT: float(len(request.left_out))} if request.left_out else {}
+        if not request.demonstrations:
+            return Lesson(None, metrics, request.left_out)
+        return Lesson(request, {**metrics, "demonstrations": float(len(request.demonstrations))}, request.left_out)
+
+    async def measured(self, journal: IterationJournal, policy: Policy, step: int) -> Mapping[str, float]:
+        """Return nothing: the training itself measures the loss."""
+        return {}
+
     def request(self, iteration: int, expected_step: int) -> SupervisedRequest:
-        """Return what an iteration, counted from 1, trains on: nothing if all of it is left out."""
+        """Return the request of an iteration, counted from 1, without demonstrations if all of them are left out."""
         config, numbers = self.config, range(len(self.demonstrations))
         held_out = _held_out(len(numbers), config.held_out)
         shuffled = Random(seed_of(self.seed, "held out")).sample(numbers, len(numbers))

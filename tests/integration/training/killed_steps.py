@@ -9,7 +9,7 @@ from learnloop_service.judges.base import Score
 from learnloop_service.training.backends.base import Policy, TrainOutcome
 from learnloop_service.training.backends.embedded import EmbeddedPolicy
 from learnloop_service.training.journal import IterationJournal
-from learnloop_service.training.loop.train_step import TrainStep
+from learnloop_service.training.loop.train_step import TrainStep, request_for
 from learnloop_service.training.types import Group, Rollout, RunConfig, ScoredRollout
 from tests.policies import sampled_group
 
@@ -64,7 +64,7 @@ def group_of(trajectories: list[Any]) -> Group:
 async def take(policy: Policy, journal: Entries, groups: list[Group], step: int = 0) -> TrainOutcome:
     """The train step of iteration 1, as a process that has just been started takes it."""
     entries = await IterationJournal.open(journal, 1)
-    return await TrainStep(RunConfig(learning_rate=1e-3), policy, entries, step).take(groups)
+    return await TrainStep(policy, entries, step).take(request_for(RunConfig(learning_rate=1e-3), groups, 1, step))
 
 
 async def sampled(policy: EmbeddedPolicy, *, tokens: int = 8) -> list[Group]:

@@ -241,7 +241,7 @@ async def test_the_engine_takes_the_step_once(
 async def restore(policy: Policy, journal: Entries, step: int = 1, *, at: int = 2) -> TrainOutcome:
     """The return to an earlier step of iteration 1, as a process that has just been started makes it."""
     entries = await IterationJournal.open(journal, 1)
-    return await TrainStep(RunConfig(learning_rate=1e-3), policy, entries, at).restore(step)
+    return await TrainStep(policy, entries, at).restore(step)
 
 
 async def trained_twice(policy: EmbeddedPolicy) -> tuple[list[Group], list[str | None]]:

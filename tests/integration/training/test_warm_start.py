@@ -29,8 +29,8 @@ from learnloop_service.training.backends.base import (
 )
 from learnloop_service.training.backends.embedded import EmbeddedBackend, connect
 from learnloop_service.training.engine.text.tokens import ChatTokenizer
-from learnloop_service.training.loop.learn_loop import LEFT_OUT, learn_loop
-from learnloop_service.training.loop.warm_start import AllOverlong, iterations_of
+from learnloop_service.training.loop.learn_loop import learn_loop
+from learnloop_service.training.loop.warm_start import LEFT_OUT, AllOverlong, iterations_of
 from learnloop_service.training.rollout.chat import open_chat
 from learnloop_service.training.types import (
     EvaluationConfig,
