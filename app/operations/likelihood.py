@@ -11,7 +11,7 @@ from learnloop_service.app.errors import Conflict, InvalidRequest
 from learnloop_service.app.runs.configuration import model_spec
 from learnloop_service.app.runs.queries import RunQueries
 from learnloop_service.app.runs.recorded_rollouts import RecordedRollout, recorded_rollout
-from learnloop_service.app.schemas.likelihood import MAX_TOKENS, Likelihood, LikelihoodRequest, ScoredTurn
+from learnloop_service.app.schemas.likelihood import Likelihood, LikelihoodRequest, ScoredTurn
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.wording import counted
 from learnloop_service.training.backends.base import ScoringPolicy
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 async def likelihood(database: Database, connect: Connect, row: Trajectory, request: LikelihoodRequest) -> Likelihood:
     """Return the turns of a rollout with the log-probabilities that the two checkpoints give to their tokens.
 
-    Raises InvalidRequest for a checkpoint or turn that does not exist or for too many tokens; Conflict if a checkpoint
-    was deleted, the rollout's tokens are not known, or its backend cannot score; or Unavailable.
+    Raises InvalidRequest for a checkpoint or turn that does not exist; Conflict if a checkpoint was deleted, the
+    rollout's tokens are not known, or its backend cannot score; or Unavailable.
     """
     if row.run_id is None:
         raise Conflict(f"Rollout {row.id} belongs to no run, so there are no checkpoints of its run to compare.")
@@ -74,27 +74,22 @@ def _replies(row: Trajectory) -> list[int]:
 
 def _chosen(turns: Sequence[Json], row: Trajectory, number: int | None) -> Sequence[Json]:
     """Return the requested turns among those with known tokens. Raises Conflict or InvalidRequest."""
-    where = ("body", "turn")
     places = _replies(row)
     if number is not None and number > len(places):
-        raise InvalidRequest(where, f"There is no turn {number}: rollout {row.id} has {counted(len(places), 'turn')}.")
+        what = f"There is no turn {number}: rollout {row.id} has {counted(len(places), 'turn')}."
+        raise InvalidRequest(("body", "turn"), what)
     chosen = [turn for turn in turns if number is None or turn["message"] == places[number - 1]]
     if not chosen:
         raise Conflict(
             f"The token ids of rollout {row.id} are not known: its backend did not report them, or they were deleted "
             "because of their age."
         )
-    if (count := sum(len(turn["texts"]) for turn in chosen)) > MAX_TOKENS:
-        what = "a turn" if number is None else "a shorter turn"
-        raise InvalidRequest(
-            where, f"{count:,} tokens are more than {MAX_TOKENS:,}, the most of a request; give {what}."
-        )
     return chosen
 
 
 async def _scores(
     connect: Connect, run: Run, steps: Sequence[int], recorded: RecordedRollout, replies: Sequence[int]
-) -> list[Iterator[float | None]]:
+) -> list[Iterator[float]]:
     """Return the log-probabilities of all tokens of the replies by checkpoint. Raises Conflict or Unavailable."""
     dumped = [item if isinstance(item, dict) else item.model_dump(mode="json") for item in recorded.conversation]
     try:

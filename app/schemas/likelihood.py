@@ -6,9 +6,6 @@ from pydantic import ConfigDict, Field
 
 from learnloop_service.app.schemas.base import RequestBody, ResponseModel
 
-MAX_TOKENS = 1_024
-"""Maximum number of tokens that one request scores. Each is one short request to the backend per checkpoint."""
-
 
 class LikelihoodRequest(RequestBody):
     """Which checkpoints score which turns of a rollout."""
@@ -18,7 +15,7 @@ class LikelihoodRequest(RequestBody):
     checkpoints: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(min_length=2, max_length=2)
     """Steps of two checkpoints of the rollout's run that are kept."""
     turn: int | None = Field(default=None, ge=1, le=1_000)
-    """The turn to score, from 1. Default: all turns. One request scores at most 1,024 tokens."""
+    """The turn to score, from 1. Default: all turns."""
 
 
 class ScoredTurn(ResponseModel):
@@ -30,9 +27,8 @@ class ScoredTurn(ResponseModel):
     """Place of the turn in `messages` of the trajectory, from 0."""
     texts: list[str]
     """The tokens as text, as in `GET /trajectories/{trajectory_id}/tokens`."""
-    logprobs: list[list[float | None]] = Field(min_length=2, max_length=2)
-    """The natural log-probabilities that each checkpoint gives the tokens after everything before; null for one that is
-    not among the likeliest ones that the backend reports."""
+    logprobs: list[list[float]] = Field(min_length=2, max_length=2)
+    """The natural log-probabilities that each checkpoint gives the tokens after everything before."""
 
 
 class Likelihood(ResponseModel):

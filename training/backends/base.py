@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from learnloop_service.environment.base import Json
 from learnloop_service.training.protocol.model_facts import MeasuredToken, Reproducibility
 from learnloop_service.training.protocol.tool_formats.formats import ToolFormat
+from learnloop_service.training.rollout.call_sequences import TokenSequence
 from learnloop_service.training.tuning import Tuning
 
 if TYPE_CHECKING:  # importing art takes seconds
@@ -254,17 +255,21 @@ class ReportingPolicy(Policy, Protocol):
 
 @runtime_checkable
 class ScoringPolicy(Policy, Protocol):
-    """A policy that scores recorded replies."""
+    """A policy that gives the exact log-probabilities of recorded tokens."""
 
     async def reply_logprobs(
         self, step: int, conversation: Sequence[Mapping[str, Json]], tools: Sequence[Json], replies: Sequence[int]
-    ) -> Sequence[float | None]:
+    ) -> Sequence[float]:
         """Return the log-probabilities that the checkpoint of a step gives to the sampled tokens of replies, one after
-        the other, each given everything before it; None for unlikely tokens.
+        the other, each given everything before it.
 
         `conversation` has messages and choices as ART dumps them, and `replies` are indices of choices in it. Raises
         BackendUnavailable, or ValueError if the backend refuses the conversation.
         """
+
+    async def score_sequences(self, step: int, sequences: Sequence[TokenSequence]) -> list[list[float]]:
+        """Return the log-probabilities that the checkpoint of a step gives to the sampled tokens of each sequence.
+        Raises BackendUnavailable, or ValueError if the backend refuses a sequence."""
 
 
 class Backend(Protocol):

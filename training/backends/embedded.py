@@ -26,6 +26,7 @@ from learnloop_service.training.bases.defaults import TINY_BASE
 from learnloop_service.training.protocol.model_facts import MeasuredToken, Reproducibility
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.protocol.tool_formats.formats import FORMATS, HERMES, ToolFormat
+from learnloop_service.training.rollout.call_sequences import TokenSequence
 from learnloop_service.training.tuning import Tuning
 
 if TYPE_CHECKING:  # importing art takes seconds
@@ -37,6 +38,8 @@ _EVENT_WAIT_S = 20
 _RUNNING_POLL_S = 0.5
 _COUNTED, _COUNTED_BYTES = 64, 4_000_000
 """Number and size of the demonstrations whose tokens are counted in one request."""
+_SCORED = 1_000
+"""Number of sequences that are scored in one request, between which the engine does other work."""
 _OPTIONS = {"token_weighting": "token", "max_kl": 0.02}
 """Every sampled token has the same weight; ART's default, the same weight for every trajectory, trains the tiny agents
 more slowly. `max_kl` keeps each step small: one of Adam's first could make the policy unlearn the format of a tool call
@@ -275,21 +278,31 @@ class EmbeddedPolicy(FencedPolicy):
 
     async def reply_logprobs(
         self, step: int, conversation: Sequence[Mapping[str, Json]], tools: Sequence[Json], replies: Sequence[int]
-    ) -> Sequence[float | None]:
-        """Return the log-probabilities that the engine's sampler gives to the sampled tokens of replies. Raises
-        BackendUnavailable, or ValueError if the engine refuses the conversation."""
+    ) -> Sequence[float]:
+        """Return the log-probabilities of the sampled tokens of replies. Raises BackendUnavailable, or ValueError if
+        the engine refuses the conversation."""
         body = {
             "model": self.endpoint(step).model,
             "messages_and_choices": conversation,
             "tools": tools or None,
             "replies": replies,
         }
-        return await self._scores("/replies", body)
+        scores: list[float] = await self._scores("/replies", body)
+        return scores
 
-    async def _scores(self, kind: str, body: Mapping[str, Any]) -> list[float | None]:
+    async def score_sequences(self, step: int, sequences: Sequence[TokenSequence]) -> list[list[float]]:
+        """Return the log-probabilities of the sampled tokens of each sequence. Raises BackendUnavailable, or ValueError
+        if the engine refuses a sequence."""
+        scores: list[list[float]] = []
+        for start in range(0, len(sequences), _SCORED):
+            parts = [{"ids": part.ids, "sampled": part.trained} for part in sequences[start : start + _SCORED]]
+            scores += await self._scores("/sequences", {"model": self.endpoint(step).model, "sequences": parts})
+        return scores
+
+    async def _scores(self, kind: str, body: Mapping[str, Any]) -> list[Any]:
         with self._server.translated():
             answer = await self._client.post(f"/preview/logprobs{kind}", cast_to=dict[str, Any], body=body)
-        scores: list[float | None] = answer["logprobs"]
+        scores: list[Any] = answer["logprobs"]
         return scores
 
     def endpoint(self, step: int | None = None) -> Endpoint:

@@ -2,7 +2,7 @@
 processes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from learnloop_service.training.engine.engine import Engine, Training, TrainResult
@@ -14,6 +14,7 @@ from learnloop_service.training.engine.trainer.grpo_step import StepProgress
 from learnloop_service.training.engine.trainer.sft import Example, SftOptions
 from learnloop_service.training.engine.trainer.trajectories import Group
 from learnloop_service.training.protocol.model_facts import Reproducibility
+from learnloop_service.training.rollout.call_sequences import TokenSequence
 
 
 class EngineStopped(Exception):
@@ -80,8 +81,29 @@ class RestoredStep:
         return engine.restore(self.model_id, self.step, expected_step=self.expected_step)
 
 
+@dataclass(slots=True)
+class Scoring:
+    """The scoring of sequences, which takes its turn among the trainings; see Engine.score."""
+
+    target: Target
+    sequences: Sequence[TokenSequence]
+    logprobs: list[list[float]] = field(default_factory=list)
+    """The result, once it has ended."""
+    expected_step: None = None
+
+    @property
+    def model_id(self) -> str:
+        """The id of the model whose checkpoint scores, or the name of the base model that does."""
+        return self.target.key if self.target.model is None else self.target.model.id
+
+    def start(self, engine: Engine) -> Training:
+        """Start it."""
+        self.logprobs = yield from engine.score(self.target, self.sequences)
+        return TrainResult(self.target.step, False, {})
+
+
 class Steps(Protocol):
-    """The steps of a training: one of the classes above. They can be pickled."""
+    """The work of a task: one of the classes above. They can be pickled."""
 
     @property
     def model_id(self) -> str: ...
@@ -118,6 +140,10 @@ class Computing(Protocol):
 
     async def sample(self, target: Target, request: SampleRequest, on_token: OnToken | None = None) -> Sample:
         """Return one sample. `on_token` is called on the event loop. Cancelling the caller cancels the request."""
+
+    async def score(self, target: Target, sequences: Sequence[TokenSequence]) -> list[list[float]]:
+        """Score sequences like Engine.score, after the training in progress and before those that wait. Cancelling the
+        caller cancels it."""
 
     def train(self, task: TrainingTask) -> None:
         """Queue a training. Trainings run one after another in this order."""

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import structlog
@@ -36,7 +37,7 @@ from learnloop_service.training.engine.registry.model_record import (
 )
 from learnloop_service.training.engine.registry.registry import Registry
 from learnloop_service.training.engine.reproducibility import check
-from learnloop_service.training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest
+from learnloop_service.training.engine.sampling.requests import Done, OnToken, OutOfMemory, Sample, SampleRequest
 from learnloop_service.training.engine.sampling.sampler import Sampler
 from learnloop_service.training.engine.text.tokenizers import Tokenizers
 from learnloop_service.training.engine.text.tokens import ChatTokenizer
@@ -44,6 +45,7 @@ from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
 from learnloop_service.training.engine.trainer.grpo_step import StepProgress, grpo_step
 from learnloop_service.training.engine.trainer.peers import Alone, Peers, digest
 from learnloop_service.training.engine.trainer.policy import Model, Policy, load_checkpoint, load_policy
+from learnloop_service.training.engine.trainer.score import score
 from learnloop_service.training.engine.trainer.sft import Example, SftOptions, sft_step, supervised_sequences
 from learnloop_service.training.engine.trainer.trajectories import (
     BadTrajectory,
@@ -58,6 +60,7 @@ from learnloop_service.training.engine.weights.flash_attention import use_newest
 from learnloop_service.training.engine.weights.fp8 import check_device
 from learnloop_service.training.engine.weights.weights import Updatable, Weights, snapshot
 from learnloop_service.training.protocol.model_facts import MeasuredToken, Reproducibility
+from learnloop_service.training.rollout.call_sequences import TokenSequence
 
 if TYPE_CHECKING:  # imports transformers
     from learnloop_service.training.engine.trainer.pretrained import SharedBases
@@ -65,6 +68,7 @@ if TYPE_CHECKING:  # imports transformers
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+S = TypeVar("S", TrainSequence, TokenSequence)
 Training = Generator[StepProgress, None, "TrainResult"]
 """A training job. It yields after every piece of work, so that sampling can continue in between."""
 
@@ -279,8 +283,10 @@ class Engine:
     def _snapshot(self, model: Model) -> Weights:
         return snapshot(model, lanes=self._lanes if self._threads == 1 else None)
 
-    def _make_room(self, policy: Policy) -> None:
-        """Free the memory of idle conversations for training if little else is free."""
+    def _prepare(self, policy: Policy) -> None:
+        """Set the number of threads for the policy's passes, and free the memory of idle conversations for them if
+        little else is free."""
+        self.torch_threads_to_train = 1 if policy.lanes.count > 1 else self._train_threads
         if any(free_bytes(device) < TRAINING_SHARE * total_bytes(device) for device in policy.devices):
             self.sampler.release_idle()
 
@@ -423,10 +429,9 @@ class Engine:
         parent = self._parent(model_id, expected_step)
         target = self.registry.resolve(f"{record.full_name}@{parent.step}")
         policy = self._policy(target)
-        self.torch_threads_to_train = 1 if policy.lanes.count > 1 else self._train_threads
         policy.peers = peers = self.peers
         policy.measured = ()
-        self._make_room(policy)
+        self._prepare(policy)
         committed, after = False, target.next
         try:
             metrics = yield from work(policy, self.tokenizer(target))
@@ -488,12 +493,50 @@ class Engine:
             while len(self._policies) >= self._max_policies:
                 self._policies.pop(next(iter(self._policies)))
             base = partial(self.registry.base_directory, target.model.base_model)
-            self._make_room_for(target, 16)
-            with self.registry.loading(target), self._recheck_on_failure(target):
-                policy = load_policy(target.directory, base, target.tuning, self._device, self._bases)
-            policy.use_lanes(self._lanes)
+            policy = self._read(target, base, 16, optimizer=True)
         self._policies[target.model.id] = (target.step, policy)
         return policy
+
+    def _read(self, target: Target, base: Callable[[], Path], parameter_bytes: int, *, optimizer: bool) -> Policy:
+        """Read a checkpoint with gradients, for which about `parameter_bytes` are needed for each parameter."""
+        self._make_room_for(target, parameter_bytes)
+        with self.registry.loading(target), self._recheck_on_failure(target):
+            if not target.directory.is_dir():  # its step was trained and could not be written
+                raise BadModelDirectory(f"there is no {target.directory.name} of {target.key}")
+            policy = load_policy(target.directory, base, target.tuning, self._device, self._bases, optimizer=optimizer)
+        policy.use_lanes(self._lanes)
+        return policy
+
+    # Scoring
+
+    def score(
+        self, target: Target, sequences: Sequence[TokenSequence]
+    ) -> Generator[StepProgress, None, list[list[float]]]:
+        """Return the log-probabilities that a checkpoint or base model gives to the sampled tokens of each sequence,
+        computed as in training. Yields after every batch.
+
+        Raises BadTrajectory if a sequence is longer than the context, the errors of loading weights, or OutOfMemory.
+        """
+        policy = self._scorer(target)
+        self._prepare(policy)
+        ids = [_fitting(sequence, policy).ids for sequence in sequences]
+        sampled = [sequence.trained for sequence in sequences]
+        try:
+            batches = yield from score(policy, ids, sampled, WAITING, micro_batch_tokens=self._micro_batch_tokens)
+        except (MemoryError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise OutOfMemory("scoring does not fit into memory") from error
+            raise
+        scores = {number: part.tolist() for _, parts in batches for number, part in parts.items()}
+        return [scores[number] for number in range(len(ids))]
+
+    def _scorer(self, target: Target) -> Policy:
+        """Return weights as the trainer has them, from memory if they were trained last."""
+        if target.model is not None:
+            step, policy = self._policies.get(target.model.id, (None, None))
+            if policy is not None and step == target.step:
+                return policy
+        return self._read(target, lambda: target.base_directory, 4, optimizer=False)
 
     # Deletion
 
@@ -537,7 +580,7 @@ def finish(work: Generator[object, None, T]) -> T:
             return result
 
 
-def _fitting(item: TrainSequence, policy: Policy) -> TrainSequence:
+def _fitting(item: S, policy: Policy) -> S:
     if len(item.ids) > policy.context:
         raise BadTrajectory(f"a conversation has {len(item.ids)} tokens; the model's context is {policy.context}")
     return item

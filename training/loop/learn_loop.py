@@ -84,14 +84,12 @@ async def learn_loop(
     With `resume`, continue where an earlier loop stopped. Work on unfinished iterations that is in the journal is not
     repeated. On a deterministic backend, the same config gives the same results.
 
-    `agent` is an agent that owns its loop; by default the built-in loop makes the rollouts. `prompt` replaces
-    texts of the environment in all of them. `now` timestamps them, in seconds since the epoch. A warm start trains on
-    the `demonstrations`, or on that number by the environment's oracle; `served` is the record of a run that learns
-    from served answers instead. With `pipeline`, rollouts can use the earlier
-    state of a reflective environment while it learns; `another_environment` creates an instance for them.
-
-    Raises BudgetReached, CheckpointLost, and the backend's errors when training fails. Failures of single rollouts and
-    verdicts are data; RolloutsFailed or NothingScored is raised only if all of them fail.
+    `agent` is an agent that owns its loop. `prompt` replaces texts of the environment in all rollouts. `now` timestamps
+    them, in seconds since the epoch. A warm start trains on the `demonstrations`, or on that number by the
+    environment's oracle, and a run without rollouts on the record `served`. With `pipeline`, rollouts can use the
+    earlier state of a reflective environment, and `another_environment` creates an instance for them.
+    Raises BudgetReached, CheckpointLost, and the backend's errors when training fails; RolloutsFailed or NothingScored
+    only if all rollouts or verdicts fail.
     """
     await asyncio.to_thread(import_art)
     held_journal, budget = HeldJournal(journal or NoJournal()), budget or Unlimited()

@@ -20,7 +20,8 @@ from learnloop_service.training.engine.sampling.constraint import Grammar, Vocab
 from learnloop_service.training.engine.sampling.requests import SampleRequest
 from learnloop_service.training.engine.trainer.grpo_loss import BadOptions, TrainOptions
 from learnloop_service.training.engine.trainer.sft import Example, SftOptions
-from learnloop_service.training.engine.trainer.trajectories import Group
+from learnloop_service.training.engine.trainer.trajectories import BadTrajectory, Group
+from learnloop_service.training.rollout.call_sequences import SampledCall, TokenSequence, joined
 from learnloop_service.training.tuning import Tuning
 from tests.conditions import answered, until
 from tests.fakes.engine import make_engine, odd_share, sampled_group
@@ -284,3 +285,33 @@ async def test_workers_end_with_their_front(tmp_path: Path, base: Path) -> None:
         assert all(map(runs, pids))
         os.kill(engine.pid, signal.SIGKILL)
         await until(lambda: not any(map(runs, pids)))
+
+
+async def test_sequences_are_scored_by_all_trainers_and_again_if_one_dies(
+    tmp_path: Path, alone: Engine, base: Path
+) -> None:
+    recorded = [
+        joined([SampledCall((30, 31, number + 5), tuple(sample.ids), tuple(sample.logprobs))])
+        for number in range(9)
+        for sample in alone.sample(alone.registry.resolve("tiny"), [request("tiny", (30, 31, number + 5), 20)])
+    ]
+    async with worker_pool(tmp_path / "data", base, ((True, False), (False, True), (False, True))) as pool:
+        model = await agent(pool)
+        target = pool.registry.resolve("test/agent")
+        for kills in (False, True):
+            if kills:  # a stopped process answers nothing before it is killed
+                os.kill(pool.pid(1), signal.SIGSTOP)
+            scoring = asyncio.create_task(pool.score(target, recorded))
+            if kills:
+                await asyncio.sleep(0)  # the commands are sent
+                pool.kill(1)
+            for scores, sequence in zip(await scoring, recorded, strict=True):
+                assert scores == pytest.approx(sequence.logprobs, abs=1e-5)
+        assert await pool.score(target, []) == []
+        with pytest.raises(BadTrajectory, match="context is 512"):
+            await pool.score(target, [*recorded, TokenSequence((5,) * 600, (599,), ())])
+        result = await pool.trained(PolicyStep(model, groups_of(alone), TrainOptions(learning_rate=1e-2)))
+        [after] = await pool.score(pool.registry.resolve(f"test/agent@{result.step}"), recorded[:1])
+        [before] = await pool.score(target, recorded[:1])
+        assert before == pytest.approx(recorded[0].logprobs, abs=1e-5)
+        assert max(abs(one - other) for one, other in zip(before, after, strict=True)) > 1e-3

@@ -19,6 +19,7 @@ from learnloop_service.training.backends.base import (
 )
 from learnloop_service.training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
 from learnloop_service.training.rollout.agents.base import AgentTask
+from learnloop_service.training.rollout.call_sequences import SampledCall, TokenSequence, joined
 from learnloop_service.training.rollout.chat import open_chat
 from learnloop_service.training.rollout.rollout import RolloutLimits, rollout
 from learnloop_service.training.tuning import Tuning
@@ -147,10 +148,40 @@ async def test_recorded_replies_are_scored_as_they_were_sampled(policy: Embedded
     assert len(scored) == 8
     with pytest.raises(ValueError, match="message 0 is not a reply with sampled tokens"):
         await policy.reply_logprobs(0, conversation, [], [0])
-    with pytest.raises(ValueError, match="more than 1024"):
-        await policy.reply_logprobs(0, conversation, [], [1] * 1024)
+    assert len(await policy.reply_logprobs(0, conversation, [], [1] * 200)) == 1_600
+    assert await policy.reply_logprobs(0, conversation, [], []) == []
     with pytest.raises(ValueError, match="no"):
         await policy.reply_logprobs(9, conversation, [], [1])
+
+
+async def test_recorded_sequences_are_scored_by_any_checkpoint(policy: EmbeddedPolicy) -> None:
+    sampled, exact = [], {"max_tokens": 40, "logprobs": True, "extra_body": {"return_token_ids": True}}
+    async with open_chat(policy.endpoint()) as chat:
+        for seed in range(4):
+            asked: Any = {"messages": [{"role": "user", "content": f"When, {seed}?"}], "seed": seed, **exact}
+            completion: Any = await chat.client.chat.completions.create(model=chat.model, **asked)
+            [choice] = completion.choices
+            logprobs = tuple(token.logprob for token in choice.logprobs.content)
+            sampled.append(joined([SampledCall(tuple(completion.prompt_token_ids), tuple(choice.token_ids), logprobs)]))
+    before = await policy.score_sequences(0, sampled)
+    for scores, sequence in zip(before, sampled, strict=True):
+        assert scores == pytest.approx(sequence.logprobs, abs=1e-5)
+    assert await train(policy, await sampled_group(policy), 0) == 1
+    after = await policy.score_sequences(1, sampled)
+    assert await policy.score_sequences(0, sampled) == before != after
+    assert await policy.score_sequences(1, []) == []
+    ids, trained = sampled[0].ids, sampled[0].trained
+    for wrong in (
+        TokenSequence((*ids[:-1], 10**6), trained, ()),
+        TokenSequence(ids, (len(ids),), ()),
+        TokenSequence(ids, (0,), ()),
+        TokenSequence(ids, trained[::-1], ()),
+        TokenSequence(ids, (), ()),
+    ):
+        with pytest.raises(ValueError, match="sequence"):
+            await policy.score_sequences(1, [sampled[1], wrong])
+    with pytest.raises(ValueError, match="no"):
+        await policy.score_sequences(9, sampled)
 
 
 async def test_the_engine_says_whether_a_model_repeats_to_the_bit(

@@ -200,3 +200,23 @@ def test_none_means_default_and_clip_ranges_are_arts() -> None:
 def test_bad_options_are_refused_by_name(config: dict[str, Any], named: str) -> None:
     with pytest.raises(BadOptions, match=named):
         TrainOptions.from_config(config)
+
+
+@pytest.mark.parametrize(("epsilon", "is_masked"), [(1.0, True), (0.2, False)])
+def test_cispo_masks_tokens_whose_ratio_is_too_high_only_with_epsilon_1(epsilon: float, is_masked: bool) -> None:
+    """A masked ratio is 0, and is then clipped to at least 1 - epsilon, which leaves a weight unless epsilon is 1."""
+    options = TrainOptions(
+        mask_prob_ratio=True, epsilon=epsilon, epsilon_high=3.0, scale_rewards=False, token_weighting="token"
+    )
+    ratios = torch.tensor([0.5, 1.0, 3.9, 4.1, 50.0])
+    new = torch.full((5,), -2.0).requires_grad_()
+    tokens = TrainedTokens(
+        new.detach() - ratios.log(),
+        advantages=torch.full((5,), -0.5),
+        weights=torch.ones(5),
+        sequence=torch.zeros(5, dtype=torch.long),
+    )
+    (gradient,) = torch.autograd.grad(policy_loss(tokens, new, options).total, new)
+    weights = gradient / 0.5
+    assert weights[:3].tolist() == pytest.approx([max(0.5, 1 - epsilon), 1.0, 3.9])
+    assert weights[3:].tolist() == pytest.approx([0.0, 0.0] if is_masked else [1 - epsilon] * 2)

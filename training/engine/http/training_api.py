@@ -34,18 +34,17 @@ from learnloop_service.training.engine.text.tokens import ChatTokenizer
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
 from learnloop_service.training.engine.trainer.sft import SftOptions, read_examples, token_count
 from learnloop_service.training.engine.trainer.trajectories import (
+    BadTrajectory,
     Group,
     counts,
     read_conversation,
     read_groups,
     replies,
 )
+from learnloop_service.training.rollout.call_sequences import TokenSequence
 from learnloop_service.training.tuning import Tuning
 
 MAX_WAIT_S = 30.0
-MAX_SCORED_TOKENS = 1_024
-"""Maximum number of tokens of replies that one request scores. Each is a request to the sampler."""
-_SCORED_AT_ONCE = 64
 MAX_PAGE = 1000
 
 ONLY_MODEL = "x-only-model"
@@ -95,6 +94,17 @@ class _ScoreReplies(_Body):
     messages_and_choices: list[dict[str, Json]]
     tools: list[dict[str, Json]] | None = None
     replies: list[Step]
+
+
+class _Sequence(_Body):
+    ids: list[Step]
+    sampled: list[Annotated[int, Field(ge=1)]]
+    """Positions in `ids` of the tokens to score."""
+
+
+class _ScoreSequences(_Body):
+    model: str
+    sequences: list[_Sequence]
 
 
 class _CountTokens(_Body):
@@ -160,6 +170,7 @@ class TrainingApi:
             Route("/models/{model_id}/checkpoints/{step:int}/measured", self.get_measured, methods=["GET"]),
             Route("/logprobs", self.score_tokens, methods=["POST"]),
             Route("/logprobs/replies", self.score_replies, methods=["POST"]),
+            Route("/logprobs/sequences", self.score_sequences, methods=["POST"]),
             Route("/sft-tokens", self.count_tokens, methods=["POST"]),
             Route("/training-jobs", self.create_training_job, methods=["POST"]),
             Route("/sft-training-jobs", self.create_sft_job, methods=["POST"]),
@@ -289,19 +300,28 @@ class TrainingApi:
         return JSONResponse({"model": target.key, "logprobs": scores})
 
     async def score_replies(self, request: Request) -> Response:
-        """Return the log-probabilities that the sampler gives to the sampled tokens of a conversation's replies, each
-        given everything before it; null for tokens that are not among the 20 likeliest. `replies` are message
-        indices."""
+        """Return the exact log-probabilities of the sampled tokens of a conversation's replies, each given everything
+        before it. `replies` are message indices."""
         body = await read_body(request, _ScoreReplies, self.max_body_bytes)
         target = await asyncio.to_thread(self.registry.sampled, body.model)
-        ids, positions = await asyncio.to_thread(self._replies, target, body)
-        scores: list[float | None] = []
-        for start in range(0, len(positions), _SCORED_AT_ONCE):  # those that follow find the beginning in the cache
-            some = positions[start : start + _SCORED_AT_ONCE]
-            scores += await asyncio.gather(*(self._score(target, ids[: position + 1]) for position in some))
+        sequence = await asyncio.to_thread(self._replies, target, body)
+        [scores] = await self.compute.score(target, [sequence])
         return JSONResponse({"model": target.key, "logprobs": scores})
 
-    def _replies(self, target: Target, body: _ScoreReplies) -> tuple[Sequence[int], list[int]]:
+    async def score_sequences(self, request: Request) -> Response:
+        """Return the exact log-probabilities of the tokens at the positions `sampled` of each sequence of token ids."""
+        body = await read_body(request, _ScoreSequences, self.max_body_bytes)
+        target = await asyncio.to_thread(self.registry.sampled, body.model)
+        size = (await asyncio.to_thread(self.tokenizer, target)).vocab_size
+        sequences = [TokenSequence(tuple(part.ids), tuple(part.sampled), ()) for part in body.sequences]
+        for number, (part, sequence) in enumerate(zip(body.sequences, sequences, strict=True)):
+            if max(sequence.ids, default=0) >= size:
+                raise BadTrajectory(f"sequence {number} holds a token id above those of the vocabulary of {size}")
+            if not sequence.trained or sorted({*sequence.trained, len(sequence.ids)}) != [*part.sampled, len(part.ids)]:
+                raise BadTrajectory(f"`sampled` of sequence {number} must be positions in it, each once, in order")
+        return JSONResponse({"model": target.key, "logprobs": await self.compute.score(target, sequences)})
+
+    def _replies(self, target: Target, body: _ScoreReplies) -> TokenSequence:
         """Return a conversation's token ids, and the positions of the sampled tokens of the requested replies. Raises
         ApiError and BadTrajectory."""
         conversation = read_conversation({"messages_and_choices": body.messages_and_choices, "tools": body.tools})
@@ -310,10 +330,7 @@ class TrainingApi:
             what = f"message {unknown[0]} is not a reply with sampled tokens"
             raise ApiError(400, what, code="invalid_value", param="replies")
         positions = [sequence.trained[number] for index in body.replies for number in parts[index]]
-        if len(positions) > MAX_SCORED_TOKENS:
-            what = f"{len(positions)} tokens are more than {MAX_SCORED_TOKENS}"
-            raise ApiError(400, what, code="invalid_value", param="replies")
-        return sequence.ids, positions
+        return TokenSequence(sequence.ids, tuple(positions), ())
 
     async def _score(self, target: Target, ids: Sequence[int]) -> float | None:
         request = SampleRequest(

@@ -53,6 +53,8 @@ class TrainOptions(BaseModel):
     max_grad_norm: float = Field(default=1.0, gt=0)
     max_kl: float | None = Field(default=None, gt=0)
     """Largest KL divergence of one step. A step that moves the policy further is shortened (`trust_region.py`)."""
+    max_kl_sequences: int = Field(default=16, ge=1)
+    """Number of sequences at which `max_kl` is measured, so that the forward pass costs little."""
     max_rollout_kl: float | None = Field(default=None, gt=0)
     """Largest mean, over conversations, of the sum of a step's divergences over their tokens; needs `max_kl`."""
 

@@ -20,13 +20,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from learnloop_service.training.engine.trainer.padded_batches import Batch
 from learnloop_service.training.engine.trainer.policy import Policy
+from learnloop_service.training.engine.trainer.score import score
 from learnloop_service.training.engine.trainer.trajectories import TrainSequence
 from learnloop_service.training.protocol.model_facts import MeasuredToken
 
-_MEASURED = 16
-"""Number of sequences that are measured, spread evenly over the step's, so that the forward pass costs little."""
 _AIM = 2 / 3
 """Fraction of the bound that a step is shortened to, so that the next measurement is usually the last."""
 _LEAST = 0.1
@@ -49,17 +47,18 @@ def keep_within(
     progress: T,
     max_rollout_kl: float | None = None,
     *,
+    sequences: int,
     micro_batch_tokens: int | None,
 ) -> Generator[T, None, dict[str, float]]:
     """Shorten the optimizer's last step until it moved the policy by at most `max_kl` a token, and `max_rollout_kl` a
     conversation if that is given. Yields `progress` after every micro-batch.
 
     `before` has the log-probabilities [N] of the trained tokens before the step, by item number, for the items that are
-    this trainer's share. Returns `step_kl` and `rollout_kl`, the divergence that the step caused for a token and for a
-    conversation, and `step_share`, the fraction of the step that is left. The tokens that it moved most are kept in
-    `policy.measured`.
+    this trainer's share. At most `sequences` of all items are measured, spread evenly. Returns `step_kl` and
+    `rollout_kl`, the divergence that the step caused for a token and for a conversation, and `step_share`, the fraction
+    of the step that is left. The tokens that it moved most are kept in `policy.measured`.
     """
-    chosen = [number for number in range(0, len(items), math.ceil(len(items) / _MEASURED)) if number in before]
+    chosen = [number for number in range(0, len(items), math.ceil(len(items) / sequences)) if number in before]
     measured, old = [items[number] for number in chosen], [before[number] for number in chosen]
     share = 1.0
     bounds = (max_kl, math.inf if max_rollout_kl is None else max_rollout_kl)
@@ -102,23 +101,13 @@ def _divergence(
 ) -> Generator[T, None, tuple[float, float, dict[int, Tensor]]]:
     """Return Schulman's k3 estimate of KL(before || now) per token and per sequence, in nats, and the log-probabilities
     now by sequence number."""
-
-    def logprobs_now(batch: Batch) -> Tensor:
-        with torch.no_grad():
-            return batch.logprobs(policy.model)[0]
-
-    def passes(batches: Sequence[Batch]) -> Generator[T, None, tuple[float, int, dict[int, Tensor]]]:
-        total, tokens, after = 0.0, 0, dict[int, Tensor]()
-        for batch, now in zip(batches, policy.lanes.map(logprobs_now, batches), strict=True):
-            change = now - torch.cat([before[number] for number in batch.members])
-            total += float((torch.expm1(change) - change).sum())
-            tokens += len(change)
-            parts = torch.split(now, [len(before[number]) for number in batch.members])
-            after |= dict(zip(batch.members, parts, strict=True))
-            yield progress
-        return total, tokens, after
-
+    total, tokens, after = 0.0, 0.0, dict[int, Tensor]()
     ids, trained = [item.ids for item in items], [item.trained for item in items]
-    *sums, after = yield from policy.in_batches(ids, trained, micro_batch_tokens, passes)
-    total, tokens, sequences = yield from policy.peers.totals([*sums, len(items)], progress)
+    scored = yield from score(policy, ids, trained, progress, micro_batch_tokens=micro_batch_tokens)
+    for now, parts in scored:
+        change = now - torch.cat([before[number] for number in parts])
+        total += float((torch.expm1(change) - change).sum())
+        tokens += len(change)
+        after |= parts
+    total, tokens, sequences = yield from policy.peers.totals([total, tokens, len(items)], progress)
     return total / tokens, total / sequences, after

@@ -20,6 +20,7 @@ from learnloop_service.training.engine.sampling.figures import SamplingFigures
 from learnloop_service.training.engine.sampling.requests import SampleRequest
 from learnloop_service.training.engine.trainer.grpo_step import StepProgress
 from learnloop_service.training.protocol.model_facts import MeasuredToken, Reproducibility
+from learnloop_service.training.rollout.call_sequences import TokenSequence
 
 
 class LinkClosed(Exception):
@@ -94,6 +95,14 @@ class TrainingCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoreCommand:
+    """Score sequences; answered with the log-probabilities of each one's sampled tokens."""
+
+    target: Target
+    sequences: Sequence[TokenSequence]
+
+
+@dataclass(frozen=True, slots=True)
 class CheckCommand:
     """Check reproducibility; answered with a Reproducibility."""
 
@@ -108,12 +117,15 @@ class ForgetCommand:
     steps: Sequence[int] | None = None
 
 
+AnyCommand = SampleCommand | TrainingCommand | ScoreCommand | CheckCommand | ForgetCommand
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """A command to a worker. `number` is unique among the worker's commands."""
 
     number: int
-    what: SampleCommand | TrainingCommand | CheckCommand | ForgetCommand
+    what: AnyCommand
 
 
 @dataclass(frozen=True, slots=True)

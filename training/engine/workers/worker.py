@@ -33,6 +33,7 @@ from learnloop_service.training.engine.workers.link import (
     LinkClosed,
     Progressed,
     SampleCommand,
+    ScoreCommand,
     StreamedTokens,
     ToWorker,
     Trained,
@@ -130,6 +131,8 @@ class _Worker:
             case TrainingCommand() as command:
                 self._registry.learn(command.model.record, command.model.newest)
                 return await self._train(ask.number, command)
+            case ScoreCommand(target, sequences):
+                return await self._compute.score(target, sequences)
             case CheckCommand(model):
                 self._registry.learn(model.record, model.newest)
                 return await self._compute.check(model.record.id)

@@ -13,13 +13,10 @@ const _LISTED = 5;
 
 /**
  * @param {ScoredTurn} turn
- * @returns {Token[]} what a checkpoint does not list among its likeliest counts as never sampled
+ * @returns {Token[]}
  */
 const tokensOf = ({ texts, logprobs: [before, after] }) =>
-  texts.map((text, index) => ({ text, before: probability(before[index]), after: probability(after[index]) }));
-
-/** @param {number | null} logprob */
-const probability = (logprob) => (logprob === null ? 0 : Math.exp(logprob));
+  texts.map((text, index) => ({ text, before: Math.exp(before[index]), after: Math.exp(after[index]) }));
 
 /** @param {Token} token */
 function tone({ before, after }) {
