@@ -49,6 +49,7 @@ from learnloop_service.training.diagnosis.examine import examine
 from learnloop_service.training.diagnosis.facts import Facts
 from learnloop_service.training.diagnosis.scenarios import easy_groups
 from learnloop_service.training.journal import Journal
+from learnloop_service.training.loop.run_record import RunRecord
 from learnloop_service.training.loop.warm_start import Demonstrations
 from learnloop_service.training.phases import Phase
 from learnloop_service.training.prompt import Prompt
@@ -76,7 +77,7 @@ class LearnLoop(Protocol):
         agent: Player | None,
         prompt: Prompt | None,
         now: Callable[[], float],
-        demonstrations: Demonstrations,
+        demonstrations: Demonstrations | RunRecord,
         another_environment: Callable[[], Environment],
     ) -> AsyncGenerator[IterationResult, None]: ...
 

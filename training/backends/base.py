@@ -68,12 +68,16 @@ class SupervisedRequest:
     learning_rates: Sequence[float]
     """One per batch."""
     expected_step: int
-    left_out: Sequence[str] = ()
-    """Names of demonstrations that are not among them because they are longer than the model's context."""
 
 
-StepRequest = TrainRequest | SupervisedRequest
-"""Whatever leads to the next step."""
+@dataclass(frozen=True, slots=True)
+class RestoreRequest:
+    """The return to the checkpoint `step`, whose weights become those of the step after the policy's."""
+
+    step: int
+
+
+StepRequest = TrainRequest | SupervisedRequest | RestoreRequest
 
 
 @dataclass(frozen=True, slots=True)

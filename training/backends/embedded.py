@@ -38,8 +38,6 @@ _EVENT_WAIT_S = 20
 _RUNNING_POLL_S = 0.5
 _COUNTED, _COUNTED_BYTES = 64, 4_000_000
 """Number and size of the demonstrations whose tokens are counted in one request."""
-_SCORED = 1_000
-"""Number of sequences that are scored in one request, between which the engine does other work."""
 _OPTIONS = {"token_weighting": "token", "max_kl": 0.02}
 """Every sampled token has the same weight; ART's default, the same weight for every trajectory, trains the tiny agents
 more slowly. `max_kl` keeps each step small: one of Adam's first could make the policy unlearn the format of a tool call
@@ -287,23 +285,18 @@ class EmbeddedPolicy(FencedPolicy):
             "tools": tools or None,
             "replies": replies,
         }
-        scores: list[float] = await self._scores("/replies", body)
-        return scores
+        return await self._scores("/replies", body)
 
     async def score_sequences(self, step: int, sequences: Sequence[TokenSequence]) -> list[list[float]]:
         """Return the log-probabilities of the sampled tokens of each sequence. Raises BackendUnavailable, or ValueError
         if the engine refuses a sequence."""
-        scores: list[list[float]] = []
-        for start in range(0, len(sequences), _SCORED):
-            parts = [{"ids": part.ids, "sampled": part.trained} for part in sequences[start : start + _SCORED]]
-            scores += await self._scores("/sequences", {"model": self.endpoint(step).model, "sequences": parts})
-        return scores
+        parts = [{"ids": sequence.ids, "sampled": sequence.trained} for sequence in sequences]
+        return await self._scores("/sequences", {"model": self.endpoint(step).model, "sequences": parts})
 
     async def _scores(self, kind: str, body: Mapping[str, Any]) -> list[Any]:
         with self._server.translated():
-            answer = await self._client.post(f"/preview/logprobs{kind}", cast_to=dict[str, Any], body=body)
-        scores: list[Any] = answer["logprobs"]
-        return scores
+            answer = await self._client.post(f"/preview/logprobs{kind}", cast_to=dict[str, list[Any]], body=body)
+        return answer["logprobs"]
 
     def endpoint(self, step: int | None = None) -> Endpoint:
         """Return where the checkpoint of a step (None for the newest) is sampled."""

@@ -13,13 +13,12 @@ from typing import Any, TypeVar
 import structlog
 import torch
 
-from learnloop_service.training.engine.computing import BusySeconds, EngineStopped, ModelDeleted, Scoring, TrainingTask
-from learnloop_service.training.engine.engine import Engine, Training, TrainResult
+from learnloop_service.training.engine.computing import BusySeconds, EngineStopped, ModelDeleted, TrainingTask
+from learnloop_service.training.engine.engine import Engine, Training
 from learnloop_service.training.engine.registry.model_record import ModelRecord, NewModel, Target
 from learnloop_service.training.engine.sampling.figures import SamplingFigures
-from learnloop_service.training.engine.sampling.requests import Done, OnToken, Sample, SampleCancelled, SampleRequest
+from learnloop_service.training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest
 from learnloop_service.training.protocol.model_facts import Reproducibility
-from learnloop_service.training.rollout.call_sequences import TokenSequence
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +33,7 @@ class Compute:
         self.busy_seconds = BusySeconds()
         """Updated by the compute thread; can be read from any thread."""
         self.train_steps = 0
-        """Number of finished training jobs. The compute thread updates it; it can be read from any thread."""
+        """Number of training jobs that changed their model. The compute thread updates it; any thread can read it."""
         self._engine = engine
         self._threads = threads
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -125,20 +124,6 @@ class Compute:
         self._sampled = True
         tokens = itertools.count()
         return lambda *_: None if next(tokens) else log.info("first token sampled")
-
-    async def score(self, target: Target, sequences: Sequence[TokenSequence]) -> list[list[float]]:
-        """Score sequences like Engine.score, after the training in progress and before those that wait. Cancelling the
-        caller cancels it."""
-        loop, scoring = asyncio.get_running_loop(), Scoring(target, sequences)
-        ended: asyncio.Future[TrainResult] = loop.create_future()
-        task = TrainingTask(scoring, _ignore, _ignore, lambda outcome: _call_on_loop(loop, _settle, ended, outcome))
-        self._enqueue(lambda: self._waiting.appendleft(task))
-        try:
-            await ended
-        except asyncio.CancelledError:
-            self._calls.put(lambda: self._end_trainings(lambda other: other is task, SampleCancelled()))
-            raise
-        return scoring.logprobs
 
     def train(self, task: TrainingTask) -> None:
         """Queue a training. Trainings run one after another in this order."""
@@ -235,15 +220,14 @@ class Compute:
             except Exception as error:
                 task.on_end(error)
                 return
-            if not isinstance(task.steps, Scoring):
-                log.info("training begins", model_id=task.model_id)
+            log.info("training begins", model_id=task.model_id)
             task.on_start()
         task, training = self._running
         try:
             task.on_progress(next(training))
         except StopIteration as end:
             self._running = None
-            self.train_steps += not isinstance(task.steps, Scoring)
+            self.train_steps += end.value.trained
             task.on_end(end.value)
         except Exception as error:
             self._running = None
@@ -264,10 +248,6 @@ class Compute:
             self._calls.get()()
         for finish in list(self._unfinished.values()):
             finish(stopped)
-
-
-def _ignore(*_: object) -> None:
-    """Do nothing: the caller of a scoring only waits for its end."""
 
 
 def _settle(future: "asyncio.Future[T]", outcome: T | Exception) -> None:

@@ -2,7 +2,7 @@
 processes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from learnloop_service.training.engine.engine import Engine, Training, TrainResult
@@ -81,29 +81,22 @@ class RestoredStep:
         return engine.restore(self.model_id, self.step, expected_step=self.expected_step)
 
 
-@dataclass(slots=True)
-class Scoring:
-    """The scoring of sequences, which takes its turn among the trainings; see Engine.score."""
+@dataclass(frozen=True, slots=True)
+class ScoredSequences:
+    """The scoring of sequences by a checkpoint, which changes nothing; see Engine.score."""
 
+    model_id: str
     target: Target
     sequences: Sequence[TokenSequence]
-    logprobs: list[list[float]] = field(default_factory=list)
-    """The result, once it has ended."""
     expected_step: None = None
-
-    @property
-    def model_id(self) -> str:
-        """The id of the model whose checkpoint scores, or the name of the base model that does."""
-        return self.target.key if self.target.model is None else self.target.model.id
 
     def start(self, engine: Engine) -> Training:
         """Start it."""
-        self.logprobs = yield from engine.score(self.target, self.sequences)
-        return TrainResult(self.target.step, False, {})
+        return engine.score(self.target, self.sequences)
 
 
 class Steps(Protocol):
-    """The work of a task: one of the classes above. They can be pickled."""
+    """The steps of a training: one of the classes above. They can be pickled."""
 
     @property
     def model_id(self) -> str: ...
@@ -122,7 +115,7 @@ class TrainingTask:
     steps: Steps
     on_start: Callable[[], None]
     on_progress: Callable[[StepProgress], None]
-    on_end: Callable[[TrainResult | Exception], None]
+    on_end: Callable[[TrainResult | Exception], object]
 
     @property
     def model_id(self) -> str:
@@ -140,10 +133,6 @@ class Computing(Protocol):
 
     async def sample(self, target: Target, request: SampleRequest, on_token: OnToken | None = None) -> Sample:
         """Return one sample. `on_token` is called on the event loop. Cancelling the caller cancels the request."""
-
-    async def score(self, target: Target, sequences: Sequence[TokenSequence]) -> list[list[float]]:
-        """Score sequences like Engine.score, after the training in progress and before those that wait. Cancelling the
-        caller cancels it."""
 
     def train(self, task: TrainingTask) -> None:
         """Queue a training. Trainings run one after another in this order."""
@@ -169,7 +158,7 @@ class Computing(Protocol):
 
     @property
     def train_steps(self) -> int:
-        """Number of finished training jobs."""
+        """Number of training jobs that changed their model."""
 
     @property
     def reproducibility(self) -> Reproducibility | None:

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import structlog
@@ -37,7 +36,7 @@ from learnloop_service.training.engine.registry.model_record import (
 )
 from learnloop_service.training.engine.registry.registry import Registry
 from learnloop_service.training.engine.reproducibility import check
-from learnloop_service.training.engine.sampling.requests import Done, OnToken, OutOfMemory, Sample, SampleRequest
+from learnloop_service.training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest
 from learnloop_service.training.engine.sampling.sampler import Sampler
 from learnloop_service.training.engine.text.tokenizers import Tokenizers
 from learnloop_service.training.engine.text.tokens import ChatTokenizer
@@ -103,6 +102,8 @@ class TrainResult:
     metrics: dict[str, float]
     measured: tuple[MeasuredToken, ...] = ()
     """Tokens at which a GRPO step was measured."""
+    logprobs: Sequence[Sequence[float]] = ()
+    """Log-probabilities of the sampled tokens of each sequence, if these were scored instead."""
 
 
 class Engine:
@@ -248,8 +249,6 @@ class Engine:
             return
         self._make_room_for(target, 4)
         with self.registry.loading(target), self._recheck_on_failure(target):
-            if not target.directory.is_dir():  # its step was trained and could not be written
-                raise BadModelDirectory(f"there is no {target.directory.name} of {target.key}")
             model = load_checkpoint(target.directory, target.base_directory, target.tuning, self._device, self._bases)
         self._add_weights(target, self._snapshot(model))
 
@@ -258,6 +257,8 @@ class Engine:
         """If loading weights fails, check whether their files were lost since they were verified. Raises
         CorruptCheckpoint."""
         try:
+            if not target.directory.is_dir():  # its step was trained and could not be written
+                raise BadModelDirectory(f"there is no {target.directory.name} of {target.key}")
             yield
         except (BadModelDirectory, OSError):
             if target.model is not None:
@@ -283,10 +284,8 @@ class Engine:
     def _snapshot(self, model: Model) -> Weights:
         return snapshot(model, lanes=self._lanes if self._threads == 1 else None)
 
-    def _prepare(self, policy: Policy) -> None:
-        """Set the number of threads for the policy's passes, and free the memory of idle conversations for them if
-        little else is free."""
-        self.torch_threads_to_train = 1 if policy.lanes.count > 1 else self._train_threads
+    def _make_room(self, policy: Policy) -> None:
+        """Free the memory of idle conversations for training if little else is free."""
         if any(free_bytes(device) < TRAINING_SHARE * total_bytes(device) for device in policy.devices):
             self.sampler.release_idle()
 
@@ -399,6 +398,18 @@ class Engine:
 
         return self._training(model_id, expected_step, work)
 
+    def score(self, target: Target, sequences: Sequence[TokenSequence]) -> Training:
+        """Compute the log-probabilities that a checkpoint gives to the sampled tokens of each sequence, as in training.
+
+        Raises BadTrajectory if a sequence is longer than the context, and the errors of loading weights.
+        """
+        policy = self._policy(target)
+        ids = [_fitting(sequence, policy).ids for sequence in sequences]
+        sampled = [sequence.trained for sequence in sequences]
+        batches = yield from score(policy, ids, sampled, self._micro_batch_tokens, WAITING)
+        scores = {number: part.tolist() for _, parts in batches for number, part in parts.items()}
+        return TrainResult(target.step, False, {}, logprobs=[scores[number] for number in range(len(ids))])
+
     def restore(self, model_id: str, step: int, *, expected_step: int | None = None) -> Training:
         """Commit the weights and the optimizer's state of an earlier checkpoint as the next one.
 
@@ -431,7 +442,6 @@ class Engine:
         policy = self._policy(target)
         policy.peers = peers = self.peers
         policy.measured = ()
-        self._prepare(policy)
         committed, after = False, target.next
         try:
             metrics = yield from work(policy, self.tokenizer(target))
@@ -486,57 +496,22 @@ class Engine:
                     self._in_flight[early.key] -= 1
 
     def _policy(self, target: Target) -> Policy:
-        """Return the newest checkpoint with gradients, from memory if it is there."""
+        """Return a checkpoint with gradients and room for its passes, from memory if it was the last one of its
+        model."""
         assert target.model is not None
         step, policy = self._policies.pop(target.model.id, (None, None))
         if policy is None or step != target.step:
             while len(self._policies) >= self._max_policies:
                 self._policies.pop(next(iter(self._policies)))
             base = partial(self.registry.base_directory, target.model.base_model)
-            policy = self._read(target, base, 16, optimizer=True)
+            self._make_room_for(target, 16)
+            with self.registry.loading(target), self._recheck_on_failure(target):
+                policy = load_policy(target.directory, base, target.tuning, self._device, self._bases)
+            policy.use_lanes(self._lanes)
         self._policies[target.model.id] = (target.step, policy)
+        self.torch_threads_to_train = 1 if policy.lanes.count > 1 else self._train_threads
+        self._make_room(policy)
         return policy
-
-    def _read(self, target: Target, base: Callable[[], Path], parameter_bytes: int, *, optimizer: bool) -> Policy:
-        """Read a checkpoint with gradients, for which about `parameter_bytes` are needed for each parameter."""
-        self._make_room_for(target, parameter_bytes)
-        with self.registry.loading(target), self._recheck_on_failure(target):
-            if not target.directory.is_dir():  # its step was trained and could not be written
-                raise BadModelDirectory(f"there is no {target.directory.name} of {target.key}")
-            policy = load_policy(target.directory, base, target.tuning, self._device, self._bases, optimizer=optimizer)
-        policy.use_lanes(self._lanes)
-        return policy
-
-    # Scoring
-
-    def score(
-        self, target: Target, sequences: Sequence[TokenSequence]
-    ) -> Generator[StepProgress, None, list[list[float]]]:
-        """Return the log-probabilities that a checkpoint or base model gives to the sampled tokens of each sequence,
-        computed as in training. Yields after every batch.
-
-        Raises BadTrajectory if a sequence is longer than the context, the errors of loading weights, or OutOfMemory.
-        """
-        policy = self._scorer(target)
-        self._prepare(policy)
-        ids = [_fitting(sequence, policy).ids for sequence in sequences]
-        sampled = [sequence.trained for sequence in sequences]
-        try:
-            batches = yield from score(policy, ids, sampled, WAITING, micro_batch_tokens=self._micro_batch_tokens)
-        except (MemoryError, RuntimeError) as error:
-            if is_out_of_memory(error):
-                raise OutOfMemory("scoring does not fit into memory") from error
-            raise
-        scores = {number: part.tolist() for _, parts in batches for number, part in parts.items()}
-        return [scores[number] for number in range(len(ids))]
-
-    def _scorer(self, target: Target) -> Policy:
-        """Return weights as the trainer has them, from memory if they were trained last."""
-        if target.model is not None:
-            step, policy = self._policies.get(target.model.id, (None, None))
-            if policy is not None and step == target.step:
-                return policy
-        return self._read(target, lambda: target.base_directory, 4, optimizer=False)
 
     # Deletion
 

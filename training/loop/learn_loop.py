@@ -7,7 +7,7 @@ The loop has no durable state and does not depend on HTTP or a database. The cal
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +17,8 @@ from learnloop_service.judges.base import Judge
 from learnloop_service.training.backends.art_import import import_art
 from learnloop_service.training.backends.base import (
     BackendUnavailable,
-    OnTrained,
     Policy,
+    RestoreRequest,
     RestoringPolicy,
     StepRequest,
     SupervisedRequest,
@@ -41,7 +41,7 @@ from learnloop_service.training.loop.rollout_schedule import JudgedRollouts, Rol
 from learnloop_service.training.loop.rollout_tasks import RolloutTask, seed_of
 from learnloop_service.training.loop.run_record import RunRecord
 from learnloop_service.training.loop.train_step import TrainStep, request_for
-from learnloop_service.training.loop.warm_start import Demonstrations, warm_start_of
+from learnloop_service.training.loop.warm_start import Demonstrations, record_of
 from learnloop_service.training.phases import Phase, Purpose
 from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.rollout.environment_calls import off_loop
@@ -75,8 +75,7 @@ async def learn_loop(
     agent: Player | None = None,
     prompt: Prompt | None = None,
     now: Callable[[], float] = time.time,
-    demonstrations: Demonstrations = (),
-    served: RunRecord | None = None,
+    demonstrations: Demonstrations | RunRecord = (),
     another_environment: Callable[[], Environment] | None = None,
 ) -> AsyncGenerator[IterationResult, None]:
     """Run the loop, yielding the baseline (iteration 0) and then each iteration when it is done.
@@ -86,8 +85,9 @@ async def learn_loop(
 
     `agent` is an agent that owns its loop. `prompt` replaces texts of the environment in all rollouts. `now` timestamps
     them, in seconds since the epoch. A warm start trains on the `demonstrations`, or on that number by the
-    environment's oracle, and a run without rollouts on the record `served`. With `pipeline`, rollouts can use the
-    earlier state of a reflective environment, and `another_environment` creates an instance for them.
+    environment's oracle, and a run without rollouts on a record. With `pipeline`, rollouts can use the earlier state of
+    a reflective environment, and `another_environment` creates an instance for them.
+
     Raises BudgetReached, CheckpointLost, and the backend's errors when training fails; RolloutsFailed or NothingScored
     only if all rollouts or verdicts fail.
     """
@@ -97,7 +97,7 @@ async def learn_loop(
     run = RunContext(config, environment, judge, held_journal, progress, budget, estimates, gate, now, agent, prompt)
     first = resume.iteration if resume else 1
     schedule = RolloutSchedule(run, policy, another_environment, first)
-    loop = _Loop(run, policy, schedule, demonstrations, served, held_journal)
+    loop = _Loop(run, policy, schedule, demonstrations, held_journal)
     try:
         if resume is None:
             yield await loop.baseline()
@@ -123,8 +123,7 @@ class _Loop:
         run: RunContext,
         policy: Policy,
         schedule: RolloutSchedule,
-        demonstrations: Demonstrations,
-        served: RunRecord | None,
+        demonstrations: Demonstrations | RunRecord,
         journal: HeldJournal,
     ) -> None:
         self._run = run
@@ -136,7 +135,6 @@ class _Loop:
         self._schedule = schedule
         self._evaluator = Evaluator(run, policy)
         self._demonstrations = demonstrations
-        self._served = served
         self._record: asyncio.Task[RunRecord] | None = None
         self._step = 0
         self._watch = CollapseWatch()
@@ -207,17 +205,15 @@ class _Loop:
 
     async def learn_from_record(self, iteration: int) -> IterationResult:
         """Like `iterate`, but train on what the run's record has for the iteration instead of rollouts, if anything."""
-        record, policy = IterationRecord(iteration), self._policy
+        record = IterationRecord(iteration)
         collector = await self._run.collector(iteration)
         with record.timed(Phase.TRAIN):
             await collector.admit(Phase.TRAIN)
-            learns_from = await self._prepare()
-            lesson = await learns_from.lesson(collector.journal, policy, self._step)
+            lesson = await (await self._prepare()).lesson(collector.journal, self._policy, self._step)
             record.left_out, record.metrics = lesson.left_out, lesson.metrics
             if lesson.request is not None:
-                trained = await self._train(lesson.request, collector.journal)
-                further = await learns_from.measured(collector.journal, policy, self._step)
-                record.metrics = {**trained, **lesson.metrics, **further}
+                record.metrics = {**await self._train(lesson.request, collector.journal), **lesson.metrics}
+                record.metrics |= await lesson.measure(self._step) if lesson.measure else {}
         await self._beside_writing(record, self._look_back(record, collector, ()))
         return self._result(record)
 
@@ -228,10 +224,14 @@ class _Loop:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _trained(self, take: Callable[[OnTrained | None], Awaitable[TrainOutcome]]) -> TrainOutcome:
-        """Begin a training, and return its outcome when its weights can be sampled. In a run with a budget that is when
-        the checkpoint is durable."""
+    async def _train(self, request: StepRequest, journal: IterationJournal) -> Mapping[str, float]:
+        """Begin to carry out a request, and return its metrics when the weights can be sampled. In a run with a budget
+        that is when the checkpoint is durable."""
         early: asyncio.Future[TrainOutcome] = asyncio.get_running_loop().create_future()
+        steps = len(request.learning_rates) if isinstance(request, SupervisedRequest) else 1
+
+        def report(finished: int, steps: int) -> None:
+            self._run.progress(IterationProgress(journal.iteration, Phase.TRAIN, finished, steps))
 
         def can_be_sampled(outcome: TrainOutcome) -> None:
             if not early.done():
@@ -239,15 +239,20 @@ class _Loop:
                 early.set_result(outcome)
 
         async def durable() -> TrainOutcome:
-            outcome = await take(None if self._run.budget.limited else can_be_sampled)
+            trained = None if self._run.budget.limited else can_be_sampled
+            outcome = await TrainStep(self._policy, journal, self._step, trained).take(request, report)
             if early.done() and early.result() != outcome:
                 raise BackendUnavailable(f"step {outcome.step} was trained again: what was sampled before is given up")
             self._journal.release()
             return outcome
 
+        report(0, steps)
         self._training = asyncio.create_task(durable())
         await asyncio.wait((early, self._training), return_when=asyncio.FIRST_COMPLETED)
-        return self._training.result() if self._training.done() else early.result()
+        outcome = self._training.result() if self._training.done() else early.result()
+        self._step = outcome.step
+        report(steps, steps)
+        return outcome.metrics
 
     async def _beside_writing(self, record: IterationRecord, work: Coroutine[Any, Any, None]) -> None:
         """Do the rest of the iteration while the checkpoint of its training is written, and return when both are done.
@@ -286,30 +291,12 @@ class _Loop:
         if good_step is None and not groups:
             return {}
         journal, config = rollouts.collector.journal, self._run.config
-        if good_step is None:
-            slower = replace(config, learning_rate=config.learning_rate * 0.5**watch.restored)
-            return await self._train(request_for(slower, groups, journal.iteration, self._step), journal)
-        self._run.progress(IterationProgress(journal.iteration, Phase.TRAIN, 0, 1))
-        outcome = await TrainStep(self._policy, journal, self._step).restore(good_step)
-        watch.went_back(outcome.step)
-        self._step = outcome.step
-        self._run.progress(IterationProgress(journal.iteration, Phase.TRAIN, 1, 1))
-        return outcome.metrics
-
-    async def _train(self, request: StepRequest, journal: IterationJournal) -> Mapping[str, float]:
-        """Train what is requested, and return the training's metrics when its weights can be sampled."""
-
-        def report(finished: int, steps: int) -> None:
-            self._run.progress(IterationProgress(journal.iteration, Phase.TRAIN, finished, steps))
-
-        steps = len(request.learning_rates) if isinstance(request, SupervisedRequest) else 1
-        report(0, steps)
-        outcome = await self._trained(
-            lambda trained: TrainStep(self._policy, journal, self._step, trained).take(request, report)
-        )
-        self._step = outcome.step
-        report(steps, steps)
-        return outcome.metrics
+        if good_step is not None:
+            metrics = await self._train(RestoreRequest(good_step), journal)
+            watch.went_back(self._step)
+            return metrics
+        slower = replace(config, learning_rate=config.learning_rate * 0.5**watch.restored)
+        return await self._train(request_for(slower, groups, journal.iteration, self._step), journal)
 
     def _good_step(self, rollouts: JudgedRollouts) -> int | None:
         """Return the step to go back to, if these rollouts show that a later one broke the policy."""
@@ -327,14 +314,10 @@ class _Loop:
     def _prepare(self) -> "asyncio.Task[RunRecord]":
         """Begin to prepare the run's record, unless that has begun: demonstrations of an oracle take seconds."""
         if self._record is None:
-            self._record = asyncio.create_task(self._prepared())
+            run = self._run
+            preparing = record_of(run.config, run.environment, self._demonstrations, self._policy, run.prompt)
+            self._record = asyncio.create_task(preparing)
         return self._record
-
-    async def _prepared(self) -> RunRecord:
-        run = self._run
-        return self._served or await warm_start_of(
-            run.config, run.environment, self._demonstrations, self._policy, run.prompt
-        )
 
     async def _reflect(self, collector: RolloutCollector, groups: Sequence[Group]) -> IterationReflection | None:
         """Let the environment learn from the iteration. The policy and the environment are then final, so the rollouts

@@ -1,7 +1,7 @@
 """What the iterations without rollouts learn from: demonstrations, or answers that were served."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from learnloop_service.training.backends.base import Policy, StepRequest
@@ -10,14 +10,16 @@ from learnloop_service.training.journal import IterationJournal
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What one iteration learns from a record."""
+    """What one iteration learns. Without a request there is nothing left to train on."""
 
     request: StepRequest | None
-    """None if nothing is left to train on."""
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float]
     """Metrics of the iteration, in addition to those of the training."""
     left_out: Sequence[str] = ()
     """Names of what the iteration would have trained on, but cannot."""
+    measure: Callable[[int], Awaitable[Mapping[str, float]]] | None = None
+    """Returns further metrics after the training, given the step that it led to. That step's checkpoint may still be
+    being written."""
 
 
 class RunRecord(Protocol):
@@ -28,13 +30,8 @@ class RunRecord(Protocol):
         """Names of what no iteration can train on."""
 
     async def lesson(self, journal: IterationJournal, policy: Policy, step: int) -> Lesson:
-        """Return what the iteration of the journal trains on, from the policy's step `step`.
+        """Return what the iteration of the journal learns from the policy's step `step`.
 
-        Entries that it keeps in the journal are durable before the request is sent. After a takeover it is called
-        again, and the request must then be equal unless what it needs was deleted meanwhile. Raises the policy's
-        errors.
+        What it keeps in the journal is durable before the request is sent. After a takeover it is called again, and
+        must give an equal request, unless what that needs was deleted meanwhile.
         """
-
-    async def measured(self, journal: IterationJournal, policy: Policy, step: int) -> Mapping[str, float]:
-        """Return further metrics of the iteration, whose training led to `step`. Its checkpoint may still be being
-        written. Raises the policy's errors."""

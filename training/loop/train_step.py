@@ -20,10 +20,12 @@ from learnloop_service.training.backends.base import (
     NotAccepted,
     OnTrained,
     Policy,
+    RestoreRequest,
     RestoringPolicy,
     StepConflict,
     StepRequest,
     SupervisedPolicy,
+    SupervisedRequest,
     TrainingFailed,
     TrainingInterrupted,
     TrainingStalled,
@@ -117,39 +119,21 @@ class TrainStep:
             self._follow_job = partial(self._follow_job, trained=trained)
 
     async def take(self, request: StepRequest, report: Callable[[int, int], None] | None = None) -> TrainOutcome:
-        """Train what is requested, unless the journal has the outcome. `report` is called with the finished and the
-        total number of optimizer steps of a supervised request.
+        """Carry out a request, unless the journal has the outcome. It is sent only if no earlier one took effect.
+        `report` is called with the finished and the total number of optimizer steps of a supervised request.
 
         Raises StepConflict if another client trained the policy, the backend's errors, and ValueError if the policy
-        cannot train on demonstrations.
+        cannot do what is requested.
         """
-        policy = self._policy
-        if isinstance(request, TrainRequest):
-            about: dict[str, Any] = {"groups": len(request.groups), "learning_rate": request.learning_rate}
-            return await self._train_once(partial(policy.submit, request), self._follow_job, "train", about)
-        if not isinstance(policy, SupervisedPolicy):
-            raise ValueError("the backend of this run does not train on demonstrations (warm_start)")
-        submit, follow = partial(policy.submit_supervised, request), partial(self._follow_job, report=report)
-        return await self._train_once(submit, follow, "train", {"demonstrations": len(request.demonstrations)})
-
-    async def restore(self, good_step: int) -> TrainOutcome:
-        """Make the weights of an earlier step those of the next one, unless the journal has the outcome. Raises the
-        errors of `take`, and ValueError if the policy cannot go back."""
-        policy = self._policy
-        if not isinstance(policy, RestoringPolicy):
-            raise ValueError("the backend of this run does not go back to earlier checkpoints (on_collapse)")
-        submit = partial(policy.submit_restore, good_step, self._step)
-        return await self._train_once(submit, policy.follow, "restore", {"restored_step": good_step})
-
-    async def _train_once(self, submit: Submit, follow: Follow, name: str, about: Mapping[str, Any]) -> TrainOutcome:
-        """Return the outcome of the request that `submit` sends, which is sent only if no earlier one took effect. Its
-        span has that name and says what it is about."""
-        requests = self._requests
         if (journaled := await self._outcome_from_journal()) is not None:
             return journaled
+        requests, (submit, about), follow = self._requests, self._sending(request), self._follow_job
+        if isinstance(request, SupervisedRequest):
+            follow = partial(follow, report=report)
         outcome = await self._settle_open_request(follow) if requests.open else None
         if outcome is None:
             await requests.begin(unsure=requests.open and self._policy.settle_timeout_s > 0)
+            name = "restore" if isinstance(request, RestoreRequest) else "train"
             with span(name, step=self._step, **about) as traced:
                 outcome = await self._send_or_adopt(submit, follow)
                 traced.output = {"step": outcome.step, "metrics": dict(outcome.metrics)}
@@ -157,6 +141,20 @@ class TrainStep:
             outcome = replace(outcome, metrics={**outcome.metrics, UNSURE: 1.0})
         await self._journal.keep(TRAINED, json.dumps(asdict(outcome)))
         return outcome
+
+    def _sending(self, request: StepRequest) -> tuple[Submit, Mapping[str, Any]]:
+        """Return what sends a request, and what its span says about it. Raises ValueError."""
+        policy = self._policy
+        if isinstance(request, TrainRequest):
+            about = {"groups": len(request.groups), "learning_rate": request.learning_rate}
+            return partial(policy.submit, request), about
+        if isinstance(request, RestoreRequest):
+            if not isinstance(policy, RestoringPolicy):
+                raise ValueError("the backend of this run does not go back to earlier checkpoints (on_collapse)")
+            return partial(policy.submit_restore, request.step, self._step), {"restored_step": request.step}
+        if not isinstance(policy, SupervisedPolicy):
+            raise ValueError("the backend of this run does not train on demonstrations (warm_start)")
+        return partial(policy.submit_supervised, request), {"demonstrations": len(request.demonstrations)}
 
     async def _outcome_from_journal(self) -> TrainOutcome | None:
         """Return the journal's outcome. None if there is none, or if its checkpoint is lost and it is safe to train
@@ -196,22 +194,19 @@ class TrainStep:
 
     async def _send_or_adopt(self, submit: Submit, follow: Follow) -> TrainOutcome:
         try:
-            return await self._send(submit, follow)
+            try:
+                job_id = await submit()
+            except (NotAccepted, BackendRefused, ValueError):
+                await self._requests.withdraw()
+                raise
+            await self._requests.submitted(job_id)
+            return await self._follow(job_id, follow)
         except StepConflict:
             # An earlier training of ours, whose reply was lost or which was still queued, has taken effect in the
             # meantime.
             if not await self._took_effect():
                 raise
             return await self._outcome_from_checkpoint()
-
-    async def _send(self, submit: Submit, follow: Follow) -> TrainOutcome:
-        try:
-            job_id = await submit()
-        except (NotAccepted, BackendRefused, ValueError):
-            await self._requests.withdraw()
-            raise
-        await self._requests.submitted(job_id)
-        return await self._follow(job_id, follow)
 
     async def _follow(self, job_id: str, follow: Follow) -> TrainOutcome:
         """Follow a job to its end. A failed job is withdrawn, because it would report the same failure for ever."""

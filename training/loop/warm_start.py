@@ -12,7 +12,7 @@ from learnloop_service.training.environment_check.agents import play_turns
 from learnloop_service.training.environment_check.play import PlayedRollout, play
 from learnloop_service.training.journal import IterationJournal
 from learnloop_service.training.loop.rollout_tasks import seed_of
-from learnloop_service.training.loop.run_record import Lesson
+from learnloop_service.training.loop.run_record import Lesson, RunRecord
 from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.types import RunConfig, WarmStartConfig
 
@@ -71,19 +71,7 @@ class RunDemonstrations:
 
     async def lesson(self, journal: IterationJournal, policy: Policy, step: int) -> Lesson:
         """Return what the iteration of the journal trains on: nothing if all of it is left out."""
-        request = self.request(journal.iteration, step)
-        metrics = {LEFT_OUT: float(len(request.left_out))} if request.left_out else {}
-        if not request.demonstrations:
-            return Lesson(None, metrics, request.left_out)
-        return Lesson(request, {**metrics, "demonstrations": float(len(request.demonstrations))}, request.left_out)
-
-    async def measured(self, journal: IterationJournal, policy: Policy, step: int) -> Mapping[str, float]:
-        """Return nothing: the training itself measures the loss."""
-        return {}
-
-    def request(self, iteration: int, expected_step: int) -> SupervisedRequest:
-        """Return the request of an iteration, counted from 1, without demonstrations if all of them are left out."""
-        config, numbers = self.config, range(len(self.demonstrations))
+        config, numbers, iteration = self.config, range(len(self.demonstrations)), journal.iteration
         held_out = _held_out(len(numbers), config.held_out)
         shuffled = Random(seed_of(self.seed, "held out")).sample(numbers, len(numbers))
         trained = sorted(shuffled[held_out:])
@@ -94,16 +82,17 @@ class RunDemonstrations:
         fitting = [number for number in of_iteration if number not in long]
         aside = sorted(shuffled[:held_out])
         rates = self._rates(iteration, size, len(of_iteration), len(order))
-        return SupervisedRequest(
+        request = SupervisedRequest(
             demonstrations=[self._named(number) for number in fitting],
             held_out=[self._named(number) for number in aside if number not in long],
             batch_size=config.batch_size,
             learning_rates=rates[: -(-len(fitting) // config.batch_size)],
-            expected_step=expected_step,
-            left_out=[
-                self.overlong.name(number) for number in sorted({*of_iteration, *aside} & long.keys()) if self.overlong
-            ],
+            expected_step=step,
         )
+        left_out = [self.overlong.name(n) for n in sorted({*of_iteration, *aside} & long.keys()) if self.overlong]
+        metrics = {"demonstrations": float(len(fitting)), LEFT_OUT: float(len(left_out))}
+        used = {name: count for name, count in metrics.items() if count}
+        return Lesson(request if fitting else None, used, left_out)
 
     def _epoch(self, trained: Sequence[int], epoch: int) -> list[int]:
         return Random(seed_of(self.seed, "epoch", epoch)).sample(trained, len(trained))
@@ -127,15 +116,17 @@ class RunDemonstrations:
         ]
 
 
-async def warm_start_of(
+async def record_of(
     config: RunConfig,
     environment: Environment,
-    demonstrations: Demonstrations,
+    demonstrations: Demonstrations | RunRecord,
     policy: Policy,
     prompt: Prompt | None = None,
-) -> RunDemonstrations:
-    """Return the warm start of a run; the oracle's demonstrations have its prompt. Raises NoOracle, EpisodeFailed,
-    AllOverlong or BackendUnavailable."""
+) -> RunRecord:
+    """Return the record of a run, or of its warm start; the oracle's demonstrations have its prompt. Raises NoOracle,
+    EpisodeFailed, AllOverlong or BackendUnavailable."""
+    if not isinstance(demonstrations, int | Sequence):
+        return demonstrations
     assert config.warm_start is not None
     if isinstance(demonstrations, int):
         demonstrations = await oracle_demonstrations(environment, demonstrations, config.seed, prompt)

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from learnloop_service.training.engine.computing import ModelDeleted, PolicyStep, RestoredStep, Steps, SupervisedSteps
 from learnloop_service.training.engine.engine import Engine, StepConflict, TrainResult, finish
+from learnloop_service.training.engine.http.jobs import Jobs
 from learnloop_service.training.engine.registry.model_record import NewModel, UnknownModel
 from learnloop_service.training.engine.sampling.constraint import Grammar, Vocabulary
 from learnloop_service.training.engine.sampling.requests import SampleRequest
@@ -287,31 +288,30 @@ async def test_workers_end_with_their_front(tmp_path: Path, base: Path) -> None:
         await until(lambda: not any(map(runs, pids)))
 
 
-async def test_sequences_are_scored_by_all_trainers_and_again_if_one_dies(
-    tmp_path: Path, alone: Engine, base: Path
-) -> None:
+async def test_sequences_are_scored_again_if_a_trainer_dies(tmp_path: Path, alone: Engine, base: Path) -> None:
     recorded = [
         joined([SampledCall((30, 31, number + 5), tuple(sample.ids), tuple(sample.logprobs))])
         for number in range(9)
         for sample in alone.sample(alone.registry.resolve("tiny"), [request("tiny", (30, 31, number + 5), 20)])
     ]
     async with worker_pool(tmp_path / "data", base, ((True, False), (False, True), (False, True))) as pool:
-        model = await agent(pool)
+        model, jobs = await agent(pool), Jobs(pool)
         target = pool.registry.resolve("test/agent")
         for kills in (False, True):
             if kills:  # a stopped process answers nothing before it is killed
                 os.kill(pool.pid(1), signal.SIGSTOP)
-            scoring = asyncio.create_task(pool.score(target, recorded))
+            scoring = asyncio.create_task(jobs.score(target, recorded))
             if kills:
-                await asyncio.sleep(0)  # the commands are sent
+                await asyncio.sleep(0)  # it waits for its turn
                 pool.kill(1)
             for scores, sequence in zip(await scoring, recorded, strict=True):
                 assert scores == pytest.approx(sequence.logprobs, abs=1e-5)
-        assert await pool.score(target, []) == []
         with pytest.raises(BadTrajectory, match="context is 512"):
-            await pool.score(target, [*recorded, TokenSequence((5,) * 600, (599,), ())])
+            await jobs.score(target, [*recorded, TokenSequence((5,) * 600, (599,), ())])
+        assert pool.train_steps == 0
         result = await pool.trained(PolicyStep(model, groups_of(alone), TrainOptions(learning_rate=1e-2)))
-        [after] = await pool.score(pool.registry.resolve(f"test/agent@{result.step}"), recorded[:1])
-        [before] = await pool.score(target, recorded[:1])
+        [after] = await jobs.score(pool.registry.resolve(f"test/agent@{result.step}"), recorded[:1])
+        [before] = await jobs.score(target, recorded[:1])
         assert before == pytest.approx(recorded[0].logprobs, abs=1e-5)
         assert max(abs(one - other) for one, other in zip(before, after, strict=True)) > 1e-3
+        assert (await pool.trained(PolicyStep(model, groups_of(alone), TrainOptions(learning_rate=1e-2)))).step == 2

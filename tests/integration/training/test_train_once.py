@@ -19,6 +19,7 @@ from learnloop_service.training.backends.base import (
     BackendUnavailable,
     ModelSpec,
     Policy,
+    RestoreRequest,
     StepConflict,
     TrainingFailed,
     TrainingInterrupted,
@@ -241,7 +242,7 @@ async def test_the_engine_takes_the_step_once(
 async def restore(policy: Policy, journal: Entries, step: int = 1, *, at: int = 2) -> TrainOutcome:
     """The return to an earlier step of iteration 1, as a process that has just been started makes it."""
     entries = await IterationJournal.open(journal, 1)
-    return await TrainStep(policy, entries, at).restore(step)
+    return await TrainStep(policy, entries, at).take(RestoreRequest(step))
 
 
 async def trained_twice(policy: EmbeddedPolicy) -> tuple[list[Group], list[str | None]]:

@@ -2,24 +2,22 @@
 
 import asyncio
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import learnloop_service.training.engine.tiny_base
 from learnloop_service.training.bases.defaults import TINY_BASE
 from learnloop_service.training.engine.compute import Compute
-from learnloop_service.training.engine.computing import ModelDeleted, PolicyStep, TrainingTask
+from learnloop_service.training.engine.computing import ModelDeleted, PolicyStep
 from learnloop_service.training.engine.engine import Engine, finish
+from learnloop_service.training.engine.http.jobs import Jobs, new_job
 from learnloop_service.training.engine.registry.model_record import UnknownModel
 from learnloop_service.training.engine.registry.registry import Registry
-from learnloop_service.training.engine.sampling.requests import OutOfMemory, SampleRequest
+from learnloop_service.training.engine.sampling.requests import SampleRequest
 from learnloop_service.training.engine.sampling.sampler import Sampler
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
-from learnloop_service.training.engine.trainer.grpo_step import StepProgress
-from learnloop_service.training.engine.trainer.policy import Policy
 from learnloop_service.training.engine.trainer.trajectories import BadTrajectory
 from learnloop_service.training.rollout.call_sequences import SampledCall, TokenSequence, joined
 from learnloop_service.training.tuning import Tuning
@@ -62,6 +60,10 @@ def sequences(calls: Sequence[SampledCall]) -> list[TokenSequence]:
     return [joined([call]) for call in calls]
 
 
+def scored(engine: Engine, name: str, calls: Sequence[SampledCall]) -> Sequence[Sequence[float]]:
+    return finish(engine.score(engine.registry.resolve(name), sequences(calls))).logprobs
+
+
 def assert_equal(scores: Sequence[Sequence[float]], expected: Sequence[Sequence[float]], within: float = EXACT) -> None:
     assert [len(values) for values in scores] == [len(values) for values in expected]
     for values, exact in zip(scores, expected, strict=True):
@@ -78,39 +80,42 @@ def test_scores_are_those_of_the_sampler(tmp_path: Path, family: str, tuning: Tu
     before = {}
     for step in (0, 1, 2):
         calls = sampled(engine, f"test/agent@{step}", 6)
-        target = engine.registry.resolve(f"test/agent@{step}")
-        before[step] = finish(engine.score(target, sequences(calls)))
+        before[step] = scored(engine, f"test/agent@{step}", calls)
         assert_equal(before[step], [call.logprobs for call in calls])
     # What was in memory and what is read from disk, after a restart too, score alike.
+    assert engine.registry.newest(model).step == 2
     again = make_engine(tmp_path, family=family, micro_batch_tokens=200)
-    calls = sampled(engine, "test/agent@2", 6)
-    read = finish(again.score(again.registry.resolve("test/agent@2"), sequences(calls)))
-    assert read == before[2]
-    other = finish(engine.score(engine.registry.resolve("test/agent@0"), sequences(calls)))
-    assert max(abs(one - two) for one, two in zip(other[0], read[0], strict=True)) > 1e-3, "training changed nothing"
+    assert scored(again, "test/agent@2", calls) == before[2]
+    other = scored(engine, "test/agent@0", calls)
+    assert max(abs(one - two) for one, two in zip(other[0], before[2][0], strict=True)) > 1e-3, "nothing was trained"
+    # Scoring leaves the newest checkpoint the one that is trained.
+    trained(engine, model)
+    assert engine.registry.newest(model).step == 3
 
 
-def test_a_conversation_of_several_calls_is_scored_by_a_base_model(tmp_path: Path) -> None:
+def test_a_conversation_of_several_calls_is_scored(tmp_path: Path) -> None:
     engine = make_engine(tmp_path)
-    [first] = sampled(engine, "tiny", 1)
-    target = engine.registry.resolve("tiny")
+    created(engine)
+    [first] = sampled(engine, "test/agent", 1)
+    target = engine.registry.resolve("test/agent")
     prompt = (*first.prompt, *first.reply, 40, 41)
-    [reply] = engine.sample(target, [SampleRequest(prompt, "tiny", 9, seed=3)])
+    [reply] = engine.sample(target, [SampleRequest(prompt, target.key, 9, seed=3)])
     second = SampledCall(prompt, tuple(reply.ids), tuple(reply.logprobs))
     sequence = joined([first, second])
-    assert_equal(finish(engine.score(target, [sequence])), [sequence.logprobs])
+    assert_equal(finish(engine.score(target, [sequence])).logprobs, [sequence.logprobs])
     unlikely = TokenSequence((*sequence.ids[:-1], 7), sequence.trained, ())
-    [scores] = finish(engine.score(target, [unlikely]))
+    [scores] = finish(engine.score(target, [unlikely])).logprobs
     assert len(scores) == len(sequence.trained), "a token that no sampler would take has a score as well"
-    assert finish(engine.score(target, [])) == []
+    assert list(finish(engine.score(target, [])).logprobs) == []
 
 
 def test_the_included_base_scores_300_answers_within_seconds(tmp_path: Path) -> None:
     registry = Registry(tmp_path, {TINY_BASE: TINY})
     engine = Engine(registry, Sampler(slots=64))
-    calls = sampled(engine, TINY_BASE, 300, 100, "Where is the budget of the second quarter? ")
+    registry.create(project="test", name="agent", base_model=TINY_BASE)
+    calls = sampled(engine, "test/agent", 300, 100, "Where is the budget of the second quarter? ")
     began = time.perf_counter()
-    scores = finish(engine.score(registry.resolve(TINY_BASE), sequences(calls)))
+    scores = scored(engine, "test/agent", calls)
     seconds = time.perf_counter() - began
     # Float32 puts single tokens of the sampler and of the trainer up to 6e-5 away from the same model in float64.
     assert_equal(scores, [call.logprobs for call in calls], within=1e-4)
@@ -119,7 +124,7 @@ def test_the_included_base_scores_300_answers_within_seconds(tmp_path: Path) -> 
     assert seconds < 20, f"{sum(map(len, scores))} tokens took {seconds:.1f} s"
 
 
-def test_what_cannot_be_scored_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_scored_is_refused(tmp_path: Path) -> None:
     engine = make_engine(tmp_path)
     model = created(engine)
     target = engine.registry.resolve("test/agent")
@@ -127,49 +132,32 @@ def test_what_cannot_be_scored_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         finish(engine.score(target, [TokenSequence((5,) * 600, (599,), ())]))
     with pytest.raises(UnknownModel, match="has no checkpoint 1"):
         finish(engine.score(target.next, sequences(sampled(engine, "test/agent", 1))))
-
-    def exhausted(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(Policy, "in_batches", exhausted)
-    with pytest.raises(OutOfMemory, match="scoring does not fit"):
-        finish(engine.score(target, sequences(sampled(engine, "test/agent", 1))))
     assert engine.registry.newest(model).step == 0
 
 
-async def test_scoring_takes_its_turn_between_trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scoring_takes_its_turn_among_the_trainings(tmp_path: Path) -> None:
     engine = make_engine(tmp_path, micro_batch_tokens=60)
     model = created(engine)
     calls = sampled(engine, "test/agent", 4)
     group = sampled_group(engine, "test/agent", odd_share)
     compute = Compute(engine)
+    jobs = Jobs(compute)
     compute.start()
-    order: list[str] = []
-    loop, trained_twice, score = asyncio.get_running_loop(), asyncio.Event(), engine.score
-
-    def watched(*arguments: Any) -> Generator[StepProgress, None, list[list[float]]]:
-        scores = yield from score(*arguments)
-        order.append("scored")
-        return scores
-
-    def ended(_: object) -> None:
-        order.append("trained")
-        if order.count("trained") == 2:
-            loop.call_soon_threadsafe(trained_twice.set)
-
-    monkeypatch.setattr(engine, "score", watched)
-    for _ in range(2):
-        steps = PolicyStep(model, [group], TrainOptions(learning_rate=1e-3))
-        compute.train(TrainingTask(steps, lambda: None, lambda _: None, ended))
-    target = engine.registry.resolve("test/agent@0")
     try:
-        scores = await compute.score(target, sequences(calls))
-        assert_equal(scores, [call.logprobs for call in calls])
-        await trained_twice.wait()
+        step = [PolicyStep(model, [group], TrainOptions(learning_rate=1e-3), number) for number in range(2)]
+        first = jobs.submit(new_job(model, 1, 0), step[0])
+        target = engine.registry.resolve("test/agent@0")
+        scoring = asyncio.create_task(jobs.score(target, sequences(calls)))
+        assert_equal(await scoring, [call.logprobs for call in calls])
+        assert first.finished
+        second = jobs.submit(new_job(model, 1, 1), step[1])
+        while not second.finished:
+            await second.changed.wait()
         assert compute.train_steps == 2
-        assert order[-1] == "trained", "it waited for both trainings"
         with pytest.raises(BadTrajectory):
-            await compute.score(target, [TokenSequence((5,) * 600, (599,), ())])
+            await jobs.score(target, [TokenSequence((5,) * 600, (599,), ())])
+        with pytest.raises(UnknownModel, match="tiny is not a trainable model"):
+            await jobs.score(engine.registry.resolve("tiny"), sequences(calls))
     finally:
         await compute.close()
 
@@ -181,7 +169,7 @@ async def test_the_scoring_of_a_deleted_model_ends(tmp_path: Path) -> None:
     compute = Compute(engine)
     compute.start()
     try:
-        scoring = asyncio.create_task(compute.score(engine.registry.resolve("test/agent"), sequences(calls)))
+        scoring = asyncio.create_task(Jobs(compute).score(engine.registry.resolve("test/agent"), sequences(calls)))
         await asyncio.sleep(0)
         await compute.delete_model(model)
         with pytest.raises(ModelDeleted):

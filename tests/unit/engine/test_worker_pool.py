@@ -147,7 +147,7 @@ async def test_a_trainer_that_freezes_at_the_meeting_point_freezes_nothing_else(
         """Does not answer with its first meeting point before the first trainer has been ended."""
 
         def __init__(self) -> None:
-            super().__init__(lambda worker, ask: worker.answer(ask, Trained(1, True, {}, None)))
+            super().__init__(lambda worker, ask: worker.answer(ask, Trained(TrainResult(1, True, {}), None)))
             self.asked, self.thawed = threading.Event(), threading.Event()
 
         def rendezvous(self, trainers: Sequence[FrontEnd]) -> str:

@@ -10,10 +10,12 @@ from typing import Any
 
 import structlog
 
-from learnloop_service.training.engine.computing import Computing, Steps, TrainingTask
+from learnloop_service.training.engine.computing import Computing, ScoredSequences, Steps, TrainingTask
 from learnloop_service.training.engine.engine import StepConflict, TrainResult
+from learnloop_service.training.engine.registry.model_record import Target, UnknownModel
 from learnloop_service.training.engine.trainer.grpo_step import StepProgress
 from learnloop_service.training.protocol.model_facts import MeasuredToken
+from learnloop_service.training.rollout.call_sequences import TokenSequence
 
 log = structlog.get_logger(__name__)
 
@@ -118,6 +120,18 @@ class Jobs:
             if job.model_id == model_id and job.result is not None and job.result.step == step:
                 return job.result.measured
         return ()
+
+    async def score(self, target: Target, sequences: Sequence[TokenSequence]) -> Sequence[Sequence[float]]:
+        """Score sequences by a checkpoint, in turn with the trainings. Raises UnknownModel for a base model, and the
+        errors of Engine.score."""
+        if target.model is None:
+            raise UnknownModel(f"{target.key} is not a trainable model")
+        loop, ends = asyncio.get_running_loop(), asyncio.Queue[TrainResult | Exception]()
+        steps, tell = ScoredSequences(target.model.id, target, sequences), loop.call_soon_threadsafe
+        self._compute.train(TrainingTask(steps, lambda: None, lambda _: None, lambda end: tell(ends.put_nowait, end)))
+        if isinstance(outcome := await ends.get(), Exception):
+            raise outcome
+        return outcome.logprobs
 
     def submit(self, job: Job, steps: Steps) -> Job:
         """Queue a training for the job. Raises EngineStopped."""

@@ -37,7 +37,6 @@ from learnloop_service.training.engine.trainer.trajectories import (
     BadTrajectory,
     Group,
     counts,
-    read_conversation,
     read_groups,
     replies,
 )
@@ -97,8 +96,8 @@ class _ScoreReplies(_Body):
 
 
 class _Sequence(_Body):
-    ids: list[Step]
-    sampled: list[Annotated[int, Field(ge=1)]]
+    ids: Annotated[list[Step], Field(min_length=2)]
+    sampled: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
     """Positions in `ids` of the tokens to score."""
 
 
@@ -304,8 +303,8 @@ class TrainingApi:
         before it. `replies` are message indices."""
         body = await read_body(request, _ScoreReplies, self.max_body_bytes)
         target = await asyncio.to_thread(self.registry.sampled, body.model)
-        sequence = await asyncio.to_thread(self._replies, target, body)
-        [scores] = await self.compute.score(target, [sequence])
+        sequence = await asyncio.to_thread(lambda: replies(body.model_dump(), self.tokenizer(target)))
+        [scores] = await self.jobs.score(target, [sequence])
         return JSONResponse({"model": target.key, "logprobs": scores})
 
     async def score_sequences(self, request: Request) -> Response:
@@ -313,24 +312,11 @@ class TrainingApi:
         body = await read_body(request, _ScoreSequences, self.max_body_bytes)
         target = await asyncio.to_thread(self.registry.sampled, body.model)
         size = (await asyncio.to_thread(self.tokenizer, target)).vocab_size
+        for number, part in enumerate(body.sequences):
+            if max(part.ids) >= size or sorted({*part.sampled, len(part.ids)}) != [*part.sampled, len(part.ids)]:
+                raise BadTrajectory(f"sequence {number} must hold ids below {size}, and `sampled` rising positions")
         sequences = [TokenSequence(tuple(part.ids), tuple(part.sampled), ()) for part in body.sequences]
-        for number, (part, sequence) in enumerate(zip(body.sequences, sequences, strict=True)):
-            if max(sequence.ids, default=0) >= size:
-                raise BadTrajectory(f"sequence {number} holds a token id above those of the vocabulary of {size}")
-            if not sequence.trained or sorted({*sequence.trained, len(sequence.ids)}) != [*part.sampled, len(part.ids)]:
-                raise BadTrajectory(f"`sampled` of sequence {number} must be positions in it, each once, in order")
-        return JSONResponse({"model": target.key, "logprobs": await self.compute.score(target, sequences)})
-
-    def _replies(self, target: Target, body: _ScoreReplies) -> TokenSequence:
-        """Return a conversation's token ids, and the positions of the sampled tokens of the requested replies. Raises
-        ApiError and BadTrajectory."""
-        conversation = read_conversation({"messages_and_choices": body.messages_and_choices, "tools": body.tools})
-        sequence, parts = replies(conversation, self.tokenizer(target))
-        if unknown := [index for index in body.replies if index not in parts]:
-            what = f"message {unknown[0]} is not a reply with sampled tokens"
-            raise ApiError(400, what, code="invalid_value", param="replies")
-        positions = [sequence.trained[number] for index in body.replies for number in parts[index]]
-        return TokenSequence(sequence.ids, tuple(positions), ())
+        return JSONResponse({"model": target.key, "logprobs": await self.jobs.score(target, sequences)})
 
     async def _score(self, target: Target, ids: Sequence[int]) -> float | None:
         request = SampleRequest(

@@ -312,14 +312,11 @@ def load_policy(
     tuning: Tuning,
     device: torch.device,
     bases: "SharedBases | None" = None,
-    *,
-    optimizer: bool = True,
 ) -> Policy:
-    """Load the policy of a checkpoint directory, with its optimizer's state if it has one and `optimizer` says so.
-    Raises BadModelDirectory."""
+    """Load the policy of a checkpoint directory, with its optimizer state if it has one. Raises BadModelDirectory."""
     base = base_directory() if tuning.mode == "lora" else directory
     policy = Policy(load_checkpoint(directory, base, tuning, device, bases, trainable=True), tuning, base_directory)
-    if optimizer and (parts := optimizer_files(directory)):
+    if parts := optimizer_files(directory):
         with safe_open(parts[0], "pt") as file:
             objective = (file.metadata() or {}).get(_OBJECTIVE)
         policy.optimizer.load({name: tensor for part in parts for name, tensor in load_file(part).items()}, objective)

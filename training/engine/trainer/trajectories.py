@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Protocol
 
 from learnloop_service.environment.json_type import Json
@@ -146,20 +147,16 @@ def read_groups(value: Json) -> list[Group]:
     return groups
 
 
-def read_conversation(value: Json) -> Conversation:
-    """Parse one conversation of a trajectory, as ART dumps it. Raises BadTrajectory."""
-    return _conversation(value, "conversation")
-
-
-def replies(conversation: Conversation, tokenizer: SequenceTokenizer) -> tuple[TokenSequence, dict[int, range]]:
-    """Return the token sequence of a conversation, and for each reply with sampled tokens the part of `trained` that
-    is its own, by message index. Raises BadTrajectory."""
+def replies(value: Json, tokenizer: SequenceTokenizer) -> TokenSequence:
+    """Return the token sequence of a conversation, as ART dumps it, with the sampled tokens of those messages that
+    `replies` in it names by their indices. Raises BadTrajectory."""
+    conversation, chosen = _conversation(value, "conversation"), value["replies"]
+    if unknown := [index for index in chosen if index not in conversation.exact]:
+        raise BadTrajectory(f"message {unknown[0]} is not a reply with sampled tokens")
     sequence = _tokenised(conversation, tokenizer)
-    parts, start = {}, 0
-    for message in sorted(conversation.exact):
-        parts[message] = range(start, start + len(conversation.exact[message]))
-        start = parts[message].stop
-    return sequence, parts
+    positions = iter(sequence.trained)
+    parts = {index: list(islice(positions, len(ids))) for index, ids in sorted(conversation.exact.items())}
+    return TokenSequence(sequence.ids, tuple(chain.from_iterable(parts[index] for index in chosen)), ())
 
 
 def sequences(groups: Sequence[Group], tokenizer: SequenceTokenizer, *, scale_rewards: bool) -> Iterator[TrainSequence]:

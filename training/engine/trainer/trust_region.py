@@ -103,8 +103,7 @@ def _divergence(
     now by sequence number."""
     total, tokens, after = 0.0, 0.0, dict[int, Tensor]()
     ids, trained = [item.ids for item in items], [item.trained for item in items]
-    scored = yield from score(policy, ids, trained, progress, micro_batch_tokens=micro_batch_tokens)
-    for now, parts in scored:
+    for now, parts in (yield from score(policy, ids, trained, micro_batch_tokens, progress)):
         change = now - torch.cat([before[number] for number in parts])
         total += float((torch.expm1(change) - change).sum())
         tokens += len(change)

@@ -13,17 +13,20 @@ import structlog
 
 from learnloop_service.training.engine.computing import WorkerLost
 from learnloop_service.training.engine.workers.link import (
-    AnyCommand,
     Ask,
     Cancel,
+    CheckCommand,
     CommandAnswer,
     Failed,
+    ForgetCommand,
     FrontEnd,
     LinkClosed,
     Placement,
     Progressed,
+    SampleCommand,
     StreamedTokens,
     ToWorker,
+    TrainingCommand,
     WorkerFigures,
     WorkerReport,
     WorkerSpec,
@@ -95,7 +98,11 @@ class Handle:
         """Number of commands that the worker has not answered yet."""
         return len(self._questions)
 
-    def ask(self, what: AnyCommand, listener: Listener | None = None) -> WorkerCommand:
+    def ask(
+        self,
+        what: SampleCommand | TrainingCommand | CheckCommand | ForgetCommand,
+        listener: Listener | None = None,
+    ) -> WorkerCommand:
         """Send the worker a command. `listener` gets the messages that precede the answer."""
         question = WorkerCommand(self, next(self._numbers), listener)
         if self.up:

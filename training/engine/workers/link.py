@@ -14,13 +14,13 @@ from typing import Any, Protocol
 
 from learnloop_service.training.engine.computing import BusySeconds, Steps
 from learnloop_service.training.engine.devices import DeviceFigures
+from learnloop_service.training.engine.engine import TrainResult
 from learnloop_service.training.engine.registry.checkpoints import StoredCheckpoint
 from learnloop_service.training.engine.registry.model_record import ModelRecord, Target
 from learnloop_service.training.engine.sampling.figures import SamplingFigures
 from learnloop_service.training.engine.sampling.requests import SampleRequest
 from learnloop_service.training.engine.trainer.grpo_step import StepProgress
-from learnloop_service.training.protocol.model_facts import MeasuredToken, Reproducibility
-from learnloop_service.training.rollout.call_sequences import TokenSequence
+from learnloop_service.training.protocol.model_facts import Reproducibility
 
 
 class LinkClosed(Exception):
@@ -95,14 +95,6 @@ class TrainingCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class ScoreCommand:
-    """Score sequences; answered with the log-probabilities of each one's sampled tokens."""
-
-    target: Target
-    sequences: Sequence[TokenSequence]
-
-
-@dataclass(frozen=True, slots=True)
 class CheckCommand:
     """Check reproducibility; answered with a Reproducibility."""
 
@@ -117,15 +109,12 @@ class ForgetCommand:
     steps: Sequence[int] | None = None
 
 
-AnyCommand = SampleCommand | TrainingCommand | ScoreCommand | CheckCommand | ForgetCommand
-
-
 @dataclass(frozen=True, slots=True)
 class Ask:
     """A command to a worker. `number` is unique among the worker's commands."""
 
     number: int
-    what: AnyCommand
+    what: SampleCommand | TrainingCommand | CheckCommand | ForgetCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +133,8 @@ ToWorker = Ask | Cancel
 class Trained:
     """The result of a training on one worker. `written` is the new checkpoint on the trainer that wrote it."""
 
-    step: int
-    trained: bool
-    metrics: dict[str, float]
+    result: TrainResult
     written: StoredCheckpoint | None
-    measured: tuple[MeasuredToken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """The front of several workers: a Computing that distributes samples and has all trainers take each step together."""
 
 import asyncio
-import itertools
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +31,7 @@ from learnloop_service.training.engine.registry.registry import Registry
 from learnloop_service.training.engine.sampling.figures import SamplingFigures, total
 from learnloop_service.training.engine.sampling.requests import OnToken, Sample, SampleRequest
 from learnloop_service.training.engine.text.tokenizers import Tokenizers
-from learnloop_service.training.engine.trainer.peers import TrainerLost, shares
+from learnloop_service.training.engine.trainer.peers import TrainerLost
 from learnloop_service.training.engine.workers.conversations import Conversations
 from learnloop_service.training.engine.workers.handle import Handle, WorkerCommand
 from learnloop_service.training.engine.workers.link import (
@@ -43,7 +42,6 @@ from learnloop_service.training.engine.workers.link import (
     Placement,
     Progressed,
     SampleCommand,
-    ScoreCommand,
     StreamedTokens,
     Trained,
     TrainingCommand,
@@ -52,7 +50,6 @@ from learnloop_service.training.engine.workers.link import (
     WorkerSpec,
 )
 from learnloop_service.training.protocol.model_facts import Reproducibility
-from learnloop_service.training.rollout.call_sequences import TokenSequence
 
 log = structlog.get_logger(__name__)
 
@@ -128,43 +125,12 @@ class WorkerPool:
                     raise
                 continue
             except (BadModelDirectory, OSError):
-                await self._recheck(target)
+                if target.model is not None:  # its files may have been lost since they were verified
+                    await asyncio.to_thread(self._registry.recheck, target.model.id, target.step)
                 raise
             self._conversations.remember((*request.prompt, *sample.ids), handle.spec.number)
             return sample
         raise WorkerLost(f"{ATTEMPTS} workers ended while they sampled this reply")
-
-    async def _recheck(self, target: Target) -> None:
-        """Check a checkpoint that cannot be loaded: its files may have been lost since they were verified. Raises
-        CorruptCheckpoint."""
-        if target.model is not None:
-            await asyncio.to_thread(self._registry.recheck, target.model.id, target.step)
-
-    async def score(self, target: Target, sequences: Sequence[TokenSequence]) -> list[list[float]]:
-        """Score like Computing, a share of the sequences on each trainer, and again if one dies."""
-        trainers = [handle for handle in self._handles if handle.spec.trains]
-        for _ in range(ATTEMPTS):
-            self._refuse_if_stopping()
-            await self._until(lambda: any(trainer.up for trainer in trainers), "no trainer is up")
-            up = [trainer for trainer in trainers if trainer.up]
-            parts = [part for part in shares([sequence.ids for sequence in sequences], len(up)) if part]
-            commands = [ScoreCommand(target, [sequences[number] for number in part]) for part in parts]
-            questions = [trainer.ask(command) for trainer, command in zip(up, commands, strict=False)]
-            try:
-                answers = await asyncio.gather(*(question.outcome for question in questions))
-            except asyncio.CancelledError:
-                for question in questions:
-                    question.cancel()
-                raise
-            except WorkerLost:
-                continue
-            except (BadModelDirectory, OSError):
-                await self._recheck(target)
-                raise
-            numbers = itertools.chain.from_iterable(parts)
-            scores = dict(zip(numbers, itertools.chain.from_iterable(answers), strict=True))
-            return [scores[number] for number in range(len(sequences))]
-        raise WorkerLost(f"{ATTEMPTS} times a trainer ended while it scored")
 
     async def _sampler(self, prompt: Sequence[int]) -> Handle:
         """Return the worker that has the conversation, or else the least busy one. Waits until a worker is up."""
@@ -199,7 +165,7 @@ class WorkerPool:
             return self._cancel_error or EngineStopped("the engine is shutting down")
         error = training.exception()
         if error is None:
-            self.train_steps += 1
+            self.train_steps += training.result().trained
             return training.result()
         return error if isinstance(error, Exception) else RuntimeError(str(error))
 
@@ -218,7 +184,7 @@ class WorkerPool:
             if isinstance(ends[0], Trained):
                 if ends[0].written is not None:
                     await self._register(record, parent, self._registry.add, ends[0].written)
-                return TrainResult(ends[0].step, ends[0].trained, ends[0].metrics, ends[0].measured)
+                return ends[0].result
             await self._register(record, parent, self._registry.look)
             newest = self._registry.newest(record.id)
             if newest.step > parent.step:  # the checkpoint was written before the trainer died

@@ -33,7 +33,6 @@ from learnloop_service.training.engine.workers.link import (
     LinkClosed,
     Progressed,
     SampleCommand,
-    ScoreCommand,
     StreamedTokens,
     ToWorker,
     Trained,
@@ -131,8 +130,6 @@ class _Worker:
             case TrainingCommand() as command:
                 self._registry.learn(command.model.record, command.model.newest)
                 return await self._train(ask.number, command)
-            case ScoreCommand(target, sequences):
-                return await self._compute.score(target, sequences)
             case CheckCommand(model):
                 self._registry.learn(model.record, model.newest)
                 return await self._compute.check(model.record.id)
@@ -186,7 +183,7 @@ class _Worker:
             raise outcome
         writes = outcome.trained and (command.group is None or command.group.rank == 0)
         written = self._registry.newest(command.steps.model_id) if writes else None
-        return Trained(outcome.step, outcome.trained, outcome.metrics, written, outcome.measured)
+        return Trained(outcome, written)
 
 
 class _GroupMembership:
