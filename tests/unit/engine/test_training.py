@@ -19,6 +19,7 @@ from learnloop_service.training.engine.registry.base_models import parameter_cou
 from learnloop_service.training.engine.registry.checkpoints import CheckpointNotWritten
 from learnloop_service.training.engine.registry.model_record import UnknownModel
 from learnloop_service.training.engine.sampling.requests import Sample, SampleRequest, UnknownWeights
+from learnloop_service.training.engine.trainer import trust_region
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
 from learnloop_service.training.engine.trainer.optimizer import NonFiniteGradient
 from learnloop_service.training.engine.trainer.padded_batches import padded_batches
@@ -208,6 +209,25 @@ def test_a_step_that_goes_too_far_for_a_whole_rollout_is_shortened_as_well(tmp_p
     assert free["rollout_kl"] > free["step_kl"]
     assert free["rollout_kl"] > 0.02 >= bounded["rollout_kl"] > 0
     assert bounded["step_share"] < 1
+
+
+@pytest.mark.parametrize(("options", "expected"), [({}, 14), ({"max_kl_sequences": 64}, 40)])
+def test_a_step_is_measured_at_as_many_sequences_as_requested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: int
+) -> None:
+    measured: list[int] = []
+    score = trust_region.score
+
+    def counted(policy: Policy, ids: Any, *arguments: Any) -> Any:
+        measured.append(len(ids))
+        return score(policy, ids, *arguments)
+
+    monkeypatch.setattr(trust_region, "score", counted)
+    engine = make_engine(tmp_path)
+    group = list(sampled_group(engine, "tiny", odd_share, count=40))
+    group = [replace(trajectory, reward=float(number)) for number, trajectory in enumerate(group)]
+    finish(engine.train(_create(engine), [tuple(group)], TrainOptions(learning_rate=1e-3, max_kl=1e3, **options)))
+    assert measured == [expected]
 
 
 @pytest.mark.parametrize("tuning", [Tuning(), LORA], ids=lambda tuning: str(tuning.mode))
