@@ -60,15 +60,17 @@ class Evaluator:
         return [evaluation for split in splits for evaluation in split]
 
     async def after(
-        self, iteration: int, collector: RolloutCollector, step: int, *, ends: bool = False
+        self, iteration: int, collector: RolloutCollector, step: int, *, ends: bool = False, best: int | None = None
     ) -> list[Evaluation]:
         """Run the evaluations that are due after an iteration, counted from the last one on demonstrations; after the
         last of the run, also evaluate the best checkpoint on the test split. The run `ends` early, or after all its
-        iterations. Raises NothingScored."""
+        iterations. With `best`, validation does not decide which one is the best. Raises NothingScored."""
         config, evaluations = self._config, list[Evaluation]()
         last, reinforced = ends or iteration == config.all_iterations, iteration - config.supervised_iterations
         if last or reinforced % config.evaluation.every == 0 or not config.evaluation.scenarios:
             evaluations += await self._validate(collector, step)
+        if best is not None:
+            self._best = BestCheckpoint(best)
         if last:
             evaluations += await self._evaluate(collector, "test", self.best_step)
         return evaluations

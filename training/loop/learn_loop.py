@@ -209,12 +209,15 @@ class _Loop:
         collector = await self._run.collector(iteration)
         with record.timed(Phase.TRAIN):
             await collector.admit(Phase.TRAIN)
-            lesson = await (await self._prepare()).lesson(collector.journal, self._policy, self._step)
+            learns_from = await self._prepare()
+            lesson = await learns_from.lesson(collector.journal, self._policy, self._step)
             record.left_out, record.metrics = lesson.left_out, lesson.metrics
             if lesson.request is not None:
                 record.metrics = {**await self._train(lesson.request, collector.journal), **lesson.metrics}
-                record.metrics |= await lesson.measure(self._step) if lesson.measure else {}
-        await self._beside_writing(record, self._look_back(record, collector, ()))
+            further = await learns_from.measured(collector.journal, self._policy, self._step)
+            record.metrics = {**record.metrics, **further}
+        best = learns_from.best_step(self._step)
+        await self._beside_writing(record, self._look_back(record, collector, (), best))
         return self._result(record)
 
     async def stop(self) -> None:
@@ -271,13 +274,15 @@ class _Loop:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
 
-    async def _look_back(self, record: IterationRecord, collector: RolloutCollector, groups: Sequence[Group]) -> None:
-        """Reflect, and evaluate if an evaluation is due."""
+    async def _look_back(
+        self, record: IterationRecord, collector: RolloutCollector, groups: Sequence[Group], best: int | None = None
+    ) -> None:
+        """Reflect, and evaluate if an evaluation is due. Without `best`, evaluations decide which step is the best."""
         with record.timed(Phase.REFLECT):
             record.reflection = await self._reflect(collector, groups)
         with record.timed(Phase.EVALUATE):
             record.evaluations = await self._evaluator.after(
-                record.iteration, collector, self._step, ends=self.has_learned
+                record.iteration, collector, self._step, ends=self.has_learned, best=best
             )
 
     async def _learn(self, rollouts: JudgedRollouts) -> Mapping[str, float]:

@@ -1,6 +1,6 @@
 """What the iterations without rollouts learn from: demonstrations, or answers that were served."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,9 +17,6 @@ class Lesson:
     """Metrics of the iteration, in addition to those of the training."""
     left_out: Sequence[str] = ()
     """Names of what the iteration would have trained on, but cannot."""
-    measure: Callable[[int], Awaitable[Mapping[str, float]]] | None = None
-    """Returns further metrics after the training, given the step that it led to. That step's checkpoint may still be
-    being written."""
 
 
 class RunRecord(Protocol):
@@ -35,3 +32,12 @@ class RunRecord(Protocol):
         What it keeps in the journal is durable before the request is sent. After a takeover it is called again, and
         must give an equal request, unless what that needs was deleted meanwhile.
         """
+
+    async def measured(self, journal: IterationJournal, policy: Policy, step: int) -> Mapping[str, float]:
+        """Return further metrics after the training, if any, which led to `step`. Its checkpoint may still be being
+        written."""
+        return {}
+
+    def best_step(self, step: int) -> int | None:
+        """Return the best checkpoint once the newest one is `step`; None if evaluations decide."""
+        return None

@@ -54,7 +54,7 @@ oracle."""
 
 
 @dataclass(frozen=True, slots=True)
-class RunDemonstrations:
+class RunDemonstrations(RunRecord):
     """The demonstrations of a run. Its seed determines which are held out and the order of the others."""
 
     config: WarmStartConfig

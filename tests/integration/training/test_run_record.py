@@ -48,6 +48,7 @@ class Answers:
 
     def __init__(self, answers: Sequence[tuple[Any, TokenSequence]]) -> None:
         self.deleted: set[int] = set()
+        self.best: dict[int, int] = {}
         self.sent: list[list[int]] = []
         self._answers = answers
 
@@ -60,13 +61,15 @@ class Answers:
         await journal.keep(SERVED_USED, json.dumps(used))
         self.sent.append(used)
         group = import_art().TrajectoryGroup([self._answers[number][0] for number in used])
+        return Lesson(TrainRequest([group], 1e-3, step, OPTIONS), {"served": float(len(used))})
 
-        async def measure(after: int) -> Mapping[str, float]:
-            assert isinstance(policy, ScoringPolicy)
-            scores = await policy.score_sequences(after, [sequence for _, sequence in self._answers[ANSWERS:]])
-            return {"held_out_logprob": sum(map(sum, scores))}
+    async def measured(self, journal: IterationJournal, policy: Policy, step: int) -> Mapping[str, float]:
+        assert isinstance(policy, ScoringPolicy)
+        scores = await policy.score_sequences(step, [sequence for _, sequence in self._answers[ANSWERS:]])
+        return {"held_out_logprob": sum(map(sum, scores))}
 
-        return Lesson(TrainRequest([group], 1e-3, step, OPTIONS), {"served": float(len(used))}, measure=measure)
+    def best_step(self, step: int) -> int:
+        return self.best.get(step, step)
 
     def _journaled(self, journal: IterationJournal, otherwise: Sequence[int]) -> Sequence[int]:
         used: Sequence[int] = json.loads(journal.kept.get(SERVED_USED, json.dumps(list(otherwise))))
@@ -202,8 +205,18 @@ async def test_an_iteration_of_which_nothing_is_left_keeps_the_step(
     record.deleted |= set(range(10, 20))
     results = await lives(await backend.register(spec()), record, Entries())
     assert [result.step for result in results] == [0, 1, 1]
-    assert results[-1].train_metrics == {"served": 0.0}
+    assert results[-1].train_metrics == {
+        "served": 0.0,
+        "held_out_logprob": results[1].train_metrics["held_out_logprob"],
+    }
     assert results[-1].left_out == ("all of them",)
+
+
+async def test_a_record_decides_which_checkpoint_is_the_best(backend: EmbeddedBackend, calm: dict[str, Any]) -> None:
+    record = Answers(calm["answers"])
+    record.best = {2: 0}
+    results = await lives(await backend.register(spec()), record, Entries())
+    assert [result.best_step for result in results] == [0, 1, 0]
 
 
 def test_a_damaged_list_of_used_answers_is_dropped_and_no_intent_is_invented() -> None:
