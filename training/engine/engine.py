@@ -44,7 +44,6 @@ from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
 from learnloop_service.training.engine.trainer.grpo_step import StepProgress, grpo_step
 from learnloop_service.training.engine.trainer.peers import Alone, Peers, digest
 from learnloop_service.training.engine.trainer.policy import Model, Policy, load_checkpoint, load_policy
-from learnloop_service.training.engine.trainer.score import score
 from learnloop_service.training.engine.trainer.sft import Example, SftOptions, sft_step, supervised_sequences
 from learnloop_service.training.engine.trainer.trajectories import (
     BadTrajectory,
@@ -406,7 +405,7 @@ class Engine:
         policy = self._policy(target)
         ids = [_fitting(sequence, policy).ids for sequence in sequences]
         sampled = [sequence.trained for sequence in sequences]
-        batches = yield from score(policy, ids, sampled, self._micro_batch_tokens, WAITING)
+        batches = yield from policy.score(ids, sampled, self._micro_batch_tokens, WAITING)
         scores = {number: part.tolist() for _, parts in batches for number, part in parts.items()}
         return TrainResult(target.step, False, {}, logprobs=[scores[number] for number in range(len(ids))])
 

@@ -214,10 +214,10 @@ class _Loop:
             record.left_out, record.metrics = lesson.left_out, lesson.metrics
             if lesson.request is not None:
                 record.metrics = {**await self._train(lesson.request, collector.journal), **lesson.metrics}
-            further = await learns_from.measured(collector.journal, self._policy, self._step)
-            record.metrics = {**record.metrics, **further}
-        best = learns_from.best_step(self._step)
-        await self._beside_writing(record, self._look_back(record, collector, (), best))
+            measured = await learns_from.measured(collector.journal, self._policy, self._step)
+            record.metrics = {**record.metrics, **measured}
+        looking_back = self._look_back(record, collector, (), learns_from.best_step(self._step))
+        await self._beside_writing(record, looking_back)
         return self._result(record)
 
     async def stop(self) -> None:

@@ -19,7 +19,6 @@ from learnloop_service.training.engine.registry.base_models import parameter_cou
 from learnloop_service.training.engine.registry.checkpoints import CheckpointNotWritten
 from learnloop_service.training.engine.registry.model_record import UnknownModel
 from learnloop_service.training.engine.sampling.requests import Sample, SampleRequest, UnknownWeights
-from learnloop_service.training.engine.trainer import trust_region
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
 from learnloop_service.training.engine.trainer.optimizer import NonFiniteGradient
 from learnloop_service.training.engine.trainer.padded_batches import padded_batches
@@ -216,13 +215,13 @@ def test_a_step_is_measured_at_as_many_sequences_as_requested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: int
 ) -> None:
     measured: list[int] = []
-    score = trust_region.score
+    score = Policy.score
 
     def counted(policy: Policy, ids: Any, *arguments: Any) -> Any:
         measured.append(len(ids))
         return score(policy, ids, *arguments)
 
-    monkeypatch.setattr(trust_region, "score", counted)
+    monkeypatch.setattr(Policy, "score", counted)
     engine = make_engine(tmp_path)
     group = list(sampled_group(engine, "tiny", odd_share, count=40))
     group = [replace(trajectory, reward=float(number)) for number, trajectory in enumerate(group)]

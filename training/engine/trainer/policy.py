@@ -148,6 +148,26 @@ class Policy:
             if self.device.type == "cuda":
                 release_reserved()
 
+    def score(
+        self, ids: Sequence[Sequence[int]], chosen: Sequence[Sequence[int]], most_tokens: int | None, progress: T
+    ) -> Generator[T, None, list[tuple[Tensor, dict[int, Tensor]]]]:
+        """Return for each batch the exact log-probabilities [N] of the tokens at the positions `chosen`, and their
+        parts by sequence number; see `in_batches`. Yields `progress` after every batch."""
+
+        def logprobs(batch: Batch) -> Tensor:
+            with torch.no_grad():
+                return batch.logprobs(self.model)[0]
+
+        def passes(batches: Sequence[Batch]) -> Generator[T, None, list[tuple[Tensor, dict[int, Tensor]]]]:
+            scored = []
+            for batch, values in zip(batches, self.lanes.map(logprobs, batches), strict=True):
+                parts = torch.split(values, [len(chosen[number]) for number in batch.members])
+                scored.append((values, dict(zip(batch.members, parts, strict=True))))
+                yield progress
+            return scored
+
+        return (yield from self.in_batches(ids, chosen, most_tokens, passes))
+
     def _cut(self, ids: Sequence[Sequence[int]], chosen: Sequence[Sequence[int]], tokens: int) -> Iterator[Batch]:
         if self._layers:
             return packed_batches(ids, chosen, tokens, self.device, stems=True, last=self.devices[-1])

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from learnloop_service.training.engine.trainer.policy import Policy
-from learnloop_service.training.engine.trainer.score import score
 from learnloop_service.training.engine.trainer.trajectories import TrainSequence
 from learnloop_service.training.protocol.model_facts import MeasuredToken
 
@@ -103,7 +102,7 @@ def _divergence(
     now by sequence number."""
     total, tokens, after = 0.0, 0.0, dict[int, Tensor]()
     ids, trained = [item.ids for item in items], [item.trained for item in items]
-    for now, parts in (yield from score(policy, ids, trained, micro_batch_tokens, progress)):
+    for now, parts in (yield from policy.score(ids, trained, micro_batch_tokens, progress)):
         change = now - torch.cat([before[number] for number in parts])
         total += float((torch.expm1(change) - change).sum())
         tokens += len(change)
