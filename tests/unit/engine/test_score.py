@@ -114,14 +114,14 @@ def test_the_included_base_scores_300_answers_within_seconds(tmp_path: Path) -> 
     engine = Engine(registry, Sampler(slots=64))
     registry.create(project="test", name="agent", base_model=TINY_BASE)
     calls = sampled(engine, "test/agent", 300, 100, "Where is the budget of the second quarter? ")
-    began = time.perf_counter()
+    began = time.process_time()
     scores = scored(engine, "test/agent", calls)
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began  # on one core, whatever else the machine does
     # Float32 puts single tokens of the sampler and of the trainer up to 6e-5 away from the same model in float64.
     assert_equal(scores, [call.logprobs for call in calls], within=1e-4)
     pairs = [pair for row, call in zip(scores, calls, strict=True) for pair in zip(row, call.logprobs, strict=True)]
     assert sum(abs(one - other) <= EXACT for one, other in pairs) >= 0.99 * len(pairs) > 29_000
-    assert seconds < 20, f"{sum(map(len, scores))} tokens took {seconds:.1f} s"
+    assert seconds < 20, f"{len(pairs)} tokens took {seconds:.1f} s"
 
 
 def test_what_cannot_be_scored_is_refused(tmp_path: Path) -> None:
