@@ -318,7 +318,7 @@ MUTATIONS = (
     ),
     _one(
         "only calls that extend each other are one sequence",
-        "training/rollout/call_sequences.py",
+        "training/call_sequences.py",
         "if prompt[: len(content)] == content]",
         "if prompt[:1] == content[:1]]",
         "tests/unit/training/rollout/test_call_sequences.py::test_every_sampled_token_is_trained_once",

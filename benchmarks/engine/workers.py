@@ -216,9 +216,9 @@ class Iterations:
         return stepped[0]
 
     async def _rollout(self, target: Any, prompt: list[int], seed: int, number: int) -> Any:
+        from learnloop_service.training.call_sequences import TokenSequence
         from learnloop_service.training.engine.sampling.requests import SampleRequest
         from learnloop_service.training.engine.trainer.trajectories import Conversation, TrainingTrajectory
-        from learnloop_service.training.rollout.call_sequences import TokenSequence
 
         work = self._work
         ids = list(prompt)

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from learnloop_service.training.call_sequences import SampledCall, joined
 from learnloop_service.training.engine.engine import Engine, finish
 from learnloop_service.training.engine.registry.registry import Registry
 from learnloop_service.training.engine.sampling.requests import SampleRequest
 from learnloop_service.training.engine.sampling.sampler import Sampler
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
 from learnloop_service.training.engine.weights.fp8 import CAPABILITIES
-from learnloop_service.training.rollout.call_sequences import SampledCall, joined
 from learnloop_service.training.tuning import Tuning
 from tests.fakes.engine import odd_share, sampled_group
 from tests.fakes.tiny_model import make_tiny_model

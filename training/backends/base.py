@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from learnloop_service.environment.base import Json
+from learnloop_service.training.call_sequences import TokenSequence
 from learnloop_service.training.protocol.model_facts import MeasuredToken, Reproducibility
 from learnloop_service.training.protocol.tool_formats.formats import ToolFormat
-from learnloop_service.training.rollout.call_sequences import TokenSequence
 from learnloop_service.training.tuning import Tuning
 
 if TYPE_CHECKING:  # importing art takes seconds

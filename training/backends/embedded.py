@@ -23,10 +23,10 @@ from learnloop_service.training.backends.hosted import HostedBackend, HostedPoli
 from learnloop_service.training.backends.train_options import EMBEDDED
 from learnloop_service.training.backends.traits import BackendSettings, BackendTraits, Host
 from learnloop_service.training.bases.defaults import TINY_BASE
+from learnloop_service.training.call_sequences import TokenSequence
 from learnloop_service.training.protocol.model_facts import MeasuredToken, Reproducibility
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.protocol.tool_formats.formats import FORMATS, HERMES, ToolFormat
-from learnloop_service.training.rollout.call_sequences import TokenSequence
 from learnloop_service.training.tuning import Tuning
 
 if TYPE_CHECKING:  # importing art takes seconds

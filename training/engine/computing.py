@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from learnloop_service.training.call_sequences import TokenSequence
 from learnloop_service.training.engine.engine import Engine, Training, TrainResult
 from learnloop_service.training.engine.registry.model_record import ModelRecord, NewModel, Target
 from learnloop_service.training.engine.sampling.figures import SamplingFigures
@@ -14,7 +15,6 @@ from learnloop_service.training.engine.trainer.grpo_step import StepProgress
 from learnloop_service.training.engine.trainer.sft import Example, SftOptions
 from learnloop_service.training.engine.trainer.trajectories import Group
 from learnloop_service.training.protocol.model_facts import Reproducibility
-from learnloop_service.training.rollout.call_sequences import TokenSequence
 
 
 class EngineStopped(Exception):

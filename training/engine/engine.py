@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import structlog
 import torch
 
+from learnloop_service.training.call_sequences import TokenSequence
 from learnloop_service.training.engine.devices import DeviceFigures, device_figures
 from learnloop_service.training.engine.fingerprint import fingerprint
 from learnloop_service.training.engine.lanes import Lanes
@@ -58,7 +59,6 @@ from learnloop_service.training.engine.weights.flash_attention import use_newest
 from learnloop_service.training.engine.weights.fp8 import check_device
 from learnloop_service.training.engine.weights.weights import Updatable, Weights, snapshot
 from learnloop_service.training.protocol.model_facts import MeasuredToken, Reproducibility
-from learnloop_service.training.rollout.call_sequences import TokenSequence
 
 if TYPE_CHECKING:  # imports transformers
     from learnloop_service.training.engine.trainer.pretrained import SharedBases

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from learnloop_service.environment.base import Json
 from learnloop_service.training.backends.art_import import import_art
+from learnloop_service.training.call_sequences import sequences_of
 from learnloop_service.training.prompt import UNDELIVERED_PARTS, undelivered
-from learnloop_service.training.rollout.call_sequences import sequences_of
 from learnloop_service.training.rollout.chat import identity, message_of, sampled_ids
 from learnloop_service.training.rollout.model_calls import AnsweredCall
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from learnloop_service.training.call_sequences import SampledCall, TokenSequence, joined
 from learnloop_service.training.engine.computing import ModelDeleted, PolicyStep, RestoredStep, Steps, SupervisedSteps
 from learnloop_service.training.engine.engine import Engine, StepConflict, TrainResult, finish
 from learnloop_service.training.engine.http.jobs import Jobs
@@ -22,7 +23,6 @@ from learnloop_service.training.engine.sampling.requests import SampleRequest
 from learnloop_service.training.engine.trainer.grpo_loss import BadOptions, TrainOptions
 from learnloop_service.training.engine.trainer.sft import Example, SftOptions
 from learnloop_service.training.engine.trainer.trajectories import BadTrajectory, Group
-from learnloop_service.training.rollout.call_sequences import SampledCall, TokenSequence, joined
 from learnloop_service.training.tuning import Tuning
 from tests.conditions import answered, until
 from tests.fakes.engine import make_engine, odd_share, sampled_group

@@ -18,8 +18,8 @@ from learnloop_service.training.backends.base import (
     TrainRequest,
 )
 from learnloop_service.training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
+from learnloop_service.training.call_sequences import SampledCall, TokenSequence, joined
 from learnloop_service.training.rollout.agents.base import AgentTask
-from learnloop_service.training.rollout.call_sequences import SampledCall, TokenSequence, joined
 from learnloop_service.training.rollout.chat import open_chat
 from learnloop_service.training.rollout.rollout import RolloutLimits, rollout
 from learnloop_service.training.tuning import Tuning

@@ -14,10 +14,10 @@ from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.backends.art_import import import_art
 from learnloop_service.training.backends.base import ModelSpec, Policy, ScoringPolicy, TrainRequest
 from learnloop_service.training.backends.embedded import EmbeddedBackend
+from learnloop_service.training.call_sequences import SampledCall, TokenSequence, joined
 from learnloop_service.training.journal import SERVED_USED, IterationJournal, repair
 from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.loop.run_record import Lesson
-from learnloop_service.training.rollout.call_sequences import SampledCall, TokenSequence, joined
 from learnloop_service.training.rollout.chat import open_chat
 from learnloop_service.training.types import EvaluationConfig, IterationResult, Resume, RunConfig, Snapshot
 from tests.best_of import best_of
@@ -31,7 +31,6 @@ OPTIONS = {
     "epsilon": 1.0,
     "epsilon_high": 3.0,
     "max_kl": 1e-3,
-    "max_kl_sequences": 64,
 }
 SERVED = RunConfig(
     iterations=0, served_iterations=2, seed=3, evaluation=EvaluationConfig(scenarios=0, test_scenarios=0)

@@ -9,6 +9,7 @@ import pytest
 
 import learnloop_service.training.engine.tiny_base
 from learnloop_service.training.bases.defaults import TINY_BASE
+from learnloop_service.training.call_sequences import SampledCall, TokenSequence, joined
 from learnloop_service.training.engine.compute import Compute
 from learnloop_service.training.engine.computing import ModelDeleted, PolicyStep
 from learnloop_service.training.engine.engine import Engine, finish
@@ -19,7 +20,6 @@ from learnloop_service.training.engine.sampling.requests import SampleRequest
 from learnloop_service.training.engine.sampling.sampler import Sampler
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
 from learnloop_service.training.engine.trainer.trajectories import BadTrajectory
-from learnloop_service.training.rollout.call_sequences import SampledCall, TokenSequence, joined
 from learnloop_service.training.tuning import Tuning
 from tests.fakes.engine import make_engine, odd_share, sampled_group
 

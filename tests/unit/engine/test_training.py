@@ -210,25 +210,6 @@ def test_a_step_that_goes_too_far_for_a_whole_rollout_is_shortened_as_well(tmp_p
     assert bounded["step_share"] < 1
 
 
-@pytest.mark.parametrize(("options", "expected"), [({}, 14), ({"max_kl_sequences": 64}, 40)])
-def test_a_step_is_measured_at_as_many_sequences_as_requested(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: int
-) -> None:
-    measured: list[int] = []
-    score = Policy.score
-
-    def counted(policy: Policy, ids: Any, *arguments: Any) -> Any:
-        measured.append(len(ids))
-        return score(policy, ids, *arguments)
-
-    monkeypatch.setattr(Policy, "score", counted)
-    engine = make_engine(tmp_path)
-    group = list(sampled_group(engine, "tiny", odd_share, count=40))
-    group = [replace(trajectory, reward=float(number)) for number, trajectory in enumerate(group)]
-    finish(engine.train(_create(engine), [tuple(group)], TrainOptions(learning_rate=1e-3, max_kl=1e3, **options)))
-    assert measured == [expected]
-
-
 @pytest.mark.parametrize("tuning", [Tuning(), LORA], ids=lambda tuning: str(tuning.mode))
 def test_a_step_within_the_bound_is_left_alone(tmp_path: Path, tuning: Tuning) -> None:
     hashes = set()

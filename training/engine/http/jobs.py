@@ -10,12 +10,12 @@ from typing import Any
 
 import structlog
 
+from learnloop_service.training.call_sequences import TokenSequence
 from learnloop_service.training.engine.computing import Computing, ScoredSequences, Steps, TrainingTask
 from learnloop_service.training.engine.engine import StepConflict, TrainResult
 from learnloop_service.training.engine.registry.model_record import Target, UnknownModel
 from learnloop_service.training.engine.trainer.grpo_step import StepProgress
 from learnloop_service.training.protocol.model_facts import MeasuredToken
-from learnloop_service.training.rollout.call_sequences import TokenSequence
 
 log = structlog.get_logger(__name__)
 

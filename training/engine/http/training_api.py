@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from learnloop_service.environment.json_type import Json
+from learnloop_service.training.call_sequences import TokenSequence
 from learnloop_service.training.engine.computing import Computing, PolicyStep, RestoredStep, Steps, SupervisedSteps
 from learnloop_service.training.engine.engine import StepConflict
 from learnloop_service.training.engine.http.base_checks import BaseChecks
@@ -40,7 +41,6 @@ from learnloop_service.training.engine.trainer.trajectories import (
     read_groups,
     replies,
 )
-from learnloop_service.training.rollout.call_sequences import TokenSequence
 from learnloop_service.training.tuning import Tuning
 
 MAX_WAIT_S = 30.0

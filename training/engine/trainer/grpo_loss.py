@@ -33,7 +33,8 @@ class TrainOptions(BaseModel):
     """Upper clipping bound of the ratio as a distance from 1. Default: 4.0 for CISPO, `epsilon` for PPO."""
     importance_sampling_level: Literal["token", "sequence", "average", "geometric_average"] = "token"
     mask_prob_ratio: bool = False
-    """Ignore tokens whose ratio is outside the clip range instead of clipping them."""
+    """Set the ratio of tokens outside the clip range to 0. CISPO clips it again, to 1 - `epsilon`: only with `epsilon`
+    at 1, its default, such tokens are ignored."""
     max_negative_advantage_importance_sampling_weight: float | None = Field(default=None, gt=0)
     """Upper bound of the ratio. As in ART, it applies whatever the sign of the advantage."""
     kimi_k2_tau: float | None = Field(default=None, gt=0)
@@ -53,8 +54,6 @@ class TrainOptions(BaseModel):
     max_grad_norm: float = Field(default=1.0, gt=0)
     max_kl: float | None = Field(default=None, gt=0)
     """Largest KL divergence of one step. A step that moves the policy further is shortened (`trust_region.py`)."""
-    max_kl_sequences: int = Field(default=16, ge=1)
-    """Number of sequences at which `max_kl` is measured, so that the forward pass costs little."""
     max_rollout_kl: float | None = Field(default=None, gt=0)
     """Largest mean, over conversations, of the sum of a step's divergences over their tokens; needs `max_kl`."""
 

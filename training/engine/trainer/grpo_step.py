@@ -61,7 +61,6 @@ def grpo_step(
                 options.max_kl,
                 StepProgress(0, 0),
                 options.max_rollout_kl,
-                sequences=options.max_kl_sequences,
                 micro_batch_tokens=micro_batch_tokens,
             )
     finally:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.advantages import advantages
-from learnloop_service.training.rollout.call_sequences import NotOneSequence, SampledCall, TokenSequence, joined
+from learnloop_service.training.call_sequences import NotOneSequence, SampledCall, TokenSequence, joined
 
 Message = dict[str, Json]
 

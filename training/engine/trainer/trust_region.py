@@ -28,6 +28,8 @@ _AIM = 2 / 3
 """Fraction of the bound that a step is shortened to, so that the next measurement is usually the last."""
 _LEAST = 0.1
 """Smallest share of a step that remains after it is shortened once."""
+_MEASURED = 16
+"""Number of sequences at which a step is measured, so that the forward pass costs little."""
 _MOST_CUTS = 6
 _KEPT = 5
 """Number of measured tokens that are kept, so that the sampler can be compared at them: enough for a median that does
@@ -46,18 +48,17 @@ def keep_within(
     progress: T,
     max_rollout_kl: float | None = None,
     *,
-    sequences: int,
     micro_batch_tokens: int | None,
 ) -> Generator[T, None, dict[str, float]]:
     """Shorten the optimizer's last step until it moved the policy by at most `max_kl` a token, and `max_rollout_kl` a
     conversation if that is given. Yields `progress` after every micro-batch.
 
     `before` has the log-probabilities [N] of the trained tokens before the step, by item number, for the items that are
-    this trainer's share. At most `sequences` of all items are measured, spread evenly. Returns `step_kl` and
+    this trainer's share. Some of all items are measured, spread evenly. Returns `step_kl` and
     `rollout_kl`, the divergence that the step caused for a token and for a conversation, and `step_share`, the fraction
     of the step that is left. The tokens that it moved most are kept in `policy.measured`.
     """
-    chosen = [number for number in range(0, len(items), math.ceil(len(items) / sequences)) if number in before]
+    chosen = [number for number in range(0, len(items), math.ceil(len(items) / _MEASURED)) if number in before]
     measured, old = [items[number] for number in chosen], [before[number] for number in chosen]
     share = 1.0
     bounds = (max_kl, math.inf if max_rollout_kl is None else max_rollout_kl)

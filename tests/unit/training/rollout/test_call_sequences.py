@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learnloop_service.training.rollout.call_sequences import NotOneSequence, SampledCall, joined, sequences_of
+from learnloop_service.training.call_sequences import NotOneSequence, SampledCall, joined, sequences_of
 
 
 def call(prompt: str, reply: str) -> SampledCall:
