@@ -26,8 +26,9 @@ from learnloop_service.app.api.heavy_reads import HeavyReads
 from learnloop_service.app.api.pages import ById
 from learnloop_service.app.api.raw_bodies import file_body
 from learnloop_service.app.api.routers import keyed_router
-from learnloop_service.app.datasets import rows
+from learnloop_service.app.datasets import documents, rows
 from learnloop_service.app.datasets.demonstrations import BadDemonstrations, read_demonstrations
+from learnloop_service.app.datasets.documents import NewDocument, save_version
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import DatasetVersion
 from learnloop_service.app.domain.names import DATASET_PATTERN
@@ -38,8 +39,6 @@ from learnloop_service.app.operations.rejection_sampling import (
     best_rollouts,
     save_best,
 )
-from learnloop_service.app.runs import documents
-from learnloop_service.app.runs.documents import NewDocument, save_version
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.datasets import (
     BestOfEvaluation,

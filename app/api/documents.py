@@ -22,15 +22,14 @@ from learnloop_service.app.api.large_bodies import BigBodyRoute, GraphBody, Scen
 from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.api.stored_texts import StoredTexts
 from learnloop_service.app.auth.caller import Caller
-from learnloop_service.app.datasets import rows
+from learnloop_service.app.datasets import documents, rows
+from learnloop_service.app.datasets.documents import Kind, NewDocument, UnknownDocument
 from learnloop_service.app.datasets.references import UnknownDataset, pin
 from learnloop_service.app.datasets.rows import NewVersion
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Run
 from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.app.errors import InvalidRequest, NotFound
-from learnloop_service.app.runs import documents
-from learnloop_service.app.runs.documents import Kind, NewDocument, UnknownDocument
 from learnloop_service.app.runs.queries import RunQueries
 from learnloop_service.app.schemas.documents import (
     GraphListed,

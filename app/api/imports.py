@@ -11,7 +11,8 @@ from sqlalchemy import func, select
 from learnloop_service.app.api.dependencies import CurrentCaller, CurrentService
 from learnloop_service.app.api.raw_bodies import file_body
 from learnloop_service.app.api.routers import keyed_router
-from learnloop_service.app.datasets import rows
+from learnloop_service.app.datasets import documents, rows
+from learnloop_service.app.datasets.documents import NewDocument
 from learnloop_service.app.datasets.rows import NewVersion
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import DatasetVersion, Document
@@ -19,8 +20,6 @@ from learnloop_service.app.errors import InvalidRequest
 from learnloop_service.app.operations.import_conversations import IDS, Wanted, holds_conversations, read_conversations
 from learnloop_service.app.operations.import_questions import Part, read_questions
 from learnloop_service.app.operations.imported import SPLITS, Imported, NothingToImport
-from learnloop_service.app.runs import documents
-from learnloop_service.app.runs.documents import NewDocument
 from learnloop_service.app.schemas.imports import FileImported, ImportParameters
 from learnloop_service.environment.json_type import Json
 

@@ -12,6 +12,7 @@ from learnloop_service.app.api.pages import ById
 from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.datasets import removal, rows
+from learnloop_service.app.datasets.documents import UnknownDocument, save_version
 from learnloop_service.app.datasets.removal import Users
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import DatasetVersion
@@ -19,7 +20,6 @@ from learnloop_service.app.domain.names import DATASET_PATTERN
 from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.errors import InvalidRequest, NotFound
 from learnloop_service.app.operations.agent_texts import agent_texts
-from learnloop_service.app.runs.documents import UnknownDocument, save_version
 from learnloop_service.app.runs.stored_prompts import pinned_prompt, prompt_document, read_stored
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.prompts import (

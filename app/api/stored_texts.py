@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from learnloop_service.app.api.heavy_reads import HeavyReads
+from learnloop_service.app.datasets.documents import Kind, stored_text, version_of
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.runs.documents import Kind, stored_text, version_of
 
 _PART_CHARACTERS = 262_144
 _HOLD_S = 5.0

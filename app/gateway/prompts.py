@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from sqlalchemy import func, or_, update
 
+from learnloop_service.app.datasets.documents import UnknownDocument
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import AgentSession, EvaluationJob, Promotion, Run
 from learnloop_service.app.domain.stored_evaluation import Slot, parse_evaluation
@@ -16,7 +17,6 @@ from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.instruments import PROMPT_REQUESTS
 from learnloop_service.app.model_registry.resolver import ResolvedModel
 from learnloop_service.app.runs.configuration import is_replaced
-from learnloop_service.app.runs.documents import UnknownDocument
 from learnloop_service.app.runs.stored_prompts import read_stored
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.prompt import Prompt, is_in

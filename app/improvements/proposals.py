@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 
+from learnloop_service.app.datasets.documents import save_version
 from learnloop_service.app.db.tables import Candidate
 from learnloop_service.app.domain.improvement_state import IN_PROGRESS, LIVE, CandidateState, Rung
 from learnloop_service.app.domain.stored_request import Choice, PromptReference
@@ -15,7 +16,6 @@ from learnloop_service.app.improvements.material import material, recorded_tools
 from learnloop_service.app.improvements.store import ImprovementRecord, ImprovementStore
 from learnloop_service.app.improvements.tasks import ImprovementTasks
 from learnloop_service.app.operations.named import built_environment
-from learnloop_service.app.runs.documents import save_version
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.stored_prompts import prompt_document, read_stored
 from learnloop_service.app.schemas.improvements import ImprovementRequest

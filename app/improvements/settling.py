@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import func
 
+from learnloop_service.app.datasets.documents import save_version
 from learnloop_service.app.db.tables import Candidate, EvaluationJob, Run
 from learnloop_service.app.domain.evaluation_state import EvaluationStatus
 from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
@@ -21,7 +22,6 @@ from learnloop_service.app.improvements.policy import passed
 from learnloop_service.app.improvements.store import NO_JOB, SETTLED, ImprovementRecord, ImprovementStore
 from learnloop_service.app.operations.agent_texts import agent_texts
 from learnloop_service.app.runs.configuration import is_replaced
-from learnloop_service.app.runs.documents import save_version
 from learnloop_service.app.runs.stored_prompts import prompt_document
 from learnloop_service.app.service import HandlerResources
 from learnloop_service.environment.json_type import Json

@@ -16,6 +16,7 @@ import structlog
 from sqlalchemy import func, select
 
 from learnloop_service.app.aio.periodic import every
+from learnloop_service.app.datasets.documents import resolve_references
 from learnloop_service.app.domain.improvement_state import CandidateState, ImprovementStatus, Rung
 from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.app.errors import DATABASE_DOWN, ServiceError, Unavailable
@@ -28,7 +29,6 @@ from learnloop_service.app.improvements.store import ImprovementRecord, Improvem
 from learnloop_service.app.logs import RepeatedLog
 from learnloop_service.app.model_registry.resolver import ModelResolver, base_models
 from learnloop_service.app.operations.start.evaluation import EvaluationStarter
-from learnloop_service.app.runs.documents import resolve_references
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.service import HandlerResources
 from learnloop_service.app.settings import Settings

@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from learnloop_service.app.agent_sessions.traffic import tool_results
+from learnloop_service.app.agent_sessions.consented import tool_results
 from learnloop_service.app.datasets.conversation_forms import ImportedConversation, Unusable, conversation
 from learnloop_service.app.datasets.conversation_opinions import NoThreshold, Opinion, Scale, opinions
 from learnloop_service.app.datasets.demonstrations import checked, faults_of

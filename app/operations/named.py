@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from learnloop_service.app.datasets.documents import UnknownDocument, resolve_references
 from learnloop_service.app.datasets.references import UnknownDataset, pin
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.app.errors import Conflict, InvalidRequest, Location
 from learnloop_service.app.operations.own_agent_requests import OwnAgentRequests
 from learnloop_service.app.runs.configuration import make_agent, make_environment, make_judge, make_own_agent
-from learnloop_service.app.runs.documents import UnknownDocument, resolve_references
 from learnloop_service.app.settings import Settings
 from learnloop_service.environment.access import Access
 from learnloop_service.environment.base import Environment

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
 from learnloop_service.app.datasets.demonstrations import BadDemonstrations, read_demonstrations
+from learnloop_service.app.datasets.documents import document, reference, save_version, users_of
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import DatasetVersion, EvaluationJob, RejudgedRollout, Run, Trajectory
 from learnloop_service.app.domain.evaluation_state import TERMINAL, EvaluationStatus
@@ -23,7 +24,6 @@ from learnloop_service.app.domain.stored_evaluation import parse_evaluation
 from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.app.errors import Conflict, InvalidRequest
 from learnloop_service.app.operations.import_conversations import IDS
-from learnloop_service.app.runs.documents import document, reference, save_version, users_of
 from learnloop_service.app.schemas.datasets import BestOfEvaluation, BestRollouts, RolloutChoice
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.rollout.chat import identity

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from learnloop_service.app.claims.lease import Lease, LeaseLost
 from learnloop_service.app.claims.moves import move_held, move_locked
+from learnloop_service.app.datasets.documents import NewDocument, save
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.dependents import lock_dependents
 from learnloop_service.app.db.tables import Run
@@ -20,7 +21,6 @@ from learnloop_service.app.errors import Conflict, ModelBusy, NotAllowed, existi
 from learnloop_service.app.events.log import append
 from learnloop_service.app.runs import ledger
 from learnloop_service.app.runs.claims import UNOWNED
-from learnloop_service.app.runs.documents import NewDocument, save
 from learnloop_service.app.runs.journal_entries import drop_unscored
 from learnloop_service.app.runs.verdicts import verdict_on
 from learnloop_service.training.protocol.model_name import ModelName

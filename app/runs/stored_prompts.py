@@ -7,12 +7,12 @@ from hashlib import sha256
 from pathlib import Path
 
 from learnloop_service.app.datasets import references, rows
+from learnloop_service.app.datasets.documents import NewDocument, UnknownDocument, stored_text
 from learnloop_service.app.datasets.references import UnknownDataset
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.json_text import canonical
 from learnloop_service.app.domain.stored_request import PromptReference
 from learnloop_service.app.errors import InvalidRequest, Location
-from learnloop_service.app.runs.documents import NewDocument, UnknownDocument, stored_text
 from learnloop_service.environment.base import Environment, OpenedEpisode, Scenario
 from learnloop_service.training.prompt import TOOL, InvalidPrompt, Prompt, opening, read_prompt
 

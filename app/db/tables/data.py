@@ -26,7 +26,7 @@ class Document(Base):
     """The project that owns it, or `*` if all projects can use it."""
     sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
     kind: Mapped[str]
-    """graph, scenarios, demonstrations or prompt."""
+    """graph, scenarios, demonstrations, prompt, or served: rows of served answers."""
     content: Mapped[Json] = mapped_column(JSONB)
     """A list, or the object of a prompt."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())

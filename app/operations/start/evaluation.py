@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.auth.tenancy import RUN, require
 from learnloop_service.app.backends import Connect, connected
+from learnloop_service.app.datasets.documents import UnknownDocument
 from learnloop_service.app.db.tables import EvaluationJob, Run
 from learnloop_service.app.domain.evaluation_state import EvaluationStatus
 from learnloop_service.app.domain.event_types import EventType
@@ -38,7 +39,6 @@ from learnloop_service.app.operations.named import (
 from learnloop_service.app.operations.start.run_plan import judge_with_defaults
 from learnloop_service.app.resources import Resources
 from learnloop_service.app.runs.configuration import is_replaced, model_spec
-from learnloop_service.app.runs.documents import UnknownDocument
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.store import RunStore
 from learnloop_service.app.runs.stored_prompts import check_fits, pinned_prompt, read_stored

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import get_args
 
+from learnloop_service.app.datasets.documents import NewDocument, extract_documents, resolve_references
 from learnloop_service.app.domain.names import TINY_BASE
 from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.app.errors import InvalidRequest
@@ -24,7 +25,6 @@ from learnloop_service.app.operations.start.run_plan import (
 )
 from learnloop_service.app.resources import Resources
 from learnloop_service.app.runs.configuration import is_replaced, make_environment, make_judge, runner_of
-from learnloop_service.app.runs.documents import NewDocument, extract_documents, resolve_references
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.resume_point import begin_with
 from learnloop_service.app.runs.stored_prompts import check_fits, read_stored

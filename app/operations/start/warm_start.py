@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import structlog
 
+from learnloop_service.app.datasets.documents import stored_text
 from learnloop_service.app.datasets.references import UnknownDataset, demonstrations
 from learnloop_service.app.errors import InvalidRequest, Unavailable
 from learnloop_service.app.operations.start.backend_checks import reached
 from learnloop_service.app.operations.start.run_plan import RunPlan, WarmStartPlan
 from learnloop_service.app.resources import Resources
-from learnloop_service.app.runs.documents import stored_text
 from learnloop_service.app.schemas.run_request import WarmStartChoice
 from learnloop_service.environment.base import Json
 from learnloop_service.environment.wording import counted

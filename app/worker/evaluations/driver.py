@@ -16,6 +16,7 @@ from learnloop_service.app.aio.event_loops import run_in_thread, run_on_loop
 from learnloop_service.app.aio.retry import retry_while_database_is_down
 from learnloop_service.app.backends import Connect
 from learnloop_service.app.claims.lease import Lease, LeaseLost
+from learnloop_service.app.datasets.documents import resolve_references
 from learnloop_service.app.db.clock import database_time
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import EvaluationJob
@@ -35,7 +36,6 @@ from learnloop_service.app.evaluations.store import EvaluationStore
 from learnloop_service.app.listed_models import ListedModels
 from learnloop_service.app.processes.engine import EngineHandle
 from learnloop_service.app.runs.configuration import make_environment, make_judge
-from learnloop_service.app.runs.documents import resolve_references
 from learnloop_service.app.runs.environment_access import EnvironmentAccess
 from learnloop_service.app.runs.resume_point import begin_with
 from learnloop_service.app.runs.store import RunStore

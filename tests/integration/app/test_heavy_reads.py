@@ -14,9 +14,9 @@ from sqlalchemy import URL
 
 from learnloop_service.app.api.heavy_reads import HeavyReads
 from learnloop_service.app.api.stored_texts import StoredTexts
+from learnloop_service.app.datasets import documents
 from learnloop_service.app.db.database import Database, parse_url
 from learnloop_service.app.results.tables import RolloutTable
-from learnloop_service.app.runs import documents
 from learnloop_service.app.service import open_service
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.emails import make_run, make_trajectory

@@ -18,10 +18,10 @@ from sqlalchemy import Connection, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from learnloop_service.app.claims.lease import Lease
+from learnloop_service.app.datasets.documents import stored_text
 from learnloop_service.app.db.database import make_database, make_engine, parse_url
 from learnloop_service.app.db.migration import SchemaError, migrate, newest, scripts
 from learnloop_service.app.db.tables import Journal, Run
-from learnloop_service.app.runs.documents import stored_text
 from learnloop_service.app.worker.journal_store import StoredJournal
 from learnloop_service.environment.base import Scenario
 from learnloop_service.training.backends.base import ModelSpec

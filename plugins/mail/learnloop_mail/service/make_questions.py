@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import get_args
 
 from learnloop_mail.service.inbox_questions import inbox_questions
-from learnloop_service.app.datasets import inbox_parts, rows
+from learnloop_service.app.datasets import documents, inbox_parts, rows
 from learnloop_service.app.datasets.rows import NewVersion
 from learnloop_service.app.datasets.store import DatasetStore
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import DatasetVersion
 from learnloop_service.app.errors import InvalidRequest
-from learnloop_service.app.runs import documents
 from learnloop_service.environment.base import Split
 
 

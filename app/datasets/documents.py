@@ -29,7 +29,7 @@ from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.registry import document as environment_document
 
-Kind = Literal["graph", "scenarios", "demonstrations", "prompt"]
+Kind = Literal["graph", "scenarios", "demonstrations", "prompt", "served"]
 KINDS: Sequence[Kind] = ("graph", "scenarios")
 """Kinds of documents that are settings of an environment, with the same names."""
 _VERSION = literal_column(f"{Document.__tablename__}.xmin::text", Text)
@@ -63,7 +63,7 @@ def document(project: str, kind: Kind, content: Sequence[Json]) -> NewDocument:
 
 
 def _size(kind: Kind, content: Sequence[Json]) -> Mapping[str, int]:
-    if kind in ("scenarios", "demonstrations"):
+    if kind in ("scenarios", "demonstrations", "served"):
         return {"count": len(content)}
     _, of_environment = environment_document(kind)
     return of_environment.size(content)
