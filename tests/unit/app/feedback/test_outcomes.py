@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from learnloop_service.app.releases.outcomes import UnitEvent, outcome_of
+from learnloop_service.app.feedback.outcomes import UnitEvent, outcome_of
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 THUMBS = {"feedback": {"thumbs_up": 0.9, "none": 0.5, "thumbs_down": 0.1}}
