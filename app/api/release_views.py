@@ -11,17 +11,18 @@ from learnloop_service.app.operations.start.release import StartedRelease
 from learnloop_service.app.releases import words
 from learnloop_service.app.releases.decision import GuardrailEvidence, weigh
 from learnloop_service.app.releases.evidence import ReleaseEvidence
-from learnloop_service.app.releases.forecast import forecast
+from learnloop_service.app.releases.forecast import forecast_of
+from learnloop_service.app.releases.outcome_test import weigh_outcomes
 from learnloop_service.app.releases.store import ArmFigures, WholeRelease
 from learnloop_service.app.schemas.prompts import PromptUsed
 from learnloop_service.app.schemas.releases import (
     ArmOut,
+    EffectOut,
     ForecastOut,
     GuardrailOut,
     ReleaseAccepted,
     ReleaseBrief,
     ReleaseOut,
-    RulesOut,
 )
 from learnloop_service.training.protocol.model_name import ModelName
 
@@ -40,20 +41,24 @@ def release_accepted(started: StartedRelease) -> ReleaseAccepted:
 def release_out(whole: WholeRelease) -> ReleaseOut:
     """Return a release with everything that is known about it."""
     row, rules, state = whole.row, ReleaseRules.parse(whole.row.rules), ReleaseState(whole.row.state)
-    cells = ReleaseEvidence.parse(row.evidence).cells if row.evidence is not None else {}
+    evidence = ReleaseEvidence.none(rules) if row.evidence is None else ReleaseEvidence.parse(row.evidence)
+    outcome = evidence.outcome or weigh_outcomes(rules, {})
+    units = sum(figures.units for figures in whole.arms.values())
     # Of the current stage, which can be newer than the evidence of the last look.
-    guardrails = {name: weigh(rules, row.stage, name, cells.get(name, {})) for name in rules.guardrails}
+    guardrails = {name: weigh(rules, row.stage, name, evidence.cells.get(name, {})) for name in rules.guardrails}
     ends_at = words.ends_at(rules, row.started_at)
     more = {
         "unit": row.unit,
-        "rules": RulesOut.model_validate(row.rules),
+        "rules": rules,
         "arms": _arms(whole),
         "guardrails": [_guardrail(name, evidence) for name, evidence in guardrails.items()],
         "looks": row.looks,
         "looked_at": row.looked_at,
         "stage_since": row.stage_since,
         "next": words.lacks(rules, state, row.stage, whole.met, guardrails, ends_at, row.unit),
-        "quality": words.quality(state),
+        "quality": words.quality(rules, state, evidence.cells, outcome, units, whole.confirmation),
+        "effect": EffectOut.of(outcome),
+        "confirmation": [EffectOut.of(effect) for effect in whole.confirmation],
         "forecast": _forecast(row),
         "salt": None if state in LIVE else row.salt.hex(),
     }
@@ -109,10 +114,11 @@ def _guardrail(name: Guardrail, evidence: GuardrailEvidence) -> GuardrailOut:
 
 
 def _forecast(row: Release) -> ForecastOut:
-    estimate = forecast(ReleaseRules.parse(row.rules), row.baseline["users"] / row.baseline["days"])
+    rules = ReleaseRules.parse(row.rules)
+    estimate = forecast_of(rules, row.baseline)
     return ForecastOut(
         units_a_day=estimate.units_a_day,
         enrolled_a_week=estimate.enrolled_a_week,
         days=list(estimate.days),
-        note=words.forecast_note(estimate, row.unit),
+        note=words.forecast_note(rules, estimate, row.unit),
     )

@@ -56,7 +56,7 @@ async def post_release(
     """Give a candidate a share of the users of a promoted name.
 
     The share rises as guardrails permit. A trial on held-out scenarios comes first. If the candidate does harm, every
-    user gets the stable checkpoint again.
+    user gets the stable checkpoint again. With the goal `better` or `not_worse`, outcomes promote it.
     """
     starter = ReleaseStarter(engine, evaluations)
     return release_accepted(await starter.start(project, name, request, caller, _save_reply))
@@ -138,7 +138,7 @@ async def resume_release(store: CurrentStore, caller: CurrentCaller, release_id:
 
 @router.post("/releases/{release_id}/promote", status_code=202)
 async def promote_release(store: CurrentStore, caller: CurrentCaller, release_id: ReleaseId) -> ReleaseOut:
-    """Give the name to the candidate now. It is recorded that nothing was shown about its quality."""
+    """Give the name to the candidate now. It is recorded that outcomes did not decide this."""
     return await _act(store, caller, release_id, "promote")
 
 

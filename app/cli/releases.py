@@ -29,12 +29,13 @@ from learnloop_service.environment.wording import counted
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Give a candidate a share of the users of a promoted name, which guardrails raise or take back.",
+    help="Give a candidate a share of the users of a promoted name; guardrails and outcomes decide on it.",
 )
 
 Name = Annotated[str, typer.Argument(metavar="PROJECT/NAME")]
 ReleaseId = Annotated[str, typer.Argument(metavar="RELEASE_ID")]
 _LIVE = ("trial", "running", "held")
+_PROMOTED = ("promoted", "confirmed")
 _POLL_S = 2.0
 _WHOLE = {"RELEASE": 26, "STATE": None, "GUARDRAIL": None}
 """Columns that are never folded, with their least width: otherwise an id could not be copied."""
@@ -57,6 +58,10 @@ def start(
     ] = None,
     max_days: Annotated[float | None, typer.Option(help="How long users meet the candidate at most.")] = None,
     at_end: Annotated[str | None, typer.Option(help="What happens then: return (default) or promote.")] = None,
+    goal: Annotated[
+        str | None, typer.Option(help="What outcomes must show: guardrails (nothing, default), better or not_worse.")
+    ] = None,
+    margin: Annotated[float | None, typer.Option(help="How much worse they may be with not_worse, as a share.")] = None,
     skip_trial: Annotated[bool, typer.Option("--skip-trial", help="No trial on held-out scenarios before.")] = False,
     settings: Annotated[list[str] | None, setting("Any other field, such as outcome.event=call_booked.")] = None,
     service: ServiceAt = HERE,
@@ -67,7 +72,7 @@ def start(
     if run is not None and (model is not None or step is not None):
         raise typer.BadParameter("names the checkpoint; omit --model and --step", param_hint="--run")
     candidate = {"model": model, "step": step} if run is None else _best_of(service.run(run))
-    flags = {"unit": unit, "ramp": ramp or None, "max_days": max_days, "at_end": at_end}
+    flags = {"unit": unit, "ramp": ramp or None, "max_days": max_days, "at_end": at_end, "goal": goal, "margin": margin}
     request = overlay({}, {**parse_settings(settings or ()), **candidate, **flags, "skip_trial": skip_trial or None})
     path = f"/promotions/{named_model(name)}/releases"
     accepted = service.call("POST", path, json={**request, **prompt_field(prompt)})
@@ -91,7 +96,7 @@ def list_(
 
 @app.command()
 def show(release_id: ReleaseId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
-    """Show a release: its arms, its guardrails with the evidence, and what the next stage lacks."""
+    """Show a release: its effect on outcomes, its arms, its guardrails, and what the next stage lacks."""
     release = _release(service, release_id)
     print_json(release) if as_json else _print(release)
 
@@ -107,10 +112,12 @@ def watch(release_id: ReleaseId, service: ServiceAt = HERE) -> None:
             say(f"{release['state']}, share {release['share']:.3g}: {release['summary']}")
             if release["next"] is not None:
                 say(f"  {release['next']}")
+                say(f"  {release['quality']}")
             printed = line
         if release["state"] not in _LIVE:
+            say(release["quality"])
             _print_alarms(release)
-            raise typer.Exit(0 if release["state"] == "promoted" else 1)
+            raise typer.Exit(0 if release["state"] in _PROMOTED else 1)
         time.sleep(_POLL_S)
 
 
@@ -146,11 +153,11 @@ def promote(
     service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Give the name to the candidate now, without evidence of its quality."""
+    """Give the name to the candidate now, whatever its outcomes show."""
     if not yes:
         confirm(
-            "Nothing was shown about the quality of the candidate. Promote it?",
-            "nothing was shown about the quality of the candidate",
+            "Outcomes have not decided that users are better off with the candidate. Promote it?",
+            "outcomes have not decided that users are better off with the candidate",
         )
     _move(service, release_id, "promote", as_json)
 

@@ -23,6 +23,8 @@ class Guardrail(StrEnum):
     """Its sampled tokens divided by four times the stable checkpoint's mean, at most 1."""
     THUMBS_DOWN_1H = "thumbs_down_1h"
     """1 if a thumbs down came within an hour."""
+    ASKS_BACK = "asks_back"
+    """1 if the answer had no tool call and ended in a question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ KINDS: Mapping[Guardrail, GuardrailKind] = {
     Guardrail.SLOW: GuardrailKind(0.05, _rate(0.05), "slow replies"),
     Guardrail.COST: GuardrailKind(0.05, {0.125: 0.5, 0.375: 0.5}, "cost"),
     Guardrail.THUMBS_DOWN_1H: GuardrailKind(0.05, _rate(0.05), "thumbs down within an hour"),
+    Guardrail.ASKS_BACK: GuardrailKind(0.05, _rate(0.05), "questions asked back"),
 }
 RAMP = (0.05, 0.2, 0.5)
 """Default shares of the stages."""
@@ -63,7 +66,7 @@ OUTCOME: Mapping[str, Json] = {"feedback": {"thumbs_up": 1.0, "none": 0.5, "thum
 class ReleaseRules(BaseModel):
     """Everything that decides on a release besides what its users do."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     ramp: tuple[float, ...]
     """Share of each stage: the probability, in (0, 0.5], that a user meets the candidate. Rising."""
@@ -79,6 +82,13 @@ class ReleaseRules(BaseModel):
     at_end: Literal["return", "promote"]
     """What happens after `max_days` without an alarm."""
     skip_trial: bool
+    """Whether it had no trial on held-out scenarios."""
+    goal: Literal["guardrails", "better", "not_worse"] = "guardrails"
+    """What promotes the candidate: nothing but `at_end`, or outcomes that show an effect above 0 or above -`margin`."""
+    margin: float = 0.0
+    """How much worse, in [0, 1), an outcome can be with the goal `not_worse`; 0 with the others."""
+    worth: float = 0.03
+    """With the goal `better`, a candidate whose effect is shown to be below this is taken back."""
 
     @classmethod
     def parse(cls, rules: Mapping[str, Json]) -> Self:

@@ -43,6 +43,7 @@ from learnloop_service.environment.json_type import Json
 from learnloop_service.training.backends.base import Endpoint
 from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.prompt import Prompt
+from learnloop_service.training.protocol.asks_back import asks_back
 from learnloop_service.training.protocol.malformed_calls import is_malformed
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.protocol.responses.items import Item
@@ -264,7 +265,9 @@ class SessionGateway:
         if (exposure := exchange.session.exposure) is not None:
             usage = recorded.get("usage") or {}
             observed = AnswerObservation(
-                malformed=is_malformed(recorded), completion_tokens=usage.get("completion_tokens")
+                malformed=is_malformed(recorded),
+                completion_tokens=usage.get("completion_tokens"),
+                asks_back=asks_back(recorded),
             )
             await record(self.database, exposure, observed)
             exchange.session.exposure = None

@@ -19,6 +19,7 @@ from learnloop_service.app.model_registry.proxy import CLIENT_DISCONNECTED
 from learnloop_service.app.releases.exposures import AnswerObservation, failure_recorded, record
 from learnloop_service.app.releases.split import Exposure
 from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.asks_back import asks_back
 from learnloop_service.training.protocol.malformed_calls import is_malformed, is_malformed_response
 
 _NO_ANSWER = (HTTPStatus.NOT_FOUND, CLIENT_DISCONNECTED)
@@ -74,6 +75,7 @@ class ObservedExchange:
             malformed=is_malformed(completion),
             seconds=time.monotonic() - self.begun_at,
             completion_tokens=(completion.get("usage") or {}).get("completion_tokens"),
+            asks_back=asks_back(completion),
         )
         await record(self.database, self.exposure, observed)
 
@@ -108,6 +110,7 @@ async def _observed(
             malformed=is_malformed_response(response),
             seconds=time.monotonic() - begun_at,
             completion_tokens=(response.get("usage") or {}).get("output_tokens"),
+            asks_back=asks_back(response),
         )
         await record(database, exposure, observed)
     yield last

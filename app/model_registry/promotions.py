@@ -1,17 +1,21 @@
 """Promoted checkpoints and their prompts: the name that users know stays the same while what is behind it changes."""
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
-from sqlalchemy import Select, and_, func, select
+from sqlalchemy import Select, and_, exists, func, literal, or_, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import aliased, load_only
 
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.db.tables import Promotion, Release, Run
+from learnloop_service.app.db.promotion_lock import lock_promotions
+from learnloop_service.app.db.tables import Promotion, Release, ReleaseUnit, Run
 from learnloop_service.app.domain.release_state import SPLITTING
 from learnloop_service.app.releases.live import give_way
 from learnloop_service.app.releases.split import Split
+from learnloop_service.training.protocol.model_name import ModelName
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +32,23 @@ class Promotions:
         """
         async with self.database.begin() as tx:
             ended = await give_way(tx, promotion.project, promotion.name, promotion.actor, end_release=end_release)
+            promotion.explore = Promotion.explore_of(promotion.project, promotion.name)
             tx.add(promotion)
             await tx.flush()
             await tx.refresh(promotion)
         return promotion, ended
+
+    async def explore(self, project: str, name: str, share: float, actor: str) -> Promotion | None:
+        """Let that share of the name's consented sessions explore, and return the promotion; None without one."""
+        async with self.database.begin() as tx:
+            await lock_promotions(tx, project, name)
+            newest = (await tx.execute(_of(project, name).limit(1).with_for_update())).scalar_one_or_none()
+            if newest is None or newest.withdrawn_at is not None:
+                return None
+            now: datetime = (await tx.execute(select(func.now()))).scalar_one()
+            salt = secrets.token_hex()
+            newest.explore = {"share": share, "salt": salt, "actor": actor, "since": now.isoformat()}
+        return newest
 
     async def withdraw(
         self, project: str, name: str, actor: str, *, end_release: bool = False
@@ -57,14 +74,29 @@ class Promotions:
             newest = (await tx.execute(_of(project, name).limit(1))).scalar_one_or_none()
         return None if newest is None or newest.withdrawn_at is not None else newest
 
-    async def current_split(self, project: str, name: str) -> tuple[Promotion, Split | None] | None:
-        """Return the current promotion of the name, if any, and how a live release divides its requests."""
-        newest = aliased(Promotion, _of(project, name).limit(1).subquery())
-        is_its = and_(Release.promotion_id == newest.id, Release.state.in_(sorted(SPLITTING)))
-        query = select(newest, Release).outerjoin(Release, is_its).where(newest.withdrawn_at.is_(None))
+    async def current_split(
+        self, name: ModelName, user_hash: str | None
+    ) -> tuple[Promotion, Split | None, Promotion] | None:
+        """Return the current promotion of the name, if any, how a release divides the user's requests, and what its
+        stable arm is: the promotion itself, or the one before it for a user who confirms that."""
+        newest, unit = aliased(Promotion, _of(name.project, name.name).limit(1).subquery()), ReleaseUnit
+        splits = and_(Release.promotion_id == newest.id, Release.state.in_(sorted(SPLITTING)))
+        windows = Release.rules["window_hours"].as_float() * literal(timedelta(hours=2))
+        is_its = and_(unit.release_id == Release.id, unit.unit == user_hash, unit.look.is_(None))
+        confirms = exists().where(is_its, unit.exposed_at > func.clock_timestamp() - windows).correlate(Release)
+        query = (
+            select(newest, Release, Promotion)
+            .select_from(newest)
+            .outerjoin(Release, or_(splits, and_(Release.confirming_id == newest.id, confirms)))
+            .outerjoin(Promotion, Release.promotion_id == Promotion.id)
+            .where(newest.withdrawn_at.is_(None))
+        )
         async with self.database() as tx:
             row = (await tx.execute(query.options(load_only(*_OF_SPLIT)))).one_or_none()
-        return None if row is None else (row[0], None if row[1] is None else Split.of(row[1]))
+        if row is None:
+            return None
+        promotion, release, stable = row
+        return (promotion, None, promotion) if release is None else (promotion, Split.of(release), stable)
 
     async def history(self, project: str, name: str, *, limit: int) -> Sequence[Promotion]:
         """Return all promotions of the name, newest first, or none if the name is withdrawn."""

@@ -63,6 +63,8 @@ class ResolvedModel:
     """The prompt that the promoted name has."""
     exposure: Exposure | None = None
     """What the requester meets of the name's live release; None without one."""
+    explore: Mapping[str, Any] | None = None
+    """How sessions of the promoted name explore, as its promotion has it."""
 
     @property
     def prompt(self) -> PromptReference | None:
@@ -105,20 +107,22 @@ class ModelResolver:
             return _of_any_project(caller, name)
         if not caller.sees(model.project):
             raise UnknownModelName(name)
-        if model.step is None and (current := await Promotions(self.database).current_split(model.project, model.name)):
+        user = None if requester is None else requester.user_hash
+        if model.step is None and (current := await Promotions(self.database).current_split(model, user)):
             return await self._promoted(str(model), *current, requester)
         return ResolvedModel(str(model), model.step, await self._newest_run(model))
 
     async def _promoted(
-        self, name: str, promoted: Promotion, split: Split | None, requester: Requester | None
+        self, name: str, promoted: Promotion, split: Split | None, stable: Promotion, requester: Requester | None
     ) -> ResolvedModel:
         exposure = None if split is None or requester is None else split.exposure(requester)
         if exposure is None:
             model, prompt = ModelName(promoted.project, promoted.model_name, promoted.step), promoted.prompt
         else:
             count(exposure)
-            model, prompt = exposure.model(promoted), exposure.prompt(promoted)
-        return ResolvedModel(str(model), model.step, await self._newest_run(model), name, prompt, exposure)
+            model, prompt = exposure.model(stable), exposure.prompt(stable)
+        run = await self._newest_run(model)
+        return ResolvedModel(str(model), model.step, run, name, prompt, exposure, promoted.explore)
 
     async def model(self, caller: Caller, name: ModelName) -> ResolvedModel:
         """Return the model itself, ignoring promotions to its name."""

@@ -39,6 +39,7 @@ from learnloop_service.environment.registry import traits
 from learnloop_service.environment.trace import span, tracing
 from learnloop_service.judges.reference import same_answer
 from learnloop_service.training.backends.base import Endpoint
+from learnloop_service.training.protocol.asks_back import asks_back
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.rollout.chat import Chat, identity, message_of, open_chat
 from learnloop_service.training.rollout.rollout import Player, RolloutLimits, rollout
@@ -408,9 +409,11 @@ async def _save(database: Database, agent: _Agent, attempt: Rollout, asked_by: M
 
 
 def _observed(attempt: Rollout) -> AnswerObservation:
+    last = attempt.trajectory.messages_and_choices[-1:]
     return AnswerObservation(
         error=attempt.failure is not None,
         malformed=attempt.outcome.get("finish") == "malformed",
         seconds=attempt.seconds,
         completion_tokens=int(attempt.trajectory.metrics.get("completion_tokens", 0)),
+        asks_back=asks_back({"output": [message_of(reply) for reply in last if not isinstance(reply, dict)]}),
     )

@@ -39,7 +39,6 @@ from learnloop_service.app.db.tables import (
 from learnloop_service.app.domain.agent_session_state import AgentSessionState
 from learnloop_service.app.domain.delivery_state import DeliveryState
 from learnloop_service.app.domain.evaluation_state import TERMINAL as EVALUATION_ENDED
-from learnloop_service.app.domain.release_state import LIVE
 from learnloop_service.app.domain.run_state import TERMINAL as RUN_ENDED
 from learnloop_service.app.feedback.withdrawals import in_force
 from learnloop_service.app.settings import Settings
@@ -60,8 +59,8 @@ def _in_open_window(of: type[Trajectory] | type[AgentSession]) -> ColumnElement[
     return units.where(
         ReleaseUnit.release_id == of.release_id,
         ReleaseUnit.unit.in_((of.user_hash, of.id)),
-        ReleaseUnit.closed_at.is_(None),
-        Release.state.in_(sorted(LIVE)),
+        ReleaseUnit.look.is_(None),
+        Release.needs_arms(),
     ).exists()
 
 

@@ -12,66 +12,80 @@ from learnloop_service.app.domain.event_types import EventType
 from learnloop_service.app.domain.release_rules import Guardrail
 from learnloop_service.app.domain.release_state import Arm
 from learnloop_service.app.releases.decision import Failures
+from learnloop_service.app.releases.outcome_test import REPORTED, SILENT, USUAL, outcomes_of
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.statistics.guardrails import Cell, merged
+from learnloop_service.training.statistics.two_arms import Cell, Counts, EffectEstimate, effect_estimate, merged
 
-CellCounts = Mapping[Guardrail, Mapping[Cell, int]]
-_NAMES = frozenset(Guardrail)
-# Values are rounded to hundredths, so that there are at most 101 cells for each probability and arm. `thumbs_down_1h`
-# is the only value that is not known with the answer, and has a mark of its own.
-_NEW = text(
+CellCounts = Mapping[str, Counts]
+"""By guardrail, and the outcomes of reported and of silent units under those names."""
+_NAMES = frozenset({*Guardrail, REPORTED, SILENT})
+
+
+def _values(rows: str, condition: str) -> str:
+    """Return SQL that counts the values of observations. They are rounded to hundredths, so that there are at most 101
+    cells for each probability and arm."""
+    return f"""
+        SELECT each.key, probability, arm, round(each.value::numeric, 2)::float8, count(*)
+        FROM {rows}, jsonb_each_text("values") AS each
+        WHERE each.value IS NOT NULL AND probability > 0 AND probability < 1 AND {condition} GROUP BY 1, 2, 3, 4
     """
-    WITH marked AS (
-        UPDATE release_observation SET look = :look
-        WHERE release_id = :id AND look IS NULL RETURNING probability, arm, "values"
-    )
-    SELECT each.key, probability, arm, round(each.value::numeric, 2)::float8, count(*)
-    FROM marked, jsonb_each_text("values") AS each
-    WHERE each.value IS NOT NULL AND probability > 0 AND probability < 1 AND each.key <> 'thumbs_down_1h'
-    GROUP BY 1, 2, 3, 4
+
+
+def _outcomes(rows: str, column: str = "outcome") -> str:
+    """Return SQL that counts the outcomes of units, rounded to twentieths as forecasts are: an interval takes time for
+    each cell."""
+    return f"""
+        SELECT CASE reported WHEN false THEN '{SILENT}' ELSE '{REPORTED}' END, probability, arm,
+            round({column}::numeric * 20)::float8 / 20, count(*), forecast
+        FROM {rows} AND {column} IS NOT NULL GROUP BY 1, 2, 3, 4, 6
     """
-)
-_NEW_LATE = text(
-    """
-    WITH marked AS (
-        UPDATE release_observation SET late_look = :look
-        WHERE release_id = :id AND late_look IS NULL AND "values" ? 'thumbs_down_1h'
-        RETURNING probability, arm, "values"
-    )
-    SELECT each.key, probability, arm, round(each.value::numeric, 2)::float8, count(*)
-    FROM marked, jsonb_each_text("values") AS each
-    WHERE each.value IS NOT NULL AND probability > 0 AND probability < 1 AND each.key = 'thumbs_down_1h'
-    GROUP BY 1, 2, 3, 4
-    """
-)
-_COUNTED = text(
-    """
-    SELECT each.key, probability, arm, round(each.value::numeric, 2)::float8, count(*)
-    FROM release_observation, jsonb_each_text("values") AS each
-    WHERE each.value IS NOT NULL AND probability > 0 AND probability < 1 AND release_id = :id
-    AND CASE WHEN each.key = 'thumbs_down_1h' THEN late_look ELSE look END <= :look
-    GROUP BY 1, 2, 3, 4
-    """
-)
+
+
+def _marked(table: str, mark: str, condition: str) -> str:
+    """Return SQL that marks the rows that no look has counted, as the table `marked`."""
+    new = f"release_id = :id AND {mark} IS NULL AND {condition}"
+    return f"WITH marked AS (UPDATE {table} SET {mark} = :look WHERE {new} RETURNING *) "
+
+
+# `thumbs_down_1h` is the only value of an observation that is not known with the answer, and has a mark of its own.
+_LATE = f"'{Guardrail.THUMBS_DOWN_1H}'"
+_NEW = [
+    _marked("release_observation", "look", "true") + _values("marked", f"each.key <> {_LATE}"),
+    _marked("release_observation", "late_look", f'"values" ? {_LATE}') + _values("marked", f"each.key = {_LATE}"),
+    _marked("release_unit", "look", "outcome IS NOT NULL") + _outcomes("marked WHERE true"),
+]
+_SEEN = f"release_id = :id AND CASE WHEN each.key = {_LATE} THEN late_look ELSE look END <= :look"
+_AGAIN = [_values("release_observation", _SEEN), _outcomes("release_unit WHERE release_id = :id AND look <= :look")]
+_UNCOUNTED = "release_unit WHERE release_id = :id AND look IS NULL"
 
 
 async def count_new(tx: AsyncSession, release_id: str, look: int) -> CellCounts:
     """Count what no look has counted before, and mark it as counted by this one."""
-    parameters = {"id": release_id, "look": look}
-    rows = [row for query in (_NEW, _NEW_LATE) for row in (await tx.execute(query, parameters)).all()]
-    return _by_guardrail(rows)
+    return await _counted(tx, _NEW, {"id": release_id, "look": look})
 
 
 async def count_again(tx: AsyncSession, release_id: str, look: int) -> CellCounts:
     """Count everything that was counted up to that look."""
-    return _by_guardrail((await tx.execute(_COUNTED, {"id": release_id, "look": look})).all())
+    return await _counted(tx, _AGAIN, {"id": release_id, "look": look})
 
 
-def _by_guardrail(rows: Iterable[Any]) -> CellCounts:
-    counts: dict[Guardrail, dict[Cell, int]] = {}
-    for name, probability, arm, value, count in rows:
+async def confirmation(tx: AsyncSession, release_id: str) -> list[EffectEstimate]:
+    """Return the effects in the first and in the second windows of the units that no look has counted, because they
+    were open when it decided."""
+    queries = [_outcomes(_UNCOUNTED, column) for column in ("outcome", "second_outcome")]
+    cells = [await _counted(tx, [query], {"id": release_id}) for query in queries]
+    return [effect_estimate(outcomes_of(counts), USUAL) for counts in cells]
+
+
+async def _counted(tx: AsyncSession, queries: Iterable[str], parameters: Mapping[str, Json]) -> CellCounts:
+    return _by_name([row for query in queries for row in (await tx.execute(text(query), parameters)).all()])
+
+
+def _by_name(rows: Iterable[Any]) -> CellCounts:
+    counts: dict[str, dict[Cell, int]] = {}
+    for name, probability, arm, value, count, *forecast in rows:
         if name in _NAMES:
-            counts.setdefault(Guardrail(name), {})[Cell(probability, arm == Arm.CANDIDATE, value)] = count
+            counts.setdefault(name, {})[Cell(probability, arm == Arm.CANDIDATE, value, *forecast)] = count
     return counts
 
 
@@ -111,19 +125,22 @@ def _value(name: Guardrail) -> Any:
 
 
 def cells_json(counts: CellCounts) -> dict[str, list[Json]]:
-    """Return counts as JSON: `[probability, arm, value, units]` of each cell, by guardrail."""
-    return {
-        str(name): [
-            [cell.probability, Arm.CANDIDATE if cell.candidate else Arm.STABLE, cell.value, units]
-            for cell, units in sorted(cells.items())
-        ]
-        for name, cells in sorted(counts.items())
-    }
+    """Return counts as JSON: `[probability, arm, value, units, forecast]` of each cell, by guardrail."""
+    return {str(name): _rows(cells) for name, cells in sorted(counts.items())}
 
 
 def parse_cells(cells: Mapping[str, Iterable[Json]]) -> CellCounts:
     """Return the counts of `cells_json`."""
-    return _by_guardrail((name, *cell) for name, rows in cells.items() for cell in rows)
+    return _by_name((name, *cell) for name, rows in cells.items() for cell in rows)
+
+
+def _rows(cells: Counts) -> list[Json]:
+    rows: list[list[Json]] = [
+        [cell.probability, Arm.CANDIDATE if cell.candidate else Arm.STABLE, cell.value, units]
+        + ([] if cell.forecast is None else [cell.forecast])
+        for cell, units in cells.items()
+    ]
+    return sorted(rows, key=lambda row: (row[0], row[1] == Arm.CANDIDATE, row[2], row[4:]))
 
 
 def added(before: CellCounts, new: CellCounts) -> CellCounts:

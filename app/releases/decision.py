@@ -1,9 +1,9 @@
 """Decides on a release: a pure function of its rules, its stage, counts of what users met, and the time.
 
-In this order: the breaker and the guardrails take the candidate back; if units do not meet the arms with their
-probabilities, or if both arms fail, the release is held; after `max_days` it ends as its rules say; a stage whose gate
-is passed leads to the next one; otherwise the share stays. Outcomes decide nothing yet: they are recorded and shown,
-and nothing that is decided here says that the candidate is better.
+In this order: the breaker, the guardrails and harm to outcomes take the candidate back; if units do not meet the arms
+with their probabilities, or if both arms fail, the release is held; in the last stage outcomes promote the candidate;
+without a gain, or after `max_days`, it ends; a stage whose gate is passed leads to the next one; otherwise the share
+stays. Outcomes decide only if that is the release's goal.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,14 @@ from math import ceil, log
 
 from learnloop_service.app.domain.release_rules import KINDS, Guardrail, ReleaseRules
 from learnloop_service.app.domain.release_state import ReleaseReason, ReleaseState
-from learnloop_service.training.statistics.guardrails import ArmMean, Counts, above, arm_mean, below, evidence_of_bias
+from learnloop_service.app.releases.outcome_test import (
+    PROMOTED_FROM,
+    RETURNED_FROM,
+    OutcomeEvidence,
+    outcomes_of,
+    weigh_outcomes,
+)
+from learnloop_service.training.statistics.two_arms import ArmMean, Counts, above, arm_mean, below, evidence_of_bias
 
 ALARM_ERROR = 0.01
 """Probability that any guardrail takes a harmless candidate back, however often one looks. They share it equally."""
@@ -64,10 +71,12 @@ class ReleaseFacts:
     stage: int
     met: int
     """Number of units that met the candidate in this stage."""
-    counts: Mapping[Guardrail, Counts]
+    counts: Mapping[str, Counts]
     failures: Failures
     days: float
     """How long users can have met the candidate."""
+    outcome: OutcomeEvidence | None = None
+    """What an earlier look found, if no outcome is new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,34 +113,45 @@ class ReleaseDecision:
     verdict: ReleaseVerdict
     reason: ReleaseReason | None
     guardrails: Mapping[Guardrail, GuardrailEvidence]
+    outcome: OutcomeEvidence
 
 
 def decide(rules: ReleaseRules, facts: ReleaseFacts) -> ReleaseDecision:
     """Return what is to happen to a release whose users meet the candidate. A held one can only be rolled back."""
     guardrails = {name: weigh(rules, facts.stage, name, facts.counts.get(name, {})) for name in rules.guardrails}
-    verdict, reason = _verdict(rules, facts, guardrails)
-    return ReleaseDecision(verdict, reason, guardrails)
+    outcome = facts.outcome or weigh_outcomes(rules, facts.counts)
+    verdict, reason = _verdict(rules, facts, guardrails, outcome)
+    return ReleaseDecision(verdict, reason, guardrails, outcome)
 
 
 def _verdict(
-    rules: ReleaseRules, facts: ReleaseFacts, guardrails: Mapping[Guardrail, GuardrailEvidence]
+    rules: ReleaseRules,
+    facts: ReleaseFacts,
+    guardrails: Mapping[Guardrail, GuardrailEvidence],
+    outcome: OutcomeEvidence,
 ) -> tuple[ReleaseVerdict, ReleaseReason | None]:
-    running = facts.state is ReleaseState.RUNNING
     tripped = _breaker(facts)
     if tripped is ReleaseReason.BREAKER:
         return ReleaseVerdict.ROLL_BACK, tripped
-    biased = is_biased(facts.counts)
-    if any(evidence.alarms for evidence in guardrails.values()):
-        return ReleaseVerdict.ROLL_BACK, ReleaseReason.ASSIGNMENT if biased else ReleaseReason.GUARDRAIL
-    if not running:
+    biased, by_outcomes = is_biased(facts.counts), rules.goal != "guardrails"
+    alarms = any(evidence.alarms for evidence in guardrails.values())
+    if alarms or (by_outcomes and outcome.harm >= RETURNED_FROM):
+        harm = ReleaseReason.GUARDRAIL if alarms else ReleaseReason.HARM
+        return ReleaseVerdict.ROLL_BACK, ReleaseReason.ASSIGNMENT if biased else harm
+    if facts.state is not ReleaseState.RUNNING:
         return ReleaseVerdict.KEEP, None
     if biased:
         return ReleaseVerdict.HOLD, ReleaseReason.ASSIGNMENT
     if tripped is ReleaseReason.BACKEND_AWAY:
         return ReleaseVerdict.HOLD, tripped
+    is_last = facts.stage >= len(rules.ramp) - 1
+    if by_outcomes and is_last and outcome.better >= PROMOTED_FROM:
+        return ReleaseVerdict.PROMOTE, ReleaseReason.OUTCOME
+    if rules.goal == "better" and outcome.no_gain >= RETURNED_FROM:
+        return ReleaseVerdict.ROLL_BACK, ReleaseReason.NO_GAIN
     if facts.days >= rules.max_days:
         return ReleaseVerdict.PROMOTE if rules.at_end == "promote" else ReleaseVerdict.ROLL_BACK, ReleaseReason.TIME
-    if facts.stage < len(rules.ramp) - 1 and facts.met >= LEAST_UNITS and all(e.passes for e in guardrails.values()):
+    if not is_last and facts.met >= LEAST_UNITS and all(evidence.passes for evidence in guardrails.values()):
         return ReleaseVerdict.NEXT_STAGE, None
     return ReleaseVerdict.KEEP, None
 
@@ -147,13 +167,14 @@ def _breaker(facts: ReleaseFacts) -> ReleaseReason | None:
     return ReleaseReason.BREAKER if failures.in_a_row >= failures_needed(facts.counts) else None
 
 
-def is_biased(counts: Mapping[Guardrail, Counts]) -> bool:
+def is_biased(counts: Mapping[str, Counts]) -> bool:
     """Return whether units met the candidate with another probability than the recorded one, on which all evidence
-    rests. Errors tell, because every first answer has a value for them."""
-    return evidence_of_bias(counts.get(Guardrail.ERROR, {})) >= -log(ASSIGNMENT_ERROR)
+    rests. Errors tell, because every first answer has a value for them, and so do outcomes."""
+    parts = (counts.get(Guardrail.ERROR, {}), outcomes_of(counts))
+    return any(evidence_of_bias(part) >= -log(ASSIGNMENT_ERROR) for part in parts)
 
 
-def failures_needed(counts: Mapping[Guardrail, Counts]) -> int:
+def failures_needed(counts: Mapping[str, Counts]) -> int:
     """Return how many failures in a row are more than chance, given how often the stable checkpoint fails."""
     arms = [arm_mean(counts.get(name, {}), candidate=False) for name in (Guardrail.ERROR, Guardrail.MALFORMED)]
     units = max(arm.units for arm in arms)

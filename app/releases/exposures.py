@@ -58,6 +58,8 @@ class AnswerObservation:
     malformed: bool = False
     seconds: float | None = None
     completion_tokens: int | None = None
+    asks_back: bool | None = None
+    """Whether it had no tool call and ended in a question."""
 
 
 async def record_in(
@@ -137,4 +139,6 @@ def _values(exposure: Exposure, observed: AnswerObservation) -> dict[str, Json]:
         values[Guardrail.SLOW] = float(observed.seconds > split.p95_s)
     if split.tokens is not None and observed.completion_tokens is not None:
         values[Guardrail.COST] = min(1.0, observed.completion_tokens / (_COST_SCALE * max(split.tokens, 1.0)))
+    if observed.asks_back is not None:
+        values[Guardrail.ASKS_BACK] = float(observed.asks_back)
     return values

@@ -3,13 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log
+from typing import Any
 
 from learnloop_service.app.domain.release_rules import KINDS, Guardrail, ReleaseRules
 from learnloop_service.app.releases.decision import GATE_ERROR, LEAST_UNITS, level_of
-from learnloop_service.training.statistics.guardrails import Cell, below, expected_counts
+from learnloop_service.training.statistics.two_arms import Cell, below, expected_counts, users_needed
 
-FEW_A_WEEK = 50
-"""Below this number of enrolled units a week, traffic can show guardrails only."""
+USEFUL = 0.10
+"""An effect that must be within reach, or outcomes are not worth waiting for."""
+EFFECTS = (0.01, 0.02, 0.03, 0.05, 0.10, 0.15, 0.20)
+_MOST_VARIANCE = 0.25
+"""Variance of an outcome in [0, 1] of which nothing is known."""
 _MOST_UNITS = 10_000_000
 
 
@@ -22,12 +26,23 @@ class Forecast:
     """Units that are enrolled in a week of the last stage, in both arms together."""
     days: Sequence[float | None]
     """When each stage of the ramp begins; None if it is not reached within `max_days`."""
-    guardrails_only: bool
-    """Whether there are too few users to show more than guardrails."""
+    windows: float
+    """Windows of enrolled units that close within `max_days`, if most of them are in the last stage."""
+    variance: float
+
+    @property
+    def shown(self) -> float | None:
+        """The smallest effect that these windows show in most cases; None if they show none."""
+        return next((effect for effect in EFFECTS if self.missing(effect) <= 0), None)
+
+    def missing(self, effect: float) -> float:
+        """Return how many windows are missing to show the effect, which itself adds to what hardly varies."""
+        return users_needed(max(self.variance, effect * (1 - effect) / 2), effect) - self.windows
 
 
-def forecast(rules: ReleaseRules, units_a_day: float) -> Forecast:
-    """Return the forecast for that many new units a day."""
+def forecast_of(rules: ReleaseRules, baseline: Mapping[str, Any]) -> Forecast:
+    """Return the forecast for a name whose new units and outcomes before the release are in `baseline`."""
+    units_a_day, variance = baseline["users"] / baseline["days"], baseline.get("variance")
     enrolled_a_week = 7 * units_a_day * min(1.0, 2 * rules.ramp[-1])
     days: list[float | None] = [0.0]
     counts: dict[Guardrail, dict[Cell, float]] = {name: {} for name in rules.guardrails}
@@ -38,7 +53,8 @@ def forecast(rules: ReleaseRules, units_a_day: float) -> Forecast:
         days.append(at if at is not None and at <= rules.max_days else None)
         for name, cells in counts.items():
             cells |= expected_counts(share, KINDS[name].usual, units or 0.0)
-    return Forecast(units_a_day, enrolled_a_week, days, enrolled_a_week < FEW_A_WEEK)
+    closing = max(0.0, rules.max_days - rules.window_hours / 24) * enrolled_a_week / 7
+    return Forecast(units_a_day, enrolled_a_week, days, closing, _MOST_VARIANCE if variance is None else variance)
 
 
 def _units_needed(rules: ReleaseRules, stage: int, before: Mapping[Guardrail, Mapping[Cell, float]]) -> float | None:

@@ -5,19 +5,21 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from sqlalchemy import func, select
+from sqlalchemy import exists, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.db.tables import EvaluationJob, Release
+from learnloop_service.app.db.promotion_lock import lock_promotions
+from learnloop_service.app.db.tables import EvaluationJob, Release, ReleaseUnit
 from learnloop_service.app.domain.evaluation_state import TERMINAL, EvaluationStatus
 from learnloop_service.app.domain.event_types import EventType
 from learnloop_service.app.domain.release_rules import ReleaseRules
 from learnloop_service.app.domain.release_state import LIVE, ReleaseReason, ReleaseState
 from learnloop_service.app.instruments import RELEASE_DECISIONS, RELEASE_OUTCOMES
-from learnloop_service.app.releases import counts, moves
-from learnloop_service.app.releases.decision import ReleaseFacts, ReleaseVerdict, decide
+from learnloop_service.app.releases import counts, moves, words
+from learnloop_service.app.releases.decision import LEAST_UNITS, ReleaseFacts, ReleaseVerdict, decide
 from learnloop_service.app.releases.evidence import ReleaseEvidence
+from learnloop_service.app.releases.outcome_test import REPORTED, SILENT
 from learnloop_service.app.releases.outcomes import ClosedWindow, close_windows
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.statistics.sequential import Decision as TrialDecision
@@ -42,9 +44,12 @@ async def look(database: Database, release_id: str) -> EventType | None:
         row.looked_at = (await tx.execute(select(func.clock_timestamp()))).scalar_one()
         if row.state != ReleaseState.TRIAL:
             closed = await close_windows(tx, row)
-        if row.state not in LIVE:
-            happened: EventType | None = None
-        elif not await moves.means_stable(tx, row):
+        happened: EventType | None
+        if row.confirming_id is not None:
+            happened = await _confirm(tx, row)
+        elif row.state not in LIVE:
+            happened = None
+        elif not await moves.means(tx, row, row.promotion_id):
             happened = await moves.overtake(tx, row, row.evidence, moves.SYSTEM)
         elif row.state == ReleaseState.TRIAL:
             happened = await _after_trial(tx, row)
@@ -81,12 +86,32 @@ async def _decide(tx: AsyncSession, row: Release, now: datetime) -> EventType | 
         counts=counts.added(previous.cells, new),
         failures=await counts.failures(tx, row.id),
         days=(now - (row.started_at or now)) / timedelta(days=1),
+        outcome=None if new.keys() & {REPORTED, SILENT} else previous.outcome,
     )
     decision = decide(rules, facts)
     evidence = ReleaseEvidence.of(row.looks, facts, decision).json()
     if new or decision.verdict is not ReleaseVerdict.KEEP:
         row.evidence = evidence
+    if decision.reason is ReleaseReason.OUTCOME:
+        quality = words.effect_found(rules, decision.outcome)
+        return await moves.promote(tx, row, decision.reason, moves.SYSTEM, evidence, quality)
     return await _follow(tx, row, decision.verdict, decision.reason, evidence)
+
+
+async def _confirm(tx: AsyncSession, row: Release) -> EventType | None:
+    """End the confirmation of a promotion when the last window of its units is closed. It confirms nothing if they are
+    too few, or if the name was given to another checkpoint meanwhile."""
+    await lock_promotions(tx, row.project, row.name)
+    last = ReleaseUnit.second_outcome if row.unit == "user" else ReleaseUnit.outcome
+    waits = exists().where(ReleaseUnit.release_id == row.id, ReleaseUnit.look.is_(None), last.is_(None))
+    is_current = await moves.means(tx, row, row.confirming_id)
+    if is_current and (await tx.execute(select(waits))).scalar_one():
+        return None
+    row.confirming_id = None
+    effects = await counts.confirmation(tx, row.id)
+    if not is_current or effects[0].units < LEAST_UNITS:
+        return None
+    return await moves.end_confirmation(tx, row, effects)
 
 
 async def _follow(

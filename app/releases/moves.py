@@ -2,7 +2,8 @@
 writes the row, the event with its deliveries, and on a promotion the new promotion: all of it or nothing. Each returns
 the event's type."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import func, select, update
@@ -17,10 +18,11 @@ from learnloop_service.app.domain.release_state import Arm, ReleaseReason, Relea
 from learnloop_service.app.events.log import append_to_release
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.protocol.model_name import ModelName
+from learnloop_service.training.statistics.two_arms import EffectEstimate
 
 SYSTEM = "system"
 """The actor of what the service decides by itself."""
-NOTHING_SHOWN = "Nothing was shown about the quality of the candidate: no test on outcomes was made."
+NOTHING_SHOWN = "Nothing was shown about the quality of the candidate: outcomes did not decide this."
 
 
 async def locked(tx: AsyncSession, release_id: str, *, skip_locked: bool = False) -> Release | None:
@@ -80,26 +82,54 @@ async def roll_back(
 
 
 async def promote(
-    tx: AsyncSession, row: Release, reason: ReleaseReason, actor: str, evidence: Mapping[str, Json] | None
+    tx: AsyncSession,
+    row: Release,
+    reason: ReleaseReason,
+    actor: str,
+    evidence: Mapping[str, Json] | None,
+    quality: str = NOTHING_SHOWN,
 ) -> EventType:
-    """Give the name to the candidate, unless it no longer means the stable checkpoint."""
+    """Give the name to the candidate, unless it no longer means the stable checkpoint. If outcomes are the reason,
+    units whose windows are open keep their arms to confirm it."""
     await lock_promotions(tx, row.project, row.name)
-    if not await means_stable(tx, row):
+    if not await means(tx, row, row.promotion_id):
         return await overtake(tx, row, evidence, actor)
+    promotion_id = await _promoted(tx, row, row, actor, {"by": str(reason), "quality": quality})
+    if reason is ReleaseReason.OUTCOME:
+        row.confirming_id = promotion_id
+    data = {"promotion_id": promotion_id, "by": str(reason), "quality": quality, "evidence": evidence}
+    return await _end(tx, row, EventType.RELEASE_PROMOTED, ReleaseState.PROMOTED, None, actor, data)
+
+
+async def end_confirmation(tx: AsyncSession, row: Release, effects: Sequence[EffectEstimate]) -> EventType:
+    """Confirm a promotion, or give the name, which the caller has locked, back to the stable checkpoint, because in the
+    second windows the candidate is shown to be worse, or worse by the margin."""
+    data: dict[str, Json] = {"evidence": {"confirmation": [asdict(effect) for effect in effects]}}
+    if effects[-1].high >= -ReleaseRules.parse(row.rules).margin:
+        return await _move(tx, row, EventType.RELEASE_CONFIRMED, SYSTEM, data, state=ReleaseState.CONFIRMED)
+    reason, stable = ReleaseReason.NOVELTY, await tx.get_one(Promotion, row.promotion_id)
+    data["promotion_id"] = await _promoted(tx, row, stable, SYSTEM, {"by": str(reason)})
+    return await _end(tx, row, EventType.RELEASE_ROLLED_BACK, ReleaseState.ROLLED_BACK, reason, SYSTEM, data)
+
+
+async def _promoted(
+    tx: AsyncSession, row: Release, checkpoint: Release | Promotion, actor: str, evidence: Mapping[str, Json]
+) -> int:
+    """Give the name to an arm's checkpoint, and return the promotion's id."""
     promotion = Promotion(
         project=row.project,
         name=row.name,
-        backend=row.backend,
-        model_name=row.model_name,
-        step=row.step,
-        prompt=row.prompt,
+        backend=checkpoint.backend,
+        model_name=checkpoint.model_name,
+        step=checkpoint.step,
+        prompt=checkpoint.prompt,
         actor=actor,
-        evidence={"release_id": row.id, "by": str(reason), "quality": NOTHING_SHOWN},
+        evidence={"release_id": row.id, **evidence},
+        explore=Promotion.explore_of(row.project, row.name),
     )
     tx.add(promotion)
     await tx.flush()
-    data = {"promotion_id": promotion.id, "by": str(reason), "quality": NOTHING_SHOWN, "evidence": evidence}
-    return await _end(tx, row, EventType.RELEASE_PROMOTED, ReleaseState.PROMOTED, None, actor, data)
+    return promotion.id
 
 
 async def overtake(tx: AsyncSession, row: Release, evidence: Mapping[str, Json] | None, actor: str) -> EventType:
@@ -107,8 +137,8 @@ async def overtake(tx: AsyncSession, row: Release, evidence: Mapping[str, Json] 
     return await _end(tx, row, EventType.RELEASE_ENDED, ReleaseState.OVERTAKEN, None, actor, {"evidence": evidence})
 
 
-async def means_stable(tx: AsyncSession, row: Release) -> bool:
-    """Return whether the name still means the checkpoint that it meant when the release began."""
+async def means(tx: AsyncSession, row: Release, promotion_id: int | None) -> bool:
+    """Return whether that promotion is still what the release's name means."""
     newest = (
         select(Promotion.id, Promotion.withdrawn_at)
         .where(Promotion.project == row.project, Promotion.name == row.name)
@@ -116,7 +146,7 @@ async def means_stable(tx: AsyncSession, row: Release) -> bool:
         .limit(1)
     )
     promotion = (await tx.execute(newest)).one_or_none()
-    return promotion is not None and promotion.id == row.promotion_id and promotion.withdrawn_at is None
+    return promotion is not None and promotion.id == promotion_id and promotion.withdrawn_at is None
 
 
 async def _end(

@@ -1,7 +1,7 @@
 """Reads releases, and does what a person asks of one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from sqlalchemy import func, select
@@ -19,13 +19,14 @@ from learnloop_service.app.db.tables import (
     Run,
 )
 from learnloop_service.app.domain.release_rules import ReleaseRules
-from learnloop_service.app.domain.release_state import LIVE, Arm, ReleaseReason, ReleaseState
+from learnloop_service.app.domain.release_state import Arm, ReleaseReason, ReleaseState
 from learnloop_service.app.errors import NotAllowed, existing
 from learnloop_service.app.instruments import RELEASE_DECISIONS
 from learnloop_service.app.releases import counts, moves
 from learnloop_service.app.releases.evidence import ReleaseEvidence
 from learnloop_service.app.releases.outcomes import late_events
 from learnloop_service.app.schemas.releases import ReleaseVerified
+from learnloop_service.training.statistics.two_arms import EffectEstimate
 
 Verb = Literal["hold", "resume", "rollback", "promote"]
 _ALLOWED: Mapping[str, Sequence[Verb]] = {
@@ -34,6 +35,9 @@ _ALLOWED: Mapping[str, Sequence[Verb]] = {
     ReleaseState.HELD: ("resume", "rollback", "promote"),
 }
 """What a person can do, by state."""
+
+
+_WITH_STABLE = select(Release, Promotion).join(Promotion, Release.promotion_id == Promotion.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,8 @@ class WholeRelease:
     """How a run made the checkpoint of each arm; None if no run is known."""
     met: int
     """Number of units that met the candidate in this stage and were counted."""
+    confirmation: Sequence[EffectEstimate]
+    """Effects in the first and in the second windows of units that confirm its promotion; empty without one."""
 
 
 class ReleaseStore:
@@ -68,7 +74,7 @@ class ReleaseStore:
     async def get(self, id: str) -> tuple[Release, Promotion]:
         """Return a release and the promotion of its stable arm. Raises NotFound."""
         async with self._database() as tx:
-            query = select(Release, Promotion).join(Promotion).where(Release.id == id)
+            query = _WITH_STABLE.where(Release.id == id)
             release, stable = existing((await tx.execute(query)).one_or_none(), "release", id)
         return release, stable
 
@@ -90,20 +96,22 @@ class ReleaseStore:
                 for arm, units, open_windows, mean in (await tx.execute(of_arm)).all()
             }
             met = await counts.met(tx, id, row.stage, row.looks)
-        return WholeRelease(row, stable, arms, records, met)
+            confirms = row.confirming_id or row.state == ReleaseState.CONFIRMED or row.reason == ReleaseReason.NOVELTY
+            confirmation = await counts.confirmation(tx, id) if confirms else []
+        return WholeRelease(row, stable, arms, records, met, confirmation)
 
     async def listed(
         self, *, project: str | None, before: str | None, limit: int, name: str | None = None
     ) -> Sequence[tuple[Release, Promotion]]:
         """Return releases of one project or of all, newest first, or only those of a name."""
         only = (Release.project, project), (Release.name, name)
-        query = newest_first(select(Release, Promotion).join(Promotion), Release.id, before, limit, *only)
+        query = newest_first(_WITH_STABLE, Release.id, before, limit, *only)
         async with self._database() as tx:
             return [(row, stable) for row, stable in (await tx.execute(query)).all()]
 
     async def live(self, project: str | None, name: str | None = None) -> Sequence[tuple[Release, Promotion]]:
-        """Return the live releases of one project or of all, or the one of a name. A name has at most one."""
-        query = select(Release, Promotion).join(Promotion).where(Release.state.in_(sorted(LIVE)))
+        """Return the releases of one project or of all, or of a name, that are live or being confirmed."""
+        query = _WITH_STABLE.where(Release.needs_arms())
         if project is not None:
             query = query.where(Release.project == project)
         if name is not None:
@@ -146,7 +154,8 @@ class ReleaseStore:
         """Compute the evidence of the newest look and of every event again, from the observations. Raises NotFound."""
         row, _ = await self.get(id)
         rules = ReleaseRules.parse(row.rules)
-        events = [event.data["evidence"] for event in await self.events(id, after=0, limit=1_000) if _is_look(event)]
+        found = [event.data.get("evidence") or {} for event in await self.events(id, after=0, limit=1_000)]
+        events = [evidence for evidence in found if "look" in evidence]
         stored = events if row.evidence is None else [*events, row.evidence]
         differences: dict[str, None] = {}
         async with self._database() as tx:
@@ -154,6 +163,9 @@ class ReleaseStore:
                 cells = await counts.count_again(tx, id, evidence.look)
                 met = await counts.met(tx, id, evidence.stage, evidence.look)
                 differences |= dict.fromkeys(evidence.differences(rules, cells, met))
+            confirmation = [asdict(effect) for effect in await counts.confirmation(tx, id)]
+            if any(evidence.get("confirmation", confirmation) != confirmation for evidence in found):
+                differences["The confirmation does not follow from the units."] = None
             counted = select(func.count()).where(
                 ReleaseObservation.release_id == id, ReleaseObservation.look <= row.looks
             )
@@ -170,16 +182,13 @@ async def _record_of(tx: AsyncSession, project: str, model_name: str, step: int)
     return (await tx.execute(query.order_by(Run.id.desc()).limit(1))).scalar_one_or_none()
 
 
-def _is_look(event: ReleaseEvent) -> bool:
-    return "look" in (event.data.get("evidence") or {})
-
-
 _SPOKEN: Mapping[Verb, str] = {"hold": "hold", "resume": "resume", "rollback": "roll back", "promote": "promote"}
 _STATES: Mapping[str, str] = {
     ReleaseState.TRIAL: "in its trial",
     ReleaseState.RUNNING: "running",
     ReleaseState.HELD: "held",
     ReleaseState.PROMOTED: "promoted",
+    ReleaseState.CONFIRMED: "confirmed",
     ReleaseState.ROLLED_BACK: "rolled back",
     ReleaseState.OVERTAKEN: "overtaken",
 }

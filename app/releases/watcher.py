@@ -77,11 +77,14 @@ _DUE = (
             and_(
                 Release.state.not_in(sorted(LIVE)),
                 _WAITED,
-                exists().where(ReleaseUnit.release_id == Release.id, ReleaseUnit.closed_at.is_(None)),
+                or_(
+                    Release.confirming_id.is_not(None),
+                    exists().where(ReleaseUnit.release_id == Release.id, ReleaseUnit.closed_at.is_(None)),
+                ),
             ),
         ),
     )
     .order_by(Release.looked_at.nulls_first(), Release.id)
 )
 """Selects the live releases with something new, and those that were not looked at for a while, until their last window
-is closed."""
+is closed and their promotion is confirmed."""

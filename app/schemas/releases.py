@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from learnloop_service.app.domain.release_rules import KINDS, OUTCOME, RAMP, Guardrail
+from learnloop_service.app.domain.release_rules import KINDS, OUTCOME, RAMP, Guardrail, ReleaseRules
 from learnloop_service.app.domain.release_state import Arm, ReleaseReason, ReleaseState
 from learnloop_service.app.schemas.base import RequestBody, RequestPart, ResponseModel
 from learnloop_service.app.schemas.prompts import PromptChoice, PromptUsed
@@ -84,14 +84,22 @@ class NewReleaseRequest(PromptChoice, RequestBody):
     """The tolerated increase of each guardrail, as a share. Those that are not named keep their default; null leaves
     one out."""
     outcome: OutcomeRule = Field(default_factory=lambda: OutcomeRule.model_validate(OUTCOME))
-    """What the outcome of a user is. It is recorded and shown; no decision rests on it."""
+    """What the outcome of a user is. Its effect is shown with an interval; by `goal` it also decides."""
     window_hours: float = Field(default=168, gt=0, le=24 * 90)
     """How long after the first answer to a user the outcome is frozen. What comes later is shown as late."""
+    goal: Literal["guardrails", "better", "not_worse"] = "guardrails"
+    """What outcomes decide. `guardrails`: nothing. `better`: the candidate is promoted in the last stage when they show
+    that it is better, and taken back when they show that it is worse, or not better by `worth`. `not_worse`: it is
+    promoted when they show that it is not worse by `margin`, and taken back when it is."""
+    margin: Tolerance | None = None
+    """How much lower the mean outcome may be with the goal `not_worse`, as a share."""
+    worth: Tolerance = 0.03
+    """The least gain in the mean outcome for which `better` continues, as a share."""
     max_days: float = Field(default=60, gt=0, le=365)
     """How long users meet the candidate at most."""
     at_end: Literal["return", "promote"] = "return"
     """What happens after `max_days` without an alarm: every user gets the stable checkpoint again, or the candidate is
-    promoted, without evidence of its quality."""
+    promoted, whatever its outcomes show."""
     skip_trial: bool = False
     """Whether users meet the candidate without a trial on held-out scenarios."""
     trial_scenarios: int = Field(default=1_000, ge=1, le=1_000)
@@ -101,6 +109,8 @@ class NewReleaseRequest(PromptChoice, RequestBody):
     def _is_whole(self) -> Self:
         if self.model is None and self.step is None and "prompt" not in self.model_fields_set:
             raise ValueError("give model, or step, or both; or a prompt")
+        if (self.goal == "not_worse") != (self.margin is not None):
+            raise ValueError("give margin with the goal not_worse, and only with it")
         if self.step is not None and self.model is not None and "@" in self.model:
             raise ValueError("model names a step already; leave out step")
         return self
@@ -152,9 +162,9 @@ class ReleaseBrief(ResponseModel):
     name: str
     """The promoted name, as `PROJECT/NAME`."""
     state: ReleaseState
-    """Where it is in its life: `trial`, `running`, `held`, `promoted`, `rolled_back` or `overtaken`."""
+    """Where it is in its life: `trial`, `running`, `held`, `promoted`, `confirmed`, `rolled_back` or `overtaken`."""
     reason: ReleaseReason | None
-    """Why it is held, or ended without a promotion; null otherwise."""
+    """Why it is held or was taken back; null otherwise."""
     summary: str
     """The state and its reason in a sentence."""
     candidate: str
@@ -258,23 +268,17 @@ class GuardrailOut(ResponseModel):
     """From here on it is ruled out."""
 
 
-class RulesOut(ResponseModel):
-    """The rules of a release, with all defaults."""
+class EffectOut(ResponseModel):
+    """The candidate's effect on the mean outcome."""
 
-    ramp: list[float]
-    """Share of each stage."""
-    guardrails: dict[Guardrail, float]
-    """Tolerance of each guardrail that is watched."""
-    outcome: dict[str, Json]
-    """What the outcome of a unit is."""
-    window_hours: float
-    """How long after its first answer the outcome of a unit is frozen."""
-    max_days: float
-    """How long users meet the candidate at most."""
-    at_end: Literal["return", "promote"]
-    """What happens then."""
-    skip_trial: bool
-    """Whether it had no trial on held-out scenarios."""
+    units: int
+    """Number of units whose outcomes were counted."""
+    effect: float
+    """Mean outcome with the candidate less that with the stable checkpoint, given what was expected of each unit."""
+    low: float
+    """Lower end of its 95% interval."""
+    high: float
+    """Upper end of that interval."""
 
 
 class ReleaseOut(ReleaseBrief):
@@ -282,7 +286,7 @@ class ReleaseOut(ReleaseBrief):
 
     unit: Literal["user", "session"]
     """What is assigned to an arm."""
-    rules: RulesOut
+    rules: ReleaseRules
     """Its rules."""
     arms: list[ArmOut]
     """The candidate and the stable arm."""
@@ -298,6 +302,11 @@ class ReleaseOut(ReleaseBrief):
     """What the next stage or the end still lacks, in one sentence; null after the release has ended."""
     quality: str
     """What the release has shown about the quality of the candidate."""
+    effect: EffectOut
+    """The effect as of the latest look, with an interval that holds at every look."""
+    confirmation: list[EffectOut]
+    """After a promotion by outcomes: the effects in the first and in the second windows of the units whose windows were
+    open at that time, with ordinary intervals; otherwise empty."""
     forecast: ForecastOut
     """What was to be expected when it was created."""
     salt: str | None

@@ -4,20 +4,23 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from playwright.async_api import expect
+from sqlalchemy import func, update
 
 from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import Release, ReleaseUnit
 from learnloop_service.app.domain.release_state import Arm
 from learnloop_service.environment.json_type import Json
 from tests.browser.visit import Visit
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.conftest import database
-from tests.integration.app.release_stage import GOOD, MALFORMED, enroll, observe_all
+from tests.integration.app.release_stage import GOOD, MALFORMED, enroll, enroll_all, observe_all
 from tests.integration.app.released_models import scripted_engine
 from tests.integration.app.served import run_with, served, settings_for
 
@@ -104,8 +107,8 @@ async def test_a_running_release_is_held_resumed_and_rolled_back_by_its_buttons(
 async def _shows_a_running_release(visit: Visit, release: Started) -> None:
     page = visit.page
     await expect(page.locator("div.verdict")).to_have_text(
-        "The share becomes 20% when 30 more users have met the candidate and an increase of errors, malformed replies "
-        "and thumbs down within an hour above 10 points is ruled out."
+        "The share becomes 20% when 30 more users have met the candidate and an increase of errors, questions "
+        "asked back, malformed replies and thumbs down within an hour above 10 points is ruled out."
     )
     step = page.get_by_role("region", name="Ramp").locator("[aria-current=step]")
     await expect(step).to_contain_text("5% since")
@@ -114,10 +117,10 @@ async def _shows_a_running_release(visit: Visit, release: Started) -> None:
     await expect(arms.get_by_role("row", name="stable")).to_contain_text("21 closed, 1 open0.5000")
     run = arms.get_by_role("link", name="iteration 2 of a run")
     await expect(run).to_have_attribute("href", re.compile(release.run_id))
-    await expect(_guardrails(visit).get_by_role("row")).to_have_count(4)
+    await expect(_guardrails(visit).get_by_role("row")).to_have_count(5)
     errors = _guardrails(visit).get_by_role("row", name="errors")
-    await expect(errors).to_contain_text("+2 points1.0 of 3001.0 of 20that it is below +10 points")
-    await expect(_card(visit, "Quality")).to_contain_text("no test on them is made")
+    await expect(errors).to_contain_text("+2 points1.0 of 4001.0 of 20that it is below +10 points")
+    await expect(_card(visit, "Quality")).to_contain_text("too few windows are closed")
     await expect(_card(visit, "Forecast at the start")).to_contain_text("nothing can be forecast")
     await expect(page.locator(".events li")).to_contain_text("5% of the users meet the candidate, without a trial")
     await visit.is_well_made()
@@ -135,7 +138,7 @@ async def test_a_release_that_a_guardrail_took_back_says_why(
         await expect(page.locator("div.verdict")).to_contain_text(
             "worse than the stable checkpoint by more than a guardrail"
         )
-        why = re.compile(r"Rolled back: malformed replies 0% → 40%, evidence over 1,000,000 of 300\.")
+        why = re.compile(r"Rolled back: malformed replies 0% → 40%, evidence over 1,000,000 of 400\.")
         await expect(page.locator("div.verdict + p")).to_have_text(why)
         await expect(page.locator(".events li.bad")).to_contain_text(why)
         await expect(_guardrails(visit).locator(".fill.bad")).to_have_count(1)
@@ -151,6 +154,35 @@ async def test_a_release_that_a_guardrail_took_back_says_why(
         await expect(page.locator("div.verdict")).to_contain_text("was taken back")
 
 
+async def test_a_release_that_outcomes_promoted_says_by_how_much_users_are_better_off(
+    visit: Visit, data_dir: Path, database_url: str, database: Database
+) -> None:
+    page = visit.page
+    rules = {"ramp": [0.5], "goal": "better", "outcome": {"value": "resolved"}}
+    async with _release(data_dir, database_url, **rules) as release:
+        open_windows: list[float | None] = [None] * 30
+        good = {CANDIDATE: 150, STABLE: 90}
+        arms = {arm: open_windows + [1.0] * count + [0.0] * (200 - count) for arm, count in good.items()}
+        await visit.open(release.base, f"/releases/{release.id}")
+        await expect(page.locator("div.verdict")).to_contain_text("unless outcomes show that the candidate is better")
+        await enroll_all(database, release.id, arms)
+        async with database.begin() as tx:  # look at it now
+            await tx.execute(update(Release).values(looked_at=func.now() - timedelta(minutes=2)))
+        await expect(page.locator("div.verdict")).to_have_text("The candidate was promoted.")
+        quality = re.compile(r"Better for users: \+30\.0 points of `resolved` \(95% interval \+.+, at every look\)\.")
+        await expect(page.locator(".events li").first).to_contain_text(quality)
+        await expect(_card(visit, "Quality")).to_contain_text(quality)
+        await expect(_card(visit, "Quality")).to_contain_text("So far measured on 0 new users")
+        async with database.begin() as tx:
+            of_release = update(ReleaseUnit).values(exposed_at=func.now() - timedelta(days=15))
+            await tx.execute(of_release.where(ReleaseUnit.look.is_(None)))
+            await tx.execute(update(Release).values(looked_at=func.now() - timedelta(minutes=2)))
+        await expect(page.locator("div.verdict")).to_contain_text("users who had no part in that decision confirmed it")
+        await expect(_card(visit, "Quality")).to_contain_text("Confirmed by 60 new users: +0.0")
+        await expect(page.locator(".events li").first).to_contain_text("Confirmed by users who had no part")
+        await visit.is_well_made()
+
+
 async def test_promoting_says_that_nothing_was_shown_and_names_are_text(
     visit: Visit, data_dir: Path, database_url: str
 ) -> None:
@@ -162,7 +194,7 @@ async def test_promoting_says_that_nothing_was_shown_and_names_are_text(
         assert not await page.evaluate("() => 'hacked' in globalThis")
         await visit.button("Promote").click()
         question = page.get_by_role("alertdialog")
-        await expect(question).to_contain_text("Nothing was shown about its quality")
+        await expect(question).to_contain_text("outcomes did not decide it")
         await question.get_by_role("button", name="Promote").click()
         await expect(page.locator("div.verdict")).to_have_text("The candidate was promoted.")
         await expect(page.locator(".events li").first).to_contain_text("Promoted by local. Nothing was shown")

@@ -6,12 +6,14 @@ from datetime import datetime
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
+    ColumnElement,
     ForeignKey,
     Index,
     LargeBinary,
     String,
     Text,
     func,
+    or_,
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
@@ -51,6 +53,7 @@ class Release(PromptedRow, Base):
         Index("ix_release_project_id", "project", "id"),
         Index("ix_release_evaluation_id", "evaluation_id"),
         Index("ix_release_promotion_id", "promotion_id"),
+        Index("ix_release_confirming_id", "confirming_id", postgresql_where=text("confirming_id IS NOT NULL")),
     )
 
     id: Mapped[str] = mapped_column(String(26), primary_key=True)
@@ -66,6 +69,8 @@ class Release(PromptedRow, Base):
     """What is assigned: `user` or `session`."""
     promotion_id: Mapped[int] = mapped_column(BigInteger, ForeignKey("promotion.id"))
     """The stable arm: the name's promotion when the release began."""
+    confirming_id: Mapped[int | None] = mapped_column(BigInteger, ForeignKey("promotion.id"))
+    """The candidate's promotion by outcomes, while units whose windows were open then keep their arms to confirm it."""
     backend: Mapped[str]
     """The candidate's backend."""
     model_name: Mapped[str]
@@ -98,6 +103,11 @@ class Release(PromptedRow, Base):
     looked_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
 
+    @classmethod
+    def needs_arms(cls) -> ColumnElement[bool]:
+        """Return the condition for releases that are live or being confirmed, so that users meet both arms."""
+        return or_(cls.state.in_(sorted(LIVE)), cls.confirming_id.is_not(None))
+
 
 class ReleaseUnit(Base):
     """A user, or a session, that was enrolled in a release, from its first answer on. Its arm never changes."""
@@ -106,6 +116,7 @@ class ReleaseUnit(Base):
     __table_args__ = (
         CheckConstraint(_ARMS, name="arm"),
         Index("ix_release_unit_open", "release_id", "exposed_at", postgresql_where=text("closed_at IS NULL")),
+        Index("ix_release_unit_new", "release_id", postgresql_where=text("look IS NULL")),
     )
 
     release_id: Mapped[str] = _release_id()
@@ -115,13 +126,20 @@ class ReleaseUnit(Base):
     probability: Mapped[float]
     """Probability of that arm for an enrolled unit."""
     forecast: Mapped[float | None]
-    """The outcome that was expected of the stable arm when the unit was exposed; None while no outcomes are known."""
+    """The outcome, in [0, 1], that was expected when the unit was exposed; None while its window is open, or if too few
+    outcomes were known by then."""
     stage: Mapped[int]
     exposed_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     closed_at: Mapped[datetime | None]
     """When its window closed and its outcome was frozen; None while it is open."""
     outcome: Mapped[float | None]
     """In [0, 1]; None while the window is open."""
+    reported: Mapped[bool | None]
+    """Whether anything was reported about it within its window; None while that is open."""
+    look: Mapped[int | None]
+    """Number of the look that counted its outcome; None until it is counted, and for units that confirm a promotion."""
+    second_outcome: Mapped[float | None]
+    """Its outcome in a second window after the first, of units that confirm a promotion."""
 
 
 class ReleaseObservation(Base):

@@ -26,8 +26,11 @@ from learnloop_service.app.operations.start.arms_in_memory import check_room
 from learnloop_service.app.operations.start.challenge import Challenge, challenge
 from learnloop_service.app.operations.start.evaluation import EvaluationStarter, StartedEvaluation
 from learnloop_service.app.releases import moves
+from learnloop_service.app.releases.expected import outcome_variance
+from learnloop_service.app.releases.forecast import USEFUL, forecast_of
 from learnloop_service.app.releases.live import LiveRelease
 from learnloop_service.app.releases.store import ReleaseStore
+from learnloop_service.app.releases.words import too_few
 from learnloop_service.app.schemas.releases import NewReleaseRequest, outcome_json
 from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.protocol.model_name import ModelName
@@ -38,6 +41,7 @@ _BEFORE = timedelta(days=14)
 _NEEDS_BASELINE = {Guardrail.SLOW: "p95_s", Guardrail.COST: "tokens"}
 """Guardrails that compare with what was usual before, and with which figure."""
 _REMEDY = "Wait for its end, or roll it back or promote it first."
+_CONFIRMING = "Users are confirming its promotion. Wait for that, or end it by promoting a checkpoint yourself."
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class ReleaseStarter:
         checkpoints, step = await self._candidate(stable, request, caller)
         data_dir = self.evaluations.resources.settings.data_dir
         prompt = await promoted_prompt(checkpoints, data_dir, name, step, request)
-        baseline = await _baseline(self.database, stable, request.unit)
+        baseline = await _baseline(self.database, stable, request)
         guardrails, warnings = _guardrails(request, baseline)
         is_stable = stable.has(checkpoints.model.name, step, prompt)
         if is_on_engine(stable.backend) and is_on_engine(checkpoints.backend):
@@ -88,15 +92,19 @@ class ReleaseStarter:
                 f"The candidate is the stable checkpoint itself, {checkpoints.model.at(step)}, with the same prompt: "
                 "this release tests the assignment and the guardrails, and it has no trial."
             )
+        same = {name: getattr(request, name) for name in ("window_hours", "max_days", "at_end", "goal", "worth")}
         rules = ReleaseRules(
             ramp=tuple(request.ramp),
             guardrails=guardrails,
             outcome=outcome_json(request.outcome),
-            window_hours=request.window_hours,
-            max_days=request.max_days,
-            at_end=request.at_end,
             skip_trial=request.skip_trial or is_stable,
+            margin=request.margin or 0.0,
+            **same,
         )
+        estimate, effect = forecast_of(rules, baseline), rules.margin or USEFUL
+        if rules.goal != "guardrails" and estimate.units_a_day and estimate.missing(effect) > 0:
+            rules = rules.model_copy(update={"goal": "guardrails"})
+            warnings.append(too_few(estimate, effect, request.unit))
         candidate = {"backend": checkpoints.backend, "model_name": checkpoints.model.name, "step": step}
         more = {"unit": request.unit, "baseline": baseline, "actor": caller.actor}
         row = _row(stable, rules, prompt=prompt, **candidate, **more)
@@ -118,7 +126,7 @@ class ReleaseStarter:
         if stable is None:
             raise NotFound(f"No checkpoint is promoted to '{promoted}'.")
         for live, _ in await ReleaseStore(self.database).live(promoted.project, promoted.name):
-            raise LiveRelease(str(promoted), live.id, _REMEDY)
+            raise LiveRelease(str(promoted), live.id, _REMEDY if live.confirming_id is None else _CONFIRMING)
         return stable
 
     async def _candidate(
@@ -221,9 +229,9 @@ def _guardrails(request: NewReleaseRequest, baseline: dict[str, Any]) -> tuple[d
     return tolerances, warnings
 
 
-async def _baseline(database: Database, stable: Promotion, unit: str) -> dict[str, Any]:
+async def _baseline(database: Database, stable: Promotion, request: NewReleaseRequest) -> dict[str, Any]:
     """Return what the stable checkpoint did before: `p95_s` and mean sampled `tokens` of its answers to `/ask` (None
-    without any), and `users`: the number of units of the name."""
+    without any), `users`: the number of units of the name, and the `variance` that a forecast leaves of outcomes."""
     promoted, since = str(ModelName(stable.project, stable.name)), func.now() - _BEFORE
     questions = (Trajectory.asked_as == promoted, Trajectory.kind == "ask", Trajectory.started_at > since)
     has_prompt = Trajectory.prompt_sha256.is_not_distinct_from(stable.prompt_sha256)
@@ -233,7 +241,7 @@ async def _baseline(database: Database, stable: Promotion, unit: str) -> dict[st
     ).where(*questions, Trajectory.step == stable.step, has_prompt)
     named = or_(AgentSession.asked_model == promoted, AgentSession.asked_model == stable.name)
     opened = (AgentSession.project == stable.project, named, AgentSession.opened_at > since)
-    if unit == "session":
+    if request.unit == "session":
         units = select(func.count()).select_from(AgentSession).where(*opened)
     else:
         users = select(Trajectory.user_hash).where(*questions).union(select(AgentSession.user_hash).where(*opened))
@@ -241,9 +249,12 @@ async def _baseline(database: Database, stable: Promotion, unit: str) -> dict[st
     async with database() as tx:
         p95_s, tokens = (await tx.execute(usual)).one()
         unit_count = (await tx.execute(units)).scalar_one()
+        rule, window = outcome_json(request.outcome), timedelta(hours=request.window_hours)
+        variance = await outcome_variance(tx, ModelName(stable.project, stable.name), rule, window)
     return {
         "p95_s": p95_s,
         "tokens": None if tokens is None else float(tokens),
         "users": unit_count,
+        "variance": variance,
         "days": _BEFORE.days,
     }

@@ -2,13 +2,14 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import func, insert, select
 from ulid import ULID
 
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.db.tables import Promotion, Release, ReleaseObservation, ReleaseUnit
+from learnloop_service.app.db.tables import Feedback, Promotion, Release, ReleaseObservation, ReleaseUnit
 from learnloop_service.app.domain.release_rules import KINDS, OUTCOME, RAMP, Guardrail, ReleaseRules
 from learnloop_service.app.domain.release_state import Arm, ReleaseState
 from learnloop_service.app.releases import moves
@@ -92,21 +93,53 @@ async def observe_all(
 
 async def enroll(database: Database, release_id: str, arm: Arm, outcomes: Sequence[float | None]) -> None:
     """Enroll a unit for each outcome; None leaves its window open."""
-    new = [
+    await enroll_all(database, release_id, {arm: outcomes})
+
+
+async def enroll_all(database: Database, release_id: str, arms: Mapping[Arm, Sequence[float | None]]) -> None:
+    """Enroll units in both arms at once, so that no look comes in between."""
+    new: list[dict[str, Any]] = [
         {
             "release_id": release_id,
             "unit": hashed(f"{arm} {number}"),
             "arm": arm,
             "probability": 0.5,
             "stage": 0,
-            "closed_at": None if outcome is None else func.now(),
+            "closed_at": None if outcome is None else datetime.now(UTC),
             "outcome": outcome,
+            "reported": None if outcome is None else True,
         }
+        for arm, outcomes in arms.items()
         for number, outcome in enumerate(outcomes)
     ]
     async with database.begin() as tx:
-        for each in new:
-            await tx.execute(insert(ReleaseUnit).values(each))
+        await tx.execute(insert(ReleaseUnit), new)
+
+
+async def say_of(
+    database: Database, arm: Arm, values: Sequence[float | None], *, hours_ago: float, name: str = "live"
+) -> None:
+    """Report `resolved` of the first enrolled units of an arm, received that many hours ago."""
+    at = datetime.now(UTC) - timedelta(hours=hours_ago)
+    rows = [
+        {
+            "id": str(ULID()),
+            "event_id": f"{arm} {number} {hours_ago}",
+            "project": "mail",
+            "user_hash": hashed(f"{arm} {number}"),
+            "asked_as": f"mail/{name}",
+            "type": "outcome",
+            "confidence": 1.0,
+            "outcome_name": "resolved",
+            "value": value,
+            "source": "api",
+            "occurred_at": at,
+            "received_at": at,
+        }
+        for number, value in enumerate(values)
+    ]
+    async with database.begin() as tx:
+        await tx.execute(insert(Feedback), rows)
 
 
 def hashed(key: str) -> str:

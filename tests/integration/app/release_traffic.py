@@ -63,13 +63,11 @@ async def release_of(stage: ModelStage, *, share: float = 0.5, **changed: Any) -
     return str((row | changed)["id"])
 
 
-def user_of(arm: Arm, *, share: float = 0.5, is_enrolled: bool = True) -> str:
-    """A user who meets that arm at that share."""
-    for number in range(10_000):
-        met = assignment(SALT, HASHER.hash_of(f"user {number}"), share)
-        if (met.arm, met.is_enrolled) == (arm, is_enrolled):
-            return f"user {number}"
-    raise AssertionError("no such user")
+def user_of(arm: Arm, *, share: float = 0.5, is_enrolled: bool = True, number: int = 0) -> str:
+    """A user who meets that arm at that share; the first one, or one of a later number."""
+    users = [f"user {number}" for number in range(1_000)]
+    met = {user: assignment(SALT, HASHER.hash_of(user), share) for user in users}
+    return [user for user in users if (met[user].arm, met[user].is_enrolled) == (arm, is_enrolled)][number]
 
 
 async def rows(stage: ModelStage, table: Any) -> Sequence[Any]:

@@ -1,13 +1,15 @@
 """A live release divides the requests of its name: who meets which checkpoint, and what is recorded of it."""
 
+from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import update
+from sqlalchemy import func, select, update
 
 from learnloop_service.app.db.tables import (
     AgentSession,
+    Promotion,
     Release,
     ReleaseObservation,
     ReleaseUnit,
@@ -50,7 +52,7 @@ async def test_a_question_is_answered_by_the_users_arm_and_recorded_with_it(stag
     assert (met.release_id, met.unit, met.arm, met.probability, met.closed_at) == (release_id, unit, arm, 0.5, None)
     [observation] = await rows(stage, ReleaseObservation)
     assert (observation.unit, observation.arm, observation.probability, observation.stage) == (unit, arm, 0.5, 2)
-    assert set(observation.values) == {"error", "malformed", "slow", "cost"}
+    assert set(observation.values) == {"error", "malformed", "slow", "cost", "asks_back"}
     assert (observation.values["error"], observation.values["slow"]) == (0.0, 0.0)
     assert 0 < observation.values["cost"] < 1
     for trajectory in await rows(stage, Trajectory):
@@ -194,7 +196,7 @@ async def test_the_first_answer_in_a_session_is_observed(stage: ModelStage) -> N
         )
         assert reply.status_code == 200, reply.text
     [observation] = await rows(stage, ReleaseObservation)
-    assert (observation.arm, set(observation.values)) == (Arm.CANDIDATE, {"error", "malformed", "cost"})
+    assert (observation.arm, set(observation.values)) == (Arm.CANDIDATE, {"error", "malformed", "cost", "asks_back"})
 
 
 @pytest.mark.parametrize(
@@ -219,3 +221,32 @@ async def test_the_users_key_is_in_no_row(stage: ModelStage) -> None:
     for table in (Trajectory, AgentSession, ReleaseUnit, ReleaseObservation):
         for row in await rows(stage, table):
             assert "ada@example.com" not in repr(vars(row))
+
+
+async def test_while_a_promotion_is_confirmed_only_its_open_units_keep_their_arm(stage: ModelStage) -> None:
+    """Everybody else has the candidate, which the name means now."""
+    release_id = await release_of(stage)
+    early, late, new = (user_of(Arm.STABLE, number=number) for number in range(3))
+    for user in (early, late):
+        await _ask(stage, user=user)
+    champion = await stage.service.client.post(f"/models/{CALLER}/promote", json={"step": 0, "as": "other"})
+    assert champion.status_code == 201, champion.text
+    async with stage.service.database.begin() as tx:
+        promoted_to = (await tx.execute(select(func.max(Promotion.id)))).scalar_one()
+        await tx.execute(update(Promotion).where(Promotion.id == promoted_to).values(name="live"))
+        rules = {"ramp": [0.05, 0.2, 0.5], "window_hours": 24}
+        ended = update(Release).where(Release.id == release_id)
+        await tx.execute(ended.values(state="promoted", confirming_id=promoted_to, rules=rules))
+        over = update(ReleaseUnit).where(ReleaseUnit.unit == HASHER.hash_of(early))
+        await tx.execute(over.values(exposed_at=func.now() - timedelta(hours=49)))
+    for more, step, met in ((early, 0, None), (late, 1, release_id), (new, 0, None), ("", 0, None)):
+        answer = await _ask(stage, user=more) if more else await _ask(stage)
+        assert (answer.json()["step"], answer.json()["release_id"]) == (step, met), (more, answer.text)
+    opened = (await stage.service.client.post("/sessions", json={"model": "mail/live", "user": late})).json()
+    [session] = await rows(stage, AgentSession)
+    assert (session.id, session.step, session.release_id, session.arm) == (opened["id"], 1, release_id, Arm.STABLE)
+    assert len(await rows(stage, ReleaseUnit)) == len(await rows(stage, ReleaseObservation)) == 2
+
+    async with stage.service.database.begin() as tx:
+        await tx.execute(update(Release).values(confirming_id=None))
+    assert (await _ask(stage, user=late)).json()["step"] == 0

@@ -1,19 +1,23 @@
 """Releases over HTTP: how one is started, shown, and ended by a person."""
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
+from sqlalchemy import func, insert, update
 from typer.testing import CliRunner
+from ulid import ULID
 
 from learnloop_service.app.cli.main import app as cli
 from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import AgentSession, Release
 from learnloop_service.app.domain.release_state import Arm
 from learnloop_service.environment.json_type import Json
 from tests.conditions import answered
 from tests.fakes.scripted_chat import Reply, scripted_chat
-from tests.integration.app.release_stage import GOOD, MALFORMED, observe_all
+from tests.integration.app.release_stage import GOOD, MALFORMED, enroll_all, hashed, observe_all
 from tests.integration.app.released_models import (
     RELEASES,
     release_events,
@@ -40,11 +44,11 @@ async def test_a_person_starts_holds_resumes_and_promotes(data_dir: Path, databa
         assert "nothing can be forecast" in started["forecast"]["note"]
 
         release = (await client.get(f"/releases/{id}")).json()
-        assert release["rules"]["guardrails"] == {"malformed": 0.03, "thumbs_down_1h": 0.05}
+        assert release["rules"]["guardrails"] == {"malformed": 0.03, "thumbs_down_1h": 0.05, "asks_back": 0.05}
         assert release["salt"] is None
         assert release["next"] == (
-            "The share becomes 20% when 30 more users have met the candidate and an increase of malformed replies and "
-            "thumbs down within an hour above 10 points is ruled out."
+            "The share becomes 20% when 30 more users have met the candidate and an increase of questions asked back, "
+            "malformed replies and thumbs down within an hour above 10 points is ruled out."
         )
         [listed] = (await client.get("/promotions")).json()["items"]
         assert listed["release"]["release_id"] == id
@@ -63,7 +67,8 @@ async def test_a_person_starts_holds_resumes_and_promotes(data_dir: Path, databa
 
         promoted = (await client.post(f"/releases/{id}/promote")).json()
         assert (promoted["state"], promoted["share"], promoted["next"]) == ("promoted", 0.0, None)
-        assert "Nothing was shown" in promoted["quality"]
+        assert "Nothing is shown" in promoted["quality"]
+        assert promoted["confirmation"] == []
         assert len(promoted["salt"]) == 32
         [now, before] = (await client.get("/promotions/learnloop/live")).json()["items"]
         assert (now["step"], before["step"], now["release"]) == (2, 0, None)
@@ -137,6 +142,10 @@ _REFUSED: list[tuple[Json, list[str | int], str]] = [
     ({"step": 2, "guardrails": {"slowness": 0.05}}, ["body", "guardrails", "slowness", "[key]"], "malformed"),
     ({"step": 2, "outcome": {}}, ["body", "outcome"], "exactly one"),
     ({"step": 2, "outcome": {"session_reward": [1, 0]}}, ["body", "outcome"], "low below high"),
+    ({"step": 2, "goal": "not_worse"}, ["body"], "give margin with the goal not_worse"),
+    ({"step": 2, "goal": "better", "margin": 0.02}, ["body"], "and only with it"),
+    ({"step": 2, "goal": "not_worse", "margin": 0}, ["body", "margin"], "greater than 0"),
+    ({"step": 2, "worth": 1}, ["body", "worth"], "less than 1"),
     ({}, ["body"], "give model, or step"),
 ]
 
@@ -182,7 +191,7 @@ async def test_the_commands_show_a_release_and_why_it_was_taken_back(
 
         answers = [(Arm.STABLE, GOOD, 950), (Arm.CANDIDATE, MALFORMED, 20), (Arm.CANDIDATE, GOOD, 30)]
         await observe_all(database, id, answers)
-        watched, why = await command("watch", id), "malformed replies 0% → 40%, evidence over 1,000,000 of 300\n"
+        watched, why = await command("watch", id), "malformed replies 0% → 40%, evidence over 1,000,000 of 400\n"
         assert (watched.exit_code, watched.stdout.endswith(why)) == (1, True), watched.output
         assert "rolled_back, share 0: The candidate was taken back: it was worse" in watched.stdout
         description = (await command("show", id)).stdout
@@ -195,3 +204,78 @@ async def test_the_commands_show_a_release_and_why_it_was_taken_back(
         assert (verified.exit_code, "counted again from 1,000 observations" in verified.stdout) == (0, True)
         refused = await command("rollback", id)
         assert (refused.exit_code, "that is rolled back" in refused.stderr) == (1, True)
+
+
+async def _asked(database: Database, users: int, name: str = "learnloop/live", days_ago: float = 3.0) -> None:
+    """Let that many users have had a session of the name, three days ago."""
+    at = datetime.now(UTC) - timedelta(days=days_ago)
+    new = [
+        {
+            "id": str(ULID()),
+            "project": "learnloop",
+            "asked_model": name,
+            "model": "learnloop/m@0",
+            "backend": "embedded",
+            "seed": 0,
+            "explicit_restart": False,
+            AgentSession.labels: {},
+            "state": "ended",
+            "expires_at": at,
+            "opened_at": at,
+            "user_hash": hashed(f"user {number}"),
+        }
+        for number in range(users)
+    ]
+    async with database.begin() as tx:
+        for row in new:
+            await tx.execute(insert(AgentSession).values(row))
+
+
+async def test_with_too_few_users_outcomes_are_no_goal_and_the_reply_says_how_many_are_missing(
+    data_dir: Path, database_url: str, database: Database
+) -> None:
+    better = {"goal": "better", "outcome": {"value": "resolved"}, "ramp": [0.5], "max_days": 30}
+    async with scripted_chat(scripted_engine) as chat, release_service(data_dir, database_url, chat) as client:
+        started = await started_release(client, **better)
+        release = (await client.get(f"/releases/{started['release_id']}")).json()
+        assert release["rules"]["goal"] == "better", "nothing is known of the users of a new name"
+        await client.post(f"/releases/{started['release_id']}/rollback")
+
+        await _asked(database, 280)
+        few = await started_release(client, **better)
+        shows = "With 20 new users a day, 30 days can show"
+        assert few["forecast"]["note"].startswith(f"{shows} +20 points, so do not wait for outcomes")
+        [warning] = [warning for warning in few["warnings"] if "Outcomes" in warning]
+        assert warning.startswith("Outcomes decide nothing, because 678 users are missing to show an effect of 10")
+        release = (await client.get(f"/releases/{few['release_id']}")).json()
+        assert (release["rules"]["goal"], release["rules"]["worth"]) == ("guardrails", 0.03)
+        await client.post(f"/releases/{few['release_id']}/rollback")
+
+        # Where all users are alike, a forecast leaves nothing, and few users show much.
+        alike = await started_release(client, **better | {"window_hours": 24})
+        assert alike["forecast"]["note"].startswith(f"{shows} +5 points, not +3.")
+        assert not [warning for warning in alike["warnings"] if "Outcomes" in warning]
+
+
+def _outcomes(good: int) -> list[float | None]:
+    return [*[1.0] * good, *[0.0] * (200 - good)]
+
+
+async def test_while_a_promotion_is_confirmed_the_name_has_no_other_release(
+    data_dir: Path, database_url: str, database: Database
+) -> None:
+    async with scripted_chat(scripted_engine) as chat, release_service(data_dir, database_url, chat) as client:
+        id = (await started_release(client, ramp=[0.5], goal="better", outcome={"value": "resolved"}))["release_id"]
+        arms = {Arm.CANDIDATE: _outcomes(150), Arm.STABLE: [None] * 40 + _outcomes(90)}
+        await enroll_all(database, id, arms)
+        async with database.begin() as tx:  # look at it now
+            await tx.execute(update(Release).values(looked_at=func.now() - timedelta(minutes=2)))
+        release = await _in_state(client, id, "promoted")
+        assert release["quality"].startswith("Better for users: +30.0 points of `resolved` (95% interval ")
+        assert "400 of 440 windows were closed. So far measured on 0 new users" in release["quality"]
+        assert release["effect"]["units"] == 400
+        refused = await client.post(RELEASES, json={"step": 3, "skip_trial": True})
+        assert (refused.status_code, refused.json()["release_id"]) == (409, id)
+        assert "Users are confirming its promotion" in refused.json()["detail"]
+        person = await client.post("/models/learnloop/m/promote", json={"step": 3, "as": "live"})
+        assert person.status_code == 201, "a person can decide otherwise"

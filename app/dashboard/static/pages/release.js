@@ -20,7 +20,7 @@ import { Guardrails } from "./release_guardrails.js";
 /** @param {{id: string}} props */
 export function ReleasePage({ id }) {
   const state = useLoaded((aborted) => load(id, aborted), [id]);
-  useReload(state, state.data !== undefined && isLive(state.data.release));
+  useReload(state, state.data !== undefined && !isOver(state.data.release));
   return html`<p class="crumbs"><a href=${href(["models"])}>Models</a> / <code>${label(id)}</code></p>
     <${Loaded} state=${state} rows=${6}>${(/** @type {Awaited<ReturnType<typeof load>>} */ found) =>
       html`<${Whole} ...${found} reload=${state.reload} />`}<//>`;
@@ -35,6 +35,9 @@ async function load(id, aborted) {
   return { release: /** @type {Release} */ (release), events: /** @type {Event[]} */ (events) };
 }
 
+/** @param {Release} release */
+const isOver = (release) => !isLive(release) && (release.state !== "promoted" || release.confirmation.length === 0);
+
 /** @param {{release: Release, events: Event[], reload: () => void}} props */
 function Whole({ release, events, reload }) {
   return html`<div class="title-row">
@@ -46,14 +49,19 @@ function Whole({ release, events, reload }) {
     <${Arms} release=${release} />
     <${Guardrails} release=${release} />
     <div class="columns">
-      <section class="card"><h2>Quality</h2><${Text} as="p" value=${release.quality} limit=${600} /></section>
+      <section class="card"><h2>Quality</h2><${Text} as="p" value=${release.quality} limit=${900} /></section>
       <${Forecast} release=${release} />
     </div>
     <${ReleaseEvents} release=${release} events=${events} />
     <details class="card"><summary><h2>Rules</h2></summary><${JsonText} value=${release.rules} /></details>`;
 }
 
-const _TONES = /** @type {Record<string, string>} */ ({ held: "warn", promoted: "good", rolled_back: "bad" });
+const _TONES = /** @type {Record<string, string>} */ ({
+  held: "warn",
+  promoted: "good",
+  confirmed: "good",
+  rolled_back: "bad",
+});
 
 /**
  * What is missing for the next step, or why it is held or has ended.
@@ -81,7 +89,7 @@ function Actions({ release, reload }) {
       html`<${Action} label="Promote" act=${() => move("promote")}
         confirm=${
           `Give ${label(name, 120)} to ${candidate}? Every user gets it from the next request on, ` +
-          "and the release ends. Nothing was shown about its quality; the promotion will say so."
+          "and the release ends. The promotion will say that outcomes did not decide it."
         } />`
     }
     ${
@@ -130,6 +138,7 @@ function Ramp({ release, events }) {
 
 const _ENDS = /** @type {Record<string, string>} */ ({
   promoted: "Promoted",
+  confirmed: "Confirmed",
   rolled_back: "Rolled back",
   overtaken: "Overtaken",
 });
@@ -155,11 +164,7 @@ function ending({ ended_at: ended, started_at: started, rules }) {
 }
 
 /** @param {{release: Release}} props */
-function Forecast({ release: { forecast, unit } }) {
+function Forecast({ release: { forecast } }) {
   return html`<section class="card"><h2>Forecast at the start</h2>
-    <${Text} as="p" value=${forecast.note} limit=${600} />
-    ${
-      forecast.units_a_day > 0 &&
-      html`<p class="muted">The name had ${number(forecast.units_a_day, 1)} ${unit}s a day in the 14 days before.</p>`
-    }</section>`;
+    <${Text} as="p" value=${forecast.note} limit=${600} /></section>`;
 }

@@ -20,6 +20,7 @@ export function ReleaseEvents({ release, events }) {
     )}</ol>`;
 }
 
+const _WHY = /** @type {Record<string, string>} */ ({ time: "because its time was up", outcome: "by its outcomes" });
 const _TONES = /** @type {Record<string, string>} */ ({ "release.rolled_back": "bad", "release.held": "warn" });
 
 /** What happened, with the evidence for it. @param {Event} event @param {Release} release */
@@ -46,7 +47,9 @@ export function inWords({ type, actor, data }, release) {
         (data.ended_sessions ? ` ${counted(data.ended_sessions, "open session")} ended with it.` : "")
       );
     case "release.promoted":
-      return `Promoted ${data.by === "time" ? "because its time was up" : `by ${by}`}. ${label(data.quality, 200)}`;
+      return `Promoted ${data.by === "person" ? `by ${by}` : _WHY[data.by]}. ${label(data.quality, 300)}`;
+    case "release.confirmed":
+      return "Confirmed by users who had no part in the decision.";
     case "release.ended":
       return "Ended, because the name was given to another checkpoint or withdrawn.";
     default:
@@ -60,7 +63,7 @@ function because({ reason, evidence }, by, release) {
   if (reason === "breaker") return `: ${failures(evidence)}`;
   if (reason === "trial")
     return `: the trial on held-out scenarios ${evidence?.trial ? "refused the candidate" : "failed"}`;
-  return reason === "time" ? ": its time was up without a promotion" : ` by ${by}`;
+  return reason === "person" ? ` by ${by}` : `: ${label(release.summary.split(": ")[1], 200)}`;
 }
 
 /**

@@ -18,6 +18,7 @@ const _TONES = /** @type {Record<string, string>} */ ({
   trial: "live",
   held: "warn",
   promoted: "good",
+  confirmed: "good",
   "rolled back": "bad",
   overtaken: "idle",
   reached: "good",

@@ -17,9 +17,9 @@ from learnloop_service.app.releases.decision import (
     failures_needed,
     weigh,
 )
-from learnloop_service.app.releases.forecast import forecast
+from learnloop_service.app.releases.forecast import Forecast, forecast_of
 from learnloop_service.app.releases.words import forecast_note, lacks
-from learnloop_service.training.statistics.guardrails import Cell, Counts
+from learnloop_service.training.statistics.two_arms import Cell, Counts
 
 ALL = {name: kind.tolerance for name, kind in KINDS.items()}
 
@@ -146,10 +146,10 @@ def test_whatever_happens_harm_is_never_promoted(
 
 def test_guardrails_share_the_error_and_keep_their_tolerance() -> None:
     one = weigh(_rules(guardrails={Guardrail.SLOW: 0.3}), 1, Guardrail.SLOW, GOOD)
-    five = weigh(_rules(), 1, Guardrail.SLOW, GOOD)
-    assert five.harm_threshold - one.harm_threshold == pytest.approx(1.6094379)  # log 5
+    six = weigh(_rules(), 1, Guardrail.SLOW, GOOD)
+    assert six.harm_threshold - one.harm_threshold == pytest.approx(1.7917595)  # log 6
     assert one.level == 0.3
-    assert five.level == 0.05
+    assert six.level == 0.05
     assert weigh(_rules(), 2, Guardrail.SLOW, GOOD).level is None
     assert weigh(_rules(ramp=(0.01, 0.5)), 0, Guardrail.SLOW, GOOD).level == 0.2
 
@@ -179,19 +179,43 @@ def test_what_the_next_stage_lacks_is_one_sentence() -> None:
         "This is the last stage: after 60 days every user gets the stable checkpoint again, unless a person promotes "
         "the candidate before."
     )
-    assert "without evidence" in str(_lacks(running, 2, 30, {}, at_end="promote"))
+    assert "promoted, whatever its outcomes show" in str(_lacks(running, 2, 30, {}, at_end="promote"))
+    better = str(_lacks(running, 2, 30, {}, goal="better"))
+    assert better.endswith("unless outcomes show that the candidate is better before.")
+    not_worse = str(_lacks(running, 2, 30, {}, goal="not_worse", margin=0.02))
+    assert not_worse.endswith("unless outcomes show that the candidate is not worse by 2 points before.")
     assert "until a person resumes" in str(_lacks(ReleaseState.HELD, 0, 0, {}))
     assert _lacks(ReleaseState.PROMOTED, 2, 30, {}) is None
 
 
-def test_a_forecast_says_what_so_many_users_can_show() -> None:
-    many, few, none = (forecast(_rules(), units) for units in (600.0, 5.0, 0.0))
+def _forecast(units_a_day: float, variance: float | None = None, **changed: Any) -> Forecast:
+    return forecast_of(_rules(**changed), {"users": units_a_day, "days": 1, "variance": variance})
+
+
+def test_a_forecast_says_when_each_stage_begins() -> None:
+    many, twice = _forecast(600.0), _forecast(1_200.0)
     assert [day is not None for day in many.days] == [True, True, True]
     assert list(many.days) == sorted(day or 0 for day in many.days)
     assert many.enrolled_a_week == 4200
-    assert few.guardrails_only
-    assert "guardrails are all" in forecast_note(few, "user")
-    assert "nothing can be forecast" in forecast_note(none, "user")
-    assert "which begins after" in forecast_note(many, "user")
-    twice = forecast(_rules(), 1200.0)
     assert twice.days[1] == pytest.approx((many.days[1] or 0) / 2)
+
+
+@pytest.mark.parametrize(
+    ("units_a_day", "variance", "shows"),
+    [
+        (
+            40.0,
+            None,
+            "With 40 new users a day, 60 days can show +10 points, not +5. The last stage begins after 0.0 days",
+        ),
+        (150.0, None, "With 150 new users a day, 60 days can show +5 points, not +3."),
+        (450.0, None, "With 450 new users a day, 60 days can show +3 points, not +2."),
+        (40.0, 0.05, "With 40 new users a day, 60 days can show +5 points, not +3."),
+        (20.0, None, "With 20 new users a day, 60 days can show +15 points, so do not wait for outcomes"),
+        (3.0, None, "With 3 new users a day, 60 days can show no effect on outcomes, so do not wait for outcomes"),
+        (0.0, None, "nothing can be forecast"),
+    ],
+)
+def test_a_forecast_says_what_so_many_users_can_show(units_a_day: float, variance: float | None, shows: str) -> None:
+    rules = _rules(ramp=(0.5,))
+    assert shows in forecast_note(rules, _forecast(units_a_day, variance, ramp=(0.5,)), "user")
