@@ -30,6 +30,10 @@ _IGNORED_PARAMETERS = frozenset(
 )
 _AGENT_PARAMETERS = ("n", "parallel_tool_calls", "response_format", "stop", "tool_choice")
 """Parameters that an agent can still set when the run determines the sampling."""
+_CHOICES = frozenset({"temperature", "top_p", "top_k", "min_p", "seed"})
+"""Parameters by which a client chooses among the answers that are possible."""
+EXPLORED = Sampling(temperature=1.0, max_tokens=2**30)
+"""Sampling of a session that explores: only those parameters are not as its client asks."""
 
 
 _LEAST_SEED = -(2**63)
@@ -139,6 +143,9 @@ def _parameters(body: Mapping[str, Json], sampling: Sampling | None) -> dict[str
         raise BadRequestBody(("body", "seed"), "seed must be a whole number from -2**63 to 2**63 - 1.")
     if sampling is None:
         return parameters
+    if sampling == EXPLORED:
+        free = {name: value for name, value in parameters.items() if name not in _CHOICES}
+        return {**free, "temperature": sampling.temperature}
     limit = parameters.get("max_completion_tokens") or parameters.get("max_tokens") or sampling.max_tokens
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         raise BadRequestBody(("body", "max_tokens"), "max_tokens must be a positive whole number.")

@@ -1,6 +1,7 @@
 """Consent: which sessions and questions can become tasks. Every way from them to tasks asks here.
 
-A request consents by `"train": true`, or by saying nothing in a project of LEARNLOOP_TRAIN_ON_PROJECTS.
+A request consents by `"train": true`, or by saying nothing in a project of LEARNLOOP_TRAIN_ON_PROJECTS. Questions that
+failed, and sessions without an answer, do not become tasks: what fails altogether is rarer among tasks than in traffic.
 """
 
 from sqlalchemy import ColumnElement, and_, func, not_

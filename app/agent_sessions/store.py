@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
+from learnloop_service.app.agent_sessions.exploring import explore_columns
 from learnloop_service.app.auth.agent_session_keys import new_session_key
 from learnloop_service.app.auth.caller import Caller, SessionKey
 from learnloop_service.app.auth.keys import hash_of
@@ -24,6 +25,7 @@ from learnloop_service.app.errors import Conflict, InvalidRequest, NotFound, Too
 from learnloop_service.app.releases.exposures import record_in
 from learnloop_service.app.releases.split import Exposure
 from learnloop_service.environment.json_type import Json
+from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.rollout.agents.sessions import SessionLimits, SessionOutcome
 from learnloop_service.training.rollout.model_calls import Sampling
 
@@ -70,6 +72,8 @@ class PinnedModel:
     """What the agent is to bring to it; None for texts of its own."""
     exposure: Exposure | None = None
     """What the session meets of a release; None without one."""
+    explore: Mapping[str, Json] | None = None
+    """How sessions of the promoted name explore, as its promotion has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +162,11 @@ class AgentSessions:
 
     async def _insert(self, tx: AsyncSession, spec: SessionSpec) -> OpenedSession | None:
         """Insert a session, or return None if its rollout already has one."""
-        slot = spec.slot
+        slot, id = spec.slot, spec.id or str(ULID())
+        can_teach = spec.may_train and spec.user_hash is not None and is_on_engine(spec.model.backend)
         key_expires_at = select(ApiKey.expires_at).where(ApiKey.sha256 == spec.opener_sha256).scalar_subquery()
         values: dict[Any, Json] = {
-            "id": spec.id or str(ULID()),
+            "id": id,
             "project": spec.project,
             "asked_model": spec.model.requested,
             "model": spec.model.name,
@@ -180,6 +185,7 @@ class AgentSessions:
             "user_hash": spec.user_hash,
             "may_train": spec.may_train,
             **({} if spec.model.exposure is None else spec.model.exposure.columns()),
+            **(explore_columns(spec.model.explore, id) if can_teach else {}),
             "expires_at": func.least(func.clock_timestamp() + spec.ttl, key_expires_at),
             **({} if slot is None else slot.columns()),
         }

@@ -13,6 +13,7 @@ from learnloop_service.app.agent_sessions.store import AgentSessions, OpenedSess
 from learnloop_service.app.api.dependencies import (
     CurrentCaller,
     CurrentDatabase,
+    CurrentService,
     CurrentSettings,
     ServiceUrl,
 )
@@ -21,14 +22,16 @@ from learnloop_service.app.api.pages import ById, ByNumber
 from learnloop_service.app.api.routers import keyed_router
 from learnloop_service.app.api.session_models import CurrentGateway, SessionId
 from learnloop_service.app.api.users import CurrentUsers
+from learnloop_service.app.datasets.documents import UnknownDocument
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import AgentSession
 from learnloop_service.app.domain.agent_session_state import AgentSessionState
 from learnloop_service.app.domain.stored_request import PromptReference
+from learnloop_service.app.errors import Forbidden
 from learnloop_service.app.feedback.session_opinions import opinions_of
 from learnloop_service.app.gateway.pinning import pinned
+from learnloop_service.app.operations.delete_user import UserDataDeletion
 from learnloop_service.app.releases.split import Requester
-from learnloop_service.app.runs.documents import UnknownDocument
 from learnloop_service.app.runs.stored_prompts import read_stored
 from learnloop_service.app.schemas.agent_sessions import (
     AgentSessionAccess,
@@ -42,6 +45,7 @@ from learnloop_service.app.schemas.agent_sessions import (
 )
 from learnloop_service.app.schemas.base import Page
 from learnloop_service.app.schemas.prompts import PromptUsed
+from learnloop_service.app.schemas.user_data import Consent, ConsentOut
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.rollout.agents.sessions import SessionLimits, SessionOutcome
 
@@ -114,6 +118,21 @@ async def get_agent_session(
     """Get a session."""
     row = await store.get(caller, id)
     return _session(row, (await opinions_of(database, [id])).get(id))
+
+
+@router.patch("/{id}")
+async def change_session_consent(
+    service: CurrentService, store: Store, caller: CurrentCaller, id: SessionId, request: Consent
+) -> ConsentOut:
+    """Withdraw the consent to train on a session, or give it. The session's own key cannot.
+
+    Runs that learn from answers leave a withdrawn one out from their next step on.
+    """
+    if caller.agent is not None:
+        raise Forbidden("The key of a session cannot change the consent to train on it; use an API key.")
+    row = await store.get(caller, id)
+    data = UserDataDeletion(service.database, service.settings.data_dir, row.user_hash or "", row.project)
+    return await data.consent(AgentSession.id == id, train=request.train)
 
 
 @router.get("/{id}/calls")
@@ -192,7 +211,7 @@ def _session(row: AgentSession, opinions: AgentSessionOpinions | None) -> AgentS
     outcome = outcome_of(row)
     plain = (
         *("id", "project", "step", "backend", "attempt", "calls", "prompt_tokens", "completion_tokens", "max_calls"),
-        *("max_tokens", "warnings", "run_id", "iteration", "opened_at", "expires_at", "ended_at"),
+        *("max_tokens", "warnings", "explored", "run_id", "iteration", "opened_at", "expires_at", "ended_at"),
     )
     return AgentSessionOut(
         **{name: getattr(row, name) for name in plain},
@@ -205,6 +224,7 @@ def _session(row: AgentSession, opinions: AgentSessionOpinions | None) -> AgentS
         feedback=opinions,
         restart="explicit" if row.explicit_restart else "auto",
         metadata=row.labels,
+        train=row.may_train,
     )
 
 

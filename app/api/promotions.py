@@ -6,9 +6,10 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Path, Query
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from learnloop_service.app.api.dependencies import CurrentCaller, CurrentService, Limit
+from learnloop_service.app.agent_sessions.exploring import price_of_exploring
+from learnloop_service.app.api.dependencies import CurrentCaller, CurrentHeavyReads, CurrentService, Limit
 from learnloop_service.app.api.engine import CurrentModels, CurrentProxy
 from learnloop_service.app.api.pages import ByNumber
 from learnloop_service.app.api.release_views import release_brief
@@ -20,7 +21,8 @@ from learnloop_service.app.model_registry.promotions import Promotions
 from learnloop_service.app.operations.check_promotion import check
 from learnloop_service.app.operations.end_release import after_overtaken
 from learnloop_service.app.releases.store import ReleaseStore
-from learnloop_service.app.schemas.base import Page, ResponseModel
+from learnloop_service.app.schemas.base import Page, RequestBody, ResponseModel
+from learnloop_service.app.schemas.intervals import IntervalOut
 from learnloop_service.app.schemas.prompts import PromptUsed
 from learnloop_service.app.schemas.releases import ReleaseBrief
 from learnloop_service.app.schemas.trajectories import TrajectoryBrief
@@ -33,6 +35,32 @@ NAME_PART = r"^[A-Za-z0-9._-]{1,128}$"
 ProjectPart = Annotated[str, Path(pattern=NAME_PART, description="Project of the model")]
 PromotedPart = Annotated[str, Path(pattern=NAME_PART, description="Promoted name within its project")]
 SINGLE_PAGE = "Always null: the list has a single page."
+
+
+class ExploreRequest(RequestBody):
+    """How many sessions are to explore."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"share": 0.2}]})
+
+    share: float = Field(ge=0, le=0.5)
+    """Share of the name's sessions with `train: true` and a user that are sampled at temperature 1, without `top_p`,
+    `top_k`, `min_p` and `seed`, whatever their clients ask. 0: none."""
+
+
+class Exploring(ResponseModel):
+    """How sessions of a promoted name explore."""
+
+    share: float
+    """Share of the consented sessions that are sampled at temperature 1."""
+    actor: str
+    """Who set it."""
+    since: datetime
+    """When it was set."""
+    difference: IntervalOut | None = None
+    """Outcome of explored sessions less that of the others, in points. Only in `GET /promotions/{project}/{name}`, for
+    the current promotion, and if it is known."""
+    notes: list[str] = Field(default_factory=list)
+    """What the difference means."""
 
 
 class PromotionOut(ResponseModel):
@@ -60,6 +88,8 @@ class PromotionOut(ResponseModel):
     """When the name was taken away from it; null if it has the name, or another checkpoint took it over."""
     release: ReleaseBrief | None = None
     """The live release of the name, on its current checkpoint; null if there is none."""
+    explore: Exploring | None = None
+    """How sessions of the name explore; null if that was never set."""
     warnings: list[str] = Field(default_factory=list)
     """What whoever promoted it should know; only in the response to that request."""
 
@@ -98,13 +128,43 @@ async def list_promotions(service: CurrentService, caller: CurrentCaller) -> Pro
 
 @router.get("/promotions/{project}/{name}")
 async def get_promotion(
-    service: CurrentService, caller: CurrentCaller, project: ProjectPart, name: PromotedPart, limit: Limit = 50
+    service: CurrentService,
+    caller: CurrentCaller,
+    heavy_reads: CurrentHeavyReads,
+    project: ProjectPart,
+    name: PromotedPart,
+    limit: Limit = 50,
 ) -> PromotionsOut:
-    """List the checkpoints that a name was promoted to, newest first. The first one is current."""
+    """List the checkpoints that a name was promoted to, newest first. The first one is current.
+
+    If its sessions explore, it says what that costs users: the newest 10,000 of them whose windows are closed are
+    compared.
+    """
     history = await Promotions(service.database).history(project, name, limit=limit) if caller.sees(project) else []
     if not history:
         raise NotFound(_nothing(project, name))
-    return PromotionsOut(items=await _with_releases(service, history, project))
+    listed = await _with_releases(service, history, project)
+    if (explore := listed[0].explore) is not None:
+        explore.difference, explore.notes = await heavy_reads.cached(
+            project, ("explore", project, name), lambda database: price_of_exploring(database, project, name)
+        )
+    return PromotionsOut(items=listed)
+
+
+@router.post("/promotions/{project}/{name}/explore")
+async def explore_promotion(
+    service: CurrentService, caller: CurrentCaller, project: ProjectPart, name: PromotedPart, request: ExploreRequest
+) -> PromotionOut:
+    """Let a share of the sessions of a promoted name explore.
+
+    A coin chooses among the sessions opened from then on with `train: true`, a user and the embedded backend. A grammar
+    (structured output, a forced tool call) stays as the client asks. Later promotions of the name keep the share.
+    """
+    promotions, actor = Promotions(service.database), caller.actor
+    changed = await promotions.explore(project, name, request.share, actor) if caller.sees(project) else None
+    if changed is None:
+        raise NotFound(_nothing(project, name))
+    return promotion_out(changed)
 
 
 @router.post("/promotions/{project}/{name}/check")
@@ -183,6 +243,7 @@ def promotion_out(row: Promotion, release: ReleaseBrief | None = None, warnings:
         model=str(ModelName(row.project, row.model_name)),
         prompt=PromptUsed.of_reference(row.prompt),
         release=release,
+        explore=None if row.explore is None else Exploring.model_validate(row.explore),
         warnings=list(warnings),
         **same,
     )

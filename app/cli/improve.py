@@ -29,17 +29,7 @@ from learnloop_service.environment.json_type import Json
 app = typer.Typer(no_args_is_help=True, help="Make an agent better by the cheapest step that is good enough.")
 
 
-def _named(context: typer.Context, id: str) -> str:
-    """Return the id of the improvement that is meant. The service is an eager option, so it is known here."""
-    if id != "latest":
-        return id
-    latest = context.obj.call("GET", "/improvements", params={"limit": 1})["items"]
-    return str(latest[0]["id"]) if latest else id
-
-
-ImprovementId = Annotated[
-    str, typer.Argument(metavar="ID", callback=_named, help="Id of the improvement, or `latest`.")
-]
+ImprovementId = Annotated[str, typer.Argument(metavar="ID", help="Id of the improvement, or `latest`.")]
 _Target = Annotated[float | None, typer.Option(min=0, max=1, help="Success at which to stop, such as 0.9.")]
 _MaxUsd = Annotated[float | None, typer.Option(help="Limit in US dollars for all of it.")]
 _MaxMinutes = Annotated[float | None, typer.Option(help="Limit in minutes of work for all of it.")]
@@ -97,7 +87,7 @@ def list_(service: ServiceAt = HERE, as_json: AsJson = False) -> None:
 @app.command()
 def show(id: ImprovementId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Show an improvement: what was tried, what it reached, and what it cost."""
-    improvement = service.call("GET", _path(id))
+    improvement = service.call("GET", _path(service, id))
     lines = [] if as_json else [*_lines(improvement), *_end(improvement)]
     print_result(improvement, as_json, *lines)
 
@@ -105,7 +95,7 @@ def show(id: ImprovementId, service: ServiceAt = HERE, as_json: AsJson = False) 
 @app.command("watch")
 def watch_(id: ImprovementId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Watch an improvement until it ends."""
-    _finish(watch(service, id, quiet=as_json), as_json)
+    _finish(watch(service, _id(service, id), quiet=as_json), as_json)
 
 
 @app.command()
@@ -137,7 +127,7 @@ def continue_(
 ) -> None:
     """Go on with an improvement that has ended, with another target or budget, and watch it."""
     body = overlay({}, {"target": target, "budget.max_usd": max_usd, "budget.max_minutes": max_minutes})
-    accepted = service.call("POST", f"{_path(id)}/continue", json=body)
+    accepted = service.call("POST", f"{_path(service, id)}/continue", json=body)
     _finish(watch(service, accepted["id"], quiet=as_json), as_json)
 
 
@@ -148,7 +138,8 @@ def material(
     service: ServiceAt = HERE,
 ) -> None:
     """Get what is needed to propose a prompt: the texts, and how training tasks fail. With --out, as files to edit."""
-    document = service.call("GET", f"{_path(id)}/material")
+    id = _id(service, id)
+    document = service.call("GET", f"{_path(service, id)}/material")
     if out is None:
         print_json(document)
         return
@@ -168,7 +159,7 @@ def propose(
 ) -> None:
     """Propose a prompt to try."""
     body = {"parts": read_proposal(path), "why": why}
-    proposal = service.call("POST", f"{_path(id)}/candidates", json=body)
+    proposal = service.call("POST", f"{_path(service, id)}/candidates", json=body)
     quotes = (
         " It quotes training tasks, so a person should read it before it is promoted." if proposal["quotes"] else ""
     )
@@ -186,7 +177,7 @@ def delete(
     """Delete an improvement that has ended. Its evaluations, runs and prompts stay."""
     if not yes:
         confirm(f"Delete the improvement {id}?", f"{id} would be deleted")
-    gone = service.call("DELETE", _path(id))
+    gone = service.call("DELETE", _path(service, id))
     print_result(gone, as_json, f"improvement {gone['id']} is deleted")
 
 
@@ -202,7 +193,7 @@ def watch(service: Service, id: str, *, quiet: bool = False) -> Json:
                     say(line)
             display.update(_doing(improvement))
 
-        return polled(lambda: service.call("GET", _path(id)), show_new, _ENDED, display.update)
+        return polled(lambda: service.call("GET", _path(service, id)), show_new, _ENDED, display.update)
 
 
 def _lines(improvement: Json) -> list[str]:
@@ -262,7 +253,7 @@ def _doing(improvement: Json) -> str:
 
 
 def _act(service: Service, id: str, action: str, as_json: bool) -> None:
-    improvement = service.call("POST", f"{_path(id)}/{action}")
+    improvement = service.call("POST", f"{_path(service, id)}/{action}")
     print_result(improvement, as_json, _doing(improvement))
 
 
@@ -273,8 +264,15 @@ def _stored(service: Service, path: Path) -> str:
     return f"{version['name']}@{version['version']}"
 
 
-def _path(id: str) -> str:
-    return f"/improvements/{segment(id)}"
+def _id(service: Service, id: str) -> str:
+    if id != "latest":
+        return id
+    latest = service.call("GET", "/improvements", params={"limit": 1})["items"]
+    return str(latest[0]["id"]) if latest else id
+
+
+def _path(service: Service, id: str) -> str:
+    return f"/improvements/{segment(_id(service, id))}"
 
 
 def _row(improvement: Json) -> tuple[str, ...]:

@@ -44,6 +44,19 @@ def describe(name: Name, service: ServiceAt = HERE, as_json: AsJson = False) -> 
 
 
 @app.command()
+def explore(
+    name: Name,
+    share: Annotated[float, typer.Option(min=0, max=0.5, help="Share of the consented sessions; 0 for none.")],
+    service: ServiceAt = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Sample a share of the consented sessions of a name at temperature 1, whatever their clients ask, so that a model
+    can learn from their answers. `describe` shows what that costs users."""
+    promotion = service.call("POST", f"{_path(name)}/explore", json={"share": share})
+    print_result(promotion, as_json, f"{name}: {_explores(promotion)}")
+
+
+@app.command()
 def logs(
     name: Name,
     limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of requests.")] = 20,
@@ -98,6 +111,11 @@ def _release(release: Json) -> str:
     return f"{release['release_id']} is {release['state']}: {candidate} has a share of {share}, {stage}"
 
 
+def _explores(promotion: Json) -> str:
+    exploring = promotion["explore"]
+    return f"{100 * exploring['share']:.3g}% of the consented sessions explore, set by {exploring['actor']}"
+
+
 def _row(promotion: Json) -> tuple[str, ...]:
     since = promotion["created_at"][:16].replace("T", " ")
     return promotion["name"], _checkpoint(promotion), since, _evidence(promotion)
@@ -117,6 +135,8 @@ def _print(promotion: Json) -> None:
         table.add_row("evidence", f"{_evidence(promotion)}{trial}")
     if promotion["release"] is not None:
         table.add_row("release", _release(promotion["release"]))
+    if promotion["explore"] is not None:
+        table.add_row("explores", "\n".join([_explores(promotion), *promotion["explore"]["notes"]]))
     table.add_row("address", f"{promotion['address']} (any OpenAI client; model {promotion['name']})")
     state = f"answers, in {health['seconds']:.2f} s" if health["healthy"] else f"does not answer: {health['reason']}"
     table.add_row("health", plain(state))

@@ -1,4 +1,4 @@
-"""`learnloop users`: the data of users."""
+"""`learnloop users`: the data of users, and their consent to training on it."""
 
 from typing import Annotated
 
@@ -6,20 +6,33 @@ import typer
 
 from learnloop_service.app.cli.client import HERE, ServiceAt
 from learnloop_service.app.cli.options import AsJson
-from learnloop_service.app.cli.terminal import confirm, plain, print_json, results, say
+from learnloop_service.app.cli.terminal import confirm, plain, print_json, print_result, results, say
+from learnloop_service.environment.json_type import Json
 
-app = typer.Typer(no_args_is_help=True, help="Delete the data of users.")
+app = typer.Typer(no_args_is_help=True, help="Change the consent of users to training, and delete their data.")
+
+User = Annotated[str, typer.Argument(help="Key of the user, as requests named it.")]
+OfProject = Annotated[str | None, typer.Option(help="Only in this project. \\[default: that of the API key]")]
 
 
-@app.callback()
-def _users() -> None:
-    """Delete the data of users."""
+@app.command()
+def consent(
+    user: User,
+    train: Annotated[bool, typer.Option("--train/--no-train", help="Whether it may be trained on.")],
+    project: OfProject = None,
+    service: ServiceAt = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether the stored sessions and questions of a user may be trained on. Later ones say so themselves."""
+    reply = service.call("POST", "/users/consent", json={"user": user, "project": project, "train": train})
+    now = f"which may {'' if train else 'not '}be trained on now"
+    print_result(reply, as_json, f"changed: {reply['changed']:,} sessions and questions, {now}", *_trained(reply))
 
 
 @app.command()
 def delete(
-    user: Annotated[str, typer.Argument(help="Key of the user, as requests named it.")],
-    project: Annotated[str | None, typer.Option(help="Only in this project. \\[default: that of the API key]")] = None,
+    user: User,
+    project: OfProject = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
@@ -30,17 +43,23 @@ def delete(
     """
     if not yes:
         confirm("Delete everything of this user? This cannot be undone.", "this cannot be undone")
-    body = {"user": user} | ({} if project is None else {"project": project})
-    reply = service.call("POST", "/users/delete", json=body)
+    reply = service.call("POST", "/users/delete", json={"user": user, "project": project})
     if as_json:
         print_json(reply)
     else:
         counted = [f"{count} {kind.replace('_', ' ')}" for kind, count in sorted(reply["deleted"].items()) if count]
         say(f"deleted: {', '.join(counted) or 'nothing'}")
-        for checkpoint in reply["trained_checkpoints"]:
-            results.print(plain(f"{checkpoint} may have been trained on tasks of the user; weights cannot be cleaned"))
+        for line in _trained(reply):
+            results.print(plain(line))
         for id in reply["unfinished"]:
             results.print(plain(f"{id} still uses tasks of the user; repeat this when it has ended"))
         for path in reply["remaining"]:
             results.print(plain(f"{path} may still hold data of the user; DELETE on it deletes all of it"))
     raise typer.Exit(1 if reply["unfinished"] else 0)
+
+
+def _trained(reply: Json) -> list[str]:
+    return [
+        f"{checkpoint} may have been trained on tasks of the user; weights cannot be cleaned"
+        for checkpoint in reply["trained_checkpoints"]
+    ]

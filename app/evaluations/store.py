@@ -337,6 +337,7 @@ async def _promote_if_won(tx: AsyncSession, id: str, trial: Trial, report: Mappi
             prompt=trial.prompt,
             actor=trial.actor,
             evidence={"evaluation_id": id, "champion": trial.champion, "difference": difference, **report["trial"]},
+            explore=Promotion.explore_of(trial.project, trial.name),
         )
     )
     return report

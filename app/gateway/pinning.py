@@ -25,7 +25,7 @@ async def pinned(
     resolved = await models.resolve(caller, name, requester)
     async with failure_recorded(models.database, resolved.exposure):
         checkpoint = await _pinned(models, engine, resolved, name)
-    return replace(checkpoint, prompt=resolved.prompt, exposure=resolved.exposure)
+    return replace(checkpoint, prompt=resolved.prompt, exposure=resolved.exposure, explore=resolved.explore)
 
 
 async def _pinned(models: ModelResolver, engine: EngineClient, resolved: ResolvedModel, name: str) -> PinnedModel:

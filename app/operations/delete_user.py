@@ -38,7 +38,7 @@ from learnloop_service.app.db.tables import (
 from learnloop_service.app.domain.run_state import LIVE
 from learnloop_service.app.operations.import_conversations import IDS
 from learnloop_service.app.results.folders import remove_folder
-from learnloop_service.app.schemas.user_data import UserDeleted
+from learnloop_service.app.schemas.user_data import ConsentOut, UserDeleted
 
 _BATCH = 1_000
 """Number of rows to delete in one transaction."""
@@ -50,10 +50,16 @@ class _Users:
 
     runs: dict[str, Run] = field(default_factory=dict)
     evaluations: dict[str, EvaluationJob] = field(default_factory=dict)
+    is_of_answers: bool = False
+    """Whether the set has no content, but rows of served answers, which a live run needs to see what it lacks."""
 
     @property
     def live(self) -> list[str]:
-        return [id for id, row in (*self.runs.items(), *self.evaluations.items()) if row.status in LIVE]
+        return (
+            []
+            if self.is_of_answers
+            else [id for id, row in (*self.runs.items(), *self.evaluations.items()) if row.status in LIVE]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,18 @@ class UserDataDeletion:
             deleted=dict(self.deleted), trained_checkpoints=checkpoints, unfinished=unfinished, remaining=remaining
         )
 
+    async def consent(self, *session: ColumnElement[bool], train: bool) -> ConsentOut:
+        """Say whether the user's sessions and questions, or only that session, may be trained on, and what was."""
+        changed, (sessions, asks) = 0, self._requested()
+        tables = (AgentSession, session or (AgentSession.id.in_(sessions),)), (Trajectory, (Trajectory.id.in_(asks),))
+        for table, which in tables[: 1 if session else 2]:
+            async with self.database.begin() as tx:
+                rows = update(table).where(*which, table.may_train.is_not(train)).values(may_train=train)
+                changed += len((await tx.execute(rows.returning(table.id))).all())
+        links = await self._links()
+        trained = await self._trained(links, {key: await self._users_of(key[1]) for key in links})
+        return ConsentOut(changed=changed, trained_checkpoints=trained)
+
     async def _links(self) -> dict[tuple[str, str], list[str]]:
         """Return the ids of the user's scenarios by project and hash of the stored set."""
         of_user = and_(UserScenario.user_hash == self.user_hash, self._of_project(UserScenario.project))
@@ -94,11 +112,12 @@ class UserDataDeletion:
     async def _users_of(self, sha256: str) -> _Users:
         uses = {"environment": {"config": {"scenarios": {"sha256": sha256}}}}
         learns = {"warm_start": {"demonstrations": {"sha256": sha256}}}
-        of_run = or_(Run.request.contains(uses), Run.request.contains(learns))
+        of_run = or_(*(Run.request.contains(part) for part in (uses, learns, {"served": {"sha256": sha256}})))
         async with self.database() as tx:
             runs = (await tx.execute(select(Run).where(of_run))).scalars().all()
             jobs = (await tx.execute(select(EvaluationJob).where(EvaluationJob.request.contains(uses)))).scalars().all()
-        return _Users({run.id: run for run in runs}, {job.id: job for job in jobs})
+        is_of_answers = any(run.request.get("served", {}).get("sha256") == sha256 for run in runs)
+        return _Users({run.id: run for run in runs}, {job.id: job for job in jobs}, is_of_answers)
 
     async def _remaining(self, runs: Collection[str]) -> list[str]:
         """Return the stored sets that keep some of the user's data: those that all projects share, unless the deletion
@@ -146,8 +165,8 @@ class UserDataDeletion:
                 new = await _checkpoints(tx, frontier, first_iteration=0)
         return sorted(checkpoints)
 
-    async def _requests(self) -> None:
-        """Delete sessions, questions and feedback, and what releases recorded of the user."""
+    def _requested(self) -> tuple[Any, Any]:
+        """Select the ids of the user's sessions, and those of the questions that the user asked."""
         sessions = select(AgentSession.id).where(
             AgentSession.user_hash == self.user_hash, self._of_project(AgentSession.project)
         )
@@ -157,6 +176,11 @@ class UserDataDeletion:
             .outerjoin(Run, Run.id == Trajectory.run_id)
             .where(Trajectory.user_hash == self.user_hash, self._of_project(asked_in))
         )
+        return sessions, asks
+
+    async def _requests(self) -> None:
+        """Delete sessions, questions and feedback, and what releases recorded of the user."""
+        sessions, asks = self._requested()
         releases = select(Release.id).where(self._of_project(Release.project))
         for name, table in (("release_units", ReleaseUnit), ("release_observations", ReleaseObservation)):
             of_user = or_(table.unit == self.user_hash, table.unit.in_(sessions))
@@ -176,7 +200,7 @@ class UserDataDeletion:
         Archived rollouts and the sessions of rollouts are deleted for all scenarios of the runs, because they do not
         name theirs.
         """
-        if all(id.startswith(IDS["demonstrations"]) for id in ids):
+        if users.is_of_answers or all(id.startswith(IDS["demonstrations"]) for id in ids):
             return
         of_owners = or_(Trajectory.run_id.in_(users.runs), Trajectory.evaluation_id.in_(users.evaluations))
         await self._delete("rollouts", Trajectory, Trajectory.id, and_(of_owners, Trajectory.scenario_id.in_(ids)))
@@ -201,7 +225,7 @@ class UserDataDeletion:
         versions = and_(DatasetVersion.project == project, DatasetVersion.sha256 == sha256)
         async with self.database.begin() as tx:
             document = await tx.get(Document, key, with_for_update=True)
-            if document is not None:
+            if document is not None and document.kind != "served":
                 rest = [row for row in document.content if row.get("id") not in ids]
                 self.deleted[document.kind] += len(document.content) - len(rest)
                 document.content = rest

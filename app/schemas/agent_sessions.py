@@ -52,8 +52,8 @@ class AgentSessionRequest(RequestBody):
     """Key of the user for whom the agent works; only its hash is stored. It decides which checkpoint the session gets
     while a release of a promoted name is live. Default: the header `Learnloop-User`."""
     train: bool | None = None
-    """Whether the session can become a training task (docs/schedules.md). Default: only in the projects of
-    `LEARNLOOP_TRAIN_ON_PROJECTS`."""
+    """Whether the session can become a training task (docs/schedules.md), and explore where its name does. Default:
+    only in the projects of `LEARNLOOP_TRAIN_ON_PROJECTS`."""
 
 
 class SessionPrompt(PromptUsed):
@@ -184,6 +184,11 @@ class AgentSessionOut(ResponseModel):
     """What means that the agent was started again."""
     metadata: dict[str, Json]
     """What whoever opened it wants to find again."""
+    train: bool
+    """Whether its user consents to training on it."""
+    explored: bool | None
+    """Whether it is sampled at temperature 1 whatever its client asks, because its promoted name explores; null if no
+    coin was tossed for it."""
     run_id: str | None
     """The run that it is a rollout of; null for none."""
     iteration: int | None
@@ -218,7 +223,8 @@ class AgentSessionCallOut(ResponseModel):
     seed: int
     """Seed of the sampling."""
     completion: dict[str, Json] | None
-    """The answer, with token ids and log-probabilities as far as the server returns them; null: not answered yet."""
+    """The answer, with token ids and log-probabilities as far as the server returns them; null: not answered yet. The
+    engine's are the model's own: before temperature, `top_p`, `top_k`, `min_p` and grammar."""
     begun_at: datetime
     """When it began."""
     answered_at: datetime | None

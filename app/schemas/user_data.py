@@ -13,7 +13,7 @@ class UserDeletion(RequestBody):
     user: str = Field(min_length=1, max_length=256)
     """Key of the user, as requests named it. It is in the body because paths and headers are in access logs."""
     project: Name | None = None
-    """Delete what belongs to this project. Default: the project of the API key; all projects for a key of all."""
+    """Only what belongs to this project. Default: the project of the API key; all projects for a key of all."""
 
 
 class UserDeleted(ResponseModel):
@@ -33,3 +33,27 @@ class UserDeleted(ResponseModel):
     """Paths of stored sets that may still hold data of the user, such as `/demonstrations/SHA256`: those that all
     projects share, if only one project is asked, and demonstrations from rollouts that were stored by version 0.1.0,
     which name no tasks. `DELETE` on the path deletes one."""
+
+
+class Consent(RequestBody):
+    """Whether something may be trained on."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"train": False}]})
+
+    train: bool
+    """False withdraws the consent; true gives it."""
+
+
+class UserConsent(UserDeletion, Consent):
+    """Whether what a user was answered may be trained on."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"user": "customer-4711", "train": False}]})
+
+
+class ConsentOut(ResponseModel):
+    """What a changed consent concerned, and what it cannot undo."""
+
+    changed: int
+    """Number of sessions and questions that had the other consent."""
+    trained_checkpoints: list[str]
+    """Checkpoints that may have been trained on the user's tasks or answers, as those of `POST /users/delete`."""

@@ -138,3 +138,14 @@ async def test_a_checkpoint_is_promoted_with_another_prompt(visit: Visit, stage:
     await visit.link("See all promoted names").click()
     await expect(visit.page.get_by_role("table", name="Promoted names")).to_contain_text("learnloop/m @0 with kind@1")
     await visit.is_well_made((1280, 390))
+
+
+async def test_the_page_of_promoted_names_says_what_exploring_costs(visit: Visit, stage: Stage) -> None:
+    await visit.open(stage.base, "/models")
+    row = visit.page.get_by_role("row", name="learnloop/live")
+    await expect(row).to_be_visible()
+    await expect(row).not_to_contain_text("explore")
+    set_to = await stage.client.post("/promotions/learnloop/live/explore", json={"share": 0.2})
+    assert set_to.status_code == 200
+    await visit.open(stage.base, "/models")
+    await expect(row).to_contain_text("20% of the consented sessions explore. What exploring costs is not known")

@@ -102,6 +102,10 @@ class AgentSession(PromptedRow, Base):
     """Probability of that arm; None without a release."""
     may_train: Mapped[bool] = mapped_column(default=False, server_default="false")
     """Whether the user consented to training on it."""
+    explored: Mapped[bool | None]
+    """Whether it is sampled at temperature 1 whatever its client asks; None if no coin was tossed for it."""
+    explore_share: Mapped[float | None]
+    """Probability of that."""
     opened_at: Mapped[datetime] = mapped_column(server_default=func.now())
     expires_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]

@@ -6,7 +6,9 @@ from sqlalchemy import (
     BigInteger,
     Identity,
     Index,
+    ScalarSelect,
     func,
+    select,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -58,6 +60,15 @@ class Promotion(PromptedRow, Base):
     withdrawn_by: Mapped[str | None]
     prompt_missed_at: Mapped[datetime | None]
     """When a request to the name last came without its prompt, to the minute; None if none did."""
+    explore: Mapped[dict[str, Json] | None]
+    """Which share of consented sessions explores, the salt of their coin, who set it and when: `share`, `salt`,
+    `actor`, `since`. None if it was never set. The next promotion of the name keeps it."""
+
+    @classmethod
+    def explore_of(cls, project: str, name: str) -> ScalarSelect[dict[str, Json] | None]:
+        """Select the `explore` that the name has now, for its next promotion."""
+        newest = select(cls.explore).where(cls.project == project, cls.name == name).order_by(cls.id.desc()).limit(1)
+        return newest.scalar_subquery()
 
     def has(self, model_name: str, step: int, prompt: PromptReference | None) -> bool:
         """Return whether it is this checkpoint with this prompt."""

@@ -22,7 +22,7 @@ _PROJECT = "mail"
 
 
 @contextmanager
-def _statements() -> Iterator[list[str]]:
+def statements() -> Iterator[list[str]]:
     """What requests execute while this is open."""
     executed: list[str] = []
 
@@ -108,7 +108,7 @@ async def test_a_long_run_takes_as_many_statements_as_a_short_one(
     async with _service_with(data_dir, database_url, 1, 30) as (service, runs):
         counts = []
         for run_id in runs:
-            with _statements() as executed:
+            with statements() as executed:
                 reply = await service.client.get(f"/runs/{run_id}{path}", headers=bearer(OPERATOR_KEY))
             assert reply.status_code == 200, reply.text
             counts.append(len(executed))
@@ -116,11 +116,11 @@ async def test_a_long_run_takes_as_many_statements_as_a_short_one(
         assert 1 <= counts[0] <= most
 
 
-async def test_a_run_is_started_in_five_statements(data_dir: Path, database_url: str) -> None:
+async def test_a_run_is_started_in_fivestatements(data_dir: Path, database_url: str) -> None:
     """The newest run like it, the model held, the run, its first event, and who subscribes to that: a learn-loop is
     taken a hundred times a second."""
     async with keyed(data_dir, database_url) as service:
-        with _statements() as executed:
+        with statements() as executed:
             started = await service.client.post("/learn-loop", json={}, headers=bearer(OPERATOR_KEY))
         assert started.status_code == 202, started.text
         assert len(executed) == 5, executed
@@ -130,7 +130,7 @@ async def test_a_projects_key_costs_statements_only_at_first(data_dir: Path, dat
     async with _service_with(data_dir, database_url, 1) as (service, (run_id,)):
         headers, others = await service.headers(_PROJECT), await service.headers("other")
         assert (await service.client.get(f"/runs/{run_id}", headers=headers)).status_code == 200
-        with _statements() as executed:
+        with statements() as executed:
             assert (await service.client.get(f"/runs/{run_id}", headers=headers)).status_code == 200
         assert len(executed) == 1
         for _ in range(2):  # what one project may see, another one still may not
@@ -140,7 +140,7 @@ async def test_a_projects_key_costs_statements_only_at_first(data_dir: Path, dat
 async def test_who_asks_together_gets_each_its_own_run(data_dir: Path, database_url: str) -> None:
     async with _service_with(data_dir, database_url, *range(1, 9)) as (service, runs):
         run_ids = [*runs, str(ULID())] * 5
-        with _statements() as executed:
+        with statements() as executed:
             replies = await asyncio.gather(
                 *(service.client.get(f"/runs/{run_id}", headers=bearer(OPERATOR_KEY)) for run_id in run_ids)
             )

@@ -2,7 +2,7 @@
 
 import { useState } from "../vendor/hooks.js";
 import { get, path, post, remove, url } from "../api.js";
-import { ago, duration, moment, percent } from "../format.js";
+import { ago, duration, finePercent, moment, percent } from "../format.js";
 import { Action } from "../parts/action.js";
 import { html } from "../parts/html.js";
 import { Promote } from "../parts/promote.js";
@@ -64,6 +64,15 @@ function evidence({ evidence: found }) {
   return html`<details><summary>won a trial</summary><${JsonText} value=${found} /></details>`;
 }
 
+/** How many sessions of a name explore, and what that costs users. @param {{promotion: Promotion}} props */
+function Exploring({ promotion: { name, explore } }) {
+  const [project, last] = name.split("/", 2);
+  const state = useLoaded((aborted) => get(path`promotions/${project}/${last}`, { limit: 1 }, aborted), [explore]);
+  const notes = state.data?.items[0]?.explore?.notes ?? [];
+  const share = finePercent(explore?.share);
+  return html`<p class="muted">${share} of the consented sessions explore. ${notes.join(" ")}</p>`;
+}
+
 /** @param {{items: Promotion[], reload: () => void}} props */
 function Promoted({ items, reload }) {
   const [said, setSaid] = useState("");
@@ -94,7 +103,9 @@ function Promoted({ items, reload }) {
         html`${label(each.model)} @${each.step}${each.prompt && ` with ${label(promptName(each.prompt))}`}${
           each.prompt_missed_at &&
           html`<br /><span class="wrong">A request came without its prompt, ${ago(each.prompt_missed_at)}.</span>`
-        }${each.release && html`<br />release: <${ReleaseLine} release=${each.release} />`}`,
+        }${each.release && html`<br />release: <${ReleaseLine} release=${each.release} />`}${
+          each.explore && html`<${Exploring} promotion=${each} />`
+        }`,
     },
     { title: "Evidence", cell: evidence },
     {
