@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
+from typing import TypeVar
 
 from learnloop_service.environment.base import Split
 
+T = TypeVar("T")
 _HELD_OUT = 0.2
 """Share of the users in each held-out split."""
 
@@ -59,6 +61,12 @@ def draw_tasks(pool: Sequence[DrawableTask], count: int, seed: str, *, selecting
     }
 
 
+def draw_of_users(users: Mapping[str, str], per_user: int, seed: str) -> set[str]:
+    """Draw at most `per_user` ids of each user, given the user of each id. A user's draw depends on no other user."""
+    by_user = _grouped(sorted(users), users.__getitem__)
+    return {id for user, ids in by_user.items() for id in Random(f"{seed}:{user}").sample(ids, min(per_user, len(ids)))}
+
+
 def split_of(user: str) -> Split:
     """Return the split of all tasks of a user, which is the same in every draw."""
     fraction = int.from_bytes(sha256(f"split:{user}".encode()).digest()[:8]) / 2**64
@@ -69,8 +77,8 @@ def _arm(task: DrawableTask) -> str:
     return task.arm or ""
 
 
-def _grouped(tasks: Sequence[DrawableTask], key: Callable[[DrawableTask], str]) -> Mapping[str, list[DrawableTask]]:
-    groups = defaultdict[str, list[DrawableTask]](list)
+def _grouped(tasks: Sequence[T], key: Callable[[T], str]) -> Mapping[str, list[T]]:
+    groups = defaultdict[str, list[T]](list)
     for task in tasks:
         groups[key(task)].append(task)
     return groups

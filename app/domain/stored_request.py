@@ -115,6 +115,9 @@ class StoredRequest(Stored):
     on_no_signal: NoSignalRule = NoSignalRule()
     on_diagnosis: DiagnosisRule = DiagnosisRule()
     warm_start: StoredWarmStart | None = None
+    served: Mapping[str, Json] | None = None
+    """`sha256` and `count` of the stored rows of the served answers that it learns from, `start`, the checkpoint that
+    it starts from, and facts of `FrozenAnswers`; None for other runs."""
     keep_rollouts: bool = False
     """Whether the rollouts' token ids and log-probabilities are archived when an iteration is saved."""
     config: RunConfig

@@ -6,15 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import httpx
-from pydantic import ValidationError
 
-from learnloop_service.app.agent_sessions.traffic import SessionFilter, scenarios_of_sessions
+from learnloop_service.app.agent_sessions.consented import (
+    SessionFilter,
+    read_filter,
+    scenarios_of_sessions,
+    stored_scenarios,
+)
+from learnloop_service.app.datasets import documents
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.app.errors import InvalidRequest
 from learnloop_service.app.http.body_limit import MAX_VALUES_OF_BIG
 from learnloop_service.app.http.json_values import has_more_values
-from learnloop_service.app.runs import documents
 from learnloop_service.app.runs.configuration import runner_of
 from learnloop_service.app.security.address_guard import AddressGuard, AddressRefused, guarded_transport, parse
 from learnloop_service.app.security.secret_box import secret_box
@@ -25,7 +29,6 @@ from learnloop_service.environment.bounded_http import AnswerLimits, AnswerTooLa
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.own_agent.environment import NAME as OWN_AGENT
 from learnloop_service.environment.own_agent.runner import Push
-from learnloop_service.training.protocol.validation_message import message_of
 
 _CONFIG = ("body", "environment", "config")
 _FETCH_TIMEOUT_S = 30.0
@@ -91,19 +94,12 @@ class OwnAgentRequests:
     async def _from_sessions(self, sessions: Json, project: str) -> tuple[Mapping[str, Json], list[str]]:
         """Make and store scenarios from production sessions. Returns the reference to them, and notes for the owner."""
         where = (*_CONFIG, "scenarios", "sessions")
-        try:
-            which = SessionFilter.model_validate(sessions)
-        except ValidationError as error:
-            [first, *_] = error.errors(include_url=False)
-            raise InvalidRequest((*where, *first["loc"]), message_of(first)) from error
+        which = read_filter(SessionFilter, sessions, where)
         try:
             scenarios = await scenarios_of_sessions(self.database, project, which)
-            new = documents.document(project, "scenarios", scenarios.rows)
+            return await stored_scenarios(self.database, project, scenarios), [*scenarios.notes]
         except ValueError as error:
             raise InvalidRequest(where, str(error)) from error
-        async with self.database.begin() as tx:
-            await documents.save_of_users(tx, new, scenarios.users)
-        return new.reference, scenarios.notes
 
     async def _read(self, url: str) -> bytes:
         """Fetch the URL. Raises AddressRefused, httpx.HTTPError, ValueError."""

@@ -49,7 +49,9 @@ def expected_rollouts(request: Mapping[str, Json], iterations: int) -> RolloutFo
     """Return the rollouts of a run with this whole request and this number of iterations of GRPO."""
     held_out = request["evaluation"]
     rollouts_per_scenario = held_out["samples"] + 1  # plus a greedy one
-    numbers = range(0 if request.get("warm_start") else 1, iterations + 1)  # 0 is the last one on demonstrations
+    numbers = range(
+        0 if request.get("warm_start") or request.get("served") else 1, iterations + 1
+    )  # 0: without rollouts
     evaluations = sum(number % held_out["every"] == 0 or number == iterations for number in numbers)
     training = iterations * request["groups_per_iteration"] * request["rollouts_per_group"]
     return RolloutForecast(
@@ -63,8 +65,7 @@ def expected_rollouts(request: Mapping[str, Json], iterations: int) -> RolloutFo
 async def expected_work(database: Database, run: Run) -> WorkForecast:
     """Return what a run that is about to be queued will do. Its time is that of the newest completed run of the same
     project with the same base model, environment and backend, per rollout."""
-    warm_start = run.request.get("warm_start") or {"iterations": 0}
-    rollouts = expected_rollouts(run.request, run.iterations_total - warm_start["iterations"])
+    rollouts = expected_rollouts(run.request, run.request["iterations"])
     same = (Run.model_project, Run.base_model, Run.environment, Run.backend)
     newest = (
         select(Run.id, Run.rollouts)

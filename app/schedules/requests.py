@@ -3,21 +3,19 @@
 from datetime import datetime
 from typing import Any
 
-from pydantic import ValidationError
-
-from learnloop_service.app.agent_sessions.traffic import SessionFilter
+from learnloop_service.app.agent_sessions.consented import SessionFilter, read_filter
 from learnloop_service.app.db.tables import Promotion, Schedule
 from learnloop_service.app.domain.stored_request import Choice
 from learnloop_service.app.errors import InvalidRequest
 from learnloop_service.app.operations.own_agent_requests import OwnAgentRequests
 from learnloop_service.app.operations.start.run_plan import plan_of
+from learnloop_service.app.operations.start.served import answer_source
 from learnloop_service.app.resources import Resources
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.schemas.schedules import ScheduleRequest
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.backends.registry import engine_backend, is_on_engine
 from learnloop_service.training.protocol.model_name import ModelName
-from learnloop_service.training.protocol.validation_message import message_of
 
 _RUN = ("body", "run")
 
@@ -30,10 +28,11 @@ async def new_schedule(resources: Resources, request: ScheduleRequest, project: 
             (*_RUN, "backend"), f"Runs of a schedule start from a checkpoint, which only {engine_backend()} can do."
         )
     try:
-        plan_of(run, resources.settings, id)  # only for its checks
+        answers = answer_source(run)
+        plan_of(run.model_copy(update={"source": None if answers else run.source}), resources.settings, id)  # checks it
     except InvalidRequest as error:
         raise InvalidRequest((*_RUN, *error.loc[1:]), str(error)) from error
-    which = filter_of(run)
+    which = answers or filter_of(run)
     name = request.promoted_name or (which.model or "").removeprefix(f"{project}/")
     if not name or ModelName(project, name).step is not None or "/" in name or "@" in name:
         raise InvalidRequest(
@@ -46,7 +45,7 @@ async def new_schedule(resources: Resources, request: ScheduleRequest, project: 
         project=project,
         name=request.name,
         cron=request.cron,
-        run=run.model_dump(mode="json", exclude_unset=True) | {"environment": await _sealed(resources, run, project)},
+        run=run.model_dump(mode="json", exclude_unset=True) | await _sealed(resources, run, project),
         promoted_name=name,
         then=request.then,
         least_new_tasks=request.least_new_tasks,
@@ -58,26 +57,22 @@ async def new_schedule(resources: Resources, request: ScheduleRequest, project: 
 def filter_of(run: LearnLoopRequest) -> SessionFilter:
     """Return the filter of the tasks. Raises InvalidRequest."""
     assert run.source is not None
-    try:
-        return SessionFilter.model_validate(run.source.sessions)
-    except ValidationError as error:
-        [first, *_] = error.errors(include_url=False)
-        raise InvalidRequest((*_RUN, "source", "sessions", *first["loc"]), message_of(first)) from error
+    return read_filter(SessionFilter, run.source.sessions, (*_RUN, "source", "sessions"))
 
 
 def request_for(schedule: Schedule, due_at: datetime, champion: Promotion | None, scenarios: Json) -> LearnLoopRequest:
     """Return the learn-loop of a due time: a new model that starts from the champion, with its prompt unless the
-    schedule has another one, on the drawn scenarios."""
+    schedule has another one, on the drawn scenarios, if any."""
     fields: dict[str, Any] = dict(schedule.run)
-    environment = fields["environment"]
-    config = {**environment["config"], "scenarios": scenarios}
+    if scenarios is not None:
+        environment = fields["environment"]
+        config = {**environment["config"], "scenarios": scenarios}
+        fields |= {"source": None, "environment": {**environment, "config": config}}
     model = fields.get("model", {}) | {"project": schedule.project, "name": f"{schedule.name}-{due_at:%Y%m%d-%H%M%S}"}
     if champion is not None:
         model["base_model"] = checkpoint_name(champion)
         fields.setdefault("prompt", champion.prompt_sha256)
-    return LearnLoopRequest.model_validate(
-        {**fields, "source": None, "environment": {**environment, "config": config}, "model": model}
-    )
+    return LearnLoopRequest.model_validate({**fields, "model": model})
 
 
 def checkpoint_name(promotion: Promotion) -> str:
@@ -86,10 +81,13 @@ def checkpoint_name(promotion: Promotion) -> str:
 
 
 async def _sealed(resources: Resources, run: LearnLoopRequest, project: str) -> dict[str, Json]:
+    """Return the environment to store, if the run names one."""
+    if "environment" not in run.model_fields_set:
+        return {}
     own_agents = OwnAgentRequests(resources.database, resources.settings)
     environment = Choice(name=run.environment.name, config=run.environment.config)
     try:
         choice, _ = await own_agents.prepared(environment, project)
     except InvalidRequest as error:
         raise InvalidRequest((*_RUN, *error.loc[1:]), str(error)) from error
-    return {"name": choice.name, "config": choice.config}
+    return {"environment": {"name": choice.name, "config": choice.config}}

@@ -17,7 +17,14 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from learnloop_service.app.agent_sessions.consented import Drawn, Pool, consented_pool, draw_scenarios
+from learnloop_service.app.agent_sessions.consented import (
+    Pool,
+    SessionScenarios,
+    consented_pool,
+    draw_scenarios,
+    stored_scenarios,
+)
+from learnloop_service.app.agent_sessions.served import TooFewAnswers
 from learnloop_service.app.aio.periodic import every
 from learnloop_service.app.auth.caller import Caller
 from learnloop_service.app.auth.scopes import Scope
@@ -25,6 +32,7 @@ from learnloop_service.app.db.tables import Checkpoint, Promotion, Run, Schedule
 from learnloop_service.app.domain.cron import latest_time
 from learnloop_service.app.domain.run_state import RunStatus
 from learnloop_service.app.domain.schedule_state import DueReason, DueState, Then
+from learnloop_service.app.domain.stored_request import StoredRequest
 from learnloop_service.app.errors import DATABASE_DOWN, ServiceError, Unavailable
 from learnloop_service.app.model_registry.checkpoints import Checkpoints
 from learnloop_service.app.model_registry.engine_client import EngineClient
@@ -34,7 +42,7 @@ from learnloop_service.app.operations.start.challenge import Challenge, challeng
 from learnloop_service.app.operations.start.evaluation import EvaluationStarter, StartedEvaluation
 from learnloop_service.app.operations.start.release import ReleaseStarter, StartedRelease
 from learnloop_service.app.operations.start.run import ForkOrigin, Started, start_run
-from learnloop_service.app.runs import documents
+from learnloop_service.app.operations.start.served import answer_source
 from learnloop_service.app.schedules.requests import checkpoint_name, filter_of, request_for
 from learnloop_service.app.schedules.store import DueTimeTaken, ScheduleStore, follow, take
 from learnloop_service.app.schemas.releases import NewReleaseRequest
@@ -94,8 +102,10 @@ class Scheduler:
         """Start the run of a due time, or save why not. Raises DueTimeTaken or Unavailable."""
         try:
             await self._require_free(schedule)
-            drawn = await self._draw(schedule, due_at)
-            await self._start(schedule, due_at, drawn)
+            run = LearnLoopRequest.model_validate(schedule.run)
+            await self._start(schedule, due_at, None if answer_source(run) else await self._draw(schedule, due_at, run))
+        except TooFewAnswers as error:
+            await self.store.skip(schedule, due_at, error.reason, str(error))
         except _Skipped as skipped:
             await self.store.skip(schedule, due_at, skipped.reason, str(skipped))
             log.info("run of a schedule skipped", schedule=schedule.id, reason=skipped.reason)
@@ -118,8 +128,7 @@ class Scheduler:
         if (release_id := await self.store.live_release(schedule.project, schedule.promoted_name)) is not None:
             raise _Skipped(DueReason.RELEASE_LIVE, f"Release {release_id} of {name} has not ended.")
 
-    async def _draw(self, schedule: Schedule, due_at: datetime) -> Drawn:
-        run = LearnLoopRequest.model_validate(schedule.run)
+    async def _draw(self, schedule: Schedule, due_at: datetime, run: LearnLoopRequest) -> SessionScenarios:
         which, last = filter_of(run), await self.store.last_draw(schedule.id)
         days = schedule.window_days
         since = last if days is None else due_at - timedelta(days=days)
@@ -136,9 +145,11 @@ class Scheduler:
             )
         return drawn
 
-    async def _start(self, schedule: Schedule, due_at: datetime, drawn: Drawn) -> None:
+    async def _start(self, schedule: Schedule, due_at: datetime, drawn: SessionScenarios | None) -> None:
+        """Start the run on the drawn tasks, or on served answers."""
         champion = await Promotions(self.service.database).current(schedule.project, schedule.promoted_name)
-        request = request_for(schedule, due_at, champion, await self._stored(schedule.project, drawn))
+        scenarios = drawn and await stored_scenarios(self.service.database, schedule.project, drawn)
+        request = request_for(schedule, due_at, champion, scenarios)
         run_id = str(ULID())
         row = ScheduleRun(
             schedule_id=schedule.id,
@@ -146,23 +157,17 @@ class Scheduler:
             state=DueState.RUNNING,
             run_id=run_id,
             started_from=None if champion is None else checkpoint_name(champion),
-            tasks=len(drawn.rows),
-            users=len(set(drawn.users.values())),
         )
 
         async def save(tx: AsyncSession, started: Started) -> None:
+            learned_from = drawn or started.answers
+            assert learned_from is not None
+            row.tasks, row.users = len(learned_from.rows), len(set(learned_from.users.values()))
             await take(tx, schedule, row)
 
         parent = None if champion is None else await self._parent(champion)
         await start_run(self.service, run_id, request, _caller(schedule).actor, save, parent)
         log.info("run of a schedule started", schedule=schedule.id, run_id=run_id)
-
-    async def _stored(self, project: str, drawn: Drawn) -> Json:
-        """Store the scenarios, with links to their users, and return the reference to them."""
-        new = documents.document(project, "scenarios", drawn.rows)
-        async with self.service.database.begin() as tx:
-            await documents.save_of_users(tx, new, drawn.users)
-        return dict(new.reference)
 
     async def _parent(self, champion: Promotion) -> ForkOrigin | None:
         """Return the run that made the champion; None if no run did, or if it was deleted."""
@@ -187,6 +192,10 @@ class Scheduler:
             await self.store.finish(row, DueReason.RUN_ENDED, detail)
         elif schedule.then == Then.NOTHING:
             await self.store.finish(row)
+        elif run.stored_request.served is not None and await self._is_overtaken(row, schedule):
+            name = f"{schedule.project}/{schedule.promoted_name}"
+            detail = f"{name} no longer has {row.started_from}, whose answers the run learned from."
+            await self.store.finish(row, DueReason.OVERTAKEN, detail)
         elif (step := await self._learned_step(run)) is None:
             await self.store.finish(
                 row, DueReason.NOT_LEARNED, "The best checkpoint of the run is the one that it started from."
@@ -198,6 +207,10 @@ class Scheduler:
                 raise
             except _REFUSED as error:
                 await self.store.finish(row, DueReason.REFUSED, str(error))
+
+    async def _is_overtaken(self, row: ScheduleRun, schedule: Schedule) -> bool:
+        champion = await Promotions(self.service.database).current(schedule.project, schedule.promoted_name)
+        return champion is None or checkpoint_name(champion) != row.started_from
 
     async def _learned_step(self, run: Run) -> int | None:
         """Return the step of the run's best checkpoint; None if it is the one that the run started from."""
@@ -223,15 +236,27 @@ class Scheduler:
         log.info("trial of a schedule started", schedule=schedule.id, run_id=run.id)
 
     async def _release(self, row: ScheduleRun, schedule: Schedule, run: Run, step: int) -> None:
-        """Start a release of the checkpoint."""
+        """Start a release of the checkpoint. What was learned from served answers is decided by their outcome."""
 
         async def save(tx: AsyncSession, started: StartedRelease) -> None:
             await follow(tx, row, release_id=started.row.id)
 
         starter = ReleaseStarter(self.engine, self.evaluations)
-        request = NewReleaseRequest(model=f"{run.model_project}/{run.model_name}", step=step)
+        request = NewReleaseRequest.model_validate(
+            {"model": f"{run.model_project}/{run.model_name}", "step": step} | _outcome_decides(run.stored_request)
+        )
         await starter.start(schedule.project, schedule.promoted_name, request, _caller(schedule), save)
         log.info("release of a schedule started", schedule=schedule.id, run_id=run.id)
+
+
+def _outcome_decides(request: StoredRequest) -> dict[str, Json]:
+    """Return the rules of a release of what was learned from served answers: their outcome decides it, and a trial is
+    possible only if the run attempts held-out tasks."""
+    if request.served is None:
+        return {}
+    source = request.served["source"]
+    rules = {name: source[name] for name in ("outcome", "window_hours") if name in source}
+    return {"goal": "better", "skip_trial": not request.config.evaluation.scenarios, **rules}
 
 
 def scheduler_of(service: HandlerResources, http: httpx.AsyncClient) -> Scheduler:

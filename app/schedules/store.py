@@ -13,7 +13,6 @@ from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.newest_first import newest_first
 from learnloop_service.app.db.tables import EvaluationJob, Release, Run, Schedule, ScheduleRun
 from learnloop_service.app.domain.cron import next_times
-from learnloop_service.app.domain.release_state import LIVE as RELEASE_LIVE
 from learnloop_service.app.domain.run_state import LIVE, TERMINAL
 from learnloop_service.app.domain.schedule_state import DueReason, DueState
 from learnloop_service.app.errors import Conflict, existing
@@ -162,7 +161,7 @@ class ScheduleStore:
 
     async def live_release(self, project: str, name: str) -> str | None:
         """Return the release of the promoted name that has not ended, if any."""
-        of_name = and_(Release.project == project, Release.name == name, Release.state.in_(RELEASE_LIVE))
+        of_name = and_(Release.project == project, Release.name == name, Release.needs_arms())
         async with self._database() as tx:
             return (await tx.execute(select(Release.id).where(of_name))).scalar_one_or_none()
 

@@ -163,7 +163,12 @@ class SourceChoice(RequestPart):
     sessions: dict[str, Json]
     """Sessions outside of runs that have ended, and of them only those that fit: `model` (the name that they were
     opened with), `since` (a time), `rewarded` (true or false), `reward_below` (a number), `feedback` (`any`, `none`,
-    `positive` or `negative`, as `POST /feedback` took it), `limit` (the newest, 1,000 by default). Empty: all."""
+    `positive` or `negative`, as `POST /feedback` took it), `limit` (the newest, 1,000 by default). Empty: all.
+
+    With `train_on: answers` the run learns from the answers themselves, and starts a new model from the checkpoint that
+    `model`, a promoted name, has. `outcome` says what became of an answer (as in a release, without an opinion 0),
+    `window_hours` when that is frozen (168), and `per_user` how many sessions of a user count at most (3); `since` and
+    `limit` (10,000) as above. Held-out tasks are attempted only if an `environment` is given."""
 
 
 WebhookUrl = Annotated[str, Field(min_length=1, max_length=2_000)]

@@ -21,7 +21,8 @@ class TrainOptionsChoice(RequestPart):
     """What has a ratio: each token, each sequence (the geometric mean of its tokens' ratios), or the arithmetic or
     geometric mean of both. Default: `token`."""
     mask_prob_ratio: bool | None = None
-    """Leave out tokens whose ratio is outside the clip range, instead of clipping it. Default: false."""
+    """Leave out tokens whose ratio is outside the clip range, instead of clipping it. With `cispo` that takes `epsilon`
+    1, its default: with less they weigh 1 - epsilon. Default: false."""
     max_negative_advantage_importance_sampling_weight: float | None = Field(default=None, gt=0, le=1e6)
     """Upper bound of the ratio. Default: none."""
     truncated_importance_sampling: float | None = Field(default=None, gt=0, le=1e6)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, closing, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -12,10 +12,12 @@ from typing import Protocol
 
 import structlog
 
+from learnloop_service.app.agent_sessions.served import answer_row, read_answers
 from learnloop_service.app.aio.event_loops import run_in_thread, run_on_loop, shielded
 from learnloop_service.app.aio.retry import Result, retry_while_database_is_down
 from learnloop_service.app.backends import Connect
 from learnloop_service.app.claims.lease import Lease, LeaseLost
+from learnloop_service.app.datasets.documents import resolve_references, stored_text
 from learnloop_service.app.db.clock import DatabaseTime, database_time
 from learnloop_service.app.db.database import Database
 from learnloop_service.app.db.tables import Run
@@ -25,7 +27,6 @@ from learnloop_service.app.results.files import ResultsFiles
 from learnloop_service.app.runs import diagnoses, ledger
 from learnloop_service.app.runs.budget import Clock, Meter
 from learnloop_service.app.runs.configuration import make_environment, make_judge, model_spec
-from learnloop_service.app.runs.documents import resolve_references, stored_text
 from learnloop_service.app.runs.no_signal import check_rule
 from learnloop_service.app.runs.reproducibility import save_reproducibility
 from learnloop_service.app.runs.resume_point import begin_with, inherited_state, resume_of
@@ -50,9 +51,11 @@ from learnloop_service.training.diagnosis.facts import Facts
 from learnloop_service.training.diagnosis.scenarios import easy_groups
 from learnloop_service.training.journal import Journal
 from learnloop_service.training.loop.run_record import RunRecord
+from learnloop_service.training.loop.served_answers import AnswerRow, AnswersRecord
 from learnloop_service.training.loop.warm_start import Demonstrations
 from learnloop_service.training.phases import Phase
 from learnloop_service.training.prompt import Prompt
+from learnloop_service.training.rollout.model_calls import AnsweredCall
 from learnloop_service.training.rollout.rollout import Player
 from learnloop_service.training.types import IterationProgress, IterationResult, Resume, RunConfig
 
@@ -272,7 +275,7 @@ class Driver:
                 agent=await self._player(work, choice),
                 prompt=prompt,
                 now=work.now,
-                demonstrations=await self._demonstrations(work, resume),
+                demonstrations=await self._answers(work) or await self._demonstrations(work, resume),
                 another_environment=another,
             )
             write = partial(work.query, lambda: self.results.write(run.id))
@@ -301,6 +304,19 @@ class Driver:
         text = await work.query(lambda: stored_text(self.database, project, "demonstrations", hash))
         demonstrations: list[Json] = await asyncio.to_thread(json.loads, text)
         return demonstrations
+
+    async def _answers(self, work: _Work) -> AnswersRecord | None:
+        """Return the record of a run that learns from served answers."""
+        project, served = work.run.model_project, work.request.served
+        if served is None:
+            return None
+        text = await work.query(lambda: stored_text(self.database, project, "served", served["sha256"]))
+        rows = [answer_row(row) for row in await asyncio.to_thread(json.loads, text)]
+
+        async def read(some: Sequence[AnswerRow]) -> Mapping[str, Sequence[AnsweredCall] | None]:
+            return await work.query(lambda: read_answers(self.database, project, some))
+
+        return AnswersRecord(work.request.config, served["start"], rows, read)
 
     async def _player(self, work: _Work, environment: Choice) -> Player | None:
         project, backend = work.run.model_project, work.run.backend

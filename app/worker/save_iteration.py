@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import cast, delete, insert, select, update
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from learnloop_service.app.claims.lease import Lease, LeaseLost
@@ -27,6 +28,7 @@ from learnloop_service.app.events.log import append
 from learnloop_service.app.runs import diagnoses, ledger
 from learnloop_service.app.runs.resume_point import evaluated_successes
 from learnloop_service.app.worker.iteration_event import iteration_data
+from learnloop_service.environment.wording import counted
 from learnloop_service.judges.base import JudgeCall as JudgeCallResult
 from learnloop_service.training.collapse import pause_reason
 from learnloop_service.training.diagnosis.collapses import rolled_out
@@ -34,6 +36,7 @@ from learnloop_service.training.diagnosis.diagnose import diagnose
 from learnloop_service.training.diagnosis.diagnosis import Diagnosis, DiagnosisSettings
 from learnloop_service.training.diagnosis.facts import Facts
 from learnloop_service.training.journal import ROLLOUT
+from learnloop_service.training.loop import served_answers as served
 from learnloop_service.training.no_signal import no_signal_of
 from learnloop_service.training.prompt import UNDELIVERED_PARTS
 from learnloop_service.training.rollout.histories import messages_of
@@ -132,6 +135,8 @@ async def save_iteration(database: Database, lease: Lease[Run], rows: IterationR
         await _save_checkpoint(tx, run_id, rows.result)
         await _close_journal(tx, run_id, iteration, keep_rollouts=rows.keep_rollouts)
         await append(tx, run_id, EventType.ITERATION_COMPLETED, lease.actor, rows.event, iteration=iteration)
+        if served.ANSWERS in rows.result.train_metrics:
+            await _note_answers(tx, lease, rows.result)
         if (cause := no_signal_of(rows.result.groups)) is not None:
             data = {
                 "cause": cause,
@@ -179,6 +184,30 @@ async def _advance(tx: AsyncSession, lease: Lease[Run], result: IterationResult)
     if (await tx.execute(saved)).scalar_one_or_none() is None:
         raise LeaseLost(lease, f"iteration {result.iteration} is not the next one to save")
     return None
+
+
+async def _note_answers(tx: AsyncSession, lease: Lease[Run], result: IterationResult) -> None:
+    """Report served answers that the iteration was to learn from and could not, because its weights cannot be repeated.
+    After the last iteration, say what held-out answers show."""
+    metrics, named = result.train_metrics, list(result.left_out)
+    events: dict[EventType, Row] = {
+        EventType.SERVED_WITHDRAWN: {"count": int(metrics[served.WITHDRAWN])},
+        EventType.JOURNAL_DAMAGED: {"damaged": named, "dropped": named},
+    }
+    for type, data in events.items():
+        if any(data.values()):
+            await append(tx, lease.id, type, lease.actor, data, iteration=result.iteration)
+            why = f"Iteration {result.iteration} lacked answers that were deleted, withdrawn or damaged."
+            verdict = {"reproducible": False, "reproducible_reason": why}
+            await tx.execute(update(Run).where(lease.held()).values(verdict))
+    shown = f"{counted(int(metrics[served.HELD_OUT]), 'answer')} to users that it did not train on"
+    note = f"{shown} cannot show whether it gained."
+    if served.GAIN in metrics:
+        gain, low, high = (f"{100 * metrics[name]:+.1f}" for name in (served.GAIN, served.GAIN_LOW, served.GAIN_HIGH))
+        note = f"On {shown} the gain is estimated at {gain} points (90% interval {low} to {high})."
+        note += f" Each of them moved by {metrics[served.MOVED]:.2f} nats."
+    ended = update(Run).where(lease.held(), Run.iterations_total == result.iteration)
+    await tx.execute(ended.values(warnings=Run.warnings.op("||")(cast([note], JSONB))))
 
 
 async def _close_journal(tx: AsyncSession, run_id: str, iteration: int, *, keep_rollouts: bool) -> None:

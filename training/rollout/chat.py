@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
     from openai.types.chat.chat_completion import Choice
 
-_TOKEN_ID = "token_id:"
+TOKEN_ID = "token_id:"
+"""What precedes the id where a log-probability names its token by it."""
 _RETRIES = 2
 """Number of retries of one request on connection errors, 429 and 5xx, with the client's back-off."""
 
@@ -103,9 +104,9 @@ def message_of(choice: "Choice") -> dict[str, Json]:
 def sampled_ids(choice: "Choice") -> list[int] | None:
     """Return the token ids of a reply from its log-probabilities, or None if these do not name them."""
     tokens = choice.logprobs.content if choice.logprobs else None
-    if tokens is None or not all(token.token.startswith(_TOKEN_ID) for token in tokens):
+    if tokens is None or not all(token.token.startswith(TOKEN_ID) for token in tokens):
         return None
-    return [int(token.token.removeprefix(_TOKEN_ID)) for token in tokens]
+    return [int(token.token.removeprefix(TOKEN_ID)) for token in tokens]
 
 
 _canonical_json = json.JSONEncoder(sort_keys=True).encode

@@ -17,6 +17,7 @@ from learnloop_service.app.schemas.run_request import ForkRequest, LearnLoopRequ
 from learnloop_service.app.service import HandlerResources
 from learnloop_service.training.protocol.model_name import ModelName
 
+_HAD = ("warm_start", "first_scenario", "served", "served_iterations")
 _PARTLY = ("environment", "evaluation", "train_options")
 """Fields that a fork can change in part. All other given fields replace the parent's as a whole."""
 
@@ -80,11 +81,11 @@ async def _require_new(database: Database, parent: Run, name: str) -> None:
 
 
 def _changed(stored: Mapping[str, Any], request: ForkRequest) -> dict[str, Any]:
-    """Return the parent's request with the changes of the fork, and without a warm start, which the checkpoint has had.
+    """Return the parent's request with the changes of the fork, and without what the checkpoint has learned from.
 
     Raises InvalidRequest for another environment.
     """
-    stored = {name: value for name, value in stored.items() if name not in ("warm_start", "first_scenario")}
+    stored = {name: value for name, value in stored.items() if name not in _HAD}
     changes = request.model_dump(exclude_unset=True, exclude={"checkpoint", "model", "name"})
     for name in _PARTLY:
         if name in changes:

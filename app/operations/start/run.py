@@ -8,6 +8,8 @@ import structlog
 from sqlalchemy import ScalarSelect, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from learnloop_service.app.agent_sessions.served import FrozenAnswers
+from learnloop_service.app.datasets import documents
 from learnloop_service.app.db.tables import Reflection, Run
 from learnloop_service.app.domain.event_types import EventType
 from learnloop_service.app.domain.run_state import RunStatus
@@ -19,6 +21,7 @@ from learnloop_service.app.operations.start.base_model import Root, root_of
 from learnloop_service.app.operations.start.run_disk import REMEDY, need_of, why_too_little
 from learnloop_service.app.operations.start.run_names import usual_name
 from learnloop_service.app.operations.start.run_plan import RunPlan, plan_of
+from learnloop_service.app.operations.start.served import with_answers
 from learnloop_service.app.operations.start.validation import validated
 from learnloop_service.app.operations.start.warm_start import with_warm_start
 from learnloop_service.app.runs.expected_work import WorkForecast, expected_work
@@ -46,6 +49,8 @@ class Started:
     warnings: Sequence[str]
     defaults: Mapping[str, Default]
     expected: WorkForecast
+    answers: FrozenAnswers | None = None
+    """The served answers that it learns from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,7 @@ async def start_run(
     `save_reply` is called in the transaction that creates the run, so that either both are saved or neither. Raises
     InvalidRequest, ModelBusy, or Unavailable if the request cannot be checked because the engine is unavailable.
     """
+    request, answers = await with_answers(service, request)
     plan = replace(plan_of(request, service.settings, run_id), first_scenario=parent.first_scenario if parent else 0)
     engine = await engine_for(service, plan)
     root = await root_of(service, plan)
@@ -80,6 +86,9 @@ async def start_run(
     environment, notes = await pinned(service.database, service.settings, plan.environment, plan.model.project)
     database, data_dir, project = service.database, service.settings.data_dir, plan.model.project
     prompt = await pinned_prompt(database, data_dir, request.prompt, project, ("body", "prompt"))
+    if answers is not None:
+        notes = [f"Learns from {answers.note}", *notes]
+        plan = replace(plan, served=answers.facts)
     plan = replace(plan, environment=environment, warnings=tuple(notes), prompt=prompt)
     if request.warm_start is not None:
         plan = await with_warm_start(service, plan, request.warm_start)
@@ -89,7 +98,7 @@ async def start_run(
     expected = await expected_work(service.database, run)
     if (need := await _fitting(service, plan, root)) is not None:
         expected = replace(expected, disk_bytes=need.total)
-    started = Started([], plan.warnings, plan.defaults, expected)
+    started = Started([], plan.warnings, plan.defaults, expected, answers)
     endpoints: list[NewEndpoint] = []
 
     async def also(tx: AsyncSession) -> None:
@@ -97,6 +106,8 @@ async def start_run(
         await tx.flush()  # the first event is sent to these endpoints as well
         if parent is not None:
             await _save_fork(tx, run_id, parent, actor)
+        if answers is not None and answers.document is not None:
+            await documents.save_of_users(tx, answers.document, answers.users)
         await save_reply(tx, started)
 
     await service.store.create(run, new, also=also, actor=actor)

@@ -69,6 +69,8 @@ class RunPlan:
     """The judge; None until the environment, which has a default judge, is known."""
     warm_start: WarmStartPlan | None = None
     """None without a warm start, or until its demonstrations are found."""
+    served: Mapping[str, Json] | None = None
+    """The stored rows of the served answers that the run learns from, and facts about them; None for other runs."""
     prompt: PromptReference | None = None
     """The stored prompt of the rollouts; None for the environment's texts."""
     first_scenario: int = 0
@@ -111,8 +113,9 @@ class RunPlan:
 
     @property
     def iterations_total(self) -> int:
-        """Total number of iterations, including those of the warm start."""
-        return self.reinforced_iterations + (self.warm_start.iterations if self.warm_start else 0)
+        """Total number of iterations, including those without rollouts."""
+        of_record = self.served["iterations"] if self.served else self.warm_start.iterations if self.warm_start else 0
+        return self.reinforced_iterations + int(of_record)
 
     @property
     def reinforced_iterations(self) -> int:
@@ -129,6 +132,8 @@ class RunPlan:
                 "demonstrations": self.warm_start.demonstrations,
                 "iterations": self.warm_start.iterations,
             }
+        if self.served is not None:
+            whole |= {"served": self.served, "served_iterations": self.served["iterations"]}
         return {
             **whole,
             "environment": _document(self.environment),

@@ -3,7 +3,8 @@
 The figures are recomputed and compared exactly, except for rounding in advantages. The judge's scores and the
 environment's observations (`score`, `outcome`) are taken as stored. Rewards and their parts, advantages, successes, the
 figures of iterations and evaluations, and what a reflective environment learned are recomputed from them with the learn
-loop's own code. So are the cost of the run (cost.py) and its completed rejudgings (rejudging.py).
+loop's own code. So are the cost of the run (cost.py), its completed rejudgings (rejudging.py) and the answers that it
+learned from (served.py).
 """
 
 import asyncio
@@ -28,6 +29,7 @@ from learnloop_service.app.operations.named import built_environment, rebuilding
 from learnloop_service.app.operations.verify.cost import verify_cost
 from learnloop_service.app.operations.verify.figures import MOST_SHOWN, VerifiedFigures
 from learnloop_service.app.operations.verify.rejudging import verify_rejudgings
+from learnloop_service.app.operations.verify.served import verify_answers
 from learnloop_service.app.runs.resume_point import begin_with, inherited_state
 from learnloop_service.app.runs.stored_rollouts import scenario_of, stored_rollout
 from learnloop_service.app.schemas.results import LostRollout, Verification
@@ -75,6 +77,7 @@ async def verify(database: Database, data_dir: Path, run: Run) -> Verification:
         for number in range(run.next_iteration):
             stored = await _stored(database, run.id, number)
             await asyncio.to_thread(check.iteration, stored)
+    await verify_answers(database, run, check.figures)
     await verify_cost(database, run, check.figures)
     rejudgings = await verify_rejudgings(database, data_dir, run, check.figures)
     return check.verification(rejudgings)

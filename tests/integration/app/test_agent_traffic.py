@@ -168,8 +168,13 @@ def test_consent_is_asked_in_one_place() -> None:
         assert not reads or str(file) in _READ_CONSENT, file
 
 
-_READ_CONSENT = {"app/agent_sessions/consent.py", "app/agent_sessions/store.py"}
-"""The second one stores what a request said."""
+_READ_CONSENT = {
+    "app/agent_sessions/consent.py",
+    "app/agent_sessions/store.py",
+    "app/api/agent_sessions.py",
+    "app/operations/delete_user.py",
+}
+"""The second one stores what a request said, the third one shows it, and the last one changes it."""
 _CONSENTED = SessionSpec("learnloop", PROMOTED, timedelta(hours=1), may_train=True)
 _ROLLOUT = SessionSpec("learnloop", PROMOTED, timedelta(hours=1), slot=RolloutSlot(None, 1, "rollout/train/0"))
 

@@ -204,7 +204,8 @@ async def test_to_another_tenant_nothing_of_it_exists(stage: ModelStage, api: Js
     headers = dict(await stage.service.headers("sales", Scope))
     for method, template in operations:
         existing = "live" if template.startswith("/promotions") else "caller"
-        body = {"step": 1} if template.endswith("/releases") else {"step": 1, "as": "mine"}
+        bodies: Json = {"releases": {"step": 1}, "explore": {"share": 0.1}}
+        body = bodies.get(template.rpartition("/")[2], {"step": 1, "as": "mine"})
 
         async def response_to(name: str) -> httpx.Response:
             filled = template.replace("{project}", "mail").replace("{name}", name)  # noqa: B023 - called at once

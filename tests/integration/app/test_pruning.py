@@ -194,9 +194,9 @@ async def test_what_the_open_window_of_a_live_release_needs_stays(database_url: 
                     update(AgentSession).where(AgentSession.id == by_session).values(release_id=release_id)
                 )
                 row = {"release_id": release_id, "arm": Arm.STABLE, "probability": 0.5, "stage": 0}
-                closed_at = None if is_open else func.now()
+                counted = {} if is_open else {"closed_at": func.now(), "look": 1}
                 for unit_id in (unit, by_session):
-                    await tx.execute(insert(ReleaseUnit).values(row | {"unit": unit_id, "closed_at": closed_at}))
+                    await tx.execute(insert(ReleaseUnit).values(row | {"unit": unit_id, **counted}))
             needed |= {trajectory_id, session, by_session} if unit == "a" else set()
         async with database.begin() as tx:
             await tx.execute(update(Release).where(Release.id == ended).values(state=ReleaseState.ROLLED_BACK))

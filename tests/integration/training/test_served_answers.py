@@ -1,0 +1,198 @@
+"""Learning from served answers on the real engine: each is trained once, whatever dies, and only those still there."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from itertools import count
+from typing import Any
+
+import pytest
+
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
+from learnloop_service.judges.reference import ReferenceJudge
+from learnloop_service.training.backends.base import ModelSpec
+from learnloop_service.training.backends.embedded import EmbeddedBackend
+from learnloop_service.training.budget import Usage
+from learnloop_service.training.journal import SERVED_USED
+from learnloop_service.training.loop.learn_loop import learn_loop
+from learnloop_service.training.loop.served_answers import ANSWER_KL, OPTIONS, AnswerRow, AnswersRecord
+from learnloop_service.training.rollout.chat import open_chat
+from learnloop_service.training.rollout.model_calls import AnsweredCall
+from learnloop_service.training.types import EvaluationConfig, IterationResult, Resume, RunConfig, Snapshot
+from tests.best_of import best_of
+from tests.integration.training.killed_steps import Entries, Killed
+
+TOKENS, ANSWERS = 8, 24
+START = "served/start@0"
+GO_ON = {"role": "user", "content": "Go on."}
+CONFIG = RunConfig(
+    iterations=0,
+    served_iterations=2,
+    learning_rate=7e-4,
+    warmup_iterations=1,
+    train_options={**OPTIONS, "max_kl": ANSWER_KL / 2 / TOKENS},
+    evaluation=EvaluationConfig(scenarios=0, test_scenarios=0),
+)
+_names = count()
+
+
+@pytest.fixture(scope="module")
+def served() -> dict[str, list[AnsweredCall]]:
+    return {}
+
+
+@pytest.fixture
+async def calls(backend: EmbeddedBackend, served: dict[str, list[AnsweredCall]]) -> dict[str, list[AnsweredCall]]:
+    """Sessions of two calls that the start has answered, where the second one continues the first."""
+    if not served:
+        policy = await backend.register(ModelSpec("served", "start", "random"))
+        async with open_chat(policy.endpoint(), 8) as chat:
+            for number in range(ANSWERS):
+                messages: list[dict[str, Any]] = [{"role": "user", "content": f"Question {number}?"}]
+                for _ in range(2):
+                    body = {"model": chat.model, "messages": messages, "max_tokens": TOKENS // 2, "seed": number}
+                    completion = await chat.complete({**body, "return_token_ids": True})
+                    served.setdefault(f"{number:02}", []).append(
+                        AnsweredCall(tuple(messages), (), completion, Usage(0, 0))
+                    )
+                    said = completion.choices[0].message.content
+                    messages = [
+                        *messages,
+                        {"role": "assistant", "content": said},
+                        {"role": "user", "content": "Go on."},
+                    ]
+    return served
+
+
+def rows() -> list[AnswerRow]:
+    """A third is held out, and each iteration has a third. Every other answer went well."""
+    return [
+        AnswerRow(f"{number:02}", START, "", TOKENS, float(number % 2), 0.5, number // 2 % 3)
+        for number in range(ANSWERS)
+    ]
+
+
+async def lives(
+    backend: EmbeddedBackend,
+    calls: dict[str, list[AnsweredCall]],
+    journal: Entries,
+    without: Sequence[str] = (),
+) -> tuple[list[IterationResult], str | None]:
+    """The results of a run that continues after each of its deaths, and the hash of its last weights. `without` are
+    sessions that vanish once the first iteration is done."""
+    policy = await backend.register(ModelSpec("served", f"answers-{next(_names)}", START))
+    saved = list[IterationResult]()
+
+    async def read(some: Sequence[AnswerRow]) -> Mapping[str, Sequence[AnsweredCall]]:
+        gone = without if len(saved) > 1 else ()
+        return {row.id: calls[row.id] for row in some if row.id not in gone}
+
+    for _ in range(5):
+        resume = Resume(saved[-1].iteration + 1, Snapshot(saved[-1].step), best_of(saved)) if saved else None
+        record = AnswersRecord(CONFIG, START, rows(), read)
+        loop = learn_loop(
+            CONFIG,
+            SyntheticEmailSearch(),
+            ReferenceJudge(),
+            policy,
+            journal=journal,
+            resume=resume,
+            demonstrations=record,
+        )
+        try:
+            async with aclosing(loop):
+                async for result in loop:
+                    saved.append(result)
+            return saved, await policy.weights_sha256(saved[-1].step)
+        except Killed:
+            continue
+    raise AssertionError("it never came to its end")
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> list[Any]:
+    return []
+
+
+@pytest.fixture
+async def calm(backend: EmbeddedBackend, calls: dict[str, list[AnsweredCall]], undisturbed: list[Any]) -> Any:
+    """The results and the weights of an undisturbed run."""
+    if not undisturbed:
+        undisturbed.append(await lives(backend, calls, Entries()))
+    return undisturbed[0]
+
+
+async def test_a_step_moves_the_policy_by_what_it_may(calm: tuple[list[IterationResult], str]) -> None:
+    results, _ = calm
+    assert [(result.iteration, result.step, result.best_step) for result in results] == [
+        (0, 0, 0),
+        (1, 1, 1),
+        (2, 2, 2),
+    ]
+    for result in results[1:]:
+        assert result.train_metrics["served_answers"] == 8
+        assert result.train_metrics["served_held_out"] == 8
+        assert 0 < result.train_metrics["step_kl"] <= CONFIG.train_options["max_kl"]
+    assert abs(results[-1].train_metrics["served_kl"]) < ANSWER_KL
+
+
+@pytest.mark.parametrize("entry", [SERVED_USED, "train.intent", "train.job", "train"])
+@pytest.mark.parametrize("side", ["before", "after"])
+async def test_a_killed_run_has_the_same_weights(
+    backend: EmbeddedBackend,
+    calls: dict[str, list[AnsweredCall]],
+    calm: tuple[list[IterationResult], str],
+    entry: str,
+    side: str,
+) -> None:
+    """It dies in both iterations, at each entry of the journal."""
+
+    class Twice(Entries):
+        async def keep(self, iteration: int, name: str, value: str) -> None:
+            if iteration == 2 and self.deaths == 1:
+                self.arm(**{side: entry})
+                self.deaths += 1
+            await super().keep(iteration, name, value)
+
+    journal = Twice(**{side: entry})
+    results, weights = await lives(backend, calls, journal)
+    assert journal.deaths == 3  # one of which is the arming
+    assert weights == calm[1]
+    assert [dict(result.train_metrics).keys() for result in results] == [
+        dict(result.train_metrics).keys() for result in calm[0]
+    ]
+
+
+async def test_a_run_that_lacks_sessions_has_the_weights_of_one_that_never_had_them(
+    backend: EmbeddedBackend, calls: dict[str, list[AnsweredCall]], calm: tuple[list[IterationResult], str]
+) -> None:
+    gone = [row.id for row in rows() if row.iteration == 2][:3]
+    results, weights = await lives(backend, calls, Entries(), gone)
+    assert results[2].train_metrics["served_withdrawn"] == 3
+    assert weights != calm[1]
+
+    fewer = {id: answered for id, answered in calls.items() if id not in gone}
+    policy = await backend.register(ModelSpec("served", f"answers-{next(_names)}", START))
+
+    async def read(some: Sequence[AnswerRow]) -> Mapping[str, Sequence[AnsweredCall]]:
+        return {row.id: fewer[row.id] for row in some}
+
+    kept = [row for row in rows() if row.id not in gone]
+    record = AnswersRecord(CONFIG, START, kept, read)
+    loop = learn_loop(CONFIG, SyntheticEmailSearch(), ReferenceJudge(), policy, demonstrations=record)
+    async with aclosing(loop):
+        never = [result async for result in loop]
+    assert await policy.weights_sha256(never[-1].step) == weights
+
+
+async def test_the_start_gives_its_answers_their_recorded_probabilities(
+    backend: EmbeddedBackend, calls: dict[str, list[AnsweredCall]]
+) -> None:
+    policy = await backend.register(ModelSpec("served", f"answers-{next(_names)}", START))
+
+    async def read(some: Sequence[AnswerRow]) -> Mapping[str, Sequence[AnsweredCall]]:
+        return {row.id: calls[row.id] for row in some}
+
+    record = AnswersRecord(CONFIG, START, rows(), read)
+    ratios = await record._log_ratios(policy, 0, rows())
+    assert len(ratios) == ANSWERS
+    assert max(map(abs, ratios.values())) < 1e-4
