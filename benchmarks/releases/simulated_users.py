@@ -84,4 +84,5 @@ def _answer(chance: Random, malformed: float) -> Mapping[str, float]:
         Guardrail.SLOW: float(chance.random() < 0.05),
         Guardrail.COST: chance.choice((0.1, 0.2, 0.25, 0.3, 0.4)),
         Guardrail.THUMBS_DOWN_1H: float(chance.random() < 0.05),
+        Guardrail.ASKS_BACK: float(chance.random() < 0.05),
     }

@@ -38,7 +38,7 @@ from learnloop_service.app.releases.assignment import assignment
 from learnloop_service.app.releases.decision import Failures, ReleaseFacts, ReleaseVerdict, decide
 from learnloop_service.app.releases.evidence import ReleaseEvidence
 from learnloop_service.app.releases.look import look
-from learnloop_service.training.statistics.guardrails import Cell
+from learnloop_service.training.statistics.two_arms import Cell
 
 MOST_USERS = 18_000
 """Users of a release of 30 days with 600 users a day."""
@@ -60,7 +60,7 @@ class PureRelease:
     looks: int = 0
     met: int = 0
     met_in_all: int = 0
-    cells: dict[Guardrail, Counter[Cell]] = field(default_factory=dict)
+    cells: dict[str, Counter[Cell]] = field(default_factory=dict)
     failures: Failures = field(default_factory=Failures)
 
     def observe(self, portion: Iterable[User]) -> list[dict[str, Any]]:
@@ -122,7 +122,7 @@ def simulated(number: int, kind: Kind) -> Ended:
 async def stored(database: Database, kind: Kind, number: int) -> tuple[int, list[str]]:
     """Run one release through the store beside the pure function. Returns the number of looks, and what differs."""
     pure, name = PureRelease(simulation_rules(), salt(kind, number)), f"n{number}-{KINDS_OF_CANDIDATE.index(kind)}"
-    release_id = await _started(database, pure, name)
+    release_id = await started(database, name, pure.rules, pure.salt)
     for portion in users(kind, number, STORED_USERS):
         rows = [{"release_id": release_id, **row} for row in pure.observe(portion)]
         async with database.begin() as tx:
@@ -141,7 +141,8 @@ async def stored(database: Database, kind: Kind, number: int) -> tuple[int, list
     return pure.looks, []
 
 
-async def _started(database: Database, pure: PureRelease, name: str) -> str:
+async def started(database: Database, name: str, rules: ReleaseRules, secret: bytes) -> str:
+    """Start a release of checkpoint 2 of `p/m` against 1, and return its id."""
     async with database.begin() as tx:
         stable = Promotion(project="p", name=name, backend="embedded", model_name="m", step=1, actor="local")
         tx.add(stable)
@@ -151,14 +152,14 @@ async def _started(database: Database, pure: PureRelease, name: str) -> str:
             project="p",
             name=name,
             state=ReleaseState.TRIAL,
-            salt=pure.salt,
+            salt=secret,
             unit="user",
             promotion_id=stable.id,
             backend="embedded",
             model_name="m",
             step=2,
-            share=pure.rules.ramp[0],
-            rules=pure.rules.model_dump(mode="json"),
+            share=rules.ramp[0],
+            rules=rules.model_dump(mode="json"),
             baseline={"p95_s": 1.0, "tokens": 100.0, "users": 8_400, "days": 14},
             actor="local",
         )
