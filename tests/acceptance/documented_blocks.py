@@ -17,6 +17,7 @@ PAGES = [
     *sorted((ROOT / "plugins").glob("*/README.md")),
 ]
 ILLUSTRATIONS = {
+    "source:": "the request of a learn-loop; tests/integration/app/test_served_answers.py has such ones",
     "system: ": "prompts; tests/integration/cli/test_prompts.py uploads some",
     "With 64 validation tasks": "what improving prints",
     "environment: {name: agent": "the request of an improvement; tests/integration/app/test_improvements.py has one",

@@ -89,7 +89,7 @@ def test_the_command_line_takes_it(where: str, command: str, tmp_path: Path, mon
     (tmp_path / "material").mkdir()
     (tmp_path / "graph.json").write_text("[]")
     (tmp_path / "run.yaml").write_text("iterations: 1")
-    for name in ("careful", "short", "desk"):
+    for name in ("careful", "short", "desk", "served"):
         (tmp_path / f"{name}.yaml").write_text("system: Be careful.")
     (tmp_path / "orders.json").write_text("{}")
     (tmp_path / "orders.jsonl").touch()
