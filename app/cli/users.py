@@ -25,8 +25,8 @@ def consent(
 ) -> None:
     """Say whether the stored sessions and questions of a user may be trained on. Later ones say so themselves."""
     reply = service.call("POST", "/users/consent", json={"user": user, "project": project, "train": train})
-    now = f"which may {'' if train else 'not '}be trained on now"
-    print_result(reply, as_json, f"changed: {reply['changed']:,} sessions and questions, {now}", *_trained(reply))
+    now = f"training on them is {'allowed' if train else 'refused'} now"
+    print_result(reply, as_json, f"sessions and questions changed: {reply['changed']:,}; {now}", *_trained(reply))
 
 
 @app.command()

@@ -99,7 +99,7 @@ async def test_consent_in_the_terminal(
         assert "Missing option '--train'" in (await command("alice")).stderr
         gone = await command("alice", "--no-train")
         assert gone.stdout.splitlines() == [
-            "changed: 2 sessions and questions, which may not be trained on now",
+            "sessions and questions changed: 2; training on them is refused now",
             *(f"{name} may have been trained on tasks of the user; weights cannot be cleaned" for name in TRAINED),
         ]
         assert (await command("alice", "--train", "--json")).json["changed"] == 2
