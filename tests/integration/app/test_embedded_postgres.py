@@ -105,16 +105,27 @@ def _kill_everything(starting: asyncio.subprocess.Process) -> None:
     """SIGKILL the starting service and all that it has started, which lives in sessions of its own. All are frozen
     first: what was about to start another process would leave that one behind."""
     service = psutil.Process(starting.pid)
-    running, frozen = {service}, set[psutil.Process]()
-    while running:
+    running, frozen, is_still = {service}, set[psutil.Process](), False
+    while running or not is_still:
         for process in running:
             with suppress(psutil.NoSuchProcess):
                 process.suspend()
         frozen |= running
+        is_still = all(map(_is_frozen, frozen))
         running = {*service.children(recursive=True)} - frozen
     for process in frozen:
         with suppress(psutil.NoSuchProcess):
             process.kill()
+
+
+def _is_frozen(process: psutil.Process) -> bool:
+    """Whether no thread runs any more: one that is in the middle of starting a process stops only after that. A thread
+    in the state D waits for a process that it has started, or for a disk."""
+    states = set[str]()
+    for stat in Path(f"/proc/{process.pid}/task").glob("*/stat"):
+        with suppress(OSError):
+            states.add(stat.read_text().rpartition(")")[2].split()[0])
+    return states <= {*"TtDZX"}
 
 
 @asynccontextmanager
