@@ -283,6 +283,7 @@ async def test_a_stop_does_not_wait_for_frozen_processes(
     client = await server._connect()
     frozen = [psutil.Process(client.info.backend_pid)] if only_clients else _freeze(used_dir)
     frozen[0].suspend()
+    await until(lambda: _is_stopped(frozen[0].pid))
     async with asyncio.timeout(60):
         await server.stop()
     await client.close()
