@@ -52,7 +52,7 @@ def quality(
     units: int,
     confirmation: Sequence[EffectEstimate],
 ) -> str:
-    """Return what a release shows about the quality of its candidate, of so many enrolled units."""
+    """Return what a release shows about the quality of its candidate, in sentences."""
     [form] = rules.outcome
     parts = [effect_found(rules, outcome)]
     if units:

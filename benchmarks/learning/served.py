@@ -121,7 +121,7 @@ class Market(Agent):
         )
 
     def held_out(self) -> float:
-        """Return the newest checkpoint's sampled success at questions that nobody asks."""
+        """Return the newest checkpoint's sampled success at questions that no user asks."""
         return fmean(attempt.success for attempt in self._attempts(ENVIRONMENT.scenarios("test", _HELD_OUT, 0), "test"))
 
     def served(self, reign: int, sessions: int) -> list[Attempt]:

@@ -25,7 +25,7 @@ _SILENCE = 0.5
 _REPORTED = (0.85, 0.55)
 """Shares of the good and of the bad outcomes that are reported."""
 _PENALTY, _PRIOR = 20.0, 2
-"""Those of app/feedback/forecast.py, whose regression is computed here for many releases at once."""
+"""Those of app/feedback/forecast.py, whose regression is computed here for many releases in one go."""
 
 _Floats = npt.NDArray[np.float64]
 _Flags = npt.NDArray[np.bool_]

@@ -1,16 +1,22 @@
-"""One train step of iteration 1, in processes that can be killed while they take it."""
+"""Train steps, and runs without rollouts, that are killed while they are taken."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from learnloop_service.environment.base import Scenario
+from learnloop_service.environment.email_search.environment import SyntheticEmailSearch
 from learnloop_service.judges.base import Score
+from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.backends.base import Policy, TrainOutcome
 from learnloop_service.training.backends.embedded import EmbeddedPolicy
 from learnloop_service.training.journal import IterationJournal
+from learnloop_service.training.loop.learn_loop import learn_loop
+from learnloop_service.training.loop.run_record import RunRecord
 from learnloop_service.training.loop.train_step import TrainStep, request_for
-from learnloop_service.training.types import Group, Rollout, RunConfig, ScoredRollout
+from learnloop_service.training.types import Group, IterationResult, Resume, Rollout, RunConfig, ScoredRollout, Snapshot
+from tests.best_of import best_of
 from tests.policies import sampled_group
 
 SCENARIO = Scenario("train.0", "train", {})
@@ -18,6 +24,31 @@ SCENARIO = Scenario("train.0", "train", {})
 
 class Killed(BaseException):
     """The process is no more."""
+
+
+async def outlived(
+    config: RunConfig, policy: Policy, journal: "Entries", saved: list[IterationResult], record: Callable[[], RunRecord]
+) -> list[IterationResult]:
+    """Add the results of a run that continues after each of its deaths, with a new record each time."""
+    for _ in range(6):
+        resume = Resume(saved[-1].iteration + 1, Snapshot(saved[-1].step), best_of(saved)) if saved else None
+        loop = learn_loop(
+            config,
+            SyntheticEmailSearch(),
+            ReferenceJudge(),
+            policy,
+            journal=journal,
+            resume=resume,
+            demonstrations=record(),
+        )
+        try:
+            async with aclosing(loop):
+                async for result in loop:
+                    saved.append(result)
+            return saved
+        except Killed:
+            continue
+    raise AssertionError("it never came to its end")
 
 
 class Entries:

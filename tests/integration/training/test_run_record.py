@@ -19,10 +19,9 @@ from learnloop_service.training.journal import SERVED_USED, IterationJournal, re
 from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.loop.run_record import Lesson
 from learnloop_service.training.rollout.chat import open_chat
-from learnloop_service.training.types import EvaluationConfig, IterationResult, Resume, RunConfig, Snapshot
-from tests.best_of import best_of
+from learnloop_service.training.types import EvaluationConfig, IterationResult, RunConfig
 from tests.fakes.engine_process import EngineProcess
-from tests.integration.training.killed_steps import Entries, Killed
+from tests.integration.training.killed_steps import Entries, outlived
 
 OPTIONS = {
     "scale_rewards": False,
@@ -96,30 +95,6 @@ def spec() -> ModelSpec:
     return ModelSpec("served", f"agent-{next(_names)}", "random")
 
 
-async def lives(policy: Policy, record: Answers, journal: Entries) -> list[IterationResult]:
-    """The results of a run that continues after each of its deaths."""
-    saved: list[IterationResult] = []
-    for _ in range(6):
-        resume = Resume(saved[-1].iteration + 1, Snapshot(saved[-1].step), best_of(saved)) if saved else None
-        loop = learn_loop(
-            SERVED,
-            SyntheticEmailSearch(),
-            ReferenceJudge(),
-            policy,
-            journal=journal,
-            resume=resume,
-            demonstrations=record,
-        )
-        try:
-            async with aclosing(loop):
-                async for result in loop:
-                    saved.append(result)
-            return saved
-        except Killed:
-            continue
-    raise AssertionError("it never came to its end")
-
-
 def weights(engine: EngineProcess, model: ModelSpec) -> list[str]:
     """The hash of each checkpoint's weights."""
     checkpoints = engine.data_dir / "models" / model.project / model.name / "checkpoints"
@@ -140,7 +115,8 @@ async def calm(engine: EngineProcess, backend: EmbeddedBackend, undisturbed: dic
         model, journal = spec(), Entries()
         policy = await backend.register(model)
         served = await answers(policy)
-        results = await lives(policy, Answers(served), journal)
+        record = Answers(served)
+        results = await outlived(SERVED, policy, journal, [], lambda: record)
         undisturbed |= {"answers": served, "journal": journal, "results": results, "weights": weights(engine, model)}
     return undisturbed
 
@@ -170,7 +146,7 @@ async def test_a_killed_run_ends_with_the_same_weights(
 ) -> None:
     model, journal = spec(), Entries(**{moment: entry})
     policy, record = await backend.register(model), Answers(calm["answers"])
-    results = await lives(policy, record, journal)
+    results = await outlived(SERVED, policy, journal, [], lambda: record)
     assert journal.deaths == 1
     assert weights(engine, model) == calm["weights"]
     assert [result.step for result in results] == [0, 1, 2]
@@ -202,7 +178,7 @@ async def test_an_iteration_of_which_nothing_is_left_keeps_the_step(
 ) -> None:
     record = Answers(calm["answers"])
     record.deleted |= set(range(10, 20))
-    results = await lives(await backend.register(spec()), record, Entries())
+    results = await outlived(SERVED, await backend.register(spec()), Entries(), [], lambda: record)
     assert [result.step for result in results] == [0, 1, 1]
     assert results[-1].train_metrics == {
         "served": 0.0,
@@ -214,7 +190,7 @@ async def test_an_iteration_of_which_nothing_is_left_keeps_the_step(
 async def test_a_record_decides_which_checkpoint_is_the_best(backend: EmbeddedBackend, calm: dict[str, Any]) -> None:
     record = Answers(calm["answers"])
     record.best = {2: 0}
-    results = await lives(await backend.register(spec()), record, Entries())
+    results = await outlived(SERVED, await backend.register(spec()), Entries(), [], lambda: record)
     assert [result.best_step for result in results] == [0, 1, 0]
 
 

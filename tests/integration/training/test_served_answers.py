@@ -17,9 +17,8 @@ from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.loop.served_answers import ANSWER_KL, OPTIONS, AnswerRow, AnswersRecord
 from learnloop_service.training.rollout.chat import open_chat
 from learnloop_service.training.rollout.model_calls import AnsweredCall
-from learnloop_service.training.types import EvaluationConfig, IterationResult, Resume, RunConfig, Snapshot
-from tests.best_of import best_of
-from tests.integration.training.killed_steps import Entries, Killed
+from learnloop_service.training.types import EvaluationConfig, IterationResult, RunConfig
+from tests.integration.training.killed_steps import Entries, outlived
 
 TOKENS, ANSWERS = 8, 24
 START = "served/start@0"
@@ -86,26 +85,8 @@ async def lives(
         gone = without if len(saved) > 1 else ()
         return {row.id: calls[row.id] for row in some if row.id not in gone}
 
-    for _ in range(5):
-        resume = Resume(saved[-1].iteration + 1, Snapshot(saved[-1].step), best_of(saved)) if saved else None
-        record = AnswersRecord(CONFIG, START, rows(), read)
-        loop = learn_loop(
-            CONFIG,
-            SyntheticEmailSearch(),
-            ReferenceJudge(),
-            policy,
-            journal=journal,
-            resume=resume,
-            demonstrations=record,
-        )
-        try:
-            async with aclosing(loop):
-                async for result in loop:
-                    saved.append(result)
-            return saved, await policy.weights_sha256(saved[-1].step)
-        except Killed:
-            continue
-    raise AssertionError("it never came to its end")
+    await outlived(CONFIG, policy, journal, saved, lambda: AnswersRecord(CONFIG, START, rows(), read))
+    return saved, await policy.weights_sha256(saved[-1].step)
 
 
 @pytest.fixture(scope="module")
