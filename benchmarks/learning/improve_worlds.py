@@ -1,6 +1,6 @@
 """Improve agents in worlds where it is known what helps, and see at which kind of change it stops.
 
-    python -m benchmarks.learning.improve_worlds [--agents 20] [--worlds solved prompt ...]
+    python -m benchmarks.learning.improve_worlds [--agents 20] [--first 0] [--worlds solved prompt ...]
 
 The whole service works on them, in a process of its own; only sampling and training are scripted
 (benchmarks/scripted/worlds.py). 64 validation tasks, six prompts, a target of 80%. The right kind of change must have
@@ -51,9 +51,9 @@ def climbed(service: Service, base: str) -> tuple[str, str | None, str]:
     return base.rpartition(".")[0], rung, f"{base}: {improvement['sentence']} {grpo}"
 
 
-def measure(worlds: Sequence[str], agents: int) -> dict[str, Json]:
-    """Return at which kinds of change the improvements of each world stopped."""
-    bases = [f"{world}.{number}" for number in range(agents) for world in worlds]
+def measure(worlds: Sequence[str], numbers: Sequence[int]) -> dict[str, Json]:
+    """Return at which kinds of change the improvements of each world's agents with these numbers stopped."""
+    bases = [f"{world}.{number}" for number in numbers for world in worlds]
     with workplace() as directory, database(directory / "postgres") as url:
         port, engine_port = free_port(), free_port()
         engine_url = f"http://127.0.0.1:{engine_port}"
@@ -71,7 +71,7 @@ def measure(worlds: Sequence[str], agents: int) -> dict[str, Json]:
     stops = {world: {str(rung): count for (of, rung), count in ends.items() if of == world} for world in worlds}
     right = {world: ends[world, WORLDS[world].rung] for world in worlds}
     return {
-        "agents": agents,
+        "agents": len(numbers),
         "stops": stops,
         "right": right,
         "wrong": [text for world, rung, text in ended if rung != WORLDS[world].rung],
@@ -84,10 +84,11 @@ def main() -> None:
     """Print the figures; fail if improvements stop too often at another kind of change, or do test tasks too early."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agents", type=int, default=20, help="of each world")
+    parser.add_argument("--first", type=int, default=0, help="number of the first agent, for parts on several machines")
     parser.add_argument("--worlds", nargs="+", choices=_SIMULATED, default=_SIMULATED)
     options = parser.parse_args()
     machine = processes.machine()
-    figures = measure(options.worlds, options.agents)
+    figures = measure(options.worlds, range(options.first, options.first + options.agents))
     print(json.dumps({"machine": machine, **figures}, indent=2))
     shares = [count / options.agents for count in figures["right"].values()]
     if figures["too_early"]:
