@@ -116,11 +116,15 @@ _RELEASE = text(
     "UPDATE session_call SET holder = NULL, held_until = NULL "
     "WHERE session_id = :id AND digest = :digest AND occurrence = :occurrence AND holder = :holder"
 )
+# A call that is locked is being answered and needs no claim. To wait for it could be a deadlock: the answers of many
+# calls are recorded in one statement, too, and neither locks its rows in an order.
 _RENEW = text(
-    "UPDATE session_call SET held_until = clock_timestamp() + :held FROM unnest(CAST(:ids AS text[]), "
+    "WITH free AS (SELECT call.session_id, call.number FROM session_call AS call JOIN unnest(CAST(:ids AS text[]), "
     "CAST(:digests AS text[]), CAST(:occurrences AS integer[])) AS mine (id, digest, occurrence) "
-    "WHERE session_call.session_id = mine.id AND session_call.digest = mine.digest "
-    "AND session_call.occurrence = mine.occurrence AND session_call.holder = :holder"
+    "ON call.session_id = mine.id AND call.digest = mine.digest AND call.occurrence = mine.occurrence "
+    "WHERE call.holder = :holder FOR NO KEY UPDATE OF call SKIP LOCKED) "
+    "UPDATE session_call AS call SET held_until = clock_timestamp() + :held FROM free "
+    "WHERE call.session_id = free.session_id AND call.number = free.number"
 )
 _RECORDED = text(
     "SELECT answer FROM session_call WHERE session_id = :id AND digest = :digest AND occurrence = :occurrence"

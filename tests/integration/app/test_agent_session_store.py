@@ -113,6 +113,24 @@ async def test_what_a_process_works_on_is_left_to_it(database: Database) -> None
     assert await _held_until(database) > before
 
 
+async def test_calls_are_renewed_while_an_answer_is_recorded(database: Database) -> None:
+    store, alive = AgentSessions(database), SessionCalls(database)
+    for _ in range(2):
+        await begun(alive, SessionCaller((await store.open(spec())).row.id))
+    at = select(SessionCall.session_id, SessionCall.held_until).order_by(SessionCall.session_id)
+    async with database.begin() as answering:
+        before = (await answering.execute(at)).all()
+        await answering.execute(
+            update(SessionCall).where(SessionCall.session_id == before[0].session_id).values(model="of the answer")
+        )
+        async with asyncio.timeout(30):  # by far longer than it takes
+            await alive.renew()
+    async with database() as tx:
+        after = (await tx.execute(at)).all()
+    assert after[0] == before[0]
+    assert after[1].held_until > before[1].held_until
+
+
 async def _held_until(database: Database) -> Any:
     async with database() as tx:
         return (await tx.execute(select(SessionCall.held_until))).scalar_one()
