@@ -55,7 +55,7 @@ test: $(INSTALLED) ## all tests but the long ones
 test-all: $(INSTALLED) ## all tests
 	$(RUN_TESTS) $(ARGS)
 
-check: $(INSTALLED) ## lint, formatting, imports, dependencies, long functions, names, types, the OpenAPI file, the dashboard, the formatting of JavaScript, and the documentation's length and links
+check: $(INSTALLED) ## lint, formatting, imports, dependencies, long functions, names, types, the OpenAPI file, the dashboard, the formatting of JavaScript, and the documentation's length, commands and links
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
@@ -67,6 +67,7 @@ check: $(INSTALLED) ## lint, formatting, imports, dependencies, long functions, 
 	$(BIN)/python -m scripts.check_dashboard
 	$(BIN)/python -m scripts.check_javascript
 	$(BIN)/python -m scripts.check_docs
+	$(BIN)/python -m scripts.check_commands
 	$(BIN)/python -m scripts.docs_site
 	$(BIN)/mypy $(TYPED)
 
