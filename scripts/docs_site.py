@@ -4,16 +4,18 @@
 
 The pages are the repository's own, unchanged: they are laid out in `build/docs` in the folders that they have, so links
 between them work there. Only the command line's page is made here, from its help texts. `docs/site/zensical.toml` has
-the navigation. Fails if a link leads nowhere, if a page is not in the navigation, or if the site loads anything from
-another host.
+the navigation. Beside the pages the site has their Markdown, and `llms.txt`, which lists it for language models
+(https://llmstxt.org). Fails if a link leads nowhere, if a page is not in the navigation, or if the site loads anything
+from another host.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -77,6 +79,27 @@ def faults(site: Path) -> Iterator[str]:
                 yield f"{name}: {url} names no place on that page"
 
 
+def listed(navigation: Sequence[Mapping[str, object]], source: Path) -> Iterator[str]:
+    """Yield the lines of `llms.txt`: the navigation, with the first sentence of each page."""
+    for section in navigation:
+        for title, pages in section.items():
+            yield f"\n## {title}\n"
+            for path in _pages(pages):
+                page = (source / path).read_text(encoding="utf-8")
+                name = re.search(r"^# (.+)$", page, re.MULTILINE)
+                yield f"- [{name[1] if name else path}]({path}): {_beginning(page)}"
+
+
+def _beginning(page: str) -> str:
+    """Return the first sentence of a page's prose, without marks."""
+    text = re.sub(r"\A---\n.*?\n---\n", "", page, flags=re.DOTALL)
+    prose = next(
+        (part for part in text.split("\n\n") if part.strip() and not re.match(r"\n*( {4}|[#<!|`-])", part)), ""
+    )
+    plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(prose.split()))
+    return re.split(r"(?<=[.!?])\s", plain)[0].removesuffix(":")
+
+
 def unlisted(source: Path, navigation: object) -> list[str]:
     """Return the pages that the navigation does not have."""
     return sorted({str(path.relative_to(source)) for path in source.rglob("*.md")} - set(_pages(navigation)))
@@ -91,6 +114,10 @@ def _pages(navigation: object) -> Iterator[str]:
     elif isinstance(navigation, list):
         for below in navigation:
             yield from _pages(below)
+
+
+def _all_but_pages(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if not (name.endswith(".md") or (Path(folder) / name).is_dir())]
 
 
 def _lay_out(source: Path) -> None:
@@ -112,7 +139,11 @@ def main() -> None:
         sys.exit(1)
     # Zensical leaves hidden files out.
     shutil.copy(ROOT / ".env.example", site)
-    navigation = tomllib.loads(settings.read_text(encoding="utf-8"))["project"]["nav"]
+    project = tomllib.loads(settings.read_text(encoding="utf-8"))["project"]
+    navigation = project["nav"]
+    head = f"# {project['site_name']}\n\n> {project['site_description']}"
+    (site / "llms.txt").write_text("\n".join([head, *listed(navigation, source), ""]), encoding="utf-8")
+    shutil.copytree(source, site, ignore=_all_but_pages, dirs_exist_ok=True)
     missing = unlisted(source, navigation)
     problems = [*faults(site), *(f"{page} is not in the navigation ({_SETTINGS})" for page in missing)]
     for fault in problems:

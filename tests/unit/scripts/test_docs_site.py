@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from scripts.docs_site import faults, unlisted
+from scripts.docs_site import faults, listed, unlisted
 
 PAGE = """<html><head><link rel="stylesheet" href="../style.css"></head>
 <body><h1 id="top">Page</h1><a href="#top">here</a> <a href="{link}">there</a><img src="{picture}"></body></html>"""
@@ -44,3 +44,17 @@ def test_a_page_that_the_navigation_does_not_have(tmp_path: Path) -> None:
     for name in ("a.md", "b.md", "c.md"):
         (tmp_path / name).touch()
     assert unlisted(tmp_path, [{"First": "a.md"}, {"More": [{"Second": "b.md"}]}]) == ["c.md"]
+
+
+def test_the_list_for_language_models_has_the_first_sentence_of_each_page(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text(
+        "---\nname: a\n---\n\n# First\n\n    a command\n\nSee [the list](b.md):\n\n- an item\n"
+    )
+    (tmp_path / "b.md").write_text("# Second\n\nIt has\ntwo lines. And more.\n")
+    navigation: list[dict[str, object]] = [{"One": [{"A": "a.md"}]}, {"Two": ["b.md"]}]
+    assert list(listed(navigation, tmp_path)) == [
+        "\n## One\n",
+        "- [First](a.md): See the list",
+        "\n## Two\n",
+        "- [Second](b.md): It has two lines.",
+    ]
