@@ -4,7 +4,6 @@ import asyncio
 import gc
 import os
 import shutil
-import sys
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -28,7 +27,7 @@ from learnloop_service.app.db.database import make_engine
 from learnloop_service.app.db.migration import migrate
 from learnloop_service.app.processes.postgres import EmbeddedPostgres
 from learnloop_service.training.engine.cpu_mode import set_cpu_mode
-from tests.fakes import forked_learnloop
+from tests.fakes import art_patch, forked_learnloop
 from tests.fakes.forked_engine import start_fork_server
 
 os.umask(_UMASK := os.umask(0o022))
@@ -60,19 +59,14 @@ def umask() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Undo ART's patch of Transformers before any fixture runs.
-
-    The engine's process never imports art, but the tests' process does, and `import art` replaces a function with one
-    for another version, which breaks the forward pass of some models.
-    """
-    masks: Any = sys.modules.get("transformers.masking_utils")
-    patches: Any = sys.modules.get("art.transformers.patches")
-    if masks and patches:
-        masks._preprocess_mask_arguments = patches._preprocess_mask_arguments
+    """Undo ART's patch before any fixture runs."""
+    art_patch.undo()
 
 
 MIGRATED = "migrated"
 """Name of the database with the newest schema."""
+_MANY = 1_000
+"""Number of tests of which some surely need everything."""
 _NOT_DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 """Settings that make data survive a crash of the machine, which no test on a shared server is about."""
 
@@ -87,8 +81,10 @@ structlog.configure(
 )
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Exempt imported modules from garbage collection, which would take a tenth of the tests' time."""
+    if session.config.getoption("workers") > 1 and len(session.items) > _MANY:
+        from tests.fakes import preloaded_service  # noqa: F401  # once for all workers, and for what they fork
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
@@ -103,6 +99,13 @@ def fork_server() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def forked_commands(fork_server: None) -> Iterator[None]:
     with forked_learnloop.ended_after():
+        yield
+
+
+@pytest.fixture
+def forked_services() -> Iterator[None]:
+    """Fork the services that the test's process starts, and their engines, whose imports take seconds."""
+    with forked_learnloop.services():
         yield
 
 

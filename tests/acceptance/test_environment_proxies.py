@@ -11,7 +11,7 @@ from learnloop_service.app.cli.service_process import own_service
 from learnloop_service.app.cli.watching import follow
 from tests.acceptance.documented_blocks import TINY
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("forked_services")]
 
 
 @pytest.fixture

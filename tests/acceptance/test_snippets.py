@@ -33,6 +33,7 @@ from learnloop_service.environment.email_search.synthetic import make_world, par
 from learnloop_service.environment.json_type import Json
 from tests.acceptance.documented_blocks import BLOCKS, ILLUSTRATIONS, PAGES, PROGRAMS, TINY, Block
 from tests.fakes.engine_process import ROOT
+from tests.fakes.forked_learnloop import services
 
 COMMANDS = [(block.where, command) for block in BLOCKS for command in block.commands]
 PYTHON = [block for block in BLOCKS if block.is_python]
@@ -141,7 +142,7 @@ class Trained:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
     (nodes,) = next(b.documents or [] for b in BLOCKS if b.text.startswith('[{"id": "customer-job-close"'))
-    with own_service(tmp_path_factory.mktemp("snippets"), waiting=lambda _: None) as service:
+    with services(), own_service(tmp_path_factory.mktemp("snippets"), waiting=lambda _: None) as service:
         runs = []
         for more in ({"environment": {"name": "email_search"}}, {"graph": nodes}):
             run_id = service.start_run({**TINY, **more})["run_id"]
@@ -163,6 +164,10 @@ def test_curl_gets_an_answer(where: str, command: str, trained: Trained, tmp_pat
         pytest.skip("an outline; docs/api.md has it in full")
     if '"graph": "test.0.17"' in command:
         pytest.skip("for a run on synthetic graphs, of which none is trained here")
+    if "@desk-tasks.json" in command:
+        tasks = [{"task": {"question": f"{split}?"}, "split": split} for split in ("train", "validation", "test")]
+        stored = {"environment": "agent", "name": "desk-tasks", "scenarios": tasks}
+        (tmp_path / "desk-tasks.json").write_text(json.dumps(stored))
     with _subject(command, trained) as text:
         _, *arguments = shlex.split(text.replace("\\\n", " "), comments=True)
         ran = subprocess.run(

@@ -20,7 +20,13 @@ _GO = """place => new Promise((resolve) => {
   requestAnimationFrame(() => setTimeout(resolve));
 })"""
 """Resolves when the page of the new place has begun to load: the effects of drawing it run after the next frame."""
-_BAD = ("serious", "critical")
+_FAULTS = """async () => {
+  const { violations } = await axe.run(document, { resultTypes: ["violations"] });
+  return violations
+    .filter(({ impact }) => ["serious", "critical"].includes(impact))
+    .map(({ id, nodes: [{ html, failureSummary }] }) => `${id}: ${html.slice(0, 200)} ${failureSummary.slice(0, 300)}`);
+}"""
+"""What axe-core finds, chosen in the page: its full report takes longer to read than to make."""
 _TRIES = 5
 PATIENCE_MS = 120_000
 """Long enough for a machine that does something else, too. What comes sooner is seen sooner."""
@@ -95,9 +101,4 @@ class Visit:
         """What axe-core finds serious or critical."""
         if not await self.page.evaluate("() => 'axe' in globalThis"):
             await self.page.evaluate(_AXE)
-        found = await self.page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
-        return [
-            f"{each['id']}: {each['nodes'][0]['html'][:200]} {each['nodes'][0]['failureSummary'][:300]}"
-            for each in found["violations"]
-            if each["impact"] in _BAD
-        ]
+        return list(await self.page.evaluate(_FAULTS))

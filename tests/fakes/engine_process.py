@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import TracebackType
@@ -31,8 +32,10 @@ class EngineProcess:
         *arguments: str,
         environment: dict[str, str] | None = None,
         command: tuple[str, ...] | None = None,
+        run_module: Sequence[str] = (),
     ) -> None:
-        """`command` is what `python -m` runs; `environment` is added to our own."""
+        """`command` is what `python -m` runs; `environment` is added to our own; `run_module` is a ForkedModule's, for
+        the processes that check bases."""
         self.data_dir = data_dir
         data_dir.mkdir(parents=True, exist_ok=True)
         self._ready = data_dir / "ready.json"
@@ -40,7 +43,7 @@ class EngineProcess:
         flags = ["--data-dir", str(data_dir), "--ready-file", str(self._ready), *arguments]
         self._process: _Process
         if command is None:
-            self._process = forked_engine.start(flags, self._log_path, ROOT, environment or {})
+            self._process = forked_engine.start(flags, self._log_path, ROOT, environment or {}, run_module)
         else:
             run = [sys.executable, "-m", *command, *flags]
             with self._log_path.open("wb") as log:

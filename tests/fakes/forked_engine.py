@@ -17,9 +17,12 @@ from typing import Any
 from unittest import mock
 
 
-def start(arguments: list[str], log_path: Path, cwd: Path, environment: Mapping[str, str]) -> ForkServerProcess:
-    """Start an engine with these arguments. It ends with the fork server, and its stderr goes to `log_path`."""
-    process = fork_server().Process(target=_run, args=(arguments, log_path, cwd, environment))
+def start(
+    arguments: list[str], log_path: Path, cwd: Path, environment: Mapping[str, str], run_module: Sequence[str]
+) -> ForkServerProcess:
+    """Start an engine with these arguments. It ends with the fork server, and its stderr goes to `log_path`. If
+    `run_module` is not empty, it replaces `python -m` for the processes that check bases."""
+    process = fork_server().Process(target=_run, args=(arguments, log_path, cwd, environment, tuple(run_module)))
     process.start()
     return process
 
@@ -54,9 +57,14 @@ def _fork(path: str, arguments: Sequence[str], descriptors: Sequence[int]) -> in
         os._exit(0)
 
 
-def _run(arguments: list[str], log_path: Path, cwd: Path, environment: Mapping[str, str]) -> None:
+def _run(
+    arguments: list[str], log_path: Path, cwd: Path, environment: Mapping[str, str], run_module: tuple[str, ...]
+) -> None:
+    from learnloop_service.training.bases import child_processes
     from learnloop_service.training.engine.__main__ import main
 
+    if run_module:
+        vars(child_processes)["_RUN_MODULE"] = run_module
     with log_path.open("wb") as log:
         os.dup2(log.fileno(), 2)
     os.chdir(cwd)

@@ -5,11 +5,15 @@
 
 The command is an interpreter that starts in a few milliseconds, hands its arguments, environment, directory and files
 to the fork, forwards signals, and ends as the fork does. If it is killed, so is the fork.
+
+A fork starts services and engines of its own as further forks: its `sys.executable` is the script `python` below, which
+tests can use too.
 """
 
 import json
 import os
 import selectors
+import shlex
 import signal
 import socket
 import sys
@@ -23,6 +27,15 @@ from typing import Any
 
 _FILES = (0, 1, 2)
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT)
+_SERVICE, _ENGINE = "learnloop_service.app.cli", "learnloop_service.training.engine"
+_REAL = sys.executable
+_PYTHON = """#!/bin/sh
+case "$*" in
+  -P\\ -m\\ {service}\\ *) shift 2; exec {stand_in} "$@" ;;
+  -m\\ {service}\\ * | -m\\ {engine}\\ *) shift; exec {stand_in} "$@" ;;
+esac
+exec {python} "$@"
+"""
 
 
 class ForkedModule:
@@ -34,11 +47,16 @@ class ForkedModule:
         self._module = module
         self._directory = tempfile.TemporaryDirectory(prefix="forked-")
         path = Path(self._directory.name, "socket")
+        self.python = path.with_name("python")
+        """An interpreter whose services and engines are forks, and everything else a process as usual."""
+        words = {"stand_in": shlex.join(self.run_module), "python": _REAL, "service": _SERVICE, "engine": _ENGINE}
+        self.python.write_text(_PYTHON.format(**words))
+        self.python.chmod(0o755)
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(str(path))
         listening.listen(128)
         self._process = get_context("forkserver").Process(
-            target=_serve, args=(listening, (module, *preloaded)), daemon=True
+            target=_serve, args=(listening, (module, *preloaded), str(self.python)), daemon=True
         )
         self._process.start()
         listening.close()
@@ -49,7 +67,7 @@ class ForkedModule:
     @property
     def run_module(self) -> list[str]:
         """The command line that stands for `python -m`: the name of any module, and its arguments, follow."""
-        return [sys.executable, "-IS", __file__, f"{self._directory.name}/socket"]
+        return [_REAL, "-IS", __file__, f"{self._directory.name}/socket"]
 
     def __enter__(self) -> "ForkedModule":
         return self
@@ -66,12 +84,13 @@ class ForkedModule:
         self._directory.cleanup()
 
 
-def _serve(listening: socket.socket, modules: Sequence[str]) -> None:
+def _serve(listening: socket.socket, modules: Sequence[str], python: str) -> None:
     from importlib import import_module
     from multiprocessing import parent_process
 
     for name in modules:
         import_module(name)
+    sys.executable = python
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a fork reports its exit status itself
     parent = parent_process()
     assert parent is not None
@@ -101,7 +120,10 @@ def _run(asking: socket.socket) -> int:
     os.chdir(state["directory"])
     os.environ.clear()
     os.environ.update(state["environment"])
+    _look_for_packages(os.environ.get("PYTHONPATH", ""))
     sys.argv = state["arguments"]
+    if sys.argv[0] == _ENGINE:  # the service waits until the process that it started is ready
+        os.getpid = lambda: int(state["process"])
     sys.modules.pop(sys.argv[0], None)
     status = 0
     try:
@@ -133,12 +155,26 @@ def _take_over(asking: socket.socket) -> dict[str, Any]:
         described = json.loads(lines.readline())
     asking.sendall(os.getpid().to_bytes(4))
 
+    process = os.getpid()
+
     def end_with_it() -> None:
         asking.recv(1)
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(process, signal.SIGKILL)
 
     threading.Thread(target=end_with_it, daemon=True).start()
     return dict(described)
+
+
+def _look_for_packages(path: str) -> None:
+    """Look for packages in these folders too, as a new interpreter would."""
+    from importlib import invalidate_caches
+
+    from learnloop_service.environment import plugins
+
+    if folders := [folder for folder in path.split(os.pathsep) if folder and folder not in sys.path]:
+        sys.path[:0] = folders
+        invalidate_caches()
+        plugins.registered.cache_clear()
 
 
 def _stand_for(path: str, arguments: Sequence[str]) -> int:
@@ -147,7 +183,12 @@ def _stand_for(path: str, arguments: Sequence[str]) -> int:
     with socket.socket(socket.AF_UNIX) as copy:
         copy.connect(path)
         socket.send_fds(copy, [b"-"], _FILES)
-        described = {"arguments": arguments, "environment": dict(os.environ), "directory": str(Path.cwd())}
+        described = {
+            "arguments": arguments,
+            "environment": dict(os.environ),
+            "directory": str(Path.cwd()),
+            "process": os.getpid(),
+        }
         copy.sendall(json.dumps(described).encode() + b"\n")
         pid = int.from_bytes(copy.recv(4))
         last = signal.SIGKILL

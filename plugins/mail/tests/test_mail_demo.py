@@ -12,7 +12,7 @@ from learnloop_service.training.engine.__main__ import TINY_BASE
 from tests.fakes.mailboxes import archive
 from tests.integration.cli.conftest import Learnloop
 
-pytestmark = pytest.mark.usefixtures("forked_checks")
+pytestmark = pytest.mark.usefixtures("forked_checks", "forked_services")
 
 
 @pytest.fixture

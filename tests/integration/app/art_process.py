@@ -1,14 +1,14 @@
-"""Runs scripts that use ART as its users do, in a process of their own: ART's import takes it 10 s."""
+"""Runs scripts that use ART as its users do, in a process of their own: a fork of one that has imported ART, as
+`test_guides` has a script that imports it itself."""
 
 import asyncio
 import json
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_RUN = "import runpy, sys\nwhile len(sys.argv) > 2: runpy.run_path(sys.argv.pop(), run_name='__main__')"
+from tests.fakes.forked_learnloop import run_module
 
 
 async def art_process(directory: Path, environment: Mapping[str, str], *scripts: str) -> list[Any]:
@@ -17,11 +17,11 @@ async def art_process(directory: Path, environment: Mapping[str, str], *scripts:
 
     They inherit no keys: nothing is to go to anybody else's service.
     """
-    paths = [str(Path(__file__).with_name(script)) for script in reversed(scripts)]
+    paths = [str(Path(__file__).with_name(script)) for script in scripts]
     inherited = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
     quiet = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "WANDB_MODE": "disabled"}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _RUN, str(directory), *paths),
+        *(*run_module(), "tests.fakes.run_scripts", str(directory), *paths),
         cwd=directory,
         env=inherited | quiet | dict(environment),
         stdout=asyncio.subprocess.PIPE,

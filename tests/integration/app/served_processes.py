@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -30,16 +30,15 @@ def process_environment(data_dir: Path, **more: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def service_process(
-    data_dir: Path, **more: str
+    data_dir: Path, command: Sequence[str] = (), **more: str
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
-    """The service in a process, its database ready, with everything it starts; killed at the end."""
+    """The service in a process, its database ready, with everything it starts; killed at the end. `command` starts it,
+    in place of a new interpreter."""
     server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     server.close()
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        _SERVE,
+        *(command or (sys.executable, "-c", _SERVE)),
         env=process_environment(data_dir, LEARNLOOP_PORT=str(port), LEARNLOOP_STOP_TIMEOUT_S="15", **more),
         stderr=asyncio.subprocess.DEVNULL,
         start_new_session=True,

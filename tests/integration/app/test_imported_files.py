@@ -15,6 +15,7 @@ from learnloop_service.app.cli.client import Service, ServiceRefused
 from learnloop_service.app.cli.service_process import own_service
 from learnloop_service.app.cli.watching import follow
 from tests.fakes.engine_process import ROOT
+from tests.fakes.forked_learnloop import services
 from tests.fixtures import MIGRATED, database
 
 TEAMS = {"billing": ("invoice", "refund", "receipt"), "shipping": ("parcel", "courier", "tracking")}
@@ -32,7 +33,10 @@ def service(tmp_path_factory: pytest.TempPathFactory, postgres: URL) -> Iterator
             return database_url
 
     variables = {"DATABASE_URL": asyncio.run(url())}
-    with own_service(tmp_path_factory.mktemp("imports"), waiting=lambda _: None, variables=variables) as running:
+    with (
+        services(),
+        own_service(tmp_path_factory.mktemp("imports"), waiting=lambda _: None, variables=variables) as running,
+    ):
         yield running
 
 

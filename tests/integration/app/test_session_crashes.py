@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.conditions import answered
+from tests.fakes.forked_learnloop import learnloop
 from tests.integration.app.engine_children import engine_pid
 from tests.integration.app.keyed import bearer
 from tests.integration.app.served_processes import service_process
@@ -43,7 +44,7 @@ async def tokens(http: httpx.AsyncClient, session: Any) -> list[tuple[list[int],
 
 @pytest.mark.long
 async def test_the_tokens_are_those_of_an_undisturbed_conversation(data_dir: Path, database_url: str) -> None:
-    async with service_process(data_dir, DATABASE_URL=database_url) as (process, http):
+    async with service_process(data_dir, learnloop("serve"), DATABASE_URL=database_url) as (process, http):
         await answered(lambda: http.get("/health/ready"), lambda reply: reply.json()["engine"] == "ready")
         undisturbed, without_engine, cut_off = [await opened(http) for _ in range(3)]
         await ask(http, undisturbed, continued(await ask(http, undisturbed, OPENING)))
@@ -60,7 +61,8 @@ async def test_the_tokens_are_those_of_an_undisturbed_conversation(data_dir: Pat
             await anext(reply.aiter_bytes())
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
-    async with service_process(data_dir, DATABASE_URL=database_url) as (_, http):  # and the agent is started again, too
+    async with service_process(data_dir, learnloop("serve"), DATABASE_URL=database_url) as (_, http):
+        # and the agent is started again, too
         again = await ask(http, cut_off, OPENING)
         assert again.json() == before.json()
         assert again.headers["idempotency-replayed"] == "true"

@@ -17,7 +17,7 @@ from learnloop_service.training.engine_flags import parse_open
 from tests.fakes.hub_server import hub_server
 from tests.integration.cli.conftest import Learnloop
 
-pytestmark = pytest.mark.usefixtures("forked_checks")
+pytestmark = pytest.mark.usefixtures("forked_checks", "forked_services")
 
 
 @pytest.fixture

@@ -26,6 +26,8 @@ from learnloop_service.environment.base import Split
 from learnloop_service.environment.first_line import last_line
 from learnloop_service.environment.own_agent.environment import build
 from tests.fakes.engine_process import ROOT
+from tests.fakes.forked_learnloop import learnloop as forked_learnloop
+from tests.fakes.forked_learnloop import services
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.integration.cli.conftest import Learnloop
 
@@ -134,20 +136,17 @@ async def test_a_bug_of_the_agent_is_no_reward(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service with the tiny base."""
-    with own_service(tmp_path_factory.mktemp("agents"), waiting=lambda _: None) as service:
+    with services(), own_service(tmp_path_factory.mktemp("agents"), waiting=lambda _: None) as service:
         yield service
 
 
 @pytest.mark.long
 def test_a_new_agent_is_trained_on_the_tiny_base(folder: Path, tiny: Service) -> None:
     few = {"iterations": 1, "groups_per_iteration": 1, "rollouts_per_group": 4}
-    few["evaluation"] = {"scenarios": 2, "test_scenarios": 1, "samples": 1}  # type: ignore[assignment]
+    few["evaluation"] = {"scenarios": 1, "test_scenarios": 0, "samples": 1}  # type: ignore[assignment]
     request = yaml.safe_load((folder / "run.yaml").read_text()) | few
     agent = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "learnloop_service.app.cli", "agent", "run"),
-            *("--url", tiny.url, "--keep", "--", *command(folder)),
-        ],
+        forked_learnloop("agent", "run", "--url", tiny.url, "--keep", "--", *command(folder)),
         cwd=folder, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     try:

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.fakes.engine_process import EngineProcess
+from tests.fakes.forked_module import ForkedModule
 from tests.fakes.hostile_bases import HOSTILE, hostile_base, later_hostile_base
 from tests.fakes.tiny_model import make_tiny_model
 
@@ -30,9 +31,11 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def engine(names: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+def engine(
+    names: dict[str, Path], checking: ForkedModule, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EngineProcess]:
     flags = [part for name, base in names.items() for part in ("--base-model", f"{name}={base}")]
-    with EngineProcess(tmp_path_factory.mktemp("engine"), *flags) as process:
+    with EngineProcess(tmp_path_factory.mktemp("engine"), *flags, run_module=checking.run_module) as process:
         yield process
 
 

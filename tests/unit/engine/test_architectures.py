@@ -105,7 +105,7 @@ def test_a_hybrid_is_not_added_and_nothing_is_left_of_it(tmp_path: Path) -> None
     assert not any((tmp_path / "bases").iterdir())
 
 
-@pytest.mark.long
+@pytest.mark.usefixtures("forked_checks")
 def test_a_base_is_checked_by_running_it(tmp_path: Path) -> None:
     latent = make_architecture(tmp_path / "latent", "deepseek_v3")
     sentence = f"the engine cannot sample from DeepseekV3ForCausalLM: {REFUSED['deepseek_v3']}"
