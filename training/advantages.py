@@ -16,12 +16,13 @@ def differ(rewards: Sequence[float]) -> bool:
     return len(rewards) > 1 and max(rewards) - min(rewards) > _ROUNDING * max(map(abs, rewards))
 
 
-def advantages(rewards: Sequence[float], *, scale: bool = True) -> list[float]:
+def advantages(rewards: Sequence[float], *, scale: bool = True, least_spread: float = 0.0) -> list[float]:
     """Return the advantage of each reward in a group: (reward - mean) / (standard deviation + 1e-6), as in ART. All are
-    0 unless the rewards `differ`. Without `scale`, the differences are not divided."""
+    0 unless the rewards `differ`. A smaller standard deviation than `least_spread` counts as that. Without `scale`, the
+    differences are not divided."""
     if not differ(rewards):
         # The engine scales a step's advantages to a mean of 1, so rounding would train as much as right and wrong do.
         return [0.0] * len(rewards)
     mean = sum(rewards) / len(rewards)
-    deviation = math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / len(rewards))
+    deviation = max(math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / len(rewards)), least_spread)
     return [(reward - mean) / (deviation + 1e-6 if scale else 1.0) for reward in rewards]

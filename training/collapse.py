@@ -43,6 +43,12 @@ class RolledOut:
     malformed: Sequence[float]
     went_back_to: int | None = None
     """Newest step, if the iteration made it from the weights of an earlier one in place of training."""
+    weights: Sequence[float] = ()
+    """How much each group counts, if they do not count alike and all have both shares."""
+
+    def mean(self, shares: Sequence[float]) -> float:
+        """Return the weighted mean of the shares."""
+        return fmean(shares, self.weights if len(self.weights) == len(shares) else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +115,7 @@ class CollapseWatch:
             return None
         fall = None
         if self._good is not None and self._good_step != iteration.sampled_step:
-            fall = _fall("success", self._good.success, iteration.success)
-            fall = fall or _fall("malformed", self._good.malformed, iteration.malformed)
+            fall = _fall("success", self._good, iteration) or _fall("malformed", self._good, iteration)
         if fall is None:
             self._good, self._good_step, self._is_collapsed = iteration, iteration.sampled_step, False
             return None
@@ -148,10 +153,12 @@ _Fall = tuple[Literal["success", "malformed"], float, float, float]
 """The figure, its means before and after, and the probability of such a fall without a cause."""
 
 
-def _fall(figure: Literal["success", "malformed"], before: Sequence[float], after: Sequence[float]) -> _Fall | None:
+def _fall(figure: Literal["success", "malformed"], good: RolledOut, latest: RolledOut) -> _Fall | None:
+    """Compare the weighted means. Chance exchanges groups as they are: those drawn more often weigh less."""
+    before, after = (getattr(iteration, figure) for iteration in (good, latest))
     if not before or not after:
         return None
-    old, new = fmean(before), fmean(after)
+    old, new = good.mean(before), latest.mean(after)
     sign = 1 if figure == "success" else -1
     if sign * (old - new) < FALL:
         return None

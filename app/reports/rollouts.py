@@ -44,6 +44,7 @@ class Row(NamedTuple):
     end: str
     turns: int
     sha256: str
+    inclusion: float = 1.0
 
 
 class RolloutBatch(NamedTuple):
@@ -111,7 +112,7 @@ def thinned(numbers: Sequence[int], most: int) -> int:
 def listed_row(row: Any, scenario: int, hash: str) -> Row:
     """Return a stored trajectory as a row of the report."""
     end = FAILED if row.error is not None else str(row.outcome.get("finish", ""))
-    return Row(row.id, scenario, row.score, row.reward, row.success, end[:40], row.turns, hash)
+    return Row(row.id, scenario, row.score, row.reward, row.success, end[:40], row.turns, hash, row.inclusion or 1.0)
 
 
 def batches_of(report: Json) -> dict[RolloutBatch, list[Row]]:
@@ -146,4 +147,4 @@ def _scored(row: Row, scenario_id: str) -> ScoredRollout:
     failure = RolloutFailure(FailureKind.OTHER, FAILED) if row.end == FAILED else None
     scenario = Scenario(scenario_id, "validation", {}, {})
     rollout = Rollout(row.id, scenario, cast(Any, None), {"finish": row.end}, failure)
-    return ScoredRollout(rollout, Score(None, ""), row.reward, {}, bool(row.success))
+    return ScoredRollout(rollout, Score(None, ""), row.reward, {}, bool(row.success), inclusion=row.inclusion)

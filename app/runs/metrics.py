@@ -1,9 +1,9 @@
 """A run's metrics over its iterations: everything that is stored as a number, under one name each.
 
 Most names are paths in `GET /runs/RUN_ID/iterations`, such as `rewards.mean` and `train_metrics.loss`. The others are
-`rollouts.`, `score_parts.`, `reward_parts.` and `outcome.` (means over the training rollouts that did not fail, without
-replacements, as far as their records are kept), `groups.` (sums over the groups, for diagnoses), `held_out.SPLIT.MODE.`
-(evaluations), `judge.` (calls of judge models) and `cost.` (the ledger).
+`rollouts.`, `score_parts.`, `reward_parts.` and `outcome.` (weighted means over the training rollouts that did not
+fail, without replacements, as far as their records are kept), `groups.` (sums over the groups, for diagnoses),
+`held_out.SPLIT.MODE.` (evaluations), `judge.` (calls of judge models) and `cost.` (the ledger).
 """
 
 import math
@@ -37,9 +37,12 @@ _ITERATIONS = select(
 ).where(Iteration.run_id == bindparam("run_id"))
 _ROLLOUTS = text(
     """
-    SELECT iteration, avg(turns)::float AS turns, avg(prompt_tokens)::float AS prompt_tokens,
-        avg(completion_tokens)::float AS completion_tokens, avg(seconds)::float AS seconds, avg(score)::float AS score
-    FROM trajectory
+    SELECT iteration, sum(turns * weight) / sum(weight) AS turns,
+        sum(prompt_tokens * weight) / sum(weight) AS prompt_tokens,
+        sum(completion_tokens * weight) / sum(weight) AS completion_tokens,
+        sum(seconds * weight) / sum(weight) AS seconds,
+        sum(score * weight) / sum(weight) FILTER (WHERE score IS NOT NULL) AS score
+    FROM trajectory, LATERAL (SELECT 1 / coalesce(inclusion, 1) AS weight) AS counts
     WHERE run_id = :run_id AND kind = 'train' AND replaces IS NULL AND error IS NULL AND iteration IS NOT NULL
     GROUP BY iteration
     """
@@ -47,7 +50,8 @@ _ROLLOUTS = text(
 _PARTS = text(
     """
     SELECT iteration, of AS kind, key AS name,
-        avg(CASE jsonb_typeof(value) WHEN 'number' THEN value::float ELSE value::boolean::integer END) AS mean
+        sum(CASE jsonb_typeof(value) WHEN 'number' THEN value::float ELSE value::boolean::integer END
+            / coalesce(inclusion, 1)) / sum(1 / coalesce(inclusion, 1)) AS mean
     FROM trajectory, (VALUES ('score_parts'), ('reward_parts'), ('outcome')) AS kinds(of),
         jsonb_each(CASE of WHEN 'score_parts' THEN score_parts WHEN 'reward_parts' THEN reward_parts ELSE outcome END)
     WHERE run_id = :run_id AND kind = 'train' AND replaces IS NULL AND error IS NULL AND iteration IS NOT NULL

@@ -23,6 +23,8 @@ class TrainOptionsChoice(RequestPart):
     mask_prob_ratio: bool | None = None
     """Leave out tokens whose ratio is outside the clip range, instead of clipping it. With `cispo` that takes `epsilon`
     1, its default: with less they weigh 1 - epsilon. Default: false."""
+    min_probability: float | None = Field(default=None, ge=0, lt=1)
+    """Leave out tokens that were sampled with a smaller probability. Default: 0. Not every backend takes it."""
     max_negative_advantage_importance_sampling_weight: float | None = Field(default=None, gt=0, le=1e6)
     """Upper bound of the ratio. Default: none."""
     truncated_importance_sampling: float | None = Field(default=None, gt=0, le=1e6)
@@ -38,6 +40,10 @@ class TrainOptionsChoice(RequestPart):
     """-1 trains on negative advantages only, 1 on positive ones only. Default: 0, both."""
     scale_rewards: bool | None = None
     """Divide advantages by the standard deviation of the group's rewards. Default: true."""
+    least_spread: float | None = Field(default=None, ge=0, le=1)
+    """A group's standard deviation counts as at least this share of the range of the run's rewards so far, so that
+    small differences between alike rollouts teach little. Stored advantages are those without it. Default: 0. Not every
+    backend takes it."""
     token_weighting: TokenWeighting | None = None
     """Whether all trajectories weigh the same, as in ART, or all tokens. Default: `token`, with which small models
     learn faster. Not every backend takes it."""

@@ -56,8 +56,9 @@ class TrajectoryBrief(ResponseModel):
     """Why it was not a success, in a clause of the environment such as "no source cited; expected pebro"; null if it
     was one, failed or has no score, or if the environment does not say."""
     inclusion: float | None = None
-    """Probability from 0 to 1 with which its scenario was rolled out: 1 unless it is a replacement. Null for `ask`, and
-    if an earlier version saved it."""
+    """Probability from 0 to 1 with which its scenario was rolled out: 1 unless it is a replacement or drawn by
+    difficulty (`scenario_sampling`). Figures weigh it by the inverse. Null for `ask`, and if an earlier version saved
+    it."""
     replaces: str | None = None
     """Id of the scenario whose group its own replaces, because all rewards of that earlier group were equal; null for
     any other rollout. Figures of iterations leave replacements out."""

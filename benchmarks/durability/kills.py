@@ -137,6 +137,12 @@ def main() -> None:
         help="from new progress to the next kill",
     )
     parser.add_argument("--max-completion-tokens", type=int, default=256, help="of a turn; few of them cut replies off")
+    parser.add_argument(
+        "--scenario-sampling",
+        choices=("passes", "difficulty"),
+        default="passes",
+        help="`difficulty` also replaces groups that teach nothing",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
     options = parser.parse_args()
     request = {
@@ -145,6 +151,8 @@ def main() -> None:
         "environment": {"name": options.environment},
         "pipeline": {"max_staleness": options.max_staleness},
         "max_completion_tokens": options.max_completion_tokens,
+        "scenario_sampling": options.scenario_sampling,
+        "replace_groups": options.scenario_sampling == "difficulty",
     }
     rng, between_s = random.Random(options.seed), tuple(options.seconds_between)
     with workplace() as directory:

@@ -30,7 +30,9 @@ SERVERLESS = frozenset(
 """Options of ART's `ExperimentalTrainingConfig`."""
 LOCAL = SERVERLESS | {"kl_penalty_coef", "truncated_importance_sampling"}
 """These and the other options of ART's `LocalBackend.train`."""
-EMBEDDED = LOCAL | {"max_grad_norm", "max_kl", "max_rollout_kl", "token_weighting"}
+EMBEDDED = LOCAL | {
+    "least_spread", "max_grad_norm", "max_kl", "max_rollout_kl", "min_probability", "token_weighting",
+}  # fmt: skip
 """Options of our engine."""
 
 AS_PPO: Mapping[str, Mapping[str, Json]] = {"cispo": {"ppo": False}, "ppo": {"ppo": True}}

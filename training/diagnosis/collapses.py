@@ -18,17 +18,19 @@ def rolled_out(facts: Iterable[Facts]) -> Iterator[RolledOut]:
     for iteration in facts:
         if iteration.groups and iteration.sampled_step is not None:
             went_back_to = iteration.step if RESTORED in iteration.metrics else None
-            yield RolledOut(iteration.iteration, iteration.sampled_step, *shares_of(iteration.groups), went_back_to)
+            yield rolled_out_groups(iteration.iteration, iteration.sampled_step, iteration.groups, went_back_to)
 
 
-def shares_of(groups: Iterable[GroupFacts]) -> tuple[Sequence[float], Sequence[float]]:
+def rolled_out_groups(
+    iteration: int, step: int, groups: Sequence[GroupFacts], went_back_to: int | None = None
+) -> RolledOut:
     """Return the shares of successful and of malformed rollouts of each group, without those that failed for other
     reasons."""
     counted = [(group, group.rollouts - group.infrastructure - group.agent_errors) for group in groups]
-    return (
-        [group.successes / group.scored for group, _ in counted if group.scored],
-        [group.malformed / rollouts for group, rollouts in counted if rollouts > 0],
-    )
+    success = [group.successes / group.scored for group, _ in counted if group.scored]
+    malformed = [group.malformed / rollouts for group, rollouts in counted if rollouts > 0]
+    weights = tuple(group.represents for group in groups)
+    return RolledOut(iteration, step, success, malformed, went_back_to, weights)
 
 
 class PolicyCollapsed(Detector):

@@ -4,8 +4,8 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from statistics import fmean, median, pstdev
+from math import sqrt
+from statistics import fmean, median
 
 from learnloop_service.environment.base import Scenario, Split
 from learnloop_service.training.collapse import RESTORED
@@ -13,6 +13,7 @@ from learnloop_service.training.diagnosis.count_group import (
     INFRASTRUCTURE,
     agent_failed,
     count_group,
+    facts_of_group,
     infrastructure_failed,
     last_reply,
     malformed,
@@ -24,7 +25,7 @@ from learnloop_service.training.diagnosis.count_group import (
 from learnloop_service.training.diagnosis.facts import MAX_EXAMPLES, Facts, Form, GroupFacts, HeldOut, RewardFacts
 from learnloop_service.training.diagnosis.patterns import form_of
 from learnloop_service.training.diagnosis.true_success import TrueSuccess
-from learnloop_service.training.inclusion import is_replacement
+from learnloop_service.training.inclusion import is_replacement, weight
 from learnloop_service.training.no_signal import no_signal_of
 from learnloop_service.training.scoring import successes
 from learnloop_service.training.types import (
@@ -50,7 +51,7 @@ def facts_of(result: IterationResult, config: RunConfig, true_success: TrueSucce
     scheduled = [group for group in result.groups if not is_replacement(group)]
 
     def counted(group: Group) -> GroupFacts:
-        return replace(count_group(group.rollouts, limit, true_success), scenario=group.scenario.id)
+        return facts_of_group(group, limit, true_success)
 
     failures = [rollout.failure for rollout in rollouts if rollout.failure and rollout.failure.kind in INFRASTRUCTURE]
     held_out = {
@@ -123,9 +124,12 @@ def _rewards(rollouts: Sequence[ScoredRollout]) -> RewardFacts | None:
     if not scored:
         return None
     rewards = [reward for reward, _ in scored]
+    weights = [weight(rollout) for rollout in rollouts if rollout.reward is not None]
     names = dict.fromkeys(name for _, parts in scored for name in parts)
-    means = {name: round(fmean(parts.get(name, 0.0) for _, parts in scored), 4) for name in names}
-    return RewardFacts(round(fmean(rewards), 4), round(pstdev(rewards), 4), means)
+    means = {name: round(fmean([parts.get(name, 0.0) for _, parts in scored], weights), 4) for name in names}
+    mean = fmean(rewards, weights)
+    deviation = sqrt(fmean([(reward - mean) ** 2 for reward in rewards], weights))
+    return RewardFacts(round(mean, 4), round(deviation, 4), means)
 
 
 def _tasks(result: IterationResult, *, has_all: bool) -> dict[str, dict[str, str]]:

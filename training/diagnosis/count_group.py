@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import fsum
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import TYPE_CHECKING
 
 from learnloop_service.training.diagnosis.facts import GroupFacts
 from learnloop_service.training.diagnosis.true_success import TrueSuccess
+from learnloop_service.training.inclusion import weight
 from learnloop_service.training.rollout.histories import messages_of
-from learnloop_service.training.types import FailureKind, Rollout, ScoredRollout
+from learnloop_service.training.types import FailureKind, Group, Rollout, ScoredRollout
 
 if TYPE_CHECKING:  # importing it takes long
     from art import Trajectory
@@ -29,6 +31,7 @@ def count_group(rollouts: Sequence[ScoredRollout], limit: int, true_success: Tru
     pairs, misordered = _order(with_reward, true_success)
     checked = [true_success[scored.rollout.id] for scored in with_reward if scored.rollout.id in true_success]
     variance, dominance = _dominance(with_reward)
+    rewards = [scored.reward or 0.0 for scored in with_reward] or [0.0]
     return GroupFacts(
         rollouts=len(played),
         infrastructure=sum(map(infrastructure_failed, played)),
@@ -51,7 +54,16 @@ def count_group(rollouts: Sequence[ScoredRollout], limit: int, true_success: Tru
         variance=round(variance, 6),
         dominance=round(dominance, 6),
         weight=round(sum(abs(scored.advantage or 0.0) * sampled_count(scored.rollout) for scored in with_reward), 2),
+        lowest=round(min(rewards), 6),
+        highest=round(max(rewards), 6),
+        spread=round(pstdev(rewards), 6),
     )
+
+
+def facts_of_group(group: Group, limit: int, true_success: TrueSuccess) -> GroupFacts:
+    """Return the counts of one scenario's rollouts."""
+    counts = count_group(group.rollouts, limit, true_success)
+    return replace(counts, scenario=group.scenario.id, represents=weight(group.rollouts[0]))
 
 
 def infrastructure_failed(rollout: Rollout) -> bool:

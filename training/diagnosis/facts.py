@@ -12,57 +12,11 @@ from typing import Any, Self
 from pydantic import TypeAdapter
 
 from learnloop_service.environment.json_type import Json
+from learnloop_service.training.group_facts import GroupFacts as GroupFacts
 from learnloop_service.training.protocol.model_facts import MeasuredToken
 
 MAX_EXAMPLES = 5
 """Number of trajectory ids that are kept for each symptom."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupFacts:
-    """Counts of one group's rollouts by symptom, and what their rewards are made of."""
-
-    rollouts: int
-    infrastructure: int = 0
-    """Rollouts that failed because a server or the network failed, or because they took too long."""
-    truncated: int = 0
-    """Rollouts with a reply of the maximum length."""
-    malformed: int = 0
-    """Rollouts that ended with a malformed reply."""
-    truncated_malformed: int = 0
-    """Malformed rollouts whose replies were truncated."""
-    agent_errors: int = 0
-    """Rollouts in which an agent with a loop of its own raised an error or did nothing that can be judged."""
-    out_of_turns: int = 0
-    """Rollouts that ended because their turns were used up."""
-    tool_calls: int = 0
-    tool_errors: int = 0
-    """Calls that were answered by an error, where the environment counts them."""
-    unscored: int = 0
-    """Rollouts that finished and that the judge gave no score."""
-    scored: int = 0
-    replies: int = 0
-    """Number of different last replies among the scored rollouts."""
-    scores: int = 0
-    """Number of different scores."""
-    successes: int = 0
-    """Scored rollouts that count as a success by the judge's scores."""
-    checked: int = 0
-    """Scored rollouts that the environment's own check scored as well."""
-    true_successes: int = 0
-    """Checked rollouts that are a success by that check."""
-    pairs: int = 0
-    """Pairs of checked rollouts of which one is a true success and the other is not."""
-    misordered: float = 0.0
-    """Pairs in which the judge's score is not higher for the true success; equal scores count by half."""
-    variance: float = 0.0
-    """Variance of the rewards."""
-    dominance: float = 0.0
-    """Covariance of the rewards with that part of them which explains most."""
-    weight: float = 0.0
-    """Sum over the rollouts of abs(advantage) times the number of sampled tokens: the group's share of the gradient."""
-    scenario: str = ""
-    """Id of the scenario; empty in facts of earlier versions, and for the rollouts of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +164,8 @@ class Facts:
     probe: Probe | None = None
 
     def dump(self) -> dict[str, Json]:
-        """Return the facts as JSON. The groups' counts are columns, and those that are 0 in all groups are left out: a
-        run has these facts of each iteration, and they are read together."""
+        """Return the facts as JSON. The groups' counts are columns, and those that all groups have by default are left
+        out: a run has these facts of each iteration, and they are read together."""
         dumped = asdict(self)
         del dumped["replacements"]
         dumped["groups"], replacements = _columns(self.groups), _columns(self.replacements)
@@ -226,8 +180,8 @@ class Facts:
 
 
 def _columns(groups: Sequence[GroupFacts]) -> dict[str, list[Json]]:
-    columns = {count.name: [getattr(group, count.name) for group in groups] for count in fields(GroupFacts)}
-    return {name: column for name, column in columns.items() if any(column)}
+    columns = {count: [getattr(group, count.name) for group in groups] for count in fields(GroupFacts)}
+    return {of.name: column for of, column in columns.items() if any(value != of.default for value in column)}
 
 
 def _rows(groups: Any) -> Any:

@@ -49,9 +49,9 @@ def evidence_of_fall(evaluated: Sequence[Facts]) -> float:
 
 
 def training_success(iteration: Facts) -> float:
-    """Return the success rate of an iteration's scored rollouts."""
-    scored = sum(group.scored for group in iteration.groups)
-    return sum(group.successes for group in iteration.groups) / scored if scored else 0.0
+    """Return the weighted success rate of an iteration's scored rollouts."""
+    scored = sum(group.scored * group.represents for group in iteration.groups)
+    return sum(group.successes * group.represents for group in iteration.groups) / scored if scored else 0.0
 
 
 def _wealth(before: Mapping[str, float], after: Mapping[str, float]) -> float:

@@ -31,9 +31,9 @@ class RewardHacked(ShareDetector):
         return _failures(group)
 
     def bound_of(self, facts: AllFacts) -> float:
-        counts = [_failures(group) for iteration in _rewarded(facts)[:_COMPARED] for group in iteration.groups]
-        units = sum(units for _, units in counts)
-        before = sum(failed for failed, _ in counts) / units if units else 0.0
+        groups = [group for iteration in _rewarded(facts)[:_COMPARED] for group in iteration.groups]
+        units = sum(_failures(group)[1] * group.represents for group in groups)
+        before = sum(_failures(group)[0] * group.represents for group in groups) / units if units else 0.0
         return round(min(before + 0.1, _HIGHEST_BOUND), 4)
 
     def is_observed(self, facts: AllFacts, iteration: Facts) -> bool:

@@ -1,6 +1,6 @@
 """Causes that lie in the scenarios: they repeat, or all of their rollouts end alike."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -140,17 +140,21 @@ class TooEasy(ShareDetector):
         return Remedy("Stop here, or train on harder scenarios.")
 
 
-def easy_groups(groups: Iterable[GroupFacts]) -> tuple[float, ...]:
-    """Return which groups had nothing but successes: 1 or 0 for each that can be too easy."""
-    return tuple(float(group.successes == group.scored) for group in groups if group.scored > 1)
-
-
-def is_learned(easy: Mapping[int, Sequence[float]], iterations: int) -> bool:
-    """Return whether little is left to learn, because the diagnosis is active. `easy` has the `easy_groups` of each
-    iteration so far, and `iterations` is the number that is planned."""
-    observed = [SymptomShares(iteration, tuple(shares)) for iteration, shares in sorted(easy.items()) if shares]
+def is_learned(groups: Mapping[int, Sequence[GroupFacts]], iterations: int) -> bool:
+    """Return whether little is left to learn, because the diagnosis is active. `groups` are those of each iteration so
+    far, and `iterations` is the number that is planned."""
+    observed = [
+        SymptomShares(iteration, *zip(*easy, strict=True))
+        for iteration, of_iteration in sorted(groups.items())
+        if (easy := [_easy(group) for group in of_iteration if group.scored > 1 and group.represents])
+    ]
     spans = share_spans(observed, TooEasy.bound, iterations)
     return bool(spans) and spans[-1].cleared is None
+
+
+def _easy(group: GroupFacts) -> tuple[float, float]:
+    """Return whether the group had nothing but successes, 1 or 0, and how much it counts."""
+    return float(group.successes == group.scored), group.represents
 
 
 def _scenarios(number: int) -> str:

@@ -35,14 +35,16 @@ class ShareDetector(Detector):
     def spans(self, facts: AllFacts) -> list[CausePeriod]:
         """Bet on the share of each group (training/diagnosis/shares.py)."""
         observed = [
-            SymptomShares(iteration.iteration, shares)
+            SymptomShares(iteration.iteration, *zip(*shares, strict=True))
             for iteration in facts
             if self.is_observed(facts, iteration) and (shares := self._shares(iteration))
         ]
         return share_spans(observed, self.bound_of(facts), self.config.all_iterations)
 
-    def _shares(self, iteration: Facts) -> tuple[float, ...]:
-        return tuple(affected / units for affected, units in map(self.count, iteration.groups) if units)
+    def _shares(self, iteration: Facts) -> list[tuple[float, float]]:
+        """Return the share of each group, and how much it counts."""
+        counts = [(*self.count(group), group.represents) for group in iteration.groups]
+        return [(affected / units, represents) for affected, units, represents in counts if units]
 
     def not_examined(self, facts: AllFacts) -> str | None:
         """Return why no group could show it."""
@@ -62,9 +64,14 @@ class ShareDetector(Detector):
 
     def _totals(self, facts: AllFacts, span: CausePeriod) -> tuple[float, float]:
         counts = [
-            self.count(group) for iteration in facts if iteration.iteration >= span.first for group in iteration.groups
+            (*self.count(group), group.represents)
+            for iteration in facts
+            if iteration.iteration >= span.first
+            for group in iteration.groups
         ]
-        return sum(affected for affected, _ in counts), sum(units for _, units in counts)
+        return sum(affected * weight for affected, _, weight in counts), sum(
+            units * weight for _, units, weight in counts
+        )
 
     def evidence(self, facts: AllFacts, span: CausePeriod) -> dict[str, Json]:
         """Return the share since the span began, its bound, and up to five trajectories, the newest first."""

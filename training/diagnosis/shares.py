@@ -28,6 +28,13 @@ class SymptomShares:
 
     iteration: int
     shares: tuple[float, ...]
+    weights: tuple[float, ...] = ()
+    """How much each counts, if they do not count alike. A bet is lowered by that: it would else risk more than all."""
+
+    def weighted(self) -> list[tuple[float, float]]:
+        """Return each share with its weight, of which the largest is 1."""
+        weights = self.weights or (1.0,) * len(self.shares)
+        return [(share, weight / max(weights)) for share, weight in zip(self.shares, weights, strict=True)]
 
 
 @dataclass
@@ -44,7 +51,8 @@ class _Wealth:
 
     def add(self, observed: SymptomShares) -> float:
         """Bet on an iteration and return the evidence."""
-        growth = [math.prod(1 + bet * (share - self.bound) / self.bound for share in observed.shares) for bet in _BETS]
+        shares, bound = observed.weighted(), self.bound
+        growth = [math.prod(1 + bet * weight * (share - bound) / bound for share, weight in shares) for bet in _BETS]
         self.staked = min(self.staked + 1, self.iterations)
         self.wealth = [
             min((wealth + 1 / self.iterations) * factor, 1e200)
@@ -57,6 +65,12 @@ class _Wealth:
         return fmean(self.wealth) + 1 - self.staked / self.iterations
 
 
+def weighted_mean(weighted: Sequence[tuple[float, float]]) -> float:
+    """Return the mean of values, each with its weight."""
+    values, weights = zip(*weighted, strict=True)
+    return fmean(values, weights)
+
+
 def share_spans(observed: Sequence[SymptomShares], bound: float, iterations: int) -> list[CausePeriod]:
     """Return when the share was shown to be above `bound`. `iterations` is the planned number of iterations.
 
@@ -67,7 +81,7 @@ def share_spans(observed: Sequence[SymptomShares], bound: float, iterations: int
     wealth, current, low = _Wealth(bound, max(iterations, 1)), None, 0
     for iteration in observed:
         evidence = wealth.add(iteration)
-        low = low + 1 if fmean(iteration.shares) < bound / 2 else 0
+        low = low + 1 if weighted_mean(iteration.weighted()) < bound / 2 else 0
         if current is None and evidence >= _THRESHOLD * 2 ** len(spans):
             current = CausePeriod(wealth.onset, iteration.iteration)
         if current is not None and low >= _CLEAR_AFTER:

@@ -205,4 +205,5 @@ class LengthGrowth(TrendDetector):
 
 
 def _without_signal(iteration: Facts) -> float:
-    return sum(not group.weight for group in iteration.groups) / len(iteration.groups) if iteration.groups else 0.0
+    whole = sum(group.represents for group in iteration.groups)
+    return sum(group.represents for group in iteration.groups if not group.weight) / whole if whole else 0.0

@@ -350,7 +350,8 @@ class Engine:
 
         def work(policy: Policy, tokenizer: ChatTokenizer) -> Generator[StepProgress, None, dict[str, float]]:
             items = []
-            for item in sequences(groups, tokenizer, scale_rewards=options.scale_rewards):
+            scale, least = options.scale_rewards, options.least_spread
+            for item in sequences(groups, tokenizer, scale_rewards=scale, least_spread=least):
                 items.append(_fitting(item, policy))
                 yield StepProgress(0, 0)
             count = counts(groups)

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from ulid import ULID
@@ -20,6 +20,7 @@ from learnloop_service.training.budget import (
     usage_of_calls,
     usage_of_entries,
 )
+from learnloop_service.training.group_facts import GroupFacts
 from learnloop_service.training.journal import (
     EntryName,
     IterationJournal,
@@ -67,6 +68,10 @@ class RunContext:
     """Agent that owns its loop; None for the built-in loop."""
     prompt: Prompt | None = None
     """Texts in place of the environment's; None for its own."""
+    groups: dict[int, Sequence[GroupFacts]] = field(default_factory=dict)
+    """All groups so far, by iteration."""
+    pool: list[Scenario] = field(default_factory=list)
+    """The scenarios that can be drawn by difficulty; empty until the first draw."""
 
     async def collector(self, iteration: int) -> "RolloutCollector":
         """Return the collector for an iteration."""

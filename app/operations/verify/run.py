@@ -34,7 +34,7 @@ from learnloop_service.app.runs.resume_point import begin_with, inherited_state
 from learnloop_service.app.runs.stored_rollouts import scenario_of, stored_rollout
 from learnloop_service.app.schemas.results import LostRollout, Verification
 from learnloop_service.environment.base import Environment, Reflective
-from learnloop_service.training.inclusion import replacement, taught_nothing
+from learnloop_service.training.inclusion import included, taught_nothing
 from learnloop_service.training.loop.rollout_schedule import sampled_after
 from learnloop_service.training.rollout.rollout import failed, lost, total
 from learnloop_service.training.scoring import (
@@ -169,8 +169,8 @@ class _Check:
             replaced = idle  # earlier versions replaced groups of the same iteration
         for row, scenario_id in zip_longest(extra, replaced[: len(extra)]):
             self.figures.compare(iteration, "replaces", row.replaces, scenario_id, row.id)
-        replacements = zip(groups[len(scheduled) :], extra, stored, strict=True)
-        return scheduled + [replacement(group, scenario, row.inclusion or 1.0) for group, row, scenario in replacements]
+        drawn = zip(groups, rows[::group_size], strict=True)
+        return [included(group, row.inclusion or 1.0, row.replaces) for group, row in drawn]
 
     def _compare_iteration(self, stored: _Stored, groups: Sequence[Group]) -> None:
         row = stored.iteration

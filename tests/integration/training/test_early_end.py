@@ -11,7 +11,6 @@ from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.diagnosis.collect import facts_of
 from learnloop_service.training.diagnosis.diagnose import diagnose
 from learnloop_service.training.diagnosis.diagnosis import Cause, DiagnosisSettings
-from learnloop_service.training.diagnosis.scenarios import easy_groups
 from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.types import IterationResult, RunConfig
 from tests.fakes.scripted_chat import scripted_chat
@@ -75,8 +74,8 @@ async def test_a_run_that_dies_after_any_iteration_ends_at_the_same_one() -> Non
                 while len(results) < lived:
                     results.append(await anext(loop))
             facts = [facts_of(result, ENDING, {}) for result in results]
-            easy = {fact.iteration: easy_groups(fact.groups) for fact in facts}
-            resume = replace(resume_after(results), easy=easy)
+            groups = {fact.iteration: (*fact.groups, *fact.replacements) for fact in facts}
+            resume = replace(resume_after(results), groups=groups)
             results += await run(model, ENDING, policy=policy, journal=journal, resume=resume)
             assert list(map(figures, results)) == list(map(figures, undisturbed))
 

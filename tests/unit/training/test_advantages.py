@@ -16,6 +16,14 @@ def test_they_are_scaled_by_the_groups_deviation() -> None:
     assert advantages([0.0, 1.0, 2.0], scale=False) == [-1, 0, 1]
 
 
+def test_a_small_spread_is_scaled_down_and_a_large_one_is_not() -> None:
+    alike, apart = [1.76] * 6 + [1.75] * 2, [1.76] * 6 + [-1.0] * 2
+    assert advantages(alike)[-1] == pytest.approx(-1.7316, abs=1e-4)
+    assert advantages(alike, least_spread=0.08)[-1] == pytest.approx(-0.0075 / 0.08, abs=1e-4)
+    assert advantages(apart, least_spread=0.08) == advantages(apart)
+    assert advantages(alike, scale=False, least_spread=0.08) == advantages(alike, scale=False)
+
+
 def test_equal_rewards_have_none_however_their_mean_is_rounded() -> None:
     assert sum([0.1] * 3) / 3 != 0.1
     assert advantages([0.1] * 3) == [0, 0, 0]

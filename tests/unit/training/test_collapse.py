@@ -135,3 +135,12 @@ def test_rollouts_of_the_policy_that_was_left_are_outdated() -> None:
     assert watch.restored == 1
     assert watch.is_outdated(3)
     assert not watch.is_outdated(4)
+
+
+def test_a_harder_draw_is_no_collapse() -> None:
+    """Half of the groups were drawn because they are hard. Of all scenarios, as many as before succeed."""
+    before = [group(7)] * 16
+    hard = [replace(group(0), represents=1.0)] * 8 + [replace(group(7), represents=20.0)] * 8
+    assert found_in(iteration(1, before), iteration(2, hard, step=1)) == [None, None]
+    broken = [replace(group(0), represents=1.0)] * 8 + [replace(group(0), represents=20.0)] * 8
+    assert found_in(iteration(1, before), iteration(2, broken, step=1))[1] is not None

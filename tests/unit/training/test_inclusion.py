@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from learnloop_service.environment.base import Scenario
 from learnloop_service.judges.base import Score
-from learnloop_service.training.inclusion import others, replacement, taught_nothing, weight
+from learnloop_service.training.inclusion import included, others, taught_nothing, weight, whole
 from learnloop_service.training.scoring import malformed_share, success_rate, summarise
 from learnloop_service.training.types import Group, Rollout, ScoredRollout
 
@@ -41,7 +41,7 @@ def iteration(random: Random, harder: float = 0.0) -> tuple[list[Group], list[Gr
     """The scheduled groups, and those that replace the ones of the iteration before that taught nothing."""
     idle = taught_nothing(attempted(f"e{number}", random) for number in range(GROUPS))
     scheduled = [attempted(number, random) for number in range(GROUPS)]
-    extra = [replacement(attempted(f"r{n}", random), old, len(idle) / GROUPS) for n, old in enumerate(idle)]
+    extra = [included(attempted(f"r{n}", random), len(idle) / GROUPS, old) for n, old in enumerate(idle)]
     return scheduled, extra
 
 
@@ -78,10 +78,17 @@ def test_a_rollout_weighs_its_inverse_probability_a_replacement_nothing() -> Non
     [one] = [attempted("a", Random(1)).rollouts[0]]
     group = Group(scenario("a"), (one,))
     assert weight(one) == 1.0
-    assert weight(replacement(group, "b", 0.25).rollouts[0]) == 0.0
-    assert weight(replacement(group, "b", 1.0).rollouts[0]) == 0.0, "also if all groups were replaced"
+    assert weight(included(group, 0.25, "b").rollouts[0]) == 0.0
+    assert weight(included(group, 1.0, "b").rollouts[0]) == 0.0, "also if all groups were replaced"
 
 
 def test_the_reserve_is_used_once_and_without_what_was_attempted() -> None:
     reserve, scheduled = ([scenario(name) for name in names] for names in ("bccad", "ab"))
     assert [other.id for other in others(reserve, scheduled)] == ["c", "d"]
+
+
+@given(st.lists(st.floats(0, 1e3)))
+def test_whole_counts_are_close_and_have_the_sum(counts: list[float]) -> None:
+    rounded = whole(counts)
+    assert sum(rounded) == round(sum(counts))
+    assert all(abs(one - other) <= 1.001 for one, other in zip(rounded, counts, strict=True))

@@ -159,13 +159,15 @@ def replies(value: Json, tokenizer: SequenceTokenizer) -> TokenSequence:
     return TokenSequence(sequence.ids, tuple(chain.from_iterable(parts[index] for index in chosen)), ())
 
 
-def sequences(groups: Sequence[Group], tokenizer: SequenceTokenizer, *, scale_rewards: bool) -> Iterator[TrainSequence]:
+def sequences(
+    groups: Sequence[Group], tokenizer: SequenceTokenizer, *, scale_rewards: bool, least_spread: float = 0.0
+) -> Iterator[TrainSequence]:
     """Yield the token sequences of all trajectories with an advantage, in the order given. Raises BadTrajectory.
 
     advantage = (reward - group mean) / (group std + 1e-6); weight = 1 / (trained tokens of the trajectory).
     """
     for group in groups:
-        for trajectory, advantage in zip(group, _advantages(group, scale_rewards=scale_rewards), strict=True):
+        for trajectory, advantage in zip(group, _advantages(group, scale_rewards, least_spread), strict=True):
             if advantage == 0:
                 continue
             tokenised = [
@@ -176,19 +178,15 @@ def sequences(groups: Sequence[Group], tokenizer: SequenceTokenizer, *, scale_re
                 yield TrainSequence(sequence.ids, sequence.trained, sequence.logprobs, advantage, weight)
 
 
-def _advantages(group: Group, *, scale_rewards: bool) -> list[float]:
+def _advantages(group: Group, scale_rewards: bool, least_spread: float = 0.0) -> list[float]:
     """Return the advantage of every trajectory of a group."""
-    return advantages([trajectory.reward for trajectory in group], scale=scale_rewards)
+    return advantages([trajectory.reward for trajectory in group], scale=scale_rewards, least_spread=least_spread)
 
 
 def counts(groups: Sequence[Group]) -> GroupCounts:
     """Count what in `groups` can teach (see GroupCounts)."""
     with_signal = [
-        [
-            trajectory
-            for trajectory, advantage in zip(group, _advantages(group, scale_rewards=False), strict=True)
-            if advantage != 0
-        ]
+        [trajectory for trajectory, advantage in zip(group, _advantages(group, False), strict=True) if advantage != 0]
         for group in groups
     ]
     trainable = [sum(trajectory.has_sampled_tokens for trajectory in trajectories) for trajectories in with_signal]

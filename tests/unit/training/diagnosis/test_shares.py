@@ -52,3 +52,14 @@ def test_a_fault_clears_after_three_good_iterations_and_is_harder_to_name() -> N
 
 def test_more_iterations_than_planned_stake_no_more_than_one() -> None:
     assert share_spans(_observed(60, 8, 8, 0.05, 3), 0.1, 10) == []
+
+
+def test_shares_of_what_is_drawn_more_often_count_less() -> None:
+    """Most groups show the symptom because they were drawn for it: of all, a tenth does."""
+    shares, weights = (1.0, 1.0, 1.0, 0.0), (1.0, 1.0, 1.0, 27.0)
+    selected = [SymptomShares(iteration, shares, weights) for iteration in range(1, 41)]
+    assert not share_spans(selected, 0.3, 40)
+    assert share_spans([SymptomShares(one.iteration, shares) for one in selected], 0.3, 40)
+    assert share_spans([SymptomShares(one.iteration, shares, (2.0,) * 4) for one in selected], 0.3, 40) == share_spans(
+        [SymptomShares(one.iteration, shares) for one in selected], 0.3, 40
+    )
