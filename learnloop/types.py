@@ -105,7 +105,9 @@ class LearnLoopRequest(TypedDict, total=False):
     groups_per_iteration: int
     rollouts_per_group: int
     replace_groups: bool
+    scenario_sampling: Literal["passes", "difficulty"]
     end_when_learned: bool
+    stop_when: dict[str, Any]
     max_turns: int
     max_completion_tokens: int
     learning_rate: float

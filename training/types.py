@@ -9,6 +9,7 @@ from learnloop_service.environment.base import Json, Outcome, Scenario, Split
 from learnloop_service.judges.base import JudgeCall, Score
 from learnloop_service.training.best_checkpoint import BestCheckpoint
 from learnloop_service.training.collapse import OnCollapse, RolledOut
+from learnloop_service.training.group_facts import GroupFacts
 from learnloop_service.training.phases import Phase
 
 if TYPE_CHECKING:  # importing art takes seconds
@@ -76,6 +77,16 @@ class PipelineConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class StopWhen:
+    """Rules by which a run ends before all its iterations (training/stopping.py)."""
+
+    target: float | None = None
+    plateau: bool = False
+    no_gain: Mapping[str, float | None] | None = None
+    """Most that a point of held-out success may cost: `usd_per_point`, `minutes_per_point` and `tokens_per_point`."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunConfig:
     """Everything that determines what a run does. On the embedded engine, equal configs give equal results."""
 
@@ -107,8 +118,11 @@ class RunConfig:
     """What is done when a step broke the policy. `continue` in runs of earlier versions."""
     replace_groups: bool = False
     """Whether groups that teach nothing are replaced (training/inclusion.py)."""
+    scenario_sampling: Literal["passes", "difficulty"] = "passes"
+    """How scenarios are drawn: in shuffled passes, or half of them by what they teach (training/difficulty.py)."""
     end_when_learned: bool = False
     """Whether the run ends after the iteration that shows that little is left to learn (training/loop/)."""
+    stop_when: StopWhen | None = None
 
     @property
     def held_out_seed(self) -> int:
@@ -278,8 +292,8 @@ class Resume:
     best: BestCheckpoint
     earlier: Mapping[int, Snapshot] = field(default_factory=dict)
     """Snapshots after earlier iterations, by number, for rollouts that ran ahead."""
-    easy: Mapping[int, Sequence[float]] = field(default_factory=dict)
-    """Which groups of the saved iterations had nothing but successes (training/diagnosis/scenarios.py)."""
+    groups: Mapping[int, Sequence[GroupFacts]] = field(default_factory=dict)
+    """The groups of the saved iterations, with replacements."""
     rolled_out: Sequence[RolledOut] = ()
     """How the rollouts of the earlier iterations ended, in order."""
 

@@ -16,7 +16,7 @@ from learnloop_service.app.cli.charts import bar, duration, figure, percent, spa
 from learnloop_service.app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from learnloop_service.app.cli.event_lines import event_line
 from learnloop_service.app.cli.pace import Pace
-from learnloop_service.app.cli.run_report import expected_text, failures_text, losses_of, verdict_text
+from learnloop_service.app.cli.run_report import expected_text, failures_text, forecast_text, losses_of, verdict_text
 from learnloop_service.app.cli.terminal import plain
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.statistics.shares import wilson
@@ -256,6 +256,8 @@ def live_panel(run: Json, elapsed_s: float, events: Collection[Json] = (), left_
         best_text = f"   best: step {best['step']}, {percent(best['success'])}" if best else ""
         lines.append(Text.assemble("held-out ", (curve, "yellow"), newest, best_text))
         lines.append(verdict_text(run["verdict"]))
+    if forecast := forecast_text(run):
+        lines.append(plain(forecast, "dim"))
     if failures := run["progress"].get("failures"):
         lines.append(plain(failures_text(failures), "red"))
     remaining = f", about {duration(left_s)} left" if left_s is not None and run["progress"]["iteration"] == 0 else ""

@@ -245,6 +245,30 @@ class NoSignalChoice(RequestPart):
     """Number of such iterations in a row after which it is done."""
 
 
+PointPrices = Annotated[
+    dict[Literal["usd_per_point", "minutes_per_point", "tokens_per_point"], Annotated[float, Field(gt=0, le=1e15)]],
+    Field(min_length=1),
+]
+
+
+class StopWhenChoice(RequestPart):
+    """Rules that end a run as completed after an evaluation, whichever holds first."""
+
+    target: float | None = Field(default=None, gt=0, lt=1)
+    """Success of sampled validation rollouts, from 0 to 1. Bets over all evaluations must show that it was reached."""
+    plateau: bool = False
+    """Bets must show that success would rise by less than 30 points in as many iterations as were asked for."""
+    no_gain: PointPrices | None = None
+    """Another point of success is expected to cost more than this: `usd_per_point` for calls and machine (ends nothing
+    while no price is known), `minutes_per_point` of work or `tokens_per_point` of the agent."""
+
+    @model_validator(mode="after")
+    def _has_a_rule(self) -> Self:
+        if self.target is None and self.no_gain is None and not self.plateau:
+            raise ValueError("Give at least one of target, no_gain and plateau.")
+        return self
+
+
 class DiagnosisChoice(RequestPart):
     """What to do with a run when a cause is named why it does not learn. In any case there is an event
     `run.diagnosis`, and `GET /runs/{run_id}/diagnosis` shows it."""
@@ -377,10 +401,17 @@ class LearnLoopRequest(RequestBody):
     end_when_learned: bool = False
     """Whether the run ends as completed after the iteration that shows that little is left to learn, as the diagnosis
     `too_easy` says it: in most groups every rollout succeeds. The last iteration is evaluated as in any run."""
+    stop_when: StopWhenChoice | None = None
+    """Ends the run before all its iterations. Default: nothing does."""
     replace_groups: bool | None = None
     """Whether each group whose rewards are all equal is replaced by a group of another scenario, so that the run learns
     from more: one for each, in the iteration whose rollouts begin next. An iteration after one that teaches nothing has
     twice as many rollouts and verdicts. Default: false for `learnloop/tiny`, true for others whose size is known."""
+    scenario_sampling: Literal["passes", "difficulty"] | None = None
+    """How the scenarios of an iteration are drawn. `passes`: all in shuffled order, and again. `difficulty`: half
+    uniformly, and half of those whose rollouts in earlier iterations differed most, which teach most; the figures of
+    training weigh each rollout by the inverse of its `inclusion` probability. Default: `passes` for `learnloop/tiny`,
+    bases of unknown size and runs without `replace_groups`, `difficulty` for others."""
     max_turns: int | None = Field(default=None, ge=1, le=100)
     """Maximum number of turns per rollout; a turn is one reply of the agent. Default: set by the environment, which is
     8 for both included ones."""
@@ -434,6 +465,12 @@ class LearnLoopRequest(RequestBody):
         if iterations == 0 and info.data.get("warm_start") is None:
             raise ValueError("must be at least 1 in a run without a warm_start")
         return iterations
+
+    @model_validator(mode="after")
+    def _can_stop(self) -> Self:
+        if self.stop_when is not None and self.evaluation.scenarios == 0:
+            raise ValueError("stop_when needs validation scenarios, and evaluation.scenarios is 0")
+        return self
 
 
 class ResumeRequest(RequestBody):

@@ -71,9 +71,11 @@ class Evaluator:
             evaluations += await self._validate(collector, step)
         if best is not None:
             self._best = BestCheckpoint(best)
-        if last:
-            evaluations += await self._evaluate(collector, "test", self.best_step)
-        return evaluations
+        return [*evaluations, *(await self.test(collector) if last else ())]
+
+    async def test(self, collector: RolloutCollector) -> list[Evaluation]:
+        """Evaluate the best checkpoint on the test split. Raises NothingScored."""
+        return await self._evaluate(collector, "test", self.best_step)
 
     async def _validate(self, collector: RolloutCollector, step: int, width: float | None = None) -> list[Evaluation]:
         """Evaluate the newest checkpoint on the validation split, and update the best one."""

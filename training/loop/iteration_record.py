@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from learnloop_service.training.loop.rollout_schedule import JudgedRollouts
 from learnloop_service.training.phases import Phase
 from learnloop_service.training.rollout.rollout import failed, lost, total
-from learnloop_service.training.scoring import malformed_share, success_rate, summarise
+from learnloop_service.training.scoring import malformed_share, success_rate, successes, summarise
+from learnloop_service.training.statistics.learning_curve import CurvePoint
 from learnloop_service.training.types import Evaluation, Group, IterationReflection, IterationResult, Timing
 
 
@@ -44,6 +45,14 @@ class IterationRecord:
         self.groups = judged.groups
         self.sampled_step, self.staleness = judged.step, step - judged.step
         self.seconds |= judged.seconds(self.began)
+
+    def point(self) -> CurvePoint:
+        """Return the iteration's success, as it is read from what is saved of it."""
+        scored = [rollout for group in self.groups for rollout in group.rollouts]
+        validated = (e.rollouts for e in self.evaluations if (e.split, e.mode) == ("validation", "sampled"))
+        rates = next((successes(rollouts) for rollouts in validated), None)
+        held_out = rates and {id: round(rate, 4) for id, rate in rates.items()}  # as facts keep them
+        return CurvePoint(self.iteration, success_rate(scored), summarise(scored).count, held_out)
 
     def result(self, step: int, model: str, best_step: int) -> IterationResult:
         """Return the result of the iteration, whose policy is at `step`."""

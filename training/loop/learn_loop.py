@@ -25,11 +25,12 @@ from learnloop_service.training.backends.base import (
     TrainOutcome,
 )
 from learnloop_service.training.budget import BudgetReached, Estimates, RunBudget, Unlimited
-from learnloop_service.training.collapse import OUTDATED, CollapseWatch, RolledOut
-from learnloop_service.training.diagnosis.collapses import shares_of
-from learnloop_service.training.diagnosis.count_group import count_group
+from learnloop_service.training.collapse import OUTDATED, CollapseWatch
+from learnloop_service.training.diagnosis.collapses import rolled_out_groups
+from learnloop_service.training.diagnosis.count_group import facts_of_group
 from learnloop_service.training.diagnosis.facts import GroupFacts
-from learnloop_service.training.diagnosis.scenarios import easy_groups, is_learned
+from learnloop_service.training.diagnosis.scenarios import is_learned
+from learnloop_service.training.difficulty import reward_range
 from learnloop_service.training.inclusion import taught_nothing
 from learnloop_service.training.journal import HeldJournal, IterationJournal, Journal, NoJournal
 from learnloop_service.training.loop.collector import RolloutCollector, RunContext
@@ -47,6 +48,7 @@ from learnloop_service.training.prompt import Prompt
 from learnloop_service.training.rollout.environment_calls import off_loop
 from learnloop_service.training.rollout.rollout import Player
 from learnloop_service.training.scoring import rewarded
+from learnloop_service.training.stopping import Stopping
 from learnloop_service.training.types import (
     Group,
     IterationProgress,
@@ -77,12 +79,12 @@ async def learn_loop(
     now: Callable[[], float] = time.time,
     demonstrations: Demonstrations | RunRecord = (),
     another_environment: Callable[[], Environment] | None = None,
+    stopping: Stopping | None = None,
 ) -> AsyncGenerator[IterationResult, None]:
     """Run the loop, yielding the baseline (iteration 0) and then each iteration when it is done.
 
     With `resume`, continue where an earlier loop stopped. Work on unfinished iterations that is in the journal is not
     repeated. On a deterministic backend, the same config gives the same results.
-
     `agent` is an agent that owns its loop. `prompt` replaces texts of the environment in all rollouts. `now` timestamps
     them, in seconds since the epoch. A warm start trains on the `demonstrations`, or on that number by the
     environment's oracle, and a run without rollouts on a record. With `pipeline`, rollouts can use the earlier state of
@@ -97,14 +99,14 @@ async def learn_loop(
     run = RunContext(config, environment, judge, held_journal, progress, budget, estimates, gate, now, agent, prompt)
     first = resume.iteration if resume else 1
     schedule = RolloutSchedule(run, policy, another_environment, first)
-    loop = _Loop(run, policy, schedule, demonstrations, held_journal)
+    loop = _Loop(run, policy, schedule, demonstrations, held_journal, stopping or Stopping(config))
     try:
         if resume is None:
             yield await loop.baseline()
         else:
             await loop.resume(resume)
         for iteration in range(first, config.all_iterations + 1):
-            if loop.has_learned:
+            if loop.has_ended:
                 return
             yield await loop.take(iteration)
     except BudgetReached:
@@ -125,6 +127,7 @@ class _Loop:
         schedule: RolloutSchedule,
         demonstrations: Demonstrations | RunRecord,
         journal: HeldJournal,
+        stopping: Stopping,
     ) -> None:
         self._run = run
         self._journal = journal
@@ -138,15 +141,14 @@ class _Loop:
         self._record: asyncio.Task[RunRecord] | None = None
         self._step = 0
         self._watch = CollapseWatch()
-        self._easy: dict[int, Sequence[float]] = {}
-        """Groups with nothing but successes, by iteration."""
+        self._stopping, self._stops = stopping, False
 
     @property
-    def has_learned(self) -> bool:
-        """Whether the run ends here: its request asks for that, and little is left to learn by the rule of the
-        diagnosis `too_easy`."""
+    def has_ended(self) -> bool:
+        """Whether the run ends here, by its request: a rule of `stop_when` holds, or little is left to learn by the
+        rule of the diagnosis `too_easy`."""
         config = self._run.config
-        return config.end_when_learned and is_learned(self._easy, config.all_iterations)
+        return self._stops or (config.end_when_learned and is_learned(self._run.groups, config.all_iterations))
 
     async def resume(self, where: Resume) -> None:
         """Restore the state after the previous iteration. Raises CheckpointLost."""
@@ -159,8 +161,9 @@ class _Loop:
         self._step = step
         self._evaluator.resume(where)
         self._watch = CollapseWatch.of(where.rolled_out)
-        self._easy |= where.easy
-        if self.has_learned:
+        self._run.groups.update(where.groups)
+        self._stops = self._stopping.reason is not None
+        if self.has_ended:
             return
         state = where.snapshot.environment_state
         if isinstance(self._environment, Reflective) and state is not None:
@@ -181,6 +184,7 @@ class _Loop:
             self._step = await self._policy.step()
             with record.timed(Phase.EVALUATE):
                 record.evaluations = await self._evaluator.baseline(collector, self._step)
+            self._stopping.add(record.point())
             with record.timed(Phase.REFLECT):
                 record.reflection = await self._reflect(collector, ())
         return self._result(record)
@@ -196,8 +200,13 @@ class _Loop:
         record = IterationRecord(iteration)
         rollouts = await self._schedule.take(iteration)
         record.rolled_out(rollouts, self._step)
-        if self._run.config.end_when_learned:
-            self._easy[iteration] = easy_groups(self._counted(rollouts))
+        config = self._run.config
+        if (
+            config.end_when_learned
+            or config.scenario_sampling == "difficulty"
+            or "least_spread" in config.train_options
+        ):
+            self._run.groups[iteration] = self._counted(rollouts.groups)
         with record.timed(Phase.TRAIN):
             record.metrics = await self._learn(rollouts)
         await self._beside_writing(record, self._look_back(record, rollouts.collector, rollouts.groups))
@@ -282,8 +291,12 @@ class _Loop:
             record.reflection = await self._reflect(collector, groups)
         with record.timed(Phase.EVALUATE):
             record.evaluations = await self._evaluator.after(
-                record.iteration, collector, self._step, ends=self.has_learned, best=best
+                record.iteration, collector, self._step, ends=self.has_ended, best=best
             )
+            self._stopping.add(record.point())
+            if not self.has_ended and self._stopping.reason is not None:
+                self._stops = True
+                record.evaluations = [*record.evaluations, *await self._evaluator.test(collector)]
 
     async def _learn(self, rollouts: JudgedRollouts) -> Mapping[str, float]:
         """Train on the groups that have a training signal, if any. Go back instead if the rollouts show that a step
@@ -300,7 +313,12 @@ class _Loop:
             metrics = await self._train(RestoreRequest(good_step), journal)
             watch.went_back(self._step)
             return metrics
-        slower = replace(config, learning_rate=config.learning_rate * 0.5**watch.restored)
+        options = config.train_options
+        if (share := options.get("least_spread")) is not None:
+            low, high = reward_range(self._run.groups)
+            options = {**options, "least_spread": share * (high - low)}
+        rate = config.learning_rate * 0.5**watch.restored
+        slower = replace(config, learning_rate=rate, train_options=options)
         return await self._train(request_for(slower, groups, journal.iteration, self._step), journal)
 
     def _good_step(self, rollouts: JudgedRollouts) -> int | None:
@@ -308,13 +326,13 @@ class _Loop:
         config = self._run.config
         if config.on_collapse != "step_back" or not isinstance(self._policy, RestoringPolicy):
             return None
-        shares = shares_of(self._counted(rollouts))
-        collapse = self._watch.add(RolledOut(rollouts.collector.journal.iteration, rollouts.step, *shares))
+        groups = self._counted(rollouts.scheduled)
+        collapse = self._watch.add(rolled_out_groups(rollouts.collector.journal.iteration, rollouts.step, groups))
         return None if collapse is None else collapse.good_step
 
-    def _counted(self, rollouts: JudgedRollouts) -> tuple[GroupFacts, ...]:
+    def _counted(self, groups: Sequence[Group]) -> tuple[GroupFacts, ...]:
         limit = self._run.config.max_completion_tokens
-        return tuple(count_group(group.rollouts, limit, {}) for group in rollouts.scheduled)
+        return tuple(facts_of_group(group, limit, {}) for group in groups)
 
     def _prepare(self) -> "asyncio.Task[RunRecord]":
         """Begin to prepare the run's record, unless that has begun: demonstrations of an oracle take seconds."""
@@ -344,7 +362,7 @@ class _Loop:
         return IterationReflection(state, group.rollouts[0], group.judge_calls)
 
     def _begin_after(self, iteration: int, groups: Sequence[Group], state: Mapping[str, Json] | None = None) -> None:
-        if not self.has_learned:
+        if not self.has_ended:
             self._schedule.begin_after(iteration, Snapshot(self._step, state, taught_nothing(groups)))
 
     def _result(self, record: IterationRecord) -> IterationResult:

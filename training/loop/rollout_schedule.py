@@ -18,9 +18,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from learnloop_service.environment.base import Environment, Reflective, Scenario
+from learnloop_service.environment.scenario_order import different
 from learnloop_service.environment.trace import span
 from learnloop_service.training.backends.base import Policy
-from learnloop_service.training.inclusion import others, replacement
+from learnloop_service.training.difficulty import MOST_SCENARIOS, Draw, draw_by_difficulty
+from learnloop_service.training.inclusion import included, others
 from learnloop_service.training.loop.collector import RolloutCollector, RunContext
 from learnloop_service.training.loop.rollout_tasks import rollout_tasks
 from learnloop_service.training.loop.task_errors import all_of
@@ -74,8 +76,8 @@ class JudgedRollouts:
 class RolloutSchedule:
     """Begins the rollouts of each iteration, and returns them when it is the iteration's turn.
 
-    In a run with a budget and without staleness they begin only at that time, so that nothing is spent on an iteration
-    while the previous one can still need the budget.
+    In a run with a budget or `stop_when`, and without staleness, they begin only at that time, so that nothing is spent
+    on an iteration while the previous one can still need the budget, or end the run.
     """
 
     def __init__(
@@ -86,7 +88,8 @@ class RolloutSchedule:
         self._run = run
         self._policy = policy
         self._another_environment = another_environment
-        self._ahead = run.config.pipeline.max_staleness > 0 or not run.budget.limited
+        can_end = run.budget.limited or run.config.stop_when is not None
+        self._ahead = run.config.pipeline.max_staleness > 0 or not can_end
         self._context = copy_context()
         """Context without an iteration's span; rollouts that run ahead start in it."""
         self._rollouts: dict[int, _IterationRollouts] = {}
@@ -176,10 +179,10 @@ class _IterationRollouts:
         collector = await self._run.collector(self._iteration)
         with self._environment() as environment:
             making = collector.within(replace(self._run, environment=environment, progress=self._report))
-            scheduled, reserve = await self._scenarios(environment)
-            idle, tried = self._snapshot.taught_nothing[: len(reserve)], {Purpose.TRAIN: scheduled}
+            scheduled, further = await self._scenarios(environment)
+            tried = {Purpose.TRAIN: [scenario for scenario, _ in scheduled]}
             if self._run.config.replace_groups:
-                tried[Purpose.REPLACEMENT] = reserve[: len(idle)]
+                tried[Purpose.REPLACEMENT] = [scenario for scenario, _ in further]
             began, count = time.monotonic(), sum(map(len, tried.values()))
             with span("rollouts", phase=Phase.ROLLOUT, count=count * self._run.config.rollouts_per_group):
                 rollouts = await all_of(*(self._rollouts(making, *of_purpose) for of_purpose in tried.items()))
@@ -191,24 +194,39 @@ class _IterationRollouts:
                 scheduled_groups, *extra = await all_of(
                     *(making.scored(*of_purpose, of_scenarios) for of_purpose, of_scenarios in verdicts)
                 )
-        pairs = zip(chain.from_iterable(extra), idle, strict=True)
-        replacements = tuple(replacement(group, scenario, len(idle) / len(reserve)) for group, scenario in pairs)
+        drawn = tuple(included(group, of) for group, (_, of) in zip(scheduled_groups, scheduled, strict=True))
+        replaced = zip(chain.from_iterable(extra), further, self._snapshot.taught_nothing, strict=False)
+        replacements = tuple(included(group, of, scenario) for group, (_, of), scenario in replaced)
         step = self._snapshot.step
-        return JudgedRollouts(collector, step, scheduled_groups, replacements, began, rolled_out, time.monotonic())
+        return JudgedRollouts(collector, step, drawn, replacements, began, rolled_out, time.monotonic())
 
-    async def _scenarios(self, environment: Environment) -> tuple[Sequence[Scenario], Sequence[Scenario]]:
-        """Return the scenarios that the schedule draws, and as many others as can replace earlier ones."""
-        config = self._run.config
-        count, seed = config.groups_per_iteration, config.seed
-        start = config.first_scenario + (self._iteration - config.supervised_iterations - 1) * count
+    async def _scenarios(self, environment: Environment) -> tuple[Draw, Draw]:
+        """Return the scenarios that the schedule draws, and others that replace earlier ones."""
+        config, pool, idle = self._run.config, self._run.pool, self._snapshot.taught_nothing
+        count, seed, start = config.groups_per_iteration, config.seed, config.first_scenario
+        if config.scenario_sampling == "difficulty":
+            if not pool:
+                most = min(config.iterations * count, MOST_SCENARIOS)
+                pool[:] = different(await off_loop(environment, environment.scenarios, "train", most, seed, start))
+            if len(pool) > count:
+                known = {
+                    n: groups for n, groups in self._run.groups.items() if n <= sampled_after(config, self._iteration)
+                }
+                extra = len(idle) if config.replace_groups else 0
+                return await asyncio.to_thread(
+                    draw_by_difficulty, pool, known, count=count, extra=extra, seed=seed, iteration=self._iteration
+                )
+        start += (self._iteration - config.supervised_iterations - 1) * count
         scheduled = await off_loop(environment, environment.scenarios, "train", count, seed, start)
         if not config.replace_groups:
-            return scheduled, ()
+            return [(scenario, 1.0) for scenario in scheduled], []
         # No iteration's own groups have these numbers. There are twice as many as can be used, so that an environment
         # that repeats its scenarios shows all of them.
         start += config.iterations * count
         reserve = await off_loop(environment, environment.scenarios, "train", 2 * count, seed, start)
-        return scheduled, others(reserve, scheduled)[:count]
+        reserve = others(reserve, scheduled)[:count]
+        further = reserve[: len(idle)]
+        return [(scenario, 1.0) for scenario in scheduled], [(one, len(further) / len(reserve)) for one in further]
 
     async def _rollouts(
         self, making: RolloutCollector, purpose: Purpose, scenarios: Sequence[Scenario]

@@ -26,6 +26,7 @@ export const GROUPS = [
       temperature: "Temperature",
       seed: "Seed",
       replace_groups: "Replace groups that teach nothing",
+      scenario_sampling: "Draw scenarios",
       end_when_learned: "End when little is left to learn",
     },
   },

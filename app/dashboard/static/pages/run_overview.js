@@ -31,7 +31,7 @@ export function RunOverview({ data, run, query, baseline }) {
   const iterations = data.iterations.value.filter((each) => each.iteration > 0);
   const isOpen = !ENDED.has(run.status); // what has ended gets no more data
   return html`
-    <${Loop} run=${run} remaining=${remaining(run, iterations)} />
+    <${Loop} run=${run} remaining=${remaining(run)} />
     <${HeldOutSwitch} run=${run} query=${query} />
     <div class="charts two">
       ${
@@ -44,6 +44,14 @@ export function RunOverview({ data, run, query, baseline }) {
     </div>
     ${run.status === "running" && run.on_engine && html`<${EngineStrip} />`}
     <${Outcome} run=${run} iterations=${iterations} kind=${kind} />
+    ${
+      isOpen &&
+      run.forecast &&
+      html`<section class="card">
+        <h2>Forecast</h2>
+        ${run.forecast.text.map((line) => html`<p>${line}</p>`)}
+      </section>`
+    }
     <${Rejudged} run=${run} />
     ${
       iterations.some((each) => each.supervised) &&
@@ -132,21 +140,9 @@ function HeldOutFigure({ run, kind }) {
       <a href=${href(["runs", run.run_id, "held-out"], { held: kind.name })}>Watch them</a></dd></div>`;
 }
 
-/**
- * How long the run will still take, by the median of its latest iterations: one that waited long, for example for an
- * engine, says nothing about the next ones.
- * @param {Run} run @param {Iteration[]} iterations
- */
-function remaining(run, iterations) {
-  const took = iterations
-    .slice(-5)
-    .map((each) => each.timing?.total_s)
-    .filter((seconds) => seconds !== undefined);
-  const left = run.progress.iterations_total - run.progress.iterations_done;
-  if (run.status !== "running" || took.length === 0 || left === 0) return "";
-  const median = took.sort((one, other) => one - other)[took.length >> 1];
-  return `about ${duration(median * left)} left`;
-}
+/** How long the run will still take. @param {Run} run */
+const remaining = ({ status, forecast }) =>
+  status === "running" && forecast?.end?.minutes ? `about ${duration(60 * forecast.end.minutes[0])} left` : "";
 
 /** @param {{run: Run, iterations: Iteration[], baseline: Baseline | undefined}} props */
 function RewardStrip({ run, iterations, baseline }) {
