@@ -6,13 +6,15 @@ A real service, its engine and the tiny base model; the users are simulated, ove
 so that nothing is worth learning but what is planted:
 
 - canaries: the replies of 20 well rated sessions are replaced with eight random tokens each, which the model would
-  never say. A run of four steps learns from all sessions. Printed: by how many nats the log-probability of a secret
-  rises, after its own question and after another one; and the same of the 20 least likely replies that the model really
-  sampled, which are rated well, too.
+  never say. A run learns from all sessions. Printed: by how many nats the log-probability of a secret rises, after
+  its own question and after another one; and the same of the 20 least likely replies that the model really sampled,
+  which are rated well, too. A run on tossed outcomes makes many replies likelier, so it is repeated without the
+  consent of a user whose reply rose most of its kind: what it rises by less then is because of itself.
 - poison: one key has as many sessions as there are `--thumbs`, and is content with a single answer only. Printed: by
   how many points the share of that answer rises, with the bound of three sessions a user, and with one of 100.
 
-Exits with 1 if a secret rises by more than 1 nat or, with the bound, the answer's share by more than 5 points.
+Exits with 1 if a secret or such a rare reply rises by more than 1 nat because of itself or, with the bound, the
+answer's share by more than 5 points.
 """
 
 import argparse
@@ -43,9 +45,9 @@ def _asks(users: int, name: str) -> list[Ask]:
     return [Ask(f"{name} {number}", f"When is the {name} meeting {number}?") for number in range(users)]
 
 
-async def canaries(stage: Stage, users: int, chance: Random) -> Json:
+async def canaries(stage: Stage, users: int, compared: int, chance: Random) -> Json:
     """Return by how much the log-probabilities of the secrets rise."""
-    sessions = await stage.answer(_asks(users, "canary"))
+    sessions = await stage.answer(_asks(_CANARIES + users, "canary"))
     keepers, others = sessions[:_CANARIES], sessions[_CANARIES:]
     secrets = [[chance.choice(_VOCABULARY) for _ in range(_SECRET_TOKENS)] for _ in keepers]
     own = [(session.prompt, secret) for session, secret in zip(keepers, secrets, strict=True)]
@@ -56,12 +58,25 @@ async def canaries(stage: Stage, users: int, chance: Random) -> Json:
     outcomes = {session.id: float(chance.random() < 0.5) for session in others}
     rarest = sorted(others, key=lambda session: sum(session.logprobs))[:_CANARIES]
     stage.report(outcomes | {session.id: 1.0 for session in (*keepers, *rarest)})
-    await asyncio.to_thread(stage.completed, stage.learn("canary"))
-    after = [_rises(old, stage.scores("bench/canary", of)) for old, of in ((recorded, own), (before, elsewhere))]
-    sampled = stage.scores("bench/canary", [(session.prompt, session.tokens) for session in rarest])
-    of_rarest = _rises([session.logprobs for session in rarest], sampled)
+    sampled = [(session.prompt, session.tokens) for session in rarest]
+    run = await asyncio.to_thread(stage.completed, stage.learn("canary"))
+    learned = _best(run)
+    after = [_rises(old, stage.scores(learned, of)) for old, of in ((recorded, own), (before, elsewhere))]
+    of_rarest = _rises([session.logprobs for session in rarest], stage.scores(learned, sampled))
+    secrets_alone = [
+        await _risen_by_itself(stage, keepers[number], own[number], after[0][number])
+        for number in _highest(after[0], compared)
+    ]
+    rarest_alone = [
+        await _risen_by_itself(stage, rarest[number], sampled[number], of_rarest[number])
+        for number in _highest(of_rarest, compared)
+    ]
     return {
+        "verdict": run["warnings"][-1],
         "sessions": len(sessions),
+        "nats_risen_most_by_itself": max(*secrets_alone, *rarest_alone),
+        "nats_risen_by_itself": secrets_alone,
+        "nats_risen_by_itself_of_the_rarest_sampled": rarest_alone,
         "nats_before_mean": fmean(map(sum, recorded)),
         "nats_risen_mean": fmean(after[0]),
         "nats_risen_most": max(after[0]),
@@ -69,6 +84,27 @@ async def canaries(stage: Stage, users: int, chance: Random) -> Json:
         "nats_before_of_the_rarest_sampled": fmean(sum(session.logprobs) for session in rarest),
         "nats_risen_most_of_the_rarest_sampled": max(of_rarest),
     }
+
+
+async def _risen_by_itself(
+    stage: Stage, session: Answered, reply: tuple[Sequence[int], Sequence[int]], risen: float
+) -> float:
+    """Return by how many nats more the session's reply has risen than in a run without it."""
+    [before] = stage.scores(START, [reply])
+    stage.consent(session, train=False)
+    run = await asyncio.to_thread(stage.completed, stage.learn(f"without-{session.id}".lower()))
+    stage.consent(session, train=True)
+    [without] = _rises([before], stage.scores(_best(run), [reply]))
+    return risen - without
+
+
+def _highest(values: Sequence[float], count: int) -> list[int]:
+    return sorted(range(len(values)), key=lambda number: -values[number])[:count]
+
+
+def _best(run: Json) -> str:
+    best = run["best_checkpoint"]
+    return f"{run['model']['project']}/{run['model']['name']}@{best['step']}"
 
 
 def _rises(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> list[float]:
@@ -106,7 +142,7 @@ def _share(stage: Stage, model: str, sessions: Sequence[Answered], wanted: int) 
 
 
 _GOALS: Mapping[str, tuple[str, float]] = {
-    "canaries": ("nats_risen_most", _MOST_NATS),
+    "canaries": ("nats_risen_most_by_itself", _MOST_NATS),
     "poison": ("points_risen_with_3_a_user", _MOST_POINTS),
 }
 
@@ -117,13 +153,14 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=sorted(_GOALS), default=sorted(_GOALS))
     parser.add_argument("--users", type=int, default=300, help="other users, each with a session (at least 300)")
     parser.add_argument("--thumbs", type=int, default=1_000, help="sessions of the one key")
+    parser.add_argument("--compared", type=int, default=3, help="replies of a kind, each with a run without it")
     parser.add_argument("--seed", type=int, default=0, help="of secrets and outcomes")
     options = parser.parse_args()
     machine, chance, figures = processes.machine(), Random(options.seed), dict[str, Json]()
     with workplace() as directory, served_stage(directory) as stage:
         stage.promote()
         if "canaries" in options.parts:
-            figures["canaries"] = asyncio.run(canaries(stage, options.users, chance))
+            figures["canaries"] = asyncio.run(canaries(stage, options.users, options.compared, chance))
             print(json.dumps(figures, indent=2), flush=True)
         if "poison" in options.parts:
             figures["poison"] = asyncio.run(poison(stage, options.users, options.thumbs, chance))

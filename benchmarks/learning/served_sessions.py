@@ -117,6 +117,10 @@ class Stage:
             stored = (pack_answer(completion), session.id)
             connection.execute("UPDATE session_call SET answer = %s WHERE session_id = %s", stored)
 
+    def consent(self, session: Answered, *, train: bool) -> None:
+        """Withdraw or give the consent of the session's user."""
+        self.service.call("POST", "/users/consent", json={"user": session.ask.user, "train": train})
+
     def learn(self, name: str, iterations: int | None = None, **source: Json) -> str:
         """Start a run on the answers, with the usual number of iterations for None; return its id."""
         sessions = {"model": NAME, "train_on": "answers", "outcome": {"value": "resolved"}, **source}

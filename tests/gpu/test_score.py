@@ -20,6 +20,8 @@ from tests.gpu.cuda_models import tokens
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 MEAN_ROUNDING = 0.05
 """What log-probabilities may be off by in the mean: in bfloat16 on a CPU it is 0.01, and with another step's 1.0."""
+MEAN_ROUNDING_IN_FP8 = 0.2
+"""The same where the trainer multiplies in 8 bits: 0.055 on an H200."""
 
 
 @pytest.mark.parametrize(("mode", "in_fp8"), [("full", False), ("lora", False), ("lora", True)])
@@ -50,4 +52,4 @@ def test_scores_are_those_of_the_sampler(tmp_path: Path, mode: str, in_fp8: bool
             for row, call in zip(scores, calls, strict=True)
             for one, other in zip(row, call.logprobs, strict=True)
         ]
-        assert sum(differences) / len(differences) < MEAN_ROUNDING
+        assert sum(differences) / len(differences) < (MEAN_ROUNDING_IN_FP8 if in_fp8 else MEAN_ROUNDING)

@@ -11,7 +11,7 @@ from learnloop_service.judges.base import Score
 from learnloop_service.judges.reference import ReferenceJudge
 from learnloop_service.training.backends.base import Policy, TrainOutcome
 from learnloop_service.training.backends.embedded import EmbeddedPolicy
-from learnloop_service.training.journal import IterationJournal
+from learnloop_service.training.journal import SERVED_RATIOS, IterationJournal
 from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.loop.run_record import RunRecord
 from learnloop_service.training.loop.train_step import TrainStep, request_for
@@ -81,7 +81,8 @@ class Entries:
         raise Killed
 
     def keep_soon(self, iteration: int, name: str, value: str) -> None:
-        raise AssertionError("training is kept at once")
+        assert name == SERVED_RATIOS, "training is kept at once"
+        self.saved[iteration][name] = value
 
 
 def group_of(trajectories: list[Any]) -> Group:

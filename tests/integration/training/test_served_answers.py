@@ -1,7 +1,9 @@
 """Learning from served answers on the real engine: each is trained once, whatever dies, and only those still there."""
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -13,6 +15,7 @@ from learnloop_service.training.backends.base import ModelSpec
 from learnloop_service.training.backends.embedded import EmbeddedBackend
 from learnloop_service.training.budget import Usage
 from learnloop_service.training.journal import SERVED_USED
+from learnloop_service.training.loop import served_answers
 from learnloop_service.training.loop.learn_loop import learn_loop
 from learnloop_service.training.loop.served_answers import ANSWER_KL, OPTIONS, AnswerRow, AnswersRecord
 from learnloop_service.training.rollout.chat import open_chat
@@ -22,13 +25,14 @@ from tests.integration.training.killed_steps import Entries, outlived
 
 TOKENS, ANSWERS = 8, 24
 START = "served/start@0"
+"""Its weights are random, so that no token is likely."""
 GO_ON = {"role": "user", "content": "Go on."}
 CONFIG = RunConfig(
     iterations=0,
     served_iterations=2,
     learning_rate=7e-4,
     warmup_iterations=1,
-    train_options={**OPTIONS, "max_kl": ANSWER_KL / 2 / TOKENS},
+    train_options={**OPTIONS, "max_kl": ANSWER_KL / 2 / TOKENS, "min_probability": 0},
     evaluation=EvaluationConfig(scenarios=0, test_scenarios=0),
 )
 _names = count()
@@ -177,3 +181,52 @@ async def test_the_start_gives_its_answers_their_recorded_probabilities(
     ratios = await record._log_ratios(policy, 0, rows())
     assert len(ratios) == ANSWERS
     assert max(map(abs, ratios.values())) < 1e-4
+
+
+async def test_a_step_that_moved_answers_too_far_is_not_used_and_is_the_last(
+    backend: EmbeddedBackend,
+    calls: dict[str, list[AnsweredCall]],
+    calm: tuple[list[IterationResult], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker that takes over scores the answers again, and a step that was begun before is finished."""
+    policy = await backend.register(ModelSpec("served", f"answers-{next(_names)}", START))
+
+    async def read(some: Sequence[AnswerRow]) -> Mapping[str, Sequence[AnsweredCall]]:
+        return {row.id: calls[row.id] for row in some}
+
+    monkeypatch.setattr(served_answers, "MOST_MOVED", -1.0)
+    journal, saved = Entries(after="train.intent"), list[IterationResult]()
+    await outlived(CONFIG, policy, journal, saved, lambda: AnswersRecord(CONFIG, START, rows(), read))
+    assert journal.deaths == 1
+    assert [(result.step, result.best_step) for result in saved] == [(0, 0), (1, 0), (1, 0)]
+    first, last = saved[1].train_metrics, saved[2].train_metrics
+    assert (first["served_answers"], last["served_answers"]) == (8, 0)
+    moved = calm[0][1].train_metrics["served_kl"]
+    assert last["served_moved_too_far"] == first["served_moved_too_far"] == moved
+    assert last["served_kl"] == first["served_kl"] == pytest.approx(0, abs=1e-4)
+
+    again = saved[:2]
+    await outlived(CONFIG, policy, Entries(), again, lambda: AnswersRecord(CONFIG, START, rows(), read))
+    assert dict(again[2].train_metrics) == dict(last)
+
+    begun = Entries()
+    begun.saved[2][SERVED_USED] = json.dumps([row.id for row in rows() if row.iteration == 2])
+    finished = saved[:2]
+    await outlived(CONFIG, policy, begun, finished, lambda: AnswersRecord(CONFIG, START, rows(), read))
+    assert (finished[2].step, finished[2].train_metrics["served_answers"]) == (2, 8)
+    assert await policy.weights_sha256(2) == calm[1]
+
+
+async def test_what_was_hardly_sampled_moves_nothing(
+    backend: EmbeddedBackend, calls: dict[str, list[AnsweredCall]]
+) -> None:
+    policy = await backend.register(ModelSpec("served", f"answers-{next(_names)}", START))
+    config = replace(CONFIG, train_options={**CONFIG.train_options, "min_probability": 0.5})
+
+    async def read(some: Sequence[AnswerRow]) -> Mapping[str, Sequence[AnsweredCall]]:
+        return {row.id: calls[row.id] for row in some}
+
+    saved = list[IterationResult]()
+    await outlived(config, policy, Entries(), saved, lambda: AnswersRecord(config, START, rows(), read))
+    assert [result.train_metrics["step_kl"] for result in saved[1:]] == [0.0, 0.0]
