@@ -76,7 +76,9 @@ TRAINED = "train"
 """Entry that ends the train phase, with the outcome of the training."""
 SERVED_USED = "served.used"
 """Entry with the served answers that the train request is made of. It is written before the request is sent."""
-_TRAIN_ENTRIES = (TRAINED, TRAIN_INTENT, "train.job", "train.withdrawn", SERVED_USED)
+SERVED_RATIOS = "served.ratios"
+"""Entry with what a step gives to the held-out served answers, by session: what its gain is estimated from."""
+_TRAIN_ENTRIES = (TRAINED, TRAIN_INTENT, "train.job", "train.withdrawn", SERVED_USED, SERVED_RATIOS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from learnloop_service.app.feedback.outcomes import outcome_of, session_events
 from learnloop_service.app.releases.assignment import fraction
 from learnloop_service.app.schemas.intervals import IntervalOut
 from learnloop_service.environment.json_type import Json
-from learnloop_service.environment.wording import MINUS
+from learnloop_service.environment.wording import signed
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.statistics.two_arms import Cell, arm_mean, effect_interval
 
@@ -60,7 +60,9 @@ async def price_of_exploring(database: Database, project: str, name: str) -> tup
     price = IntervalOut.points(_mean(cells, True) - _mean(cells, False), *effect_interval(cells, forecast, 0.05))
     [(form, parameter)] = rule.items()
     of = f"`{parameter}`" if form in ("value", "event") else form.replace("_", " ")
-    costs = f"Explored sessions have {_in_points(price)} of {of}, over {explored:,} and {others:,} other ones."
+    mean, low, high = (signed(part, 1) for part in (price.mean, price.low, price.high))
+    points = f"{mean} points (95% interval {low} to {high})"
+    costs = f"Explored sessions have {points} of {of}, over {explored:,} and {others:,} other ones."
     return price, [costs, _WHO, *([_DEAR] if price.mean < -_DEAR_POINTS else [])]
 
 
@@ -88,11 +90,3 @@ def _mean(cells: Mapping[Cell, int], explored: bool) -> float:
     side = {cell: count for cell, count in cells.items() if cell.candidate is explored}
     weights = {cell: count / (cell.probability if explored else 1 - cell.probability) for cell, count in side.items()}
     return sum(weight * cell.value for cell, weight in weights.items()) / sum(weights.values())
-
-
-def _in_points(price: IntervalOut) -> str:
-    """Return a difference as `1.1 points less (95% interval -0.4 to 2.6)`."""
-    sign = -1 if price.mean <= 0 else 1
-    low, high = sorted((sign * price.low, sign * price.high))
-    interval = f"{low:.1f} to {high:.1f}".replace("-", MINUS)
-    return f"{abs(price.mean):.1f} points {'less' if sign < 0 else 'more'} (95% interval {interval})"

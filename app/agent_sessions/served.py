@@ -196,6 +196,17 @@ async def freeze(
     return FrozenAnswers(rows, {sessions[id].id: usable[id] for id in ids}, facts)
 
 
+async def why_left_out(database: Database, session: AgentSession, source: AnswerSource, at: datetime) -> WhyLeftOut:
+    """Return why a session was not among the answers that were frozen at a time."""
+    query = _sessions(session.project, source, at).where(AgentSession.id == session.id)
+    async with database() as tx:
+        row = (await tx.execute(query)).one_or_none()
+    if row is None or row.cause is not None:
+        return WhyLeftOut.OPEN if row is None else WhyLeftOut(row.cause)
+    tokens = (await _read(database, [session.id], _without_calls))[session.id]
+    return tokens if isinstance(tokens, WhyLeftOut) else WhyLeftOut.MANY
+
+
 def answer_row(row: Mapping[str, Any]) -> AnswerRow:
     """Return a stored row for the learn loop."""
     return AnswerRow(row["id"].removeprefix(f"{SESSION}."), *(row[name] for name in AnswerRow._fields[1:]))

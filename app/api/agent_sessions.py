@@ -31,6 +31,7 @@ from learnloop_service.app.errors import Forbidden
 from learnloop_service.app.feedback.session_opinions import opinions_of
 from learnloop_service.app.gateway.pinning import pinned
 from learnloop_service.app.operations.delete_user import UserDataDeletion
+from learnloop_service.app.operations.learned_session import learned_from
 from learnloop_service.app.releases.split import Requester
 from learnloop_service.app.runs.stored_prompts import read_stored
 from learnloop_service.app.schemas.agent_sessions import (
@@ -117,7 +118,8 @@ async def get_agent_session(
 ) -> AgentSessionOut:
     """Get a session."""
     row = await store.get(caller, id)
-    return _session(row, (await opinions_of(database, [id])).get(id))
+    shown = _session(row, (await opinions_of(database, [id])).get(id))
+    return shown.model_copy(update={"learned": await learned_from(database, row)})
 
 
 @router.patch("/{id}")

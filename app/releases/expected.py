@@ -21,7 +21,7 @@ from learnloop_service.training.protocol.model_name import ModelName
 
 _BEFORE = timedelta(days=60)
 _MOST, _LEAST = 3_000, 30
-"""Number of the newest sessions, and of the newest units, that a forecast uses at most, and of both at least."""
+"""Number of the newest sessions that a forecast uses at most, and at least."""
 _STEPS = 20
 _fitted: dict[tuple[str, date], OutcomeForecast | None] = {}
 """Forecasts of releases by day. What they are fitted on does not change any more once the day has begun."""
@@ -49,31 +49,25 @@ async def outcome_variance(
 ) -> float | None:
     """Return what a forecast leaves of the variance of the outcomes of the last 60 days; None if these are few."""
     now = (await tx.execute(select(func.now()))).scalar_one()
-    rows, users = await _history(tx, name, rule, window, now, now)
+    rows, users = await _history(tx, name, rule, window, now)
     missed = [outcome - expected for (_, outcome), expected in zip(rows, cross_fitted(rows, users), strict=True)]
     return fmean(miss * miss for miss in missed) if len(missed) >= _LEAST else None
 
 
 async def _fit(tx: AsyncSession, release: Release, day: datetime) -> OutcomeForecast | None:
-    """Fit the windows that were closed before the day, of units of the release and of sessions before it."""
-    rules, unit, name = ReleaseRules.parse(release.rules), ReleaseUnit, ModelName(release.project, release.name)
-    window, began = timedelta(hours=rules.window_hours), release.started_at or day
-    rows, _ = await _history(tx, name, rules.outcome, window, began, day)
-    closed = select(unit.unit, unit.exposed_at, unit.outcome).where(unit.release_id == release.id, unit.closed_at < day)
-    units = (await tx.execute(closed.order_by(unit.exposed_at.desc()).limit(_MOST))).all()
-    features = await _features(tx, release, [(row.unit, row.exposed_at) for row in units])
-    rows += zip(features, [row.outcome for row in units], strict=True)
+    rules, name = ReleaseRules.parse(release.rules), ModelName(release.project, release.name)
+    rows, _ = await _history(tx, name, rules.outcome, timedelta(hours=rules.window_hours), day)
     return fit(rows) if len(rows) >= _LEAST else None
 
 
 async def _history(
-    tx: AsyncSession, name: ModelName, rule: Mapping[str, Json], window: timedelta, began: datetime, day: datetime
+    tx: AsyncSession, name: ModelName, rule: Mapping[str, Json], window: timedelta, day: datetime
 ) -> tuple[list[tuple[Features, float]], list[str]]:
-    """Return the features and outcomes, and the users, of the name's sessions of the 60 days before `began` whose
-    window was closed before `day`."""
+    """Return the features and outcomes, and the users, of the name's sessions of 60 days whose windows were closed
+    before the day."""
     row, project = AgentSession, name.project
     asked = (row.project == project, name_asked(project) == str(name), row.entry.is_(None))
-    opened = (row.opened_at > began - _BEFORE, row.opened_at < began, row.opened_at < day - window)
+    opened = (row.opened_at > day - window - _BEFORE, row.opened_at < day - window)
     query = select(row.id, func.coalesce(row.user_hash, row.id)).where(*asked, *opened)
     users = dict((await tx.execute(query.order_by(row.opened_at.desc()).limit(_MOST))).all())
     features = await session_features(tx, project, list(users), window, rule)

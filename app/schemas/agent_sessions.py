@@ -141,6 +141,21 @@ class AgentSessionOpinions(ResponseModel):
     """Whether at least one of them was invented by a simulator."""
 
 
+class LearnedFrom(ResponseModel):
+    """What a run on served answers made of a session."""
+
+    run_id: str
+    """The newest run that froze it, or else the newest one that learned from its promoted name."""
+    step: int | None = None
+    """The step that was trained on it; null for none."""
+    outcome: float | None = None
+    """Its outcome when its window was over, in [0, 1]; null if it was not frozen."""
+    expected: float | None = None
+    """What was expected of it before; null if it was not frozen."""
+    why_not: str | None = None
+    """Why no step was trained on it, such as `with an open window` or `of users with enough others`; else null."""
+
+
 class AgentSessionOut(ResponseModel):
     """A session of an agent."""
 
@@ -189,6 +204,8 @@ class AgentSessionOut(ResponseModel):
     explored: bool | None
     """Whether it is sampled at temperature 1 whatever its client asks, because its promoted name explores; null if no
     coin was tossed for it."""
+    learned: LearnedFrom | None = None
+    """What a run on served answers made of it; null for none, and in lists."""
     run_id: str | None
     """The run that it is a rollout of; null for none."""
     iteration: int | None

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import cast, delete, insert, select, update
+from sqlalchemy import cast, delete, insert, or_, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -35,7 +35,7 @@ from learnloop_service.training.diagnosis.collapses import rolled_out
 from learnloop_service.training.diagnosis.diagnose import diagnose
 from learnloop_service.training.diagnosis.diagnosis import Diagnosis, DiagnosisSettings
 from learnloop_service.training.diagnosis.facts import Facts
-from learnloop_service.training.journal import ROLLOUT
+from learnloop_service.training.journal import ROLLOUT, SERVED_RATIOS, SERVED_USED
 from learnloop_service.training.loop import served_answers as served
 from learnloop_service.training.no_signal import no_signal_of
 from learnloop_service.training.prompt import UNDELIVERED_PARTS
@@ -206,16 +206,21 @@ async def _note_answers(tx: AsyncSession, lease: Lease[Run], result: IterationRe
         gain, low, high = (f"{100 * metrics[name]:+.1f}" for name in (served.GAIN, served.GAIN_LOW, served.GAIN_HIGH))
         note = f"On {shown} the gain is estimated at {gain} points (90% interval {low} to {high})."
         note += f" Each of them moved by {metrics[served.MOVED]:.2f} nats."
+    if served.TOO_FAR in metrics:
+        used = f"The run stopped after {result.step - 1} of {result.iteration} steps"
+        note += f" {used}: the next one moved answers by {metrics[served.TOO_FAR]:.2f} nats in all, which is too far."
     ended = update(Run).where(lease.held(), Run.iterations_total == result.iteration)
     await tx.execute(ended.values(warnings=Run.warnings.op("||")(cast([note], JSONB))))
 
 
 async def _close_journal(tx: AsyncSession, run_id: str, iteration: int, *, keep_rollouts: bool) -> None:
-    """Delete the iteration's journal. With `keep_rollouts`, its rollouts move to the archive, byte for byte."""
+    """Delete the iteration's journal. With `keep_rollouts`, its rollouts and what it notes of served answers move to
+    the archive, byte for byte."""
     if keep_rollouts:
         names = [column.name for column in RolloutRecord.__table__.columns]
+        is_kept = or_(Journal.name.startswith(f"{ROLLOUT}/"), Journal.name.in_((SERVED_USED, SERVED_RATIOS)))
         rollouts = select(*(getattr(Journal, name) for name in names)).where(
-            Journal.run_id == run_id, Journal.iteration == iteration, Journal.name.startswith(f"{ROLLOUT}/")
+            Journal.run_id == run_id, Journal.iteration == iteration, is_kept
         )
         await tx.execute(insert(RolloutRecord).from_select(names, rollouts))
     await tx.execute(delete(Journal).where(Journal.run_id == run_id, Journal.iteration <= iteration))

@@ -16,14 +16,17 @@ takes about eight minutes of one core a seed.
 import argparse
 import json
 import logging
+import math
 import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 from pathlib import Path
 from random import Random
 from statistics import fmean
+from typing import Literal
 
 import structlog
 
@@ -31,20 +34,22 @@ from benchmarks import processes
 from benchmarks.learning.engine_learning import CONFIG, ENVIRONMENT, Agent, scored, trajectory
 from learnloop_service.environment.base import Scenario
 from learnloop_service.environment.json_type import Json
+from learnloop_service.training.call_sequences import TokenSequence
 from learnloop_service.training.engine.cpu_mode import set_cpu_mode
 from learnloop_service.training.engine.engine import finish
 from learnloop_service.training.engine.trainer.grpo_loss import TrainOptions
-from learnloop_service.training.engine.trainer.trajectories import Group, TrainingTrajectory
-from learnloop_service.training.loop.served_answers import ANSWER_KL, OPTIONS
+from learnloop_service.training.engine.trainer.trajectories import Group, TrainingTrajectory, sequences
+from learnloop_service.training.loop.served_answers import ANSWER_KL, MOST_MOVED, OPTIONS
 
 GRPO = "grpo"
 GOAL = 0.8
 """Least share of GRPO's gain."""
-REIGNS = 3
 _FIRST = 100_000
 """Number of the first question of a user, beyond those that the champion was trained on."""
 _HELD_OUT = 320
 _AT_ONCE = 64
+MEASURED = 100
+"""Number of answers at which it is measured how far the policy has moved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +60,18 @@ class ServedArm:
     step_nats: float = ANSWER_KL / 16
     """How far a step may move an answer."""
     learning_rate: float = CONFIG.learning_rate
+    outcomes: Literal["reported", "shuffled", "constant"] = "reported"
+    """`shuffled` and `constant` say nothing: what is gained with them is not learned from users."""
     has_baseline: bool = True
     """Whether the mean outcome is subtracted. The questions are alike, so that no forecast is better than the mean."""
     drops_silent: bool = False
     per_user: int | None = 3
     trained: float = 1.0
     """Share of the users whose answers are trained on. A run of the service holds out the others'."""
+    most_moved: float = MOST_MOVED
+    """By how many nats a reign may move held-out answers."""
+    min_probability: float = 0.01
+    """Tokens that were sampled with a smaller probability are left out."""
     bot: bool = False
     """Whether one user asks a third of all questions, and is content with every answer."""
 
@@ -68,7 +79,12 @@ class ServedArm:
 ARMS: Mapping[str, ServedArm] = {
     "batch mean": ServedArm(),
     "three fifths": ServedArm(trained=0.6),
+    "less far": ServedArm(trained=0.6, most_moved=ANSWER_KL),
+    "no bounds": ServedArm(trained=0.6, most_moved=math.inf, min_probability=0.0),
     "no baseline": ServedArm(has_baseline=False),
+    "constant": ServedArm(has_baseline=False, outcomes="constant"),
+    "shuffled": ServedArm(outcomes="shuffled"),
+    "shuffled without baseline": ServedArm(has_baseline=False, outcomes="shuffled"),
     "silent dropped": ServedArm(drops_silent=True),
     "bot": ServedArm(bot=True),
     "bot without bound": ServedArm(bot=True, per_user=None),
@@ -122,7 +138,20 @@ class Market(Agent):
 
     def held_out(self) -> float:
         """Return the newest checkpoint's sampled success at questions that no user asks."""
-        return fmean(attempt.success for attempt in self._attempts(ENVIRONMENT.scenarios("test", _HELD_OUT, 0), "test"))
+        return fmean(self.successes(_HELD_OUT))
+
+    def successes(self, questions: int) -> list[bool]:
+        """Return whether each of that many such questions is answered rightly. All checkpoints have the same seeds."""
+        return [attempt.success for attempt in self._attempts(ENVIRONMENT.scenarios("test", questions, 0), "test")]
+
+    def log_ratios(self, attempts: Sequence[Attempt]) -> list[float]:
+        """Return by how much the newest checkpoint raises the log-probability of each attempt."""
+        target = self._engine.registry.resolve(self._model.full_name)
+        groups = [(replace(one.trajectory, reward=1.0), TrainingTrajectory((), -1.0)) for one in attempts]
+        recorded = list(sequences(groups, self._engine.tokenizer(target), scale_rewards=False))
+        parts = [TokenSequence(one.ids, one.trained, one.logprobs) for one in recorded]
+        scores = finish(self._engine.score(target, parts)).logprobs
+        return [fsum(new) - fsum(part.logprobs) for new, part in zip(scores or (), parts, strict=True)]
 
     def served(self, reign: int, sessions: int) -> list[Attempt]:
         """Return the newest checkpoint's answers in a reign. In the first one they are the champion's in every arm."""
@@ -133,6 +162,10 @@ class Market(Agent):
         if reign == 0:
             self._first_reign = attempts
         return attempts
+
+    def moved(self, attempts: Sequence[Attempt]) -> float:
+        """Return by how many nats the newest checkpoint differs from the one that made the attempts, on average."""
+        return -fmean(self.log_ratios(attempts))
 
     def grpo_step(self, first: int, iteration: int) -> None:
         """Take one of GRPO's steps, as the demo does, on the questions from number `first`."""
@@ -168,53 +201,73 @@ def recorded(attempts: Sequence[Attempt], *, bot: bool, rng: Random) -> list[Ser
     return answers
 
 
-def chosen(answers: Sequence[ServedAnswer], arm: ServedArm, rng: Random) -> list[tuple[Attempt, float]]:
-    """Return the answers that the arm learns from in random order, with their outcomes."""
+def chosen(
+    answers: Sequence[ServedAnswer], arm: ServedArm, rng: Random, *, held_out: bool = False
+) -> list[tuple[Attempt, float]]:
+    """Return the answers that the arm learns from in random order, with their outcomes, or those that it holds out."""
     numbers, rows = Counter[int](), []
     for answer in rng.sample(answers, len(answers)):
         numbers[answer.user] += 1
-        if (arm.drops_silent and answer.outcome is None) or Random(f"split/{answer.user}").random() >= arm.trained:
+        is_held_out = Random(f"split/{answer.user}").random() >= arm.trained
+        if (arm.drops_silent and answer.outcome is None) or is_held_out is not held_out:
             continue
         if arm.per_user is None or numbers[answer.user] <= arm.per_user:
-            rows.append((answer.attempt, answer.outcome or 0.0))
+            rows.append((answer.attempt, 1.0 if arm.outcomes == "constant" else answer.outcome or 0.0))
+    if arm.outcomes == "shuffled":
+        outcomes = [outcome for _, outcome in rows]
+        rng.shuffle(outcomes)
+        rows = [(attempt, outcome) for (attempt, _), outcome in zip(rows, outcomes, strict=True)]
     return rows
 
 
-def learn(market: Market, arm: ServedArm, rows: Sequence[tuple[Attempt, float]]) -> float:
-    """Take the steps of a reign. Return by how many nats an answer differed from the champion's, on average over the
-    last quarter of the steps."""
-    expected = fmean(outcome for _, outcome in rows) if arm.has_baseline else 0.0
-    tokens, moved = fmean(attempt.tokens for attempt, _ in rows), []
-    options = TrainOptions.from_config(
-        {**OPTIONS, "learning_rate": arm.learning_rate, "max_kl": arm.step_nats / tokens}
-    )
+def learn(
+    market: Market,
+    arm: ServedArm,
+    rows: Sequence[tuple[Attempt, float]],
+    others: Sequence[Attempt],
+    after: Callable[[int], None] = lambda _: None,
+) -> tuple[int, float]:
+    """Take the steps of a reign, and call `after` with the number of each. Return the number of those that are used,
+    and by how many nats these have moved other answers on average."""
+    expected, moved = fmean(outcome for _, outcome in rows) if arm.has_baseline else 0.0, 0.0
+    tokens = fmean(attempt.tokens for attempt, _ in rows)
+    bounds = {"max_kl": arm.step_nats / tokens, "min_probability": arm.min_probability}
+    options = TrainOptions.from_config({**OPTIONS, "learning_rate": arm.learning_rate, **bounds})
     for number in range(arm.steps):
         part = rows[number :: arm.steps]
         group = [replace(attempt.trajectory, reward=outcome - expected) for attempt, outcome in part]
         # The engine subtracts the group's mean. One more trajectory without tokens makes it 0.
         group.append(TrainingTrajectory((), -sum(one.reward for one in group)))
-        moved.append(market.step([tuple(group)], options)["kl_div"] * tokens)
-    return fmean(moved[-max(1, arm.steps // 4) :])
+        market.step([tuple(group)], options)
+        before, moved = moved, market.moved(others)
+        after(number + 1)
+        if moved > arm.most_moved:
+            return number, before
+    return arm.steps, moved
 
 
-def reigns(market: Market, name: str, seed: int, sessions: int, report: Callable[..., None]) -> float:
+def serve(market: Market, name: str, seed: int, sessions: int, reigns: int, report: Callable[..., None]) -> float:
     """Return what an arm has gained at held-out questions after its reigns."""
     arm, checkpoint = ARMS[name], market.champion
-    for reign in range(REIGNS):
+    for reign in range(reigns):
         market.fork(checkpoint, f"{name}-{reign}")
         rng = Random(f"{seed}/{reign}")
         attempts = market.served(reign, sessions)
         rows = chosen(recorded(attempts, bot=arm.bot, rng=rng), arm, rng)
-        moved, checkpoint = learn(market, arm, rows), market.newest
-        success = market.held_out()
-        report(arm=name, reign=reign + 1, answers=len(rows), held_out=round(success, 3), moved=round(moved, 3))
-    return success
+        trained = {id(attempt) for attempt, _ in rows}
+        others = [attempt for attempt in attempts if id(attempt) not in trained] or attempts
+        steps, moved = learn(market, arm, rows, others[:MEASURED])
+        checkpoint = f"{market.newest.partition('@')[0]}@{steps}"
+        market.fork(checkpoint, f"{name}-{reign}-used")
+        figures = {"held_out": round(market.held_out(), 3), "moved": round(moved, 3)}
+        report(arm=name, reign=reign + 1, answers=len(rows), steps=steps, **figures)
+    return figures["held_out"]
 
 
-def grpo(market: Market, sessions: int, report: Callable[..., None]) -> float:
-    """Return GRPO's success at held-out questions after as many rollouts as there are sessions in all reigns."""
+def grpo(market: Market, rollouts: int, report: Callable[..., None]) -> float:
+    """Return GRPO's success at held-out questions after as many rollouts."""
     market.fork(market.champion, GRPO)
-    steps = REIGNS * sessions // (CONFIG.groups_per_iteration * CONFIG.rollouts_per_group)
+    steps = rollouts // (CONFIG.groups_per_iteration * CONFIG.rollouts_per_group)
     for iteration in range(1, steps + 1):
         market.grpo_step(_FIRST + iteration * CONFIG.groups_per_iteration, iteration)
     success = market.held_out()
@@ -222,19 +275,22 @@ def grpo(market: Market, sessions: int, report: Callable[..., None]) -> float:
     return success
 
 
-def measure(device: str, seed: int, arms: Sequence[str], sessions: int, champion_steps: int) -> dict[str, float]:
+def measure(options: argparse.Namespace, seed: int) -> dict[str, float]:
     """Return what each arm gains in held-out success."""
 
     def report(**figures: Json) -> None:
         print(json.dumps({"seed": seed, **figures}), flush=True)
 
+    sessions, reigns = options.sessions, options.reigns
     with tempfile.TemporaryDirectory() as directory:
-        market = Market(Path(directory), device, seed, champion_steps)
+        market = Market(Path(directory), options.device, seed, options.champion_steps)
         before = market.held_out()
         report(arm="champion", held_out=round(before, 3))
         after = {
-            name: grpo(market, sessions, report) if name == GRPO else reigns(market, name, seed, sessions, report)
-            for name in arms
+            name: grpo(market, reigns * sessions, report)
+            if name == GRPO
+            else serve(market, name, seed, sessions, reigns, report)
+            for name in options.arms
         }
     return {name: success - before for name, success in after.items()}
 
@@ -244,6 +300,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--arms", nargs="+", choices=(*ARMS, GRPO), default=["batch mean", GRPO])
+    parser.add_argument("--reigns", type=int, default=3)
     parser.add_argument("--sessions", type=int, default=1_000, help="in each reign")
     parser.add_argument("--champion-steps", type=int, default=6, help="of GRPO that made the champion")
     options = parser.parse_args()
@@ -252,8 +309,7 @@ def main() -> int:
     print(json.dumps({"machine": processes.machine()}), flush=True)
     gains = defaultdict[str, list[float]](list)
     for seed in options.seeds:
-        of_seed = measure(options.device, seed, options.arms, options.sessions, options.champion_steps)
-        for name, gain in of_seed.items():
+        for name, gain in measure(options, seed).items():
             gains[name].append(gain)
     mean = {name: fmean(values) for name, values in gains.items()}
     print(json.dumps({"gains": {name: round(gain, 3) for name, gain in mean.items()}, "goal": GOAL}))

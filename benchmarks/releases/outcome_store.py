@@ -48,7 +48,8 @@ async def simulate_clock(store: Migrated) -> None:
     await store.engine.dispose()
 
 
-async def _set_clock(database: Database, at: datetime) -> None:
+async def set_clock(database: Database, at: datetime) -> None:
+    """Set the clock of `simulate_clock`."""
     async with database.begin() as tx:
         await tx.execute(text("UPDATE simulated.clock SET at = :at"), {"at": at})
 
@@ -66,7 +67,7 @@ class StoredRelease:
 
     async def lived(self) -> tuple[str, list[str]]:
         """Live through the release. Returns how it ended, and what the store said that the simulation does not."""
-        await _set_clock(self._database, _START)
+        await set_clock(self._database, _START)
         release_id = await started(self._database, self._name, self._rules, bytes(16))
         await self._insert(AgentSession, [row for rows in self._sessions for row in rows[:-1]])
         different, promoted_on = list[str](), None
@@ -77,7 +78,7 @@ class StoredRelease:
             due = [event for event in self._events if event["received_at"] <= until]
             del self._events[: len(due)]
             await self._insert(Feedback, due)
-            await _set_clock(self._database, until + timedelta(minutes=1))
+            await set_clock(self._database, until + timedelta(minutes=1))
             async with self._database() as tx:
                 before = await tx.get_one(Release, release_id)
             await look(self._database, release_id)

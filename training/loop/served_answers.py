@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from learnloop_service.training.backends.art_import import import_art
 from learnloop_service.training.backends.base import Policy, ScoringPolicy, TrainRequest
 from learnloop_service.training.call_sequences import SampledCall, TokenSequence, joined, sequences_of
-from learnloop_service.training.journal import SERVED_USED, IterationJournal
+from learnloop_service.training.journal import SERVED_RATIOS, SERVED_USED, IterationJournal
 from learnloop_service.training.loop.run_record import Lesson, RunRecord
 from learnloop_service.training.rollout.chat import sampled_ids
 from learnloop_service.training.rollout.histories import PROMPT_TOKEN_IDS, record
@@ -35,12 +35,25 @@ GAIN, GAIN_LOW, GAIN_HIGH, HELD_OUT, MOVED = (
 )
 """Training metrics: the estimated gain over the start on held-out answers with its 90% interval, their number, and by
 how many nats such an answer has moved."""
+TOO_FAR = "served_moved_too_far"
+"""Training metric of a run whose newest step is not used, and which takes no further one: by how many nats that step
+has moved answers. The other metrics are of the step before."""
 EFFECTIVE = "served_effective_share/"
 """Training metric of each other checkpoint, whose name follows: see `effective_share`."""
 ANSWER_KL = 0.2
 """How far a run may move the policy from where it starts, in nats an answer."""
-OPTIONS = {"scale_rewards": False, "token_weighting": "token", "mask_prob_ratio": True, "epsilon": 1, "epsilon_high": 3}
-"""Options of each step. A token whose probability is more than four times the recorded one is left out."""
+MOST_MOVED = 0.4
+"""By how many nats a run may move a held-out answer on average: steps add up to more than their square roots."""
+OPTIONS = {
+    "scale_rewards": False,
+    "token_weighting": "token",
+    "mask_prob_ratio": True,
+    "epsilon": 1,
+    "epsilon_high": 3,
+    "min_probability": 0.01,
+}
+"""Options of each step. A token whose probability is more than four times the recorded one is left out, and one that
+was hardly ever sampled, so that no single answer makes itself much likelier."""
 _START = 0
 """The step at which the run's new model begins, with the weights of the checkpoint that it starts from."""
 _FULL_WEIGHT_TOKENS = 2_048
@@ -83,16 +96,20 @@ class AnswersRecord(RunRecord):
     left_out: Sequence[str] = ()
     _effective: dict[str, float] = field(default_factory=dict, init=False)
     """Effective share of the answers of each other checkpoint, once it is known."""
-    _is_harmful: bool = field(default=False, init=False)
+    _scored: dict[int, Mapping[str, float]] = field(default_factory=dict, init=False)
+    """By how much a step raised the log-probabilities of held-out answers, by step."""
+    _best: int = field(default=_START, init=False)
 
     async def lesson(self, journal: IterationJournal, policy: Policy, step: int) -> Lesson:
         """Return the step on the iteration's answers that can still be used."""
+        used = json.loads(journal.kept.get(SERVED_USED, "null"))
+        if used is None and await self._is_too_far(policy, step):
+            return Lesson(None, {ANSWERS: 0, WITHDRAWN: 0, DAMAGED: 0})
         rows = [row for row in self.rows if row.iteration == journal.iteration]
         for name in sorted({row.checkpoint for row in self.rows} - {self.start, *self._effective}):
             of_other = [row for row in self.rows if row.checkpoint == name]
             self._effective[name] = effective_share([*(await self._log_ratios(policy, _START, of_other)).values()])
         rows = [row for row in rows if self._effective.get(row.checkpoint, 1.0) >= LEAST_EFFECTIVE]
-        used = json.loads(journal.kept.get(SERVED_USED, "null"))
         read = await self.read(rows if used is None else [row for row in rows if row.id in used])
         answers = [(row.advantage, calls) for row in rows if (calls := read.get(row.id)) is not None]
         damaged = sorted(id for id, calls in read.items() if calls is None)
@@ -106,18 +123,34 @@ class AnswersRecord(RunRecord):
 
     async def measured(self, journal: IterationJournal, policy: Policy, step: int) -> Mapping[str, float]:
         """Return the estimated gain on the held-out answers of the checkpoint that the run started from."""
-        held_out = [row for row in self.rows if row.iteration == 0 and row.checkpoint == self.start]
-        ratios = await self._log_ratios(policy, step, held_out)
-        answers = [ScoredAnswer(ratios[row.id], row.outcome, row.forecast) for row in held_out if row.id in ratios]
-        estimate = gain(answers)
-        self._is_harmful = estimate is not None and estimate[2] < 0
-        moved = {MOVED: -fmean(answer.log_ratio for answer in answers)} if answers else {}
-        return {HELD_OUT: len(answers), **moved, **dict(zip((GAIN, GAIN_LOW, GAIN_HIGH), estimate or (), strict=False))}
+        metrics = dict[str, float]()
+        if await self._is_too_far(policy, step):
+            metrics[TOO_FAR] = estimated(self.rows, await self._held_out(policy, step))[MOVED]
+            step -= 1
+        kept = journal.kept.get(SERVED_RATIOS)
+        ratios = await self._held_out(policy, step) if kept is None else json.loads(kept)
+        if kept is None:
+            journal.keep_soon(SERVED_RATIOS, json.dumps(ratios))
+        metrics |= estimated(self.rows, ratios)
+        self._best = _START if metrics.get(GAIN_HIGH, 0.0) < 0 else step
+        return metrics
 
     def best_step(self, step: int) -> int:
-        """Return the newest step, or the start if that is shown to be better. Requiring a proof of the gain would cost
-        most of it; a release is the proof."""
-        return _START if self._is_harmful else step
+        """Return the newest step that has not moved answers too far, or the start if that is shown to be better.
+        Requiring a proof of the gain would cost most of it; a release is the proof."""
+        return self._best
+
+    async def _is_too_far(self, policy: Policy, step: int) -> bool:
+        if step == _START:
+            return False
+        return estimated(self.rows, await self._held_out(policy, step)).get(MOVED, 0.0) > MOST_MOVED
+
+    async def _held_out(self, policy: Policy, step: int) -> Mapping[str, float]:
+        """Return by how much the step raises the log-probabilities of the held-out answers of the start."""
+        if step not in self._scored:
+            rows = [row for row in self.rows if row.iteration == 0 and row.checkpoint == self.start]
+            self._scored[step] = await self._log_ratios(policy, step, rows)
+        return self._scored[step]
 
     async def _log_ratios(self, policy: Policy, step: int, rows: Sequence[AnswerRow]) -> dict[str, float]:
         """Return by session the sum of the log-probabilities that the step gives to its tokens minus the recorded
@@ -131,6 +164,14 @@ class AnswersRecord(RunRecord):
             for id, of_one in parts.items():
                 ratios[id] = fsum(fsum(next(scores)) - fsum(part.logprobs) for part in of_one)
         return ratios
+
+
+def estimated(rows: Sequence[AnswerRow], ratios: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics of a step that follow from the log-ratios of held-out answers."""
+    answers = [ScoredAnswer(ratios[row.id], row.outcome, row.forecast) for row in rows if row.id in ratios]
+    moved = {MOVED: -fmean(answer.log_ratio for answer in answers)} if answers else {}
+    gained = dict(zip((GAIN, GAIN_LOW, GAIN_HIGH), gain(answers) or (), strict=False))
+    return {HELD_OUT: len(answers), **moved, **gained}
 
 
 def _sequences(calls: Sequence[AnsweredCall]) -> list[TokenSequence]:

@@ -315,7 +315,7 @@ class RolloutRecord(Base):
     run_id: Mapped[str] = run_id()
     iteration: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(Text, primary_key=True)
-    """Name of the journal's entry, `rollout/PURPOSE/N` (training/journal.py)."""
+    """Name of the journal's entry (training/journal.py): `rollout/PURPOSE/N`, or one about served answers."""
     value: Mapped[bytes]
     checksum: Mapped[int | None] = mapped_column(BigInteger)
 

@@ -1,14 +1,19 @@
 """Verifies that the frozen answers of a run follow from its sessions: their choice and draw, tokens, outcomes and
-forecasts."""
+forecasts, and that its estimated gains follow from the scores of held-out answers."""
 
 import json
 from datetime import datetime
 
-from learnloop_service.app.agent_sessions.served import AnswerSource, freeze
+from sqlalchemy import and_, select
+
+from learnloop_service.app.agent_sessions.served import AnswerSource, answer_row, freeze
 from learnloop_service.app.datasets.documents import stored_text
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.db.tables import Run
+from learnloop_service.app.db.tables import Iteration, RolloutRecord, Run
 from learnloop_service.app.operations.verify.figures import VerifiedFigures, unless_rounded
+from learnloop_service.app.runs.journal_entries import text_of
+from learnloop_service.training.journal import SERVED_RATIOS
+from learnloop_service.training.loop.served_answers import estimated
 
 
 async def verify_answers(database: Database, run: Run, figures: VerifiedFigures) -> None:
@@ -35,3 +40,11 @@ async def verify_answers(database: Database, run: Run, figures: VerifiedFigures)
         recomputed["forecast"] = unless_rounded(stored.get("forecast"), recomputed["forecast"])
         for name in recomputed.keys() - ({"forecast"} if lacking else ()):
             figures.compare(stored.get("iteration"), f"{name} of {id}", stored.get(name), recomputed[name])
+    its = and_(Iteration.run_id == RolloutRecord.run_id, Iteration.iteration == RolloutRecord.iteration)
+    scored = select(RolloutRecord.value, Iteration.iteration, Iteration.train_metrics).join(Iteration, its)
+    async with database() as tx:
+        archived = await tx.execute(scored.where(RolloutRecord.run_id == run.id, RolloutRecord.name == SERVED_RATIOS))
+    for value, iteration, metrics in archived:
+        estimate = estimated([answer_row(row) for row in rows.values()], json.loads(text_of(value) or "{}"))
+        for name, figure in estimate.items():
+            figures.compare(iteration, name, metrics.get(name), unless_rounded(metrics.get(name), figure))

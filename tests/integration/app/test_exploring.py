@@ -205,7 +205,7 @@ async def test_what_exploring_costs_is_said(
     explore = (await live.get(LIVE)).json()["items"][0]["explore"]
     assert explore["difference"]["mean"] == pytest.approx(100 * (10 / 20 - 60 / 80))
     assert explore["difference"]["low"] < explore["difference"]["mean"] < explore["difference"]["high"]
-    less = f"{-explore['difference']['mean']:.1f} points less"
+    less = f"\N{MINUS SIGN}{-explore['difference']['mean']:.1f} points"
     assert explore["notes"][0].startswith(f"Explored sessions have {less} (95% interval ")
     assert explore["notes"][0].endswith(") of feedback, over 20 and 80 other ones.")
     assert ["temperature 0" in explore["notes"][1], "anew first" in explore["notes"][2]] == [True, True]

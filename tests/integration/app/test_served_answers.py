@@ -12,7 +12,7 @@ from learnloop_service.app.agent_sessions.records import pack_answer
 from learnloop_service.app.agent_sessions.served import AnswerSource, FrozenAnswers, WhyLeftOut, freeze
 from learnloop_service.app.agent_sessions.task_draw import split_of
 from learnloop_service.app.db.database import Database
-from learnloop_service.app.db.tables import AgentSession, Document, Promotion, Run, SessionCall, UserScenario
+from learnloop_service.app.db.tables import AgentSession, Document, Iteration, Promotion, Run, SessionCall, UserScenario
 from learnloop_service.app.schedules import scheduler
 from learnloop_service.app.security.user_hash import UserHasher
 from learnloop_service.training.statistics import off_policy
@@ -286,6 +286,26 @@ async def test_a_run_that_is_shown_to_do_harm_goes_back_to_its_start(
         assert f" to users that it did not train on the gain is estimated at {gain} points (90% interval" in shown
 
 
+async def test_a_run_stops_once_answers_have_moved_far_and_says_so(
+    data_dir: Path,
+    database_url: str,
+    database: Database,
+    few_suffice: None,  # noqa: F811
+) -> None:
+    backend = MovingBackend({5: -0.9, 6: -0.9})
+    async with learning_service(data_dir, database_url, backend) as client:
+        await serve_many(database, 40)
+        run = await _learned(client)
+        [_, first, last] = await _metrics(client, run)
+        assert first["served_answers"] > 0 == last["served_answers"]
+        assert first["served_kl"] == last["served_kl"] == pytest.approx(0)
+        assert first["served_moved_too_far"] == last["served_moved_too_far"] > 0.4
+        moved = f"{last['served_moved_too_far']:.2f}"
+        stopped = f" The run stopped after 0 of 2 steps: the next one moved answers by {moved} nats in all, which is"
+        assert run["warnings"][-1].endswith(f"{stopped} too far.")
+        assert run["best_checkpoint"]["step"] == 0
+
+
 async def test_a_deleted_user_leaves_no_link_and_his_checkpoints_are_named(
     data_dir: Path,
     database_url: str,
@@ -405,6 +425,13 @@ async def test_a_run_on_answers_is_verified(
 
         assert (await verified())["ok"]
         async with database.begin() as tx:
+            first = await tx.get_one(Iteration, (run["run_id"], 1))
+            first.train_metrics, metrics = {}, first.train_metrics
+        differences = (await verified())["differences"]
+        assert [difference["what"] for difference in differences] == ["served_held_out", "served_kl"]
+        async with database.begin() as tx:
+            (await tx.get_one(Iteration, (run["run_id"], 1))).train_metrics = metrics
+        async with database.begin() as tx:
             forged = update(AgentSession).where(AgentSession.id == sessions[1])
             await tx.execute(forged.values(outcome={"reward": 0.25}))
             damaged = update(SessionCall).where(SessionCall.session_id == sessions[2])
@@ -436,3 +463,51 @@ async def test_an_agent_attempts_what_held_out_users_asked(
             scenarios = (await tx.execute(select(Document.content).where(Document.kind == "scenarios"))).scalar_one()
         splits = {row["id"]: row["split"] for row in await _rows(database)}
         assert {row["id"]: row["split"] for row in scenarios} == splits
+
+
+async def test_a_session_says_which_step_learned_from_it_or_why_none_did(
+    data_dir: Path,
+    database_url: str,
+    database: Database,
+    few_suffice: None,  # noqa: F811
+) -> None:
+    async def meanwhile() -> None:
+        async with opened_database(database_url) as opened:
+            [withdrawn, *_] = [row["id"] for row in await _rows(opened) if row["iteration"] == 2]
+            which = AgentSession.id == withdrawn.removeprefix("session.")
+            async with opened.begin() as tx:
+                await tx.execute(update(AgentSession).where(which).values(may_train=False))
+
+    async with learning_service(data_dir, database_url, MovingBackend(meanwhile=meanwhile)) as client:
+        busy = [await serve(database, "busy") for _ in range(5)]
+        others = {
+            await serve(database, "late", days_ago=0.9): WhyLeftOut.OPEN,
+            await serve(database, "strict", may_train=False): WhyLeftOut.REFUSED,
+            await serve(database, "cold", calls=[{"temperature": 0}]): WhyLeftOut.GREEDY,
+        }
+        await serve_many(database, 40)
+
+        async def learned(id: str) -> Any:
+            return (await client.get(f"/sessions/{id}")).raise_for_status().json()["learned"]
+
+        assert await learned(busy[0]) is None
+        run = await _learned(client)
+        rows = {row["id"].removeprefix("session."): row for row in await _rows(database)}
+        others |= {id: WhyLeftOut.MANY for id in busy if id not in rows}
+        assert len(others) == 5
+        for id, why in others.items():
+            assert ((await learned(id))["run_id"], (await learned(id))["why_not"]) == (run["run_id"], why)
+        withdrawn = next(id for id, row in rows.items() if row["iteration"] == 2)
+        for id, row in rows.items():
+            said = await learned(id)
+            known = {"run_id": run["run_id"], "outcome": row["outcome"], "expected": row["forecast"]}
+            assert said.items() >= known.items()
+            number = row["iteration"]
+            held_out = {"step": None, "why_not": "held out to estimate the gain"}
+            trained = {"step": number, "why_not": None}
+            lost = {"step": None, "why_not": "withdrawn before its step"}
+            assert said.items() >= (held_out if not number else lost if id == withdrawn else trained).items()
+        async with database.begin() as tx:
+            second = await tx.get_one(Iteration, (run["run_id"], 2))
+            second.train_metrics = {**second.train_metrics, "served_answers": 0}
+        assert (await learned(withdrawn))["why_not"] == "of a step that is not taken"
