@@ -23,79 +23,69 @@ const _MAIL = "email_search";
 
 /**
  * @param {ScenarioSet[] | undefined} sets @param {() => void} made @param {() => void} reload
- * @returns {import("../parts/table.js").Column[]}
+ * @returns {import("../parts/table.js").Column<Inbox>[]}
  */
 const inboxColumns = (sets, made, reload) => [
   {
     title: "Inbox",
     by: "name",
-    cell: (/** @type {Inbox} */ each) =>
-      html`<strong>${label(each.name)}</strong> <span class="muted">version ${each.version}</span>`,
+    cell: (each) => html`<strong>${label(each.name)}</strong> <span class="muted">version ${each.version}</span>`,
   },
-  { title: "Emails", by: "emails", isNumber: true, cell: (/** @type {Inbox} */ each) => whole(each.emails) },
+  { title: "Emails", by: "emails", isNumber: true, cell: (each) => whole(each.emails) },
   {
     title: "Questions",
-    cell: (/** @type {Inbox} */ each) =>
-      sets && html`<${Questions} inbox=${each} found=${questionsOf(each, sets)} done=${made} />`,
+    cell: (each) => sets && html`<${Questions} inbox=${each} found=${questionsOf(each, sets)} done=${made} />`,
   },
-  { title: "From", cell: (/** @type {Inbox} */ each) => origin(each.origin) },
-  { title: "Stored", by: "created_at", cell: (/** @type {Inbox} */ each) => moment(each.created_at) },
+  { title: "From", cell: (each) => origin(each.origin) },
+  { title: "Stored", by: "created_at", cell: (each) => moment(each.created_at) },
   {
     title: "",
-    cell: (/** @type {Inbox} */ each) =>
-      deletion(path`inboxes/${each.name}`, `all versions of the inbox ${label(each.name)}`, reload),
+    cell: (each) => deletion(path`inboxes/${each.name}`, `all versions of the inbox ${label(each.name)}`, reload),
   },
 ];
-/** @param {() => void} reload @returns {import("../parts/table.js").Column[]} */
+/** @param {() => void} reload @returns {import("../parts/table.js").Column<ScenarioSet>[]} */
 const setColumns = (reload) => [
   {
     title: "Set",
     by: "name",
-    cell: (/** @type {ScenarioSet} */ each) =>
+    cell: (each) =>
       html`<a href=${href(["data", "scenarios", each.sha256])}><strong>${label(each.name)}</strong></a>
         ${" "}<span class="muted">version ${each.version}</span>`,
   },
-  { title: "Scenarios", by: "count", isNumber: true, cell: (/** @type {ScenarioSet} */ each) => whole(each.count) },
-  { title: "For", by: "environment", cell: (/** @type {ScenarioSet} */ each) => label(each.environment) },
-  { title: "From", cell: (/** @type {ScenarioSet} */ each) => origin(each.origin) },
-  { title: "Stored", by: "created_at", cell: (/** @type {ScenarioSet} */ each) => moment(each.created_at) },
+  { title: "Scenarios", by: "count", isNumber: true, cell: (each) => whole(each.count) },
+  { title: "For", by: "environment", cell: (each) => label(each.environment) },
+  { title: "From", cell: (each) => origin(each.origin) },
+  { title: "Stored", by: "created_at", cell: (each) => moment(each.created_at) },
   {
     title: "",
-    cell: (/** @type {ScenarioSet} */ each) =>
-      deletion(path`scenarios/${each.sha256}`, `the scenarios of ${label(each.name)}`, reload),
+    cell: (each) => deletion(path`scenarios/${each.sha256}`, `the scenarios of ${label(each.name)}`, reload),
   },
 ];
-/** @param {() => void} reload @returns {import("../parts/table.js").Column[]} */
+/** @param {() => void} reload @returns {import("../parts/table.js").Column<Demonstrations>[]} */
 const demonstrationsColumns = (reload) => [
   {
     title: "Demonstrations",
     by: "name",
-    cell: (/** @type {Demonstrations} */ each) =>
+    cell: (each) =>
       html`<a href=${href(["data", "demonstrations", each.sha256])}><strong>${label(each.name)}</strong></a>
         ${" "}<span class="muted">version ${each.version}</span>`,
   },
-  {
-    title: "Conversations",
-    by: "count",
-    isNumber: true,
-    cell: (/** @type {Demonstrations} */ each) => whole(each.count),
-  },
-  { title: "From", cell: (/** @type {Demonstrations} */ each) => origin(each.origin) },
-  { title: "Stored", by: "created_at", cell: (/** @type {Demonstrations} */ each) => moment(each.created_at) },
+  { title: "Conversations", by: "count", isNumber: true, cell: (each) => whole(each.count) },
+  { title: "From", cell: (each) => origin(each.origin) },
+  { title: "Stored", by: "created_at", cell: (each) => moment(each.created_at) },
   {
     title: "",
-    cell: (/** @type {Demonstrations} */ each) =>
-      deletion(path`demonstrations/${each.sha256}`, `the demonstrations of ${label(each.name)}`, reload),
+    cell: (each) => deletion(path`demonstrations/${each.sha256}`, `the demonstrations of ${label(each.name)}`, reload),
   },
 ];
+/** @type {import("../parts/table.js").Column<Graph>[]} */
 const graphColumns = [
   {
     title: "Graph",
-    cell: (/** @type {Graph} */ each) =>
-      html`<a href=${href(["data", "graphs", each.sha256])}><code>${each.sha256.slice(0, 16)}</code></a>`,
+    cell: (each) => html`<a href=${href(["data", "graphs", each.sha256])}><code>${each.sha256.slice(0, 16)}</code></a>`,
   },
-  { title: "Bytes", by: "bytes", isNumber: true, cell: (/** @type {Graph} */ each) => compact(each.bytes) },
-  { title: "Stored", by: "created_at", cell: (/** @type {Graph} */ each) => moment(each.created_at) },
+  { title: "Bytes", by: "bytes", isNumber: true, cell: (each) => compact(each.bytes) },
+  { title: "Stored", by: "created_at", cell: (each) => moment(each.created_at) },
 ];
 
 /**

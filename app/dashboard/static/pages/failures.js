@@ -38,7 +38,7 @@ export function Failures({ asked }) {
       ${
         found.patterns.length > 0 &&
         html`<${Table} caption="Failing tasks by pattern" class="stacked failures" rows=${found.patterns}
-        keyOf=${(/** @type {Pattern} */ each) => each.id} columns=${columns(found)} />`
+        keyOf="id" columns=${columns(found)} />`
       }</section>
     ${found.lost_tasks > 0 && html`<${LostTasks} found=${found} />`}`}<//>`;
 }
@@ -90,15 +90,16 @@ function LostTasks({ found: { lost, lost_tasks: count, patterns } }) {
     title,
     cell: (/** @type {Lost} */ each) => html`<a href=${href(["trajectories", to(each)[0]])}>${to(each)[1]}</a>`,
   });
+  /** @type {import("../parts/table.js").Column<Lost>[]} */
   const columns = [
-    { title: "Task", isHead: true, cell: (/** @type {Lost} */ each) => label(each.scenario_id, 80) },
+    { title: "Task", isHead: true, cell: (each) => label(each.scenario_id, 80) },
     link("Before", (each) => [each.before_trajectory_id, "solved"]),
     link("Now", (each) => [each.trajectory_id, nameOf(each.pattern, patterns)]),
   ];
   const shown = counted(count, "task") + (lost.length < count ? `, the first ${lost.length}` : "");
   return html`<section class="card"><h2>Solved before, failing now <span class="muted">${shown}</span></h2>
     <${Table} caption="Tasks solved before and failing now" class="stacked failures" rows=${lost}
-      keyOf=${(/** @type {Lost} */ each) => each.trajectory_id} columns=${columns} /></section>`;
+      keyOf="trajectory_id" columns=${columns} /></section>`;
 }
 
 /** @param {string | null} id null for what is solved @param {Pattern[]} patterns */

@@ -26,31 +26,23 @@ export function Keys() {
     (aborted) => (isAllowed ? all("keys", {}, { aborted, most: 1000 }) : Promise.resolve([])),
     [isAllowed],
   );
+  /** @type {import("../parts/table.js").Column<Key>[]} */
   const columns = [
     {
       title: "Name",
       by: "name",
-      cell: (/** @type {Key} */ each) => html`<strong>${label(each.name)}</strong> <code>${label(each.prefix)}…</code>`,
+      cell: (each) => html`<strong>${label(each.name)}</strong> <code>${label(each.prefix)}…</code>`,
     },
-    {
-      title: "Project",
-      by: "project",
-      cell: (/** @type {Key} */ each) => (each.project === "*" ? "all" : label(each.project)),
-    },
+    { title: "Project", by: "project", cell: (each) => (each.project === "*" ? "all" : label(each.project)) },
     {
       title: "May",
-      cell: (/** @type {Key} */ each) =>
-        each.improvement_id ? `propose prompts for ${each.improvement_id}` : each.scopes.join(", "),
+      cell: (each) => (each.improvement_id ? `propose prompts for ${each.improvement_id}` : each.scopes.join(", ")),
     },
-    {
-      title: "Last used",
-      by: "last_used_at",
-      cell: (/** @type {Key} */ each) => (each.last_used_at ? ago(each.last_used_at) : "never"),
-    },
+    { title: "Last used", by: "last_used_at", cell: (each) => (each.last_used_at ? ago(each.last_used_at) : "never") },
     { title: "State", cell: stateOf },
     {
       title: "",
-      cell: (/** @type {Key} */ each) =>
+      cell: (each) =>
         !each.revoked_at &&
         html`<${Action} label="Revoke" kind="danger" confirm="Revoke this key for good?"
           act=${() => remove(path`keys/${each.id}`).then(state.reload)} />`,
@@ -69,7 +61,7 @@ export function Keys() {
           <//>`
         : html`<section class="card"><h2>All keys</h2>
             <${Table} caption="API keys, newest first" rows=${found} columns=${columns}
-              keyOf=${(/** @type {Key} */ each) => each.id} />
+              keyOf="id" />
           </section>`}<//>`;
 }
 

@@ -38,21 +38,18 @@ function modelLink({ model, base_model: base }) {
   return base ? html`<a href=${href(["models", project, name])}>${label(model, 120)}</a>` : label(model, 120);
 }
 
+/** @type {import("../parts/table.js").Column<Model>[]} */
 const modelColumns = [
   { title: "Model", by: "model", cell: modelLink },
   {
     title: "Trained from",
     by: "base_model",
-    cell: (/** @type {Model} */ each) =>
-      each.base_model ? label(each.base_model, 120) : html`<span class="muted">a base model</span>`,
+    cell: (each) => (each.base_model ? label(each.base_model, 120) : html`<span class="muted">a base model</span>`),
   },
-  { title: "Newest step", by: "step", isNumber: true, cell: (/** @type {Model} */ each) => each.step ?? "–" },
-  { title: "Promoted as", cell: (/** @type {Model} */ each) => each.promoted_as.map((name) => label(name)).join(", ") },
-  { title: "Backend", by: "backend", cell: (/** @type {Model} */ each) => label(each.backend) },
-  {
-    title: "",
-    cell: (/** @type {Model} */ each) => each.unusable && html`<span class="wrong">${label(each.unusable, 160)}</span>`,
-  },
+  { title: "Newest step", by: "step", isNumber: true, cell: (each) => each.step ?? "–" },
+  { title: "Promoted as", cell: (each) => each.promoted_as.map((name) => label(name)).join(", ") },
+  { title: "Backend", by: "backend", cell: (each) => label(each.backend) },
+  { title: "", cell: (each) => each.unusable && html`<span class="wrong">${label(each.unusable, 160)}</span>` },
 ];
 
 /** @param {Promotion} promotion */
@@ -90,16 +87,17 @@ function Promoted({ items, reload }) {
     await remove(path`promotions/${project}/${last}`);
     reload();
   }
+  /** @type {import("../parts/table.js").Column<Promotion>[]} */
   const columns = [
     {
       title: "Name",
       by: "name",
       isHead: true,
-      cell: (/** @type {Promotion} */ each) => html`<span class="row-name">${label(each.name)}</span>`,
+      cell: (each) => html`<span class="row-name">${label(each.name)}</span>`,
     },
     {
       title: "Means",
-      cell: (/** @type {Promotion} */ each) =>
+      cell: (each) =>
         html`${label(each.model)} @${each.step}${each.prompt && ` with ${label(promptName(each.prompt))}`}${
           each.prompt_missed_at &&
           html`<br /><span class="wrong">A request came without its prompt, ${ago(each.prompt_missed_at)}.</span>`
@@ -111,12 +109,11 @@ function Promoted({ items, reload }) {
     {
       title: "Since",
       by: "created_at",
-      cell: (/** @type {Promotion} */ each) =>
-        html`${moment(each.created_at)} <span class="muted">by ${label(each.actor)}</span>`,
+      cell: (each) => html`${moment(each.created_at)} <span class="muted">by ${label(each.actor)}</span>`,
     },
     {
       title: "",
-      cell: (/** @type {Promotion} */ each) =>
+      cell: (each) =>
         html`<${Action} label="Check" act=${() => check(each)} /> <${Action} label="Withdraw" kind="danger"
           confirm="Take this name away? Requests that use it fail from then on." act=${() => withdraw(each)} />`,
     },
@@ -128,7 +125,7 @@ function Promoted({ items, reload }) {
       items.length === 0
         ? html`<p>None yet. Promote a checkpoint on the page of its model.</p>`
         : html`<${Table} caption="Promoted names" class="stacked" rows=${items}
-          keyOf=${(/** @type {Promotion} */ each) => each.name} columns=${columns} />`
+          keyOf="name" columns=${columns} />`
     }
     <p role="status"><${Text} value=${said} limit=${300} /></p>
   </section>`;
@@ -150,32 +147,25 @@ export function ModelPage({ project, name }) {
 function Checkpoints({ project, name, checkpoints, reload }) {
   const [promoting, setPromoting] = useState(/** @type {number | undefined} */ (undefined));
   const promoted = checkpoints.find((each) => each.step === promoting);
+  /** @type {import("../parts/table.js").Column<Checkpoint>[]} */
   const columns = [
     {
       title: "Step",
       by: "step",
-      cell: (/** @type {Checkpoint} */ each) =>
+      cell: (each) =>
         html`<strong>${each.step}</strong>${each.is_best && html` <span class="status good">best</span>`}`,
     },
-    {
-      title: "Held-out success",
-      by: "success",
-      isNumber: true,
-      cell: (/** @type {Checkpoint} */ each) => percent(each.success),
-    },
+    { title: "Held-out success", by: "success", isNumber: true, cell: (each) => percent(each.success) },
     {
       title: "Made by",
-      cell: (/** @type {Checkpoint} */ each) =>
+      cell: (each) =>
         each.run_id && html`<a href=${href(["runs", each.run_id])}>a run, iteration ${each.iteration}</a>`,
     },
-    {
-      title: "Promoted as",
-      cell: (/** @type {Checkpoint} */ each) => each.promoted_as.map((promoted) => label(promoted)).join(", "),
-    },
-    { title: "Made", by: "created_at", cell: (/** @type {Checkpoint} */ each) => moment(each.created_at) },
+    { title: "Promoted as", cell: (each) => each.promoted_as.map((promoted) => label(promoted)).join(", ") },
+    { title: "Made", by: "created_at", cell: (each) => moment(each.created_at) },
     {
       title: "",
-      cell: (/** @type {Checkpoint} */ each) => html`<span class="actions">
+      cell: (each) => html`<span class="actions">
         <button onClick=${() => setPromoting(each.step)}>Promote</button>
         <a class="button" href=${url(path`models/${project}/${name}/export`, { step: each.step })} download>Export</a>
         <${Action} label="Delete" kind="danger" confirm="Delete this checkpoint for good?"
@@ -193,5 +183,5 @@ function Checkpoints({ project, name, checkpoints, reload }) {
     }
     <section class="card"><h2>Checkpoints</h2>
       <${Table} caption="Checkpoints" rows=${[...checkpoints].reverse()}
-        keyOf=${(/** @type {Checkpoint} */ each) => each.step} columns=${columns} /></section>`;
+        keyOf="step" columns=${columns} /></section>`;
 }

@@ -25,57 +25,43 @@ import { WhatIfPage } from "./what_if.js";
 
 /** @typedef {import("./index.js").Shown} Shown */
 
+/**
+ * Titles and pages by the first part of the address: of all, and of the one whose id follows.
+ * @type {Record<string, {title: string, All: any, one?: string, One?: any}>}
+ */
+const _PAGES = {
+  start: { title: "Start a run", All: Start },
+  trajectories: { title: "Not found", All: NotFound, one: "Trajectory", One: TrajectoryPage },
+  compare: { title: "Compare runs", All: Compare },
+  ask: { title: "Ask", All: Ask },
+  models: { title: "Models", All: Models },
+  releases: { title: "Models", All: Models, one: "Release", One: ReleasePage },
+  evaluations: { title: "Evaluations", All: Evaluations, one: "Evaluation", One: EvaluationPage },
+  improvements: { title: "Improvements", All: Improvements, one: "Improvement", One: ImprovementPage },
+  schedules: { title: "Schedules", All: Schedules, one: "Schedule", One: SchedulePage },
+  sessions: { title: "Sessions", All: Sessions, one: "Session", One: SessionPage },
+  webhooks: { title: "Webhooks", All: Webhooks, one: "Webhook", One: WebhookPage },
+  keys: { title: "Keys", All: Keys },
+  settings: { title: "Settings", All: SettingsPage },
+  prompts: { title: "Prompts", All: Prompts, one: "Prompt", One: PromptPage },
+  data: { title: "Data", All: Data },
+};
+/** Kinds whose titles have the id. */
+const _NUMBERED = ["trajectories", "evaluations"];
+
 /** @param {import("../router.js").Route} route @returns {Shown} */
 export function pageOf({ names, query }) {
   const [place = "", id, part = "", inner, within] = names;
-  switch (place) {
-    case "start":
-      return shown("Start a run", () => html`<${Start} query=${query} />`, "start");
-    case "runs":
-      return ofRun(id, part, inner, query);
-    case "trajectories":
-      if (id && part === "what-if" && inner) return whatIfPage(id, inner, within, query);
-      return shown(`Trajectory ${id}`, () => html`<${TrajectoryPage} id=${id} />`, `trajectories/${id}`);
-    case "compare":
-      return shown("Compare runs", () => html`<${Compare} query=${query} />`, "compare");
-    case "ask":
-      return shown("Ask", () => html`<${Ask} query=${query} />`, "ask");
-    case "models":
-      if (id && part)
-        return shown(`${id}/${part}`, () => html`<${ModelPage} project=${id} name=${part} />`, `models/${id}/${part}`);
-      return shown("Models", () => html`<${Models} />`, "models");
-    case "releases":
-      return id
-        ? shown("Release", () => html`<${ReleasePage} id=${id} />`, `releases/${id}`)
-        : shown("Models", () => html`<${Models} />`, "models");
-    case "evaluations":
-      if (id) return shown(`Evaluation ${id}`, () => html`<${EvaluationPage} id=${id} />`, `evaluations/${id}`);
-      return shown("Evaluations", () => html`<${Evaluations} />`, "evaluations");
-    case "improvements":
-      if (id) return shown("Improvement", () => html`<${ImprovementPage} id=${id} />`, `improvements/${id}`);
-      return shown("Improvements", () => html`<${Improvements} />`, "improvements");
-    case "schedules":
-      if (id) return shown("Schedule", () => html`<${SchedulePage} id=${id} />`, `schedules/${id}`);
-      return shown("Schedules", () => html`<${Schedules} />`, "schedules");
-    case "sessions":
-      if (id) return shown("Session", () => html`<${SessionPage} id=${id} />`, `sessions/${id}`);
-      return shown("Sessions", () => html`<${Sessions} query=${query} />`, "sessions");
-    case "webhooks":
-      if (id) return shown("Webhook", () => html`<${WebhookPage} id=${id} query=${query} />`, `webhooks/${id}`);
-      return shown("Webhooks", () => html`<${Webhooks} />`, "webhooks");
-    case "keys":
-      return shown("Keys", () => html`<${Keys} />`, "keys");
-    case "settings":
-      return shown("Settings", () => html`<${SettingsPage} />`, "settings");
-    case "prompts":
-      if (id) return shown("Prompt", () => html`<${PromptPage} sha256=${id} query=${query} />`, `prompts/${id}`);
-      return shown("Prompts", () => html`<${Prompts} />`, "prompts");
-    case "data":
-      if (part) return shown("Data", () => html`<${DocumentPage} kind=${id} sha256=${part} />`, `data/${part}`);
-      return shown("Data", () => html`<${Data} />`, "data");
-    default:
-      return shown("Not found", () => html`<${NotFound} />`, "lost");
-  }
+  if (place === "runs") return ofRun(id, part, inner, query);
+  if (place === "trajectories" && part === "what-if" && inner) return whatIfPage(id, inner, within, query);
+  if (place === "models" && part)
+    return shown(`${id}/${part}`, () => html`<${ModelPage} project=${id} name=${part} />`, `models/${id}/${part}`);
+  if (place === "data" && part)
+    return shown("Data", () => html`<${DocumentPage} kind=${id} sha256=${part} />`, `data/${part}`);
+  const { title, All, one, One } = _PAGES[place] ?? { title: "Not found", All: NotFound };
+  if (!id || !One) return shown(title, () => html`<${All} query=${query} />`, place);
+  const named = _NUMBERED.includes(place) ? `${one} ${id}` : String(one);
+  return shown(named, () => html`<${One} id=${id} query=${query} />`, `${place}/${id}`);
 }
 
 /** @param {string} id @param {string} part @param {string | undefined} inner @param {URLSearchParams} query */

@@ -5,7 +5,7 @@ import { counted, moment, whole } from "../format.js";
 import { Action } from "../parts/action.js";
 import { html } from "../parts/html.js";
 import { PromptLink } from "../parts/prompt.js";
-import { PromptParts, partsOf } from "../parts/prompt_parts.js";
+import { Compared } from "../parts/prompt_parts.js";
 import { idEnd } from "../parts/run_name.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Table } from "../parts/table.js";
@@ -23,17 +23,13 @@ const versions = (aborted) => all("prompts", {}, { aborted, most: 1000 });
 
 export function Prompts() {
   const state = useLoaded(versions, []);
+  /** @type {import("../parts/table.js").Column<Prompt>[]} */
   const columns = [
-    {
-      title: "Prompt",
-      by: "name",
-      isHead: true,
-      cell: (/** @type {Prompt} */ each) => html`<${PromptLink} prompt=${each} />`,
-    },
-    { title: "Parts", by: "count", isNumber: true, cell: (/** @type {Prompt} */ each) => whole(each.count) },
-    { title: "Author", by: "origin.author", cell: (/** @type {Prompt} */ each) => label(each.origin.author) },
-    { title: "Stored", by: "created_at", cell: (/** @type {Prompt} */ each) => moment(each.created_at) },
-    { title: "Used by", cell: (/** @type {Prompt} */ each) => uses(each) },
+    { title: "Prompt", by: "name", isHead: true, cell: (each) => html`<${PromptLink} prompt=${each} />` },
+    { title: "Parts", by: "count", isNumber: true, cell: (each) => whole(each.count) },
+    { title: "Author", by: "origin.author", cell: (each) => label(each.origin.author) },
+    { title: "Stored", by: "created_at", cell: (each) => moment(each.created_at) },
+    { title: "Used by", cell: (each) => uses(each) },
   ];
   return html`<h1>Prompts</h1>
     <${Loaded} state=${state}>${(/** @type {Prompt[]} */ found) =>
@@ -52,8 +48,8 @@ const uses = ({ used_by: by }) =>
     .map(([kind, ids]) => counted(ids.length, kind.slice(0, -1)))
     .join(", ") || html`<span class="muted">nothing</span>`;
 
-/** @param {{sha256: string, query: URLSearchParams}} props `query`: `against` is the hash of another prompt, or `-` */
-export function PromptPage({ sha256, query }) {
+/** @param {{id: string, query: URLSearchParams}} props `against` of the query is the hash of another one, or `-` */
+export function PromptPage({ id: sha256, query }) {
   const state = useLoaded(versions, [sha256]);
   return html`<p class="crumbs"><a href=${href(["prompts"])}>Prompts</a> / <code>${label(sha256)}</code></p>
     <${Loaded} state=${state}>${(/** @type {Prompt[]} */ found) =>
@@ -66,10 +62,6 @@ function Whole({ sha256, found, chosen }) {
   const [newest] = names;
   const before = newest && found.find((each) => each.name === newest.name && each.version < newest.version);
   const against = chosen ?? before?.sha256 ?? "-";
-  const state = useLoaded(
-    (aborted) => Promise.all([sha256, against].map((each) => partsOf(each, aborted))),
-    [sha256, against],
-  );
   const gone = async () => (await remove(path`prompts/${sha256}`), go(["prompts"]));
   return html`<div class="title-row"><h1>${label(names.map(nameOf).join(", ") || sha256.slice(0, 12), 200)}</h1>
       <div class="actions"><${Action} label="Delete" kind="danger" confirm="Delete this prompt and all its names?"
@@ -81,8 +73,7 @@ function Whole({ sha256, found, chosen }) {
         ${found
           .filter((each) => each.sha256 !== sha256)
           .map((each) => html`<option value=${each.sha256}>${nameOf(each)}</option>`)}</select></label>
-    <${Loaded} state=${state}>${(/** @type {Record<string, string>[]} */ [after, before]) =>
-      html`<${PromptParts} before=${against === "-" ? after : before} after=${after} />`}<//>`;
+    <${Compared} before=${against === "-" ? sha256 : against} after=${sha256} />`;
 }
 
 /** @param {Prompt} prompt */

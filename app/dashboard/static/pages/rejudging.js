@@ -187,54 +187,31 @@ function HeldOutChart({ rows, kind }) {
 function Iterations({ runId, report: { iterations, first_mattering: mattering } }) {
   const link = (/** @type {OfIteration} */ each) =>
     html`<a href=${href(["runs", runId, "trajectories"], { iteration: each.iteration })}>${each.iteration}</a>`;
+  /** @type {import("../parts/table.js").Column<OfIteration>[]} */
   const columns = [
     { title: "Iteration", by: "iteration", cell: link, width: 104 },
-    {
-      title: "Signs changed",
-      by: "flipped",
-      isNumber: true,
-      cell: (/** @type {OfIteration} */ each) => percent(each.flipped),
-      width: 136,
-    },
-    {
-      title: "Gained signal",
-      by: "gained",
-      isNumber: true,
-      cell: (/** @type {OfIteration} */ each) => whole(each.gained),
-      width: 132,
-    },
-    {
-      title: "Lost signal",
-      by: "lost",
-      isNumber: true,
-      cell: (/** @type {OfIteration} */ each) => whole(each.lost),
-      width: 112,
-    },
-    {
-      title: "Correlation",
-      by: "correlation",
-      isNumber: true,
-      cell: (/** @type {OfIteration} */ each) => number(each.correlation),
-      width: 118,
-    },
+    { title: "Signs changed", by: "flipped", isNumber: true, cell: (each) => percent(each.flipped), width: 136 },
+    { title: "Gained signal", by: "gained", isNumber: true, cell: (each) => whole(each.gained), width: 132 },
+    { title: "Lost signal", by: "lost", isNumber: true, cell: (each) => whole(each.lost), width: 112 },
+    { title: "Correlation", by: "correlation", isNumber: true, cell: (each) => number(each.correlation), width: 118 },
     {
       title: "Reward",
       by: "reward.now",
       isNumber: true,
-      cell: (/** @type {OfIteration} */ each) => html`<${BothFigures} of=${each.reward} />`,
+      cell: (each) => html`<${BothFigures} of=${each.reward} />`,
       width: 132,
     },
     {
       title: "Success",
       by: "success.now",
       isNumber: true,
-      cell: (/** @type {OfIteration} */ each) => html`<${BothFigures} of=${each.success} format=${percent} />`,
+      cell: (each) => html`<${BothFigures} of=${each.success} format=${percent} />`,
       width: 132,
     },
   ];
   return html`<section class="card"><h2>Iterations <span class="muted">reward and success before and now</span></h2>
     <${LongTable} caption="Changes by iteration" rows=${iterations}
-      keyOf=${(/** @type {OfIteration} */ each) => each.iteration} columns=${columns}
+      keyOf="iteration" columns=${columns}
       height=${Math.min(_MOST_HEIGHT, (iterations.length + 1) * _ROW + 4)}
       toneOf=${(/** @type {OfIteration} */ each) => (each.iteration === mattering ? "warn" : "")} />
     ${
@@ -246,30 +223,22 @@ function Iterations({ runId, report: { iterations, first_mattering: mattering } 
 
 /** @param {{rows: OfEvaluation[]}} props */
 function HeldOut({ rows }) {
+  /** @type {import("../parts/table.js").Column<OfEvaluation>[]} */
   const columns = [
     {
       title: "After iteration",
       by: "iteration",
-      cell: (/** @type {OfEvaluation} */ each) => (each.iteration === 0 ? "0 (baseline)" : each.iteration),
+      cell: (each) => (each.iteration === 0 ? "0 (baseline)" : each.iteration),
     },
-    {
-      title: "Scenarios",
-      by: "split",
-      cell: (/** @type {OfEvaluation} */ each) => label(`${each.split}, ${each.mode}`, 60),
-    },
-    { title: "Step", by: "step", isNumber: true, cell: (/** @type {OfEvaluation} */ each) => each.step },
+    { title: "Scenarios", by: "split", cell: (each) => label(`${each.split}, ${each.mode}`, 60) },
+    { title: "Step", by: "step", isNumber: true, cell: (each) => each.step },
     {
       title: "Success",
       by: "success.now",
       isNumber: true,
-      cell: (/** @type {OfEvaluation} */ each) => html`<${BothFigures} of=${each.success} format=${percent} />`,
+      cell: (each) => html`<${BothFigures} of=${each.success} format=${percent} />`,
     },
-    {
-      title: "Reward",
-      by: "reward.now",
-      isNumber: true,
-      cell: (/** @type {OfEvaluation} */ each) => html`<${BothFigures} of=${each.reward} />`,
-    },
+    { title: "Reward", by: "reward.now", isNumber: true, cell: (each) => html`<${BothFigures} of=${each.reward} />` },
   ];
   return html`<details class="card">
     <summary><h2>Held-out evaluations <span class="muted">before and now, ${rows.length} in all</span></h2></summary>

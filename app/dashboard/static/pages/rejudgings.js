@@ -43,7 +43,7 @@ export function RunJudges({ data, run, query }) {
       found.length > 0 &&
       html`<section class="card"><h2>Rejudgings of this run</h2>
       <${Table} caption="Rejudgings, newest first" rows=${found}
-        keyOf=${(/** @type {Brief} */ each) => each.evaluation_id} columns=${columns(run.run_id)} /></section>`}<//>`;
+        keyOf="evaluation_id" columns=${columns(run.run_id)} /></section>`}<//>`;
 }
 
 /** @param {string} runId @returns {import("../parts/table.js").Column[]} */

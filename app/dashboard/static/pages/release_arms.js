@@ -12,22 +12,23 @@ import { href } from "../router.js";
 /** @param {{release: Release}} props */
 export function Arms({ release: { arms, unit, rules } }) {
   const users = unit === "user" ? "Users" : "Sessions";
+  /** @type {import("../parts/table.js").Column<Arm>[]} */
   const columns = [
-    { title: "Arm", isHead: true, cell: (/** @type {Arm} */ each) => html`<span class="row-name">${each.arm}</span>` },
+    { title: "Arm", isHead: true, cell: (each) => html`<span class="row-name">${each.arm}</span>` },
     { title: "Checkpoint", cell: checkpoint },
-    { title: users, isNumber: true, cell: (/** @type {Arm} */ each) => whole(each.units) },
+    { title: users, isNumber: true, cell: (each) => whole(each.units) },
     {
       title: "Windows",
       isNumber: true,
-      cell: (/** @type {Arm} */ each) => `${whole(each.closed_windows)} closed, ${whole(each.open_windows)} open`,
+      cell: (each) => `${whole(each.closed_windows)} closed, ${whole(each.open_windows)} open`,
     },
-    { title: "Mean outcome", isNumber: true, cell: (/** @type {Arm} */ each) => number(each.mean_outcome, 3) },
-    { title: "Late events", isNumber: true, cell: (/** @type {Arm} */ each) => whole(each.late_events) },
+    { title: "Mean outcome", isNumber: true, cell: (each) => number(each.mean_outcome, 3) },
+    { title: "Late events", isNumber: true, cell: (each) => whole(each.late_events) },
   ];
   return html`<section class="card"><h2>Both arms</h2>
     <p class="muted">Only enrolled ${users.toLowerCase()}, each with a fair coin for the arm. ${outcome(rules)}</p>
     <${Table} caption="Both arms" class="stacked" rows=${arms}
-      keyOf=${(/** @type {Arm} */ each) => each.arm} columns=${columns} /></section>`;
+      keyOf="arm" columns=${columns} /></section>`;
 }
 
 /** @param {Arm} arm */

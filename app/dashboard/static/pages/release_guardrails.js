@@ -17,21 +17,21 @@ export function Guardrails({ release }) {
     title: "For the next stage",
     cell: (/** @type {Guardrail} */ each) => html`<${Gate} guardrail=${each} />`,
   };
+  /** @type {import("../parts/table.js").Column<Guardrail>[]} */
   const columns = [
     {
       title: "Guardrail",
       isHead: true,
-      cell: (/** @type {Guardrail} */ each) =>
+      cell: (each) =>
         html`<span class="row-name">${label(each.means)}</span>
         ${_SCALES[each.guardrail] && html`<br /><span class="muted">${_SCALES[each.guardrail]}</span>`}`,
     },
-    { title: "Candidate", isNumber: true, cell: (/** @type {Guardrail} */ each) => figure(each.candidate) },
-    { title: "Stable", isNumber: true, cell: (/** @type {Guardrail} */ each) => figure(each.stable) },
-    { title: "Tolerated", isNumber: true, cell: (/** @type {Guardrail} */ each) => `+${points(each.tolerance)}` },
+    { title: "Candidate", isNumber: true, cell: (each) => figure(each.candidate) },
+    { title: "Stable", isNumber: true, cell: (each) => figure(each.stable) },
+    { title: "Tolerated", isNumber: true, cell: (each) => `+${points(each.tolerance)}` },
     {
       title: "Evidence of harm",
-      cell: (/** @type {Guardrail} */ each) =>
-        html`<${Evidence} log=${each.harm} threshold=${each.harm_threshold} reached="bad" />`,
+      cell: (each) => html`<${Evidence} log=${each.harm} threshold=${each.harm_threshold} reached="bad" />`,
     },
     ...(isLive(release) && stage < stages - 1 ? [gate] : []),
   ];
@@ -40,7 +40,7 @@ export function Guardrails({ release }) {
       that began with 1. If the candidate is no worse than is
       tolerated, any evidence of harm becomes full in at most 1% of releases.</p>
     <${Table} caption="Guardrails" class="stacked" rows=${guardrails}
-      keyOf=${(/** @type {Guardrail} */ each) => each.guardrail} columns=${columns} /></section>`;
+      keyOf="guardrail" columns=${columns} /></section>`;
 }
 
 const _SCALES = /** @type {Record<string, string>} */ ({

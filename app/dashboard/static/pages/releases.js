@@ -21,25 +21,25 @@ export function Releases() {
     html`<section class="card"><h2>Releases</h2>
       <p class="muted">A candidate meets a share of a promoted name’s users, and is taken back if it does harm.</p>
       <${Table} caption="Releases, newest first" class="stacked" rows=${found}
-        keyOf=${(/** @type {Brief} */ each) => each.release_id} columns=${columns} /></section>`}<//>`;
+        keyOf="release_id" columns=${columns} /></section>`}<//>`;
 }
 
+/** @type {import("../parts/table.js").Column<Brief>[]} */
 const columns = [
   {
     title: "Candidate",
     by: "candidate",
     isHead: true,
-    cell: (/** @type {Brief} */ each) =>
+    cell: (each) =>
       html`<a href=${href(["releases", each.release_id])}>${served(each.candidate, each.candidate_prompt)}</a>`,
   },
-  { title: "For", by: "name", cell: (/** @type {Brief} */ each) => label(each.name, 120) },
-  { title: "Against", by: "stable", cell: (/** @type {Brief} */ each) => served(each.stable, each.stable_prompt) },
-  { title: "State", by: "state", cell: (/** @type {Brief} */ each) => html`<${ReleaseState} release=${each} />` },
-  { title: "Share", by: "share", isNumber: true, cell: (/** @type {Brief} */ each) => finePercent(each.share) },
+  { title: "For", by: "name", cell: (each) => label(each.name, 120) },
+  { title: "Against", by: "stable", cell: (each) => served(each.stable, each.stable_prompt) },
+  { title: "State", by: "state", cell: (each) => html`<${ReleaseState} release=${each} />` },
+  { title: "Share", by: "share", isNumber: true, cell: (each) => finePercent(each.share) },
   {
     title: "Started",
     by: "created_at",
-    cell: (/** @type {Brief} */ each) =>
-      html`${ago(each.created_at)} <span class="muted">by ${label(each.actor)}</span>`,
+    cell: (each) => html`${ago(each.created_at)} <span class="muted">by ${label(each.actor)}</span>`,
   },
 ];

@@ -13,7 +13,7 @@ import { VerdictMark } from "../parts/verdict.js";
 import { href } from "../router.js";
 
 /** @typedef {import("../api_types").RunListed & {isMember?: boolean}} Run */
-/** @typedef {import("../parts/table.js").Column} Column */
+/** @typedef {import("../parts/table.js").Column<Run>} Column */
 /**
  * @typedef {object} Table
  * @property {Set<string>} chosen keys of the entries to compare
@@ -25,126 +25,77 @@ import { href } from "../router.js";
 
 /**
  * Those that can be left out, by their names in the address, and whether they are shown at first.
- * @type {{name: string, isUsual: boolean, column: Column}[]}
+ * @type {(Column & {name: string, isUsual?: boolean})[]}
  */
 export const COLUMNS = [
-  {
-    name: "environment",
-    isUsual: false,
-    column: { title: "Task", by: "environment", cell: (/** @type {Run} */ run) => label(run.environment, 30) },
-  },
-  { name: "verdict", isUsual: true, column: { title: "Verdict", by: "verdict", cell: verdict } },
-  { name: "status", isUsual: true, column: { title: "Status", by: "status", cell: status } },
+  { name: "environment", title: "Task", by: "environment", cell: (run) => label(run.environment, 30) },
+  { name: "verdict", isUsual: true, title: "Verdict", by: "verdict", cell: verdict },
+  { name: "status", isUsual: true, title: "Status", by: "status", cell: status },
   {
     name: "reward",
     isUsual: true,
-    column: {
-      title: "Reward",
-      cell: (/** @type {Run} */ run) => html`<${Sparkline} values=${run.curve ?? []} isBare=${true} />`,
-    },
+    title: "Reward",
+    cell: (run) => html`<${Sparkline} values=${run.curve ?? []} isBare=${true} />`,
   },
   {
     name: "success",
     isUsual: true,
-    column: {
-      title: "Held out",
-      by: "success",
-      cell: (/** @type {Run} */ run) => html`<${GainBar} gain=${gainOf(run)} />`,
-    },
+    title: "Held out",
+    by: "success",
+    cell: (run) => html`<${GainBar} gain=${gainOf(run)} />`,
   },
-  { name: "gain", isUsual: true, column: { title: "Points", by: "gain", isNumber: true, cell: points } },
-  { name: "iterations", isUsual: true, column: { title: "Done", by: "iterations", isNumber: true, cell: iterations } },
+  { name: "gain", isUsual: true, title: "Points", by: "gain", isNumber: true, cell: points },
+  { name: "iterations", isUsual: true, title: "Done", by: "iterations", isNumber: true, cell: iterations },
   {
     name: "time",
     isUsual: true,
-    column: {
-      title: "Time",
-      by: "time",
-      isNumber: true,
-      cell: (/** @type {Run} */ run) => duration(mean(run, "time", secondsOf(run))),
-    },
+    title: "Time",
+    by: "time",
+    isNumber: true,
+    cell: (run) => duration(mean(run, "time", secondsOf(run))),
   },
   {
     name: "tokens",
     isUsual: true,
-    column: {
-      title: "Tokens",
-      by: "tokens",
-      isNumber: true,
-      cell: (/** @type {Run} */ run) => compact(mean(run, "tokens", run.tokens.prompt + run.tokens.completion) || null),
-    },
+    title: "Tokens",
+    by: "tokens",
+    isNumber: true,
+    cell: (run) => compact(mean(run, "tokens", run.tokens.prompt + run.tokens.completion) || null),
   },
   {
     name: "learning_rate",
-    isUsual: false,
-    column: {
-      title: "Learning rate",
-      by: "learning_rate",
-      isNumber: true,
-      cell: (/** @type {Run} */ run) => run.learning_rate ?? NONE,
-    },
+    title: "Learning rate",
+    by: "learning_rate",
+    isNumber: true,
+    cell: (run) => run.learning_rate ?? NONE,
   },
-  {
-    name: "seed",
-    isUsual: false,
-    column: {
-      title: "Seed",
-      isNumber: true,
-      cell: (/** @type {Run} */ run) => (run.same_settings ? "" : (run.seed ?? NONE)),
-    },
-  },
+  { name: "seed", title: "Seed", isNumber: true, cell: (run) => (run.same_settings ? "" : (run.seed ?? NONE)) },
   {
     name: "judge_usd",
-    isUsual: false,
-    column: {
-      title: "Judge cost",
-      by: "judge_usd",
-      isNumber: true,
-      cell: (/** @type {Run} */ run) => dollars(mean(run, "judge_usd", run.judge_usd)),
-    },
+    title: "Judge cost",
+    by: "judge_usd",
+    isNumber: true,
+    cell: (run) => dollars(mean(run, "judge_usd", run.judge_usd)),
   },
-  {
-    name: "cost",
-    isUsual: false,
-    column: {
-      title: "Cost",
-      by: "cost",
-      isNumber: true,
-      cell: (/** @type {Run} */ run) => dollars(mean(run, "cost", run.cost_usd)),
-    },
-  },
+  { name: "cost", title: "Cost", by: "cost", isNumber: true, cell: (run) => dollars(mean(run, "cost", run.cost_usd)) },
   {
     name: "rollouts",
-    isUsual: false,
-    column: {
-      title: "Rollouts so far",
-      isNumber: true,
-      cell: (/** @type {Run} */ run) => (run.same_settings ? "" : whole(run.rollouts)),
-    },
+    title: "Rollouts so far",
+    isNumber: true,
+    cell: (run) => (run.same_settings ? "" : whole(run.rollouts)),
   },
   {
     name: "best",
-    isUsual: false,
-    column: {
-      title: "Best",
-      isNumber: true,
-      cell: (/** @type {Run} */ run) => (run.same_settings ? "" : percent(run.best_checkpoint?.success)),
-    },
+    title: "Best",
+    isNumber: true,
+    cell: (run) => (run.same_settings ? "" : percent(run.best_checkpoint?.success)),
   },
   {
     name: "notes",
-    isUsual: false,
-    column: {
-      title: "Notes",
-      cell: (/** @type {Run} */ run) =>
-        html`<span class="clip" title=${visible(run.notes)}>${label(run.notes, 60)}</span>`,
-    },
+    title: "Notes",
+    cell: (run) => html`<span class="clip" title=${visible(run.notes)}>${label(run.notes, 60)}</span>`,
   },
-  {
-    name: "created",
-    isUsual: false,
-    column: { title: "Created", by: "created", isNumber: true, cell: (/** @type {Run} */ run) => ago(run.created_at) },
-  },
+  { name: "created", title: "Created", by: "created", isNumber: true, cell: (run) => ago(run.created_at) },
 ];
 
 /** The settings in which the listed runs differ, as a column that can be left out like the others. */
@@ -214,7 +165,7 @@ function differing(runs) {
 const settingColumn = (path) => ({
   title: titleOf(path),
   isNumber: true,
-  cell: (/** @type {Run} */ run) => label(String(run.settings?.[path] ?? NONE), 30),
+  cell: (run) => label(String(run.settings?.[path] ?? NONE), 30),
 });
 
 /** Figures that always stay, and those that give way to all others where there is no room. */
@@ -241,20 +192,17 @@ export function columnsOf(table, shown, runs) {
       title: "Run",
       by: "name",
       isHead: true,
-      cell: (/** @type {Run} */ run) => (run.same_settings ? several(run, table) : single(run, table, isRepeated(run))),
+      cell: (run) => (run.same_settings ? several(run, table) : single(run, table, isRepeated(run))),
     },
     ...first.map((name, index) => ({
-      ...(COLUMNS.find((each) => each.name === name)?.column ?? settingColumn(name)),
+      ...(COLUMNS.find((each) => each.name === name) ?? settingColumn(name)),
       weight: _SETTINGS - index,
     })),
-    ...COLUMNS.filter((each) => shown.has(each.name) && !first.includes(each.name)).map(({ name, column }) => ({
+    ...COLUMNS.filter((each) => shown.has(each.name) && !first.includes(each.name)).map((column) => ({
       ...column,
-      weight: weightOf(name),
+      weight: weightOf(column.name),
     })),
-    {
-      title: "",
-      cell: (/** @type {Run} */ run) => !run.same_settings && html`<${EditRun} run=${run} changed=${table.changed} />`,
-    },
+    { title: "", cell: (run) => !run.same_settings && html`<${EditRun} run=${run} changed=${table.changed} />` },
   ];
 }
 

@@ -29,7 +29,7 @@ export function RunIterations({ data, run }) {
       run.run_id,
       rows.some((each) => each.supervised),
     )}
-      keyOf=${(/** @type {Iteration} */ each) => each.iteration}
+      keyOf="iteration"
       toneOf=${(/** @type {Iteration} */ each) => (each.no_signal ? "warn" : "")} />`;
 }
 

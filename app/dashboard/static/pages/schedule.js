@@ -65,7 +65,7 @@ function Shown({ schedule, dueTimes, runs, reload }) {
         dueTimes.length === 0
           ? html`<p class="muted">It has not been due yet.</p>`
           : html`<${Table} caption="Due times, newest first" class="stacked" rows=${dueTimes}
-              keyOf=${(/** @type {DueTime} */ due) => due.due_at} columns=${columns(runs)} />`
+              keyOf="due_at" columns=${columns(runs)} />`
       }</section>
     <details class="card"><summary><h2>Settings of its runs</h2></summary>
       <${JsonText} value=${schedule.run} /></details>`;
@@ -94,18 +94,10 @@ function Facts({ schedule }) {
   </dl></section>`;
 }
 
-/** @param {Map<string, Run>} runs @returns {import("../parts/table.js").Column[]} */
+/** @param {Map<string, Run>} runs @returns {import("../parts/table.js").Column<DueTime>[]} */
 const columns = (runs) => [
-  {
-    title: "Due",
-    by: "due_at",
-    isHead: true,
-    cell: (/** @type {DueTime} */ due) => html`<span class="when">${moment(due.due_at)}</span>`,
-  },
-  {
-    title: "Run",
-    cell: (/** @type {DueTime} */ due) => html`<${RunOf} due=${due} run=${runs.get(due.run_id ?? "")} />`,
-  },
+  { title: "Due", by: "due_at", isHead: true, cell: (due) => html`<span class="when">${moment(due.due_at)}</span>` },
+  { title: "Run", cell: (due) => html`<${RunOf} due=${due} run=${runs.get(due.run_id ?? "")} />` },
   {
     title: "Tasks",
     by: "tasks",
@@ -113,8 +105,7 @@ const columns = (runs) => [
   },
   {
     title: "Started from",
-    cell: (/** @type {DueTime} */ due) =>
-      due.state === "skipped" ? "" : label(due.started_from ?? "the base model", 120),
+    cell: (due) => (due.state === "skipped" ? "" : label(due.started_from ?? "the base model", 120)),
   },
-  { title: "What followed", cell: (/** @type {DueTime} */ due) => html`<${Followed} due=${due} />` },
+  { title: "What followed", cell: (due) => html`<${Followed} due=${due} />` },
 ];

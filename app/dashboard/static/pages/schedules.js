@@ -30,7 +30,7 @@ export function Schedules() {
         ? html`<${NoSchedule} />`
         : html`<section class="card"><h2>All schedules</h2>
             <${Table} caption="Schedules, newest first" class="stacked" rows=${schedules}
-              keyOf=${(/** @type {Listed} */ schedule) => schedule.id} columns=${columns(state.reload, setNews)} />
+              keyOf="id" columns=${columns(state.reload, setNews)} />
           </section>`}<//>`;
 }
 
@@ -53,32 +53,31 @@ function NoSchedule() {
 
 /**
  * @param {() => void} reload @param {(news: unknown) => void} tell
- * @returns {import("../parts/table.js").Column[]}
+ * @returns {import("../parts/table.js").Column<Listed>[]}
  */
 const columns = (reload, tell) => [
   {
     title: "Schedule",
     by: "name",
     isHead: true,
-    cell: (/** @type {Listed} */ schedule) =>
+    cell: (schedule) =>
       html`<a href=${href(["schedules", schedule.id])}>${label(schedule.name)}</a>
         ${" "}<span class="muted">${label(schedule.project)}</span>`,
   },
   {
     title: "Trains on",
-    cell: (/** @type {Listed} */ schedule) => html`${askedName(schedule)}
+    cell: (schedule) => html`${askedName(schedule)}
       <span class="muted small">${`what users asked ${tasksOf(schedule)}`}</span>`,
   },
   {
     title: "Next",
-    by: (/** @type {Listed} */ schedule) => schedule.next_times[0],
-    cell: (/** @type {Listed} */ schedule) => html`<${NextTime} schedule=${schedule} />
+    by: (schedule) => schedule.next_times[0],
+    cell: (schedule) => html`<${NextTime} schedule=${schedule} />
       <span class="muted small">${`${schedule.cron} in UTC`}</span>`,
   },
   {
     title: "Then",
-    cell: (/** @type {Listed} */ { then }) =>
-      html`<span title=${THEN[then]}>${then === "nothing" ? then : `a ${then}`}</span>`,
+    cell: ({ then }) => html`<span title=${THEN[then]}>${then === "nothing" ? then : `a ${then}`}</span>`,
   },
   {
     title: "Last time",
@@ -91,7 +90,7 @@ const columns = (reload, tell) => [
   },
   {
     title: "",
-    cell: (/** @type {Listed} */ schedule) =>
+    cell: (schedule) =>
       may("write") && html`<${ScheduleActions} schedule=${schedule} changed=${reload} tell=${tell} />`,
   },
 ];

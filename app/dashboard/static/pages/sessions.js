@@ -41,27 +41,28 @@ export function Sessions({ query }) {
       found.length === 0
         ? html`<${Empty} title="No session"><p>Open one above, or by <code>POST /sessions</code>.</p><//>`
         : html`<section class="card"><h2>${found.length < _MOST ? "All sessions" : `The newest ${_MOST}`}</h2>
-            <${Table} caption="Sessions, newest first" rows=${found} keyOf=${(/** @type {Session} */ each) => each.id}
+            <${Table} caption="Sessions, newest first" rows=${found} keyOf="id"
               columns=${columns} /></section>`}<//>`;
 }
 
+/** @type {import("../parts/table.js").Column<Session>[]} */
 const columns = [
   {
     title: "Session",
     by: "id",
-    cell: (/** @type {Session} */ each) => html`<a href=${href(["sessions", each.id])}><code>${each.id}</code></a>`,
+    cell: (each) => html`<a href=${href(["sessions", each.id])}><code>${each.id}</code></a>`,
   },
-  { title: "Status", by: "status", cell: (/** @type {Session} */ each) => html`<${Status} status=${each.status} />` },
-  { title: "Model", by: "model", cell: (/** @type {Session} */ each) => label(each.model, 120) },
+  { title: "Status", by: "status", cell: (each) => html`<${Status} status=${each.status} />` },
+  { title: "Model", by: "model", cell: (each) => label(each.model, 120) },
   {
     title: "Of",
-    cell: (/** @type {Session} */ each) =>
+    cell: (each) =>
       each.run_id ? html`<a href=${href(["runs", each.run_id])}>a run</a>` : `project ${label(each.project)}`,
   },
-  { title: "Calls", by: "calls", isNumber: true, cell: (/** @type {Session} */ each) => whole(each.calls) },
-  { title: "Reward", by: "reward", isNumber: true, cell: (/** @type {Session} */ each) => number(each.reward) },
-  { title: "Feedback", cell: (/** @type {Session} */ each) => opinions(each.feedback) },
-  { title: "Opened", by: "opened_at", cell: (/** @type {Session} */ each) => ago(each.opened_at) },
+  { title: "Calls", by: "calls", isNumber: true, cell: (each) => whole(each.calls) },
+  { title: "Reward", by: "reward", isNumber: true, cell: (each) => number(each.reward) },
+  { title: "Feedback", cell: (each) => opinions(each.feedback) },
+  { title: "Opened", by: "opened_at", cell: (each) => ago(each.opened_at) },
 ];
 
 /** @param {Session["feedback"]} found */
@@ -263,6 +264,15 @@ function Details({ session }) {
       <div><dt>Run</dt><dd>${
         session.run_id ? html`<a href=${href(["runs", session.run_id])}>iteration ${session.iteration}</a>` : NONE
       }</dd></div>
+      ${
+        session.learned &&
+        html`<div><dt>Learned from</dt><dd><a href=${href(["runs", session.learned.run_id])}>${
+          session.learned.why_not ? `no: ${session.learned.why_not}` : `step ${session.learned.step}`
+        }</a>${
+          session.learned.outcome !== null &&
+          `; outcome ${number(session.learned.outcome)}, expected ${number(session.learned.expected)}`
+        }</dd></div>`
+      }
       ${
         session.warnings.length > 0 &&
         html`<div><dt>Warnings</dt><dd>${session.warnings.map(

@@ -128,6 +128,12 @@ function Group({ runId, members, low, high }) {
       html`<p class="muted">It replaces the group of <${Text} value=${first.replaces}
           limit=${80} />, which taught nothing. Figures of the iteration leave it out.</p>`
     }
+    ${
+      !first.replaces &&
+      (first.inclusion ?? 1) < 1 &&
+      html`<p class="muted">Drawn with a probability of ${number(first.inclusion)}. Figures of the iteration weigh
+        it by the inverse.</p>`
+    }
     <ul class="rollouts">${[...Map.groupBy(sorted, likeness).values()].map(
       ([each, ...others]) => html`<li key=${each.id}>
       <a href=${href(["runs", runId, "trajectories", each.id])}>
@@ -177,7 +183,7 @@ function AllOf({ runId, kind, iteration, filters }) {
     rows.length === 1 ? "1 trajectory" : `${whole(rows.length)} trajectories`
   }, the best reward first${isWhole ? "" : " … loading more"}</p>
     <${LongTable} caption="Trajectories, the best reward first" rows=${rows}
-      keyOf=${(/** @type {Brief} */ each) => each.id} height=${620} columns=${columns(runId)} />`;
+      keyOf="id" height=${620} columns=${columns(runId)} />`;
 }
 
 /** @param {string} runId @returns {import("../parts/table.js").Column[]} */

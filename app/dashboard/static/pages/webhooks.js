@@ -18,23 +18,21 @@ import { go, href, refine } from "../router.js";
 
 export function Webhooks() {
   const state = useLoaded((aborted) => all("webhooks", {}, { aborted, most: 400 }), []);
+  /** @type {import("../parts/table.js").Column<Endpoint>[]} */
   const columns = [
     {
       title: "Address",
       by: "url",
-      cell: (/** @type {Endpoint} */ each) => html`<a href=${href(["webhooks", each.id])}>${label(each.url, 100)}</a>`,
+      cell: (each) => html`<a href=${href(["webhooks", each.id])}>${label(each.url, 100)}</a>`,
     },
     {
       title: "Of",
-      cell: (/** @type {Endpoint} */ each) =>
+      cell: (each) =>
         each.run_id ? html`<a href=${href(["runs", each.run_id])}>a run</a>` : `project ${label(each.project)}`,
     },
-    {
-      title: "Events",
-      cell: (/** @type {Endpoint} */ each) => (each.events.length === 0 ? "all" : label(each.events.join(", "), 80)),
-    },
+    { title: "Events", cell: (each) => (each.events.length === 0 ? "all" : label(each.events.join(", "), 80)) },
     { title: "State", by: "state", cell: enabled },
-    { title: "Made", by: "created_at", cell: (/** @type {Endpoint} */ each) => moment(each.created_at) },
+    { title: "Made", by: "created_at", cell: (each) => moment(each.created_at) },
   ];
   return html`<h1>Webhooks</h1><p class="muted">Addresses that receive events, as signed POST requests.</p>
     <${New} reload=${state.reload} />
@@ -42,7 +40,7 @@ export function Webhooks() {
       found.length === 0
         ? html`<${Empty} title="No webhook yet" />`
         : html`<section class="card"><h2>Endpoints</h2><${Table} caption="Webhook endpoints" rows=${found}
-            keyOf=${(/** @type {Endpoint} */ each) => each.id} columns=${columns} /></section>`}<//>`;
+            keyOf="id" columns=${columns} /></section>`}<//>`;
 }
 
 /** @param {Endpoint} endpoint */
@@ -102,29 +100,27 @@ export function WebhookPage({ id, query }) {
   const again = async (delivery) => (
     await post(path`webhooks/deliveries/${delivery.id}/redeliver`), deliveries.reload()
   );
+  /** @type {import("../parts/table.js").Column<Delivery>[]} */
   const columns = [
     {
       title: "Event",
       by: "event_type",
-      cell: (/** @type {Delivery} */ each) =>
+      cell: (each) =>
         html`<button class="quiet" onClick=${() => setOpen(each.id)}>${label(each.event_type ?? "test", 60)}</button>`,
     },
     {
       title: "Run",
       by: "run_id",
-      cell: (/** @type {Delivery} */ each) =>
+      cell: (each) =>
         each.run_id &&
         html`<a href=${href(["runs", each.run_id])}>${label(each.run_id, 12)}</a>
         ${each.iteration !== null && html` <span class="muted">iteration ${each.iteration}</span>`}`,
     },
-    { title: "State", by: "state", cell: (/** @type {Delivery} */ each) => html`<${Status} status=${each.state} />` },
-    { title: "Attempts", by: "attempts", isNumber: true, cell: (/** @type {Delivery} */ each) => each.attempts },
-    { title: "Last error", cell: (/** @type {Delivery} */ each) => label(each.last_error ?? "", 120) },
-    { title: "Made", by: "created_at", cell: (/** @type {Delivery} */ each) => moment(each.created_at) },
-    {
-      title: "",
-      cell: (/** @type {Delivery} */ each) => html`<${Action} label="Redeliver" act=${() => again(each)} />`,
-    },
+    { title: "State", by: "state", cell: (each) => html`<${Status} status=${each.state} />` },
+    { title: "Attempts", by: "attempts", isNumber: true, cell: (each) => each.attempts },
+    { title: "Last error", cell: (each) => label(each.last_error ?? "", 120) },
+    { title: "Made", by: "created_at", cell: (each) => moment(each.created_at) },
+    { title: "", cell: (each) => html`<${Action} label="Redeliver" act=${() => again(each)} />` },
   ];
   return html`<p class="crumbs"><a href=${href(["webhooks"])}>Webhooks</a></p>
     <${Loaded} state=${endpoint}>${(/** @type {Endpoint} */ found) =>
@@ -140,7 +136,7 @@ export function WebhookPage({ id, query }) {
       items.length === 0
         ? html`<${Empty} title="No delivery yet" />`
         : html`<section class="card"><h2>Deliveries</h2><${Table} caption="Deliveries, newest first" rows=${items}
-            keyOf=${(/** @type {Delivery} */ each) => each.id} columns=${columns} /></section>`}<//>`;
+            keyOf="id" columns=${columns} /></section>`}<//>`;
 }
 
 /** @param {{endpoint: Endpoint, reload: () => void}} props */

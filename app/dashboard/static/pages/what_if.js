@@ -117,22 +117,20 @@ function Figures({ report }) {
     new Set(report.continuations.map((each) => each.turn)).size,
     new Set(report.continuations.map((each) => each.label)).size,
   ];
-  const columns = [
-    turns > 1 && { title: "From turn", by: "turn", isNumber: true, cell: (/** @type {Continued} */ each) => each.turn },
+  /** @type {(false | import("../parts/table.js").Column<Continued>)[]} */
+  const offered = [
+    turns > 1 && { title: "From turn", by: "turn", isNumber: true, cell: (each) => each.turn },
     (models > 1 || turns === 1) && {
       title: "Model",
       by: "label",
-      cell: (/** @type {Continued} */ each) => html`<strong>${label(each.label)}</strong>`,
+      cell: (each) => html`<strong>${label(each.label)}</strong>`,
     },
-    {
-      title: "Success",
-      by: "success.mean",
-      cell: (/** @type {Continued} */ each) => html`<${Share} interval=${each.success} />`,
-    },
-    { title: "Reward", by: "reward", isNumber: true, cell: (/** @type {Continued} */ each) => number(each.reward) },
-    { title: "Turns", by: "turns", isNumber: true, cell: (/** @type {Continued} */ each) => number(each.turns, 1) },
-    { title: "Judged", by: "count", isNumber: true, cell: (/** @type {Continued} */ each) => each.count },
-  ].filter((each) => each !== false);
+    { title: "Success", by: "success.mean", cell: (each) => html`<${Share} interval=${each.success} />` },
+    { title: "Reward", by: "reward", isNumber: true, cell: (each) => number(each.reward) },
+    { title: "Turns", by: "turns", isNumber: true, cell: (each) => number(each.turns, 1) },
+    { title: "Judged", by: "count", isNumber: true, cell: (each) => each.count },
+  ];
+  const columns = offered.filter((each) => each !== false);
   const { original, prefix } = report;
   return html`<section class="card"><h2>Figures <span class="muted">means, with 95% intervals of success</span></h2>
     <${Table} caption="Figures by turn and model" rows=${report.continuations}
@@ -207,7 +205,7 @@ function Continuations({ original, evaluation, asked, query }) {
     }
     <details class="card" open=${isOpen(evaluation) || asked.search !== null}>
       <summary><h2>All continuations <span class="muted">${rows.length}</span></h2></summary>
-      <${LongTable} caption="Continuations" rows=${rows} keyOf=${(/** @type {Brief} */ each) => each.id} height=${420}
+      <${LongTable} caption="Continuations" rows=${rows} keyOf="id" height=${420}
         columns=${columns(evaluation, to)} /></details>`;
 }
 

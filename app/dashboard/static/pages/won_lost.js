@@ -89,5 +89,5 @@ function Wins({ title, count, found, run, other }) {
   return html`<div><h3>${title} <span class="muted">
       ${counted(count, "question")}${found.length < count ? `, the first ${found.length}` : ""}</span></h3>
     <${Table} caption=${title} class="won" columns=${[task, share("A", run, "run"), share("B", other, "other")]}
-      rows=${found} keyOf=${(/** @type {Decided} */ each) => each.scenario_id} /></div>`;
+      rows=${found} keyOf="scenario_id" /></div>`;
 }

@@ -13,13 +13,11 @@ import { label } from "./text.js";
 /** @typedef {import("../api_types").ImportedQuestions} Questions */
 /** @typedef {import("../api_types").LeftOut} LeftOut */
 
+/** @type {import("./table.js").Column<LeftOut>[]} */
 const _LEFT_OUT = [
-  { title: "Left out", isNumber: true, cell: (/** @type {LeftOut} */ each) => whole(each.count) },
-  { title: "Why", cell: (/** @type {LeftOut} */ each) => label(each.reason, 300) },
-  {
-    title: "Lines",
-    cell: (/** @type {LeftOut} */ each) => each.lines.join(", ") + (each.count > each.lines.length ? ", …" : ""),
-  },
+  { title: "Left out", isNumber: true, cell: (each) => whole(each.count) },
+  { title: "Why", cell: (each) => label(each.reason, 300) },
+  { title: "Lines", cell: (each) => each.lines.join(", ") + (each.count > each.lines.length ? ", …" : "") },
 ];
 const _HEADER = { true: "names the columns", false: "is data" };
 const _PARTS = { question: "Column of the questions", answer: "Column of the answers", facts: "Column of the facts" };
@@ -155,7 +153,7 @@ function Result({ made }) {
     ${
       made.left_out.length > 0 &&
       html`<${Table} caption="What was left out" rows=${made.left_out}
-        keyOf=${(/** @type {LeftOut} */ each) => each.reason} columns=${_LEFT_OUT} />`
+        keyOf="reason" columns=${_LEFT_OUT} />`
     }`;
 }
 

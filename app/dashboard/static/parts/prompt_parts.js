@@ -2,12 +2,13 @@
 
 import { get, path } from "../api.js";
 import { html } from "./html.js";
+import { Loaded, useLoaded } from "./states.js";
 import { label, Text, visible } from "./text.js";
 
 /** @typedef {{before: string[], after: string[], isSame: boolean}} Block lines or words of two texts */
 
 /** The texts of a prompt by part; none for `-`. @param {string} sha256 @param {AbortSignal} aborted */
-export const partsOf = async (sha256, aborted) =>
+const partsOf = async (sha256, aborted) =>
   sha256 === "-" ? {} : (await get(path`prompts/${sha256}`, {}, aborted)).prompt.parts;
 
 /** Largest product of two lengths that are compared item by item. */
@@ -83,11 +84,16 @@ function changed(before, after) {
     <div class=${after === undefined ? "" : "added"}>${marked(blocks, "after")}</div>`;
 }
 
-/**
- * The parts of a prompt, and how they differ from another one's.
- * @param {{before: Record<string, string>, after: Record<string, string>}} props texts by part
- */
-export const PromptParts = ({ before, after }) =>
+/** The parts of a prompt, and how they differ from another one's. @param {{before: string, after: string}} props */
+export function Compared({ before, after }) {
+  const hashes = [before, after];
+  const state = useLoaded((aborted) => Promise.all(hashes.map((each) => partsOf(each, aborted))), hashes);
+  return html`<${Loaded} state=${state}>${(/** @type {Record<string, string>[]} */ [old, texts]) =>
+    html`<${PromptParts} before=${old} after=${texts} />`}<//>`;
+}
+
+/** @param {{before: Record<string, string>, after: Record<string, string>}} props texts by part */
+const PromptParts = ({ before, after }) =>
   Object.keys({ ...before, ...after }).map((name) => {
     const [old, text] = [before[name], after[name]];
     const news = old === undefined ? "new" : text === undefined ? "no longer replaced" : old === text ? "" : "changed";

@@ -10,14 +10,15 @@ const _WIDTH = 88;
 const _MARGIN = 6;
 
 /**
+ * @template [Row=any]
  * @typedef {object} Column
  * @property {string} title
- * @property {(row: any) => any} cell
+ * @property {(row: Row) => any} cell
  * @property {boolean} [isNumber]
  * @property {boolean} [isHead] whether its cells say what their rows are about
  * @property {number} [width] minimum width in a long table, in pixels
  * @property {number} [weight] the lowest ones are left out of a short table that is too wide; without it, it stays
- * @property {string | ((row: any) => any)} [by] what the column is sorted by, or where a row has it, such as
+ * @property {string | ((row: Row) => any)} [by] what the column is sorted by, or where a row has it, such as
  *   `rewards.mean`; without it the column cannot be sorted
  */
 /** @typedef {{title: string, isDown: boolean}} Order */
@@ -70,7 +71,7 @@ function compared(one, other, isDown) {
 }
 
 /**
- * @param {{caption: string, columns: Column[], rows: any[], keyOf: (row: any) => string | number, height?: number,
+ * @param {{caption: string, columns: Column[], rows: any[], keyOf: NonNullable<Column["by"]>, height?: number,
  *   toneOf?: (row: any) => string}} props
  */
 export function LongTable({ caption, columns, rows, keyOf, height = 420, toneOf }) {
@@ -106,7 +107,7 @@ export function LongTable({ caption, columns, rows, keyOf, height = 420, toneOf 
         (row, index) => html`<div
           role="row"
           class=${`row ${toneOf?.(row) ?? ""}`}
-          key=${keyOf(row)}
+          key=${valueOf(row, keyOf)}
           aria-rowindex=${first + index + 2}
           style=${{ ...columnWidths, transform: `translateY(${(first + index) * _ROW}px)` }}
         >
@@ -119,7 +120,7 @@ export function LongTable({ caption, columns, rows, keyOf, height = 420, toneOf 
 
 /**
  * A short table. With the class `stacked`, a phone shows its rows below each other instead of scrolling sideways.
- * @param {{caption: string, columns: Column[], rows: any[], keyOf: (row: any) => string | number, class?: string,
+ * @param {{caption: string, columns: Column[], rows: any[], keyOf: NonNullable<Column["by"]>, class?: string,
  *   toneOf?: (row: any) => string, order?: Order, sort?: (order: Order | undefined) => void}} props `order` and `sort`
  *   if the rows are sorted elsewhere
  */
@@ -138,7 +139,8 @@ export function Table({ caption, columns, rows, keyOf, class: name = "", toneOf,
     <thead><tr>${fitting.map(heading)}</tr></thead>
     <tbody>${sorted.map(
       (row) =>
-        html`<tr key=${keyOf(row)} class=${toneOf?.(row) ?? ""}>${fitting.map((column) => cell(column, row))}</tr>`,
+        html`<tr key=${valueOf(row, keyOf)} class=${toneOf?.(row) ?? ""}>
+          ${fitting.map((column) => cell(column, row))}</tr>`,
     )}</tbody>
   </table><//>${note}`;
 }
